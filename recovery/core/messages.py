@@ -1,0 +1,258 @@
+"""What travels between a node and the scheduler. The decoder is the schema: what does not fit never reaches a machine.
+
+Every message is a frozen struct with a spelt-out tag, so that a rename in code does not change the wire.
+Requests carry a `request_id`; a repeat of it gets the same answer and has one effect.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Union
+
+import msgspec
+
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken, RunId
+
+PROTOCOL_VERSION = 1
+
+NODE_ID_PATTERN = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
+"""A node id names files (`workers/<node_id>.db`), so it holds nothing that a path or a log line could be led astray by."""
+
+NodeName = Annotated[NodeId, msgspec.Meta(pattern=NODE_ID_PATTERN)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Text = Annotated[str, msgspec.Meta(max_length=16_384)]
+ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]
+
+
+class Role(str, Enum):
+    """What a process is in the cluster. The scheduler itself is never a registered node."""
+
+    WORKER = "worker"
+    SERVER = "pserver"
+
+
+class JobOutcome(str, Enum):
+    """How a job ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's complete checkpoint file, as its manifest tells it."""
+
+    run: RunId
+    generation: Generation
+    """The generation it was written in. With the plans of later generations this tells a rolled-back suffix."""
+    step: Count
+    """Global step, 1-based: this many steps are in it."""
+    epoch: Count
+    """1-based pass over the data that the step belongs to."""
+    step_in_epoch: Count
+    path: ShortText
+    digest: ShortText
+    """SHA-256 of the file, hex."""
+    file_bytes: Count
+
+
+class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
+    """A node asks for admission, or to resume its incarnation."""
+
+    request_id: RequestId
+    protocol: int
+    node_id: NodeName
+    role: Role
+    host: ShortText
+    """Address where other workers reach this one; empty: the address that the scheduler sees."""
+    pid: Count
+    worker_count: Count
+    server_count: Count
+    recovery_enabled: bool
+    token: ResumeToken | None = None
+    generation: Generation = Generation(0)
+    """The last generation whose plan this process received; 0 when it has received none."""
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The node has stopped (or just started) and can follow a plan. Lists every checkpoint it holds."""
+
+    request_id: RequestId
+    generation: Generation
+    step: Count
+    """Last step it applied; 0 for none."""
+    held: tuple[HeldCheckpoint, ...] = ()
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
+    """Still here, and at which step."""
+
+    sequence: Count
+    generation: Generation
+    step: Count
+
+
+class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_report"):
+    """A checkpoint is complete, digested and durable on this rank."""
+
+    request_id: RequestId
+    checkpoint: HeldCheckpoint
+
+
+class CheckpointInvalid(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_invalid"):
+    """A checkpoint of the plan does not verify on this rank. The plan must step back."""
+
+    request_id: RequestId
+    generation: Generation
+    step: Count
+    path: ShortText
+    reason: ShortText
+
+
+class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_open"):
+    """Rank 0 listens: the data plane of this generation can be formed at `address` (host:port)."""
+
+    generation: Generation
+    address: ShortText
+
+
+class FirstStep(msgspec.Struct, frozen=True, kw_only=True, tag="first_step"):
+    """The rank has done the first step of this generation."""
+
+    generation: Generation
+    step: Count
+
+
+class CollectiveFailed(msgspec.Struct, frozen=True, kw_only=True, tag="collective_failed"):
+    """The data plane broke under this rank; whose fault it is, the scheduler finds out."""
+
+    generation: Generation
+    step: Count
+    reason: ShortText
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
+    """The user's own code raised. The node ends after this."""
+
+    request_id: RequestId
+    generation: Generation
+    step: Count
+    error: ShortText
+    traceback: Text
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """The rank has finished training; it waits until all ranks have."""
+
+    request_id: RequestId
+    generation: Generation
+    step: Count
+
+
+class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
+    """The node goes on purpose (a planned stop). Its id is free at once."""
+
+    request_id: RequestId
+    reason: ShortText
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
+    """The node is in, anew or resumed."""
+
+    request_id: RequestId
+    incarnation: Incarnation
+    token: ResumeToken
+    rank: Rank | None
+    """None while the cluster forms and ranks are not assigned yet."""
+    job: ShortText
+    run: RunId
+    scheduler_incarnation: Incarnation
+    resumed: bool
+    committed_step: Count = 0
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The node is not in. `retry_after_ms` None: asking again will not help."""
+
+    request_id: RequestId
+    code: ShortText
+    reason: ShortText
+    retry_after_ms: int | None = None
+
+
+class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
+    """The scheduler hears."""
+
+    sequence: Count
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True, tag="received"):
+    """The request is durable."""
+
+    request_id: RequestId
+
+
+class Interrupt(msgspec.Struct, frozen=True, kw_only=True, tag="interrupt"):
+    """The generation is over. Stop at the step, keep the process, say Ready."""
+
+    generation: Generation
+    reason: ShortText
+
+
+class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
+    """The plan of a generation, the same for every rank but for the rank's own place."""
+
+    generation: Generation
+    run: RunId
+    step: Count
+    """Step to go back to; 0: start with weights initialised anew."""
+    epoch: Count
+    step_in_epoch: Count
+    rank: Rank
+    world_size: Count
+    local_rank: Count
+    local_world_size: Count
+    path: ShortText
+    """This rank's file of that step; empty at step 0."""
+    digest: ShortText
+    committed_step: Count
+    because: ShortText
+    """Why there is a new generation: the first failure, by name."""
+
+
+class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):
+    """Where rank 0 of this generation listens."""
+
+    generation: Generation
+    address: ShortText
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed"):
+    """All ranks hold this step; older ones may go by the rule of retention."""
+
+    run: RunId
+    step: Count
+
+
+class JobEnded(msgspec.Struct, frozen=True, kw_only=True, tag="job_ended"):
+    """Nobody trains any more."""
+
+    outcome: JobOutcome
+    reason: ShortText
+
+
+FromNode = Union[
+    Register,
+    Ready,
+    Heartbeat,
+    CheckpointReport,
+    CheckpointInvalid,
+    RendezvousOpen,
+    FirstStep,
+    CollectiveFailed,
+    Failure,
+    Done,
+    Leave,
+]
+FromScheduler = Union[
+    Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, Committed, JobEnded
+]

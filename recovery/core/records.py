@@ -1,0 +1,215 @@
+"""What is worth keeping. The store writes these values and reads them back; it adds the wall time of the write by itself.
+
+Field types are plain (str, int, bool, None, enums of str), so that one record is one row.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Union
+
+import msgspec
+
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
+from recovery.core.messages import Role
+
+
+class JobState(str, Enum):
+    """The job's life; docs/architecture.md draws it."""
+
+    FORMING = "forming"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class NodeState(str, Enum):
+    """One node's life."""
+
+    LIVE = "live"
+    """Connected and heard within its lease."""
+    SUSPECT = "suspect"
+    """Its connection closed, or the scheduler restarted; it may come back with its token as if nothing happened."""
+    LOST = "lost"
+    """Gone: its generation is over and its id is refused until the rejoin window ends."""
+    LEFT = "left"
+    """It went on purpose; its id is free."""
+
+
+class CheckpointState(str, Enum):
+    """What is known of one rank's file."""
+
+    PUBLISHED = "published"
+    """Complete, digested, durable on its rank."""
+    COMMITTED = "committed"
+    """The same step is held by every rank of the world."""
+    INVALID = "invalid"
+    """It failed its digest, or is gone. Never used again, never deleted by us."""
+    RETIRED = "retired"
+    """Deleted by the rule of retention."""
+
+
+class EventKind(str, Enum):
+    """Names of the story. The same word stands in the log, the events table, JSON and the docs."""
+
+    SCHEDULER_STARTED = "scheduler_started"
+    SCHEDULER_RESTARTED = "scheduler_restarted"
+    NODE_ADMITTED = "node_admitted"
+    NODE_RESUMED = "node_resumed"
+    NODE_REFUSED = "node_refused"
+    NODE_SUSPECTED = "node_suspected"
+    NODE_LOST = "node_lost"
+    NODE_LEFT = "node_left"
+    NODE_FAILED = "node_failed"
+    RANKS_ASSIGNED = "ranks_assigned"
+    GENERATION_INTERRUPTED = "generation_interrupted"
+    NODE_READY = "node_ready"
+    PLAN_MADE = "plan_made"
+    RENDEZVOUS_OPENED = "rendezvous_opened"
+    FIRST_STEP_DONE = "first_step_done"
+    CHECKPOINT_COMMITTED = "checkpoint_committed"
+    CHECKPOINT_INVALID = "checkpoint_invalid"
+    JOB_FINISHED = "job_finished"
+    JOB_FAILED = "job_failed"
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The job of a recovery path. One row."""
+
+    job: str
+    worker_count: int
+    server_count: int
+    run: RunId
+    state: JobState
+    generation: Generation
+    scheduler_incarnation: Incarnation
+    reason: str = ""
+    """Why it is interrupted or failed; the first failure, by name."""
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One training run of the job. Key: run."""
+
+    run: RunId
+    outcome: str = ""
+    """finished, failed, or empty while it goes on."""
+    reason: str = ""
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One node id and its newest incarnation. Key: node_id."""
+
+    node_id: NodeId
+    role: Role
+    rank: Rank | None
+    incarnation: Incarnation
+    state: NodeState
+    token_digest: str
+    """SHA-256 of the resume token, hex. The token itself is never stored."""
+    admission_request: str
+    """Request id of the admission, so that its repeat finds the same incarnation."""
+    host: str
+    pid: int
+    generation: Generation = Generation(0)
+    """Last generation whose plan it was given."""
+    step: int = 0
+    """Last step that it reported."""
+    rejoin_left_ms: int = 0
+    """What is left of the rejoin window, as of this write. An instant of a monotonic clock would mean nothing in the next life."""
+    reason: str = ""
+
+
+class IncarnationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One life of a node id, kept for the story. Key: node_id, incarnation."""
+
+    node_id: NodeId
+    incarnation: Incarnation
+    rank: Rank | None
+    host: str
+    pid: int
+    run: RunId
+    ended: str = ""
+    """Why it ended; empty while it lives."""
+
+
+class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One membership and its rollback plan. Key: run, generation."""
+
+    run: RunId
+    generation: Generation
+    step: int
+    epoch: int
+    step_in_epoch: int
+    because: str
+    ended: str = ""
+    """Why it ended; empty while it goes on."""
+    ended_step: int = 0
+    """Highest step that any rank had reported when it ended."""
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's checkpoint of one step. Key: run, step, rank."""
+
+    run: RunId
+    step: int
+    rank: Rank
+    generation: Generation
+    epoch: int
+    step_in_epoch: int
+    path: str
+    digest: str
+    file_bytes: int
+    state: CheckpointState
+    reason: str = ""
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a rank is. Key: node_id. Written by the worker about once a second, not per step."""
+
+    node_id: NodeId
+    rank: Rank
+    run: RunId
+    generation: Generation
+    incarnation: Incarnation
+    step: int
+    epoch: int
+    step_in_epoch: int
+
+
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the story. Appended, never changed."""
+
+    kind: EventKind
+    node_id: NodeId | None = None
+    rank: Rank | None = None
+    incarnation: Incarnation | None = None
+    run: RunId | None = None
+    generation: Generation | None = None
+    step: int | None = None
+    reason: str = ""
+    because: str = ""
+    """The first failure that this follows from."""
+    details: str = ""
+    """Longer text: a traceback, a table of who holds what."""
+
+
+class DirectoryRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory where this node's training saves checkpoints, so that its next incarnation can look there. Key: path, prefix."""
+
+    path: str
+    prefix: str
+    run: RunId
+
+
+Record = Union[
+    JobRecord,
+    RunRecord,
+    NodeRecord,
+    IncarnationRecord,
+    GenerationRecord,
+    CheckpointRecord,
+    StepRecord,
+    EventRecord,
+    DirectoryRecord,
+]

@@ -1,0 +1,167 @@
+"""What may happen to a machine. Past tense. Randomness rides along as a field, so that the core draws none."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from recovery.core.ids import ConnectionId, Generation, ResumeToken
+from recovery.core.messages import FromNode, FromScheduler, HeldCheckpoint, RequestId
+
+# --- to the scheduler's machine -------------------------------------------------------------------------------------
+
+
+class MessageReceived(msgspec.Struct, frozen=True, tag="message_received"):
+    """A decoded message of a node."""
+
+    connection: ConnectionId
+    message: FromNode
+    peer: str
+    """Address that the connection comes from."""
+    fresh_token: ResumeToken
+    """A new secret, used if this message leads to an admission."""
+
+
+class ConnectionLost(msgspec.Struct, frozen=True, tag="connection_lost"):
+    """A connection closed, for whatever reason."""
+
+    connection: ConnectionId
+    reason: str
+
+
+class TimerFired(msgspec.Struct, frozen=True, tag="timer_fired"):
+    """A timer that the machine set is due."""
+
+    key: str
+
+
+SchedulerStimulus = Union[MessageReceived, ConnectionLost, TimerFired]
+
+# --- to the worker's machine ----------------------------------------------------------------------------------------
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The process is up; `token` when it comes from an exec of itself."""
+
+    request_id: RequestId
+    token: ResumeToken | None
+    held: tuple[HeldCheckpoint, ...]
+
+
+class Connected(msgspec.Struct, frozen=True, tag="connected"):
+    """The dial succeeded."""
+
+
+class ConnectFailed(msgspec.Struct, frozen=True, tag="connect_failed"):
+    """The dial failed. `jitter` is random, 0..1."""
+
+    reason: str
+    jitter: float
+
+
+class Disconnected(msgspec.Struct, frozen=True, tag="disconnected"):
+    """The connection to the scheduler closed. `jitter` is random, 0..1."""
+
+    reason: str
+    jitter: float
+
+
+class SchedulerSpoke(msgspec.Struct, frozen=True, tag="scheduler_spoke"):
+    """A decoded message of the scheduler."""
+
+    message: FromScheduler
+
+
+class WorkerTimerFired(msgspec.Struct, frozen=True, tag="worker_timer_fired"):
+    """A timer is due. `jitter` is random, 0..1."""
+
+    key: str
+    jitter: float
+
+
+class StepsDone(msgspec.Struct, frozen=True, tag="steps_done"):
+    """The main thread has applied steps up to this one (told when the heartbeat asks, and at the first step)."""
+
+    generation: Generation
+    step: int
+    epoch: int
+    step_in_epoch: int
+
+
+class CheckpointPublished(msgspec.Struct, frozen=True, tag="checkpoint_published"):
+    """A checkpoint file and its manifest are durable."""
+
+    request_id: RequestId
+    checkpoint: HeldCheckpoint
+
+
+class CheckpointRejected(msgspec.Struct, frozen=True, tag="checkpoint_rejected"):
+    """The plan's file does not verify."""
+
+    request_id: RequestId
+    generation: Generation
+    step: int
+    path: str
+    reason: str
+
+
+class RendezvousOpened(msgspec.Struct, frozen=True, tag="rendezvous_opened"):
+    """This rank 0 listens for its world."""
+
+    generation: Generation
+    address: str
+
+
+class TrainingStopped(msgspec.Struct, frozen=True, tag="training_stopped"):
+    """The main thread left the training function; it can follow a plan."""
+
+    request_id: RequestId
+    generation: Generation
+    step: int
+    held: tuple[HeldCheckpoint, ...]
+    collective_error: str = ""
+    """Not empty: it stopped because the data plane broke, before anyone told it to."""
+
+
+class TrainingRaised(msgspec.Struct, frozen=True, tag="training_raised"):
+    """The user's own code raised."""
+
+    request_id: RequestId
+    generation: Generation
+    step: int
+    error: str
+    traceback: str
+
+
+class TrainingDone(msgspec.Struct, frozen=True, tag="training_done"):
+    """The training function returned."""
+
+    request_id: RequestId
+    generation: Generation
+    step: int
+
+
+class StopAsked(msgspec.Struct, frozen=True, tag="stop_asked"):
+    """A person or a system asked this process to end (SIGTERM, SIGINT)."""
+
+    request_id: RequestId
+    reason: str
+
+
+WorkerStimulus = Union[
+    Started,
+    Connected,
+    ConnectFailed,
+    Disconnected,
+    SchedulerSpoke,
+    WorkerTimerFired,
+    StepsDone,
+    CheckpointPublished,
+    CheckpointRejected,
+    RendezvousOpened,
+    TrainingStopped,
+    TrainingRaised,
+    TrainingDone,
+    StopAsked,
+]

@@ -1,0 +1,322 @@
+"""Every error of the engine: a stable code, an exit code, a sentence that names field, value, rule and next step.
+
+RecoveryError
+  SettingError            SETTING_MISSING  SETTING_TYPE  SETTING_RANGE  SETTING_CONFLICT
+  RecoveryPathError       RECOVERY_PATH_*
+  StoreError              STORE_*
+  CheckpointError         CHECKPOINT_*
+  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  WORLD_FULL ...
+  ConnectionError_        PORT_IN_USE  SCHEDULER_UNREACHABLE ...
+  JobError                JOB_*
+  UsageError              wrong use of the Python face
+
+The sentence is a template of the class; its parts stay as attributes (`error.parts["value"]`). Nobody parses texts.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RecoveryError(Exception):
+    """Base of all. `temporary` tells the caller whether asking again can help."""
+
+    code: ClassVar[str] = "RECOVERY"
+    exit_code: ClassVar[int] = 1
+    temporary: ClassVar[bool] = False
+    template: ClassVar[str] = "{text}"
+
+    def __init__(self, **parts: object) -> None:
+        """Fill the template of the class with `parts`, which stay readable as `error.parts`."""
+        self.parts = parts
+        super().__init__(f"{self.code}: {self.template.format(**parts)}")
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+class SettingError(RecoveryError):
+    """A variable of the environment is wrong."""
+
+
+class SettingMissingError(SettingError):
+    """A required variable is unset or empty."""
+
+    code, exit_code = "SETTING_MISSING", 20
+    template = "{field} is {state}: {rule}. {next_step}"
+
+
+class SettingTypeError(SettingError):
+    """A variable is not of its type."""
+
+    code, exit_code = "SETTING_TYPE", 21
+    template = "{field}={value!r}: {rule}. {next_step}"
+
+
+class SettingRangeError(SettingError):
+    """A variable is outside its range or set of values."""
+
+    code, exit_code = "SETTING_RANGE", 22
+    template = "{field}={value!r}: {rule}. {next_step}"
+
+
+class SettingConflictError(SettingError):
+    """Two settings exclude each other."""
+
+    code, exit_code = "SETTING_CONFLICT", 23
+    template = "{field}={value!r}: {rule}. {next_step}"
+
+
+# --- recovery path --------------------------------------------------------------------------------------------------
+
+
+class RecoveryPathError(RecoveryError):
+    """MS_RECOVERY_PATH cannot be used: not a directory, not writable, not ours."""
+
+    code, exit_code = "RECOVERY_PATH", 24
+    template = "MS_RECOVERY_PATH={path!r}: {reason}. {next_step}"
+
+
+# --- store ----------------------------------------------------------------------------------------------------------
+
+
+class StoreError(RecoveryError):
+    """The persisted state cannot be used as it is. Nothing was changed or deleted."""
+
+
+class StoreLockedError(StoreError):
+    """Another living process owns this file."""
+
+    code, exit_code = "STORE_LOCKED", 30
+    template = "{path} is in use by pid {pid} on {host} since {since}. Stop that process, or choose another MS_RECOVERY_PATH."
+
+
+class StoreNotOursError(StoreError):
+    """The file is a database of something else."""
+
+    code, exit_code = "STORE_NOT_OURS", 31
+    template = "{path} is not a recovery store: {reason}. It was left as it is; choose another MS_RECOVERY_PATH."
+
+
+class StoreCorruptError(StoreError):
+    """The file, or a row of it, fails its checks."""
+
+    code, exit_code = "STORE_CORRUPT", 32
+    template = "{path} is damaged: {reason}. It was left as it is; put a good copy in its place, or move it away to begin a new job."
+
+
+class StoreVersionError(StoreError):
+    """The file was written by a newer release."""
+
+    code, exit_code = "STORE_VERSION", 33
+    template = "{path} has schema {found}, this release knows up to {known}. Install the release that wrote it, or choose another MS_RECOVERY_PATH."
+
+
+class StoreWalMissingError(StoreError):
+    """The main file says that a -wal must be beside it, and there is none: acknowledged rows would be missing."""
+
+    code, exit_code = "STORE_WAL_MISSING", 34
+    template = (
+        "{path} was not closed cleanly and its companion {wal} is missing, so the newest acknowledged rows may be missing too. "
+        "Bring the -wal file back; if another SQLite tool folded it in, set MS_STORE_WITHOUT_WAL=1 once."
+    )
+
+
+class StoreFullError(StoreError):
+    """No space left for a write. The batch is kept and tried again."""
+
+    code, exit_code, temporary = "STORE_FULL", 35, True
+    template = "{path}: no space left for a write ({reason}). Training goes on, answers wait; free space on that file system."
+
+
+class StoreWriteError(StoreError):
+    """A write or fsync failed for another reason than space. The process must end and start again from what is on disk."""
+
+    code, exit_code = "STORE_WRITE", 36
+    template = "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again."
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+class CheckpointError(RecoveryError):
+    """A checkpoint cannot be written or used."""
+
+
+class CheckpointDigestError(CheckpointError):
+    """A file is not what its manifest says."""
+
+    code, exit_code = "CHECKPOINT_DIGEST", 40
+    template = "{path} does not match its manifest ({field} {expected} expected, {found} found). Kept as it is; the plan goes back to an older step."
+
+
+class CheckpointManifestError(CheckpointError):
+    """A manifest cannot be read or is of another job."""
+
+    code, exit_code = "CHECKPOINT_MANIFEST", 41
+    template = "{path}: {reason}. Kept as it is; the plan goes back to an older step."
+
+
+class CheckpointMissingError(CheckpointError):
+    """A file of the plan is not there."""
+
+    code, exit_code = "CHECKPOINT_MISSING", 42
+    template = "{path} is missing. The plan goes back to an older step."
+
+
+class CheckpointWriteError(CheckpointError):
+    """A save failed; the step counts as not saved and training goes on."""
+
+    code, exit_code = "CHECKPOINT_WRITE", 43
+    template = "{path} was not saved ({reason}). Older checkpoints are untouched and training goes on; free space or check the disk."
+
+
+class CheckpointStateError(CheckpointError):
+    """The training state does not fit what a checkpoint can hold or holds."""
+
+    code, exit_code = "CHECKPOINT_STATE", 44
+    template = "{field}: {reason}. {next_step}"
+
+
+# --- registration ---------------------------------------------------------------------------------------------------
+
+
+class RegistrationError(RecoveryError):
+    """The scheduler refused this node. `reason` is the scheduler's sentence."""
+
+    template = "{reason}"
+
+
+class NodeAliveError(RegistrationError):
+    """The id is held by a living process."""
+
+    code, exit_code, temporary = "NODE_ALIVE", 74, True
+
+
+class RejoinWindowError(RegistrationError):
+    """The id is inside its rejoin window."""
+
+    code, exit_code, temporary = "REJOIN_WINDOW", 75, True
+
+
+class FencedError(RegistrationError):
+    """A newer incarnation of this id was admitted, or its rank was given away. This process must end."""
+
+    code, exit_code = "FENCED", 76
+
+
+class UnknownTokenError(RegistrationError):
+    """The scheduler's store does not know this token; the node registers anew."""
+
+    code, exit_code, temporary = "UNKNOWN_TOKEN", 77, True
+
+
+class WorldFullError(RegistrationError):
+    """All seats are taken: an extra worker."""
+
+    code, exit_code = "WORLD_FULL", 78
+
+
+class NodeIdInvalidError(RegistrationError):
+    """Node ids that cannot be ranked together, or a rank out of the world."""
+
+    code, exit_code = "NODE_ID_INVALID", 79
+
+
+class JobMismatchError(RegistrationError):
+    """This process and the scheduler (or the stored job) disagree about the job."""
+
+    code, exit_code = "JOB_MISMATCH", 73
+
+
+class ProtocolVersionError(RegistrationError):
+    """Worker and scheduler are of releases that do not speak together."""
+
+    code, exit_code = "PROTOCOL_VERSION", 72
+
+
+# --- connections ----------------------------------------------------------------------------------------------------
+
+
+class PortInUseError(RecoveryError):
+    """The scheduler cannot listen."""
+
+    code, exit_code = "PORT_IN_USE", 50
+    template = (
+        "MS_SCHED_HOST={host} MS_SCHED_PORT={port}: cannot listen ({reason}). "
+        "Another scheduler or program may hold the port (ss -ltnp); stop it or choose another MS_SCHED_PORT."
+    )
+
+
+class HostUnusableError(RecoveryError):
+    """MS_SCHED_HOST is no address of this machine, or does not resolve."""
+
+    code, exit_code = "HOST_UNUSABLE", 51
+    template = "MS_SCHED_HOST={host!r}: {reason}. {next_step}"
+
+
+class SchedulerUnreachableError(RecoveryError):
+    """No scheduler answered in time."""
+
+    code, exit_code = "SCHEDULER_UNREACHABLE", 52
+    template = (
+        "no scheduler at {host}:{port} answered within {seconds:g} s ({reason}). "
+        "Check that it runs, and that MS_SCHED_HOST and MS_SCHED_PORT are the same in every process."
+    )
+
+
+class ProtocolError(RecoveryError):
+    """A peer sent something that is no message of ours. The connection is closed, nothing else happens."""
+
+    code, exit_code = "PROTOCOL_ERROR", 53
+    template = "{peer}: {reason}. The connection was closed; check what speaks to this port."
+
+
+# --- job ------------------------------------------------------------------------------------------------------------
+
+
+class JobFailedError(RecoveryError):
+    """The job is over without success; `reason` names the first failure."""
+
+    code, exit_code = "JOB_FAILED", 60
+    template = "{reason}"
+
+
+class NoCommonCheckpointError(RecoveryError):
+    """Some ranks hold checkpoints, but there is no step that all hold."""
+
+    code, exit_code = "NO_COMMON_CHECKPOINT", 61
+    template = (
+        "no step is held by all {world_size} ranks: {table}. Nothing was deleted. Bring the missing files back, "
+        "or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."
+    )
+
+
+class WaitTimeoutError(RecoveryError):
+    """A wait with a deadline ended; the setting that names it is in the text."""
+
+    code, exit_code = "WAIT_TIMEOUT", 62
+    template = "waited {seconds:g} s for {what} ({setting}). {next_step}"
+
+
+# --- usage ----------------------------------------------------------------------------------------------------------
+
+
+class UsageError(RecoveryError):
+    """The Python face was used in a way that cannot work."""
+
+    code, exit_code = "USAGE", 64
+    template = "{field}: {reason}. {next_step}"
+
+
+class InvariantError(AssertionError):
+    """A promise inside the engine is broken: a bug of ours, never of the user."""
+
+
+class GenerationInterrupted(BaseException):  # noqa: N818 - not an error: the generation ended, the function is entered again
+    """Leaves the training function when its generation is over. Not an `Exception`, so that `except Exception` lets it pass."""
+
+    def __init__(self, generation: int, reason: str) -> None:
+        """Keep which generation ended and why."""
+        self.generation, self.reason = generation, reason
+        super().__init__(f"generation {generation} ended: {reason}")
