@@ -1,0 +1,56 @@
+"""A recovery engine for data-parallel training.
+
+The public names, loaded when first used (PEP 562), so that `import recovery` costs little and pulls in no framework.
+Nothing below imports this package root; rooms import each other's modules.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from recovery.errors import RecoveryError
+    from recovery.training.callbacks import LossMonitor, ModelCheckpoint
+    from recovery.training.checkpoint_config import CheckpointConfig
+    from recovery.training.run import init, run
+    from recovery.training.session import Session
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointConfig",
+    "LossMonitor",
+    "ModelCheckpoint",
+    "RecoveryError",
+    "Session",
+    "__version__",
+    "init",
+    "run",
+]
+
+_HOMES = {
+    "CheckpointConfig": "recovery.training.checkpoint_config",
+    "LossMonitor": "recovery.training.callbacks",
+    "ModelCheckpoint": "recovery.training.callbacks",
+    "RecoveryError": "recovery.errors",
+    "Session": "recovery.training.session",
+    "init": "recovery.training.run",
+    "run": "recovery.training.run",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import the module that a public name lives in, at its first use."""
+    home = _HOMES.get(name)
+    if home is None:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value: object = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted(set(globals()) | set(__all__))

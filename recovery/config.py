@@ -1,0 +1,3 @@
+"""Settings from the environment. The only reader of os.environ."""
+
+from __future__ import annotations

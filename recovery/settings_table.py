@@ -1,0 +1,3 @@
+"""The table of settings: one row per variable of the environment."""
+
+from __future__ import annotations

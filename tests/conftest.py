@@ -1,0 +1,71 @@
+"""What every test shares: the profiles of hypothesis, and a last check that nothing was left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from hypothesis import settings
+
+from recovery import clock
+
+settings.register_profile("dev", max_examples=50, print_blob=True, deadline=None)
+settings.register_profile("ci", max_examples=500, print_blob=True, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+_SETTLE_MS = 5_000
+"""How long children and threads that were told to end may take. Ten times what a busy machine needs."""
+
+
+def _left_behind(listening_before: frozenset[int]) -> list[str]:
+    """Name what this process still holds that a test should have ended."""
+    me = psutil.Process()
+    children = [
+        f"child process {child.pid} {command}"
+        for child in me.children(recursive=True)
+        if not _is_pythons_own(command := _command_line(child))
+    ]
+    ports = [f"listening port {port}" for port in sorted(_listening_ports() - listening_before)]
+    threads = [
+        f"thread {thread.name}"
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+    ]
+    return children + ports + threads
+
+
+def _command_line(process: psutil.Process) -> str:
+    """What a process runs, as far as one may see it."""
+    try:
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return "(already gone)"
+
+
+def _is_pythons_own(command: str) -> bool:
+    """True for what multiprocessing keeps until the interpreter ends, and for what ended while we looked."""
+    return command == "(already gone)" or "multiprocessing.resource_tracker" in command
+
+
+def _listening_ports() -> frozenset[int]:
+    """Local ports that this process listens on."""
+    return frozenset(
+        connection.laddr.port
+        for connection in psutil.Process().net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail the session when a child process, a listening port or a thread outlives its test."""
+    before = _listening_ports()
+    yield
+    deadline_ms = clock.monotonic_ms() + _SETTLE_MS
+    pause = threading.Event()
+    while (left := _left_behind(before)) and clock.monotonic_ms() < deadline_ms:
+        pause.wait(0.05)
+    assert not left, f"left behind by a test: {', '.join(left)}"
