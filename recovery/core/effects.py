@@ -10,8 +10,8 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.ids import ConnectionId, Generation
-from recovery.core.messages import FromNode, FromScheduler, Rollback
+from recovery.core.ids import ConnectionId, Generation, RunId
+from recovery.core.messages import Admitted, FromNode, FromScheduler, Rollback
 from recovery.core.records import Record
 
 
@@ -96,6 +96,19 @@ class ReplaceProcess(msgspec.Struct, frozen=True, tag="replace_process"):
     reason: str
 
 
+class Joined(msgspec.Struct, frozen=True, tag="joined"):
+    """This process is an incarnation of its node now: open its store and name it in every log line."""
+
+    admitted: Admitted
+
+
+class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
+    """Look which checkpoints of this job and run lie in this node's directories; tells `CheckpointsFound`."""
+
+    job: str
+    run: RunId
+
+
 class Retain(msgspec.Struct, frozen=True, tag="retain"):
     """Older checkpoints may go now: this step is held by all ranks."""
 
@@ -128,6 +141,8 @@ WorkerEffect = Union[
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
+    Joined,
+    FindCheckpoints,
     Retain,
     Say,
     Exit,

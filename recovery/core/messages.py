@@ -69,6 +69,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     server_count: Count
     recovery_enabled: bool
     token: ResumeToken | None = None
+    incarnation: Incarnation = Incarnation(0)
+    """The incarnation that the token belongs to; 0 without one."""
     generation: Generation = Generation(0)
     """The last generation whose plan this process received; 0 when it has received none."""
 

@@ -6,8 +6,8 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.ids import ConnectionId, Generation, ResumeToken
-from recovery.core.messages import FromNode, FromScheduler, HeldCheckpoint, RequestId
+from recovery.core.ids import ConnectionId, Generation, RequestId, ResumeToken
+from recovery.core.messages import FromNode, FromScheduler, HeldCheckpoint
 
 # --- to the scheduler's machine -------------------------------------------------------------------------------------
 
@@ -46,7 +46,6 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
     request_id: RequestId
     token: ResumeToken | None
-    held: tuple[HeldCheckpoint, ...]
 
 
 class Connected(msgspec.Struct, frozen=True, tag="connected"):
@@ -113,13 +112,18 @@ class RendezvousOpened(msgspec.Struct, frozen=True, tag="rendezvous_opened"):
     address: str
 
 
+class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
+    """The look into the directories is done."""
+
+    request_id: RequestId
+    held: tuple[HeldCheckpoint, ...]
+
+
 class TrainingStopped(msgspec.Struct, frozen=True, tag="training_stopped"):
     """The main thread left the training function; it can follow a plan."""
 
-    request_id: RequestId
     generation: Generation
     step: int
-    held: tuple[HeldCheckpoint, ...]
     collective_error: str = ""
     """Not empty: it stopped because the data plane broke, before anyone told it to."""
 
@@ -160,6 +164,7 @@ WorkerStimulus = Union[
     CheckpointPublished,
     CheckpointRejected,
     RendezvousOpened,
+    CheckpointsFound,
     TrainingStopped,
     TrainingRaised,
     TrainingDone,

@@ -1,0 +1,393 @@
+"""The scheduler's machine: one place decides, everything else carries out.
+
+`handle(stimulus, now_ms) -> effects`, no I/O. The job's life (docs/architecture.md draws it):
+
+    FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [full house] -> plan -> RUNNING(g+1) ... -> FINISHED | FAILED
+
+Who is let in: admission.py. How generations and the job begin and end: lifecycle.py. Who holds which checkpoint: coordinator.py.
+Here: what each message, each closed connection and each timer means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from typing_extensions import assert_never
+
+from recovery.core import lifecycle
+from recovery.core import messages as m
+from recovery.core.admission import register
+from recovery.core.coordinator import to_record
+from recovery.core.effects import Answer, CloseConnection, Persist, SchedulerEffect, Send, SetTimer
+from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, RunId
+from recovery.core.node import Node
+from recovery.core.policy import rollback
+from recovery.core.records import (
+    CheckpointRecord,
+    CheckpointState,
+    EventKind,
+    GenerationRecord,
+    JobRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+    Record,
+    RunRecord,
+)
+from recovery.core.rules import Rules
+from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+from recovery.core.table import WINDOW_NOTE_MS, Table
+
+
+class Cluster:
+    """The cluster of one job."""
+
+    def __init__(self, job: JobRecord, rules: Rules) -> None:
+        """Start empty.
+
+        Args:
+            job: the job's row, with the scheduler incarnation of this life.
+            rules: durations and limits.
+        """
+        self.table = Table(job, rules)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def restore(
+        self,
+        nodes: tuple[NodeRecord, ...],
+        generations: tuple[GenerationRecord, ...],
+        checkpoints: tuple[CheckpointRecord, ...],
+    ) -> None:
+        """Take over what an earlier life of the scheduler stored. Called before `start`."""
+        table, run = self.table, self.table.job.run
+        table.generations = [record for record in generations if record.run == run]
+        table.coordinator.load((record for record in checkpoints if record.run == run), table.generations)
+        table.nodes = {record.node_id: Node(record, heard_ms=0) for record in nodes}
+
+    def start(self, now_ms: int) -> list[SchedulerEffect]:
+        """Begin to live: whoever was alive gets one lease to come back, deadlines start anew."""
+        table = self.table
+        first = table.job.scheduler_incarnation == 1
+        kind = EventKind.SCHEDULER_STARTED if first else EventKind.SCHEDULER_RESTARTED
+        records: list[Record] = []
+        if table.job.state is JobState.FINISHED and all(_has_left(node) for node in table.nodes.values()):
+            records += lifecycle.begin_run(table)
+        if table.job.state is JobState.FAILED:  # relaunched on purpose: the same run, one more try
+            generation = table.job.generation
+            table.change_job(JobState.INTERRUPTED if generation else JobState.FORMING, reason=table.job.reason)
+        records += [table.job, RunRecord(run=table.job.run), table.event(kind, incarnation=table.job.scheduler_incarnation)]
+        effects: list[SchedulerEffect] = [Persist(tuple(records))]
+        for node in table.nodes.values():
+            effects += self._await_return(node, now_ms)
+        if any(node.window_ends_ms > now_ms for node in table.nodes.values()):
+            effects.append(SetTimer("windows", now_ms + WINDOW_NOTE_MS))
+        return effects + self._go_on(now_ms)
+
+    def _await_return(self, node: Node, now_ms: int) -> list[SchedulerEffect]:
+        """What the monotonic clock of the earlier life said is gone: apply what was left, never more than a full window."""
+        node.heard_ms = now_ms
+        node.window_ends_ms = now_ms + min(node.record.rejoin_left_ms, self.table.rules.rejoin_window_ms)
+        if node.record.state not in (NodeState.LIVE, NodeState.SUSPECT):
+            return []
+        if node.record.state is NodeState.LIVE:
+            node.move(NodeState.SUSPECT, reason="not heard since the scheduler restarted")
+        node.suspect_until_ms = now_ms + self.table.rules.lease_ms
+        return [SetTimer(f"grace:{node.record.node_id}", node.suspect_until_ms)]
+
+    def _go_on(self, now_ms: int) -> list[SchedulerEffect]:
+        table = self.table
+        if table.job.state is JobState.FINISHED:
+            return [SetTimer("farewell", now_ms + table.rules.lease_ms)]
+        if table.job.state in (JobState.FORMING, JobState.INTERRUPTED):
+            return lifecycle.wait_for_full_house(table, now_ms)
+        gone = [node for node in table.workers if node.record.state in (NodeState.LOST, NodeState.LEFT)]
+        if gone:  # the earlier life died between writing the loss and ending the generation
+            return lifecycle.interrupt(table, f"{gone[0].record.node_id} lost: {gone[0].record.reason}", now_ms)
+        return []
+
+    def handle(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
+        """Take one stimulus and say what is to be done, in order."""
+        if isinstance(stimulus, MessageReceived):
+            return self._on_message(stimulus, now_ms)
+        if isinstance(stimulus, ConnectionLost):
+            return self._on_connection_lost(stimulus, now_ms)
+        if isinstance(stimulus, TimerFired):
+            return self._on_timer(stimulus, now_ms)
+        assert_never(stimulus)
+
+    # --- connections and time ----------------------------------------------------------------------------------------
+
+    def _on_connection_lost(self, lost: ConnectionLost, now_ms: int) -> list[SchedulerEffect]:
+        table = self.table
+        node = table.speaker(lost.connection)
+        table.speakers.pop(lost.connection, None)
+        if node is None:
+            return []  # a socket of an earlier life, or of nobody: it speaks for nobody
+        node.connection = None
+        if table.ended:
+            return self._on_hung_up(node)
+        if node.record.state is not NodeState.LIVE:
+            return []
+        node.heard_ms = now_ms  # the kernel that closed the socket was heard just now
+        if node.record.reason:  # it said why it ends (its own code raised): there is nothing to wait for
+            return lifecycle.lose(table, node, node.record.reason, now_ms)
+        node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms
+        record = node.move(NodeState.SUSPECT, reason=lost.reason)
+        return [
+            Persist((record, table.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
+            SetTimer(f"grace:{record.node_id}", node.suspect_until_ms),
+        ]
+
+    def _on_hung_up(self, node: Node) -> list[SchedulerEffect]:
+        """A node leaves an ended job; after the last one the scheduler ends itself."""
+        records: tuple[Record, ...] = ()
+        if self.table.job.state is JobState.FINISHED:
+            records = (node.move(NodeState.LEFT, reason="the job finished"),)
+        last = not any(other.connection is not None for other in self.table.nodes.values())
+        return [Persist(records, (lifecycle.farewell(self.table),) if last else ())]
+
+    def _on_timer(self, fired: TimerFired, now_ms: int) -> list[SchedulerEffect]:
+        what, _, name = fired.key.partition(":")
+        if what == "farewell":
+            return [lifecycle.farewell(self.table)] if self.table.ended else []
+        if self.table.ended:
+            return []
+        if what == "windows":
+            return self._note_windows(now_ms)
+        if what == "topology":
+            return lifecycle.full_house_missed(self.table, now_ms)
+        node = self.table.nodes[NodeId(name)]
+        if what == "grace" and node.record.state is NodeState.SUSPECT and now_ms >= node.suspect_until_ms:
+            return lifecycle.lose(self.table, node, node.record.reason, now_ms)
+        if what == "lease" and node.record.state is NodeState.LIVE:
+            return self._check_lease(node, now_ms)
+        return []
+
+    def _check_lease(self, node: Node, now_ms: int) -> list[SchedulerEffect]:
+        silent_ms = now_ms - node.heard_ms
+        if silent_ms < self.table.rules.lease_ms:
+            return [SetTimer(f"lease:{node.record.node_id}", node.heard_ms + self.table.rules.lease_ms)]
+        reason = f"silent for {silent_ms / 1000:.1f} s, its lease (MS_NODE_TIMEOUT) is {self.table.rules.lease_ms / 1000:g} s"
+        return lifecycle.lose(self.table, node, reason, now_ms)
+
+    def _note_windows(self, now_ms: int) -> list[SchedulerEffect]:
+        """Write down what is left of each open window, so that a restarted scheduler applies just that."""
+        noted: list[Record] = []
+        for node in self.table.nodes.values():
+            left_ms = max(0, node.window_ends_ms - now_ms)
+            if node.record.state is NodeState.LOST and node.record.rejoin_left_ms != left_ms:
+                node.record = msgspec.structs.replace(node.record, rejoin_left_ms=left_ms)
+                noted.append(node.record)
+        return [Persist(tuple(noted)), SetTimer("windows", now_ms + WINDOW_NOTE_MS)] if noted else []
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def _on_message(self, received: MessageReceived, now_ms: int) -> list[SchedulerEffect]:
+        message, connection, table = received.message, received.connection, self.table
+        if isinstance(message, m.Register):
+            return self._on_register(received, message, now_ms)
+        node = table.speaker(connection)
+        if node is None:
+            return [CloseConnection(connection, "not registered")]  # a fenced life, or a stranger: no effect at all
+        node.heard_ms = now_ms
+        answer = node.answers.get(getattr(message, "request_id", RequestId("")))
+        if answer is not None:  # a repeat: the same answer, behind the write that the first one waited for
+            return [Persist((), (Answer(connection, answer),))]
+        if table.ended and not isinstance(message, m.Heartbeat):
+            return [Send(connection, self._ending())]
+        handlers: dict[type, Callable[[Node, Any, int], list[SchedulerEffect]]] = {
+            m.Heartbeat: self._on_heartbeat,
+            m.Ready: self._on_ready,
+            m.CheckpointReport: self._on_checkpoint_report,
+            m.CheckpointInvalid: self._on_checkpoint_invalid,
+            m.RendezvousOpen: self._on_rendezvous_open,
+            m.FirstStep: self._on_first_step,
+            m.CollectiveFailed: self._on_collective_failed,
+            m.Failure: self._on_failure,
+            m.Done: self._on_done,
+            m.Leave: self._on_leave,
+        }
+        return handlers[type(message)](node, message, now_ms)
+
+    def _on_register(self, received: MessageReceived, message: m.Register, now_ms: int) -> list[SchedulerEffect]:
+        table, connection = self.table, received.connection
+        if connection in table.speakers:
+            return [CloseConnection(connection, "registered already on this connection")]
+        begun: list[SchedulerEffect] = []
+        if table.ended:
+            if message.generation or table.job.state is JobState.FAILED:  # it was there, and missed the end
+                return [Send(connection, self._ending()), CloseConnection(connection, "the job has ended")]
+            begun = [Persist(tuple(lifecycle.begin_run(table))), *lifecycle.wait_for_full_house(table, now_ms)]
+        effects = begun + register(table, received, now_ms)
+        node = table.speaker(connection)
+        if node is None:
+            return effects  # refused
+        if table.rules.heartbeat_enabled:
+            effects.append(SetTimer(f"lease:{message.node_id}", now_ms + table.rules.lease_ms))
+        return [*effects, *self._tell_where_we_are(node, message.generation, now_ms), *lifecycle.try_open(table, now_ms)]
+
+    def _tell_where_we_are(self, node: Node, its_generation: Generation, now_ms: int) -> list[SchedulerEffect]:
+        """Bring a node that (re)connected to where the job stands. Behind the write that admits it, so in order."""
+        table, connection = self.table, node.connection
+        assert connection is not None, "it just registered"
+        if node.record.role is m.Role.SERVER or table.job.state is JobState.FORMING:
+            return []
+        if table.job.state is JobState.INTERRUPTED:
+            interrupt = m.Interrupt(generation=table.job.generation, reason=table.job.reason[:1024])
+            return [Persist((), (Answer(connection, interrupt),))] if its_generation else []
+        if not its_generation:  # a fresh process where a training one was: it replaced itself
+            return lifecycle.interrupt(table, f"{node.record.node_id} came back without its training state", now_ms)
+        told: list[m.FromScheduler] = []
+        if its_generation != table.job.generation:
+            told.append(lifecycle.rollback_for(table, node))
+        node.told_generation = table.job.generation
+        if table.rendezvous is not None:
+            told.append(table.rendezvous)
+        return [Persist((), tuple(Answer(connection, message) for message in told))]
+
+    def _on_heartbeat(self, node: Node, beat: m.Heartbeat, now_ms: int) -> list[SchedulerEffect]:
+        assert node.connection is not None, "it just spoke"
+        if beat.generation == self.table.job.generation:
+            node.record = msgspec.structs.replace(node.record, step=beat.step)
+        return [Send(node.connection, m.HeartbeatAck(sequence=beat.sequence))]
+
+    def _on_ready(self, node: Node, ready: m.Ready, now_ms: int) -> list[SchedulerEffect]:
+        """It can follow a plan. Repeats are welcome: the newest word on what it holds counts."""
+        table = self.table
+        assert node.connection is not None, "it just spoke"
+        if ready.generation < node.told_generation:
+            return []  # sent before it knew the newest plan; it will say it again after that one
+        effects: list[SchedulerEffect] = []
+        if table.job.state is JobState.RUNNING:
+            effects += lifecycle.interrupt(table, f"{node.record.node_id} stopped at step {ready.step}", now_ms)
+        first = node.ready is None
+        node.ready, node.done = ready, False
+        records: list[Record] = [table.node_event(EventKind.NODE_READY, node, step=ready.step)] if first else []
+        if node.record.rank is not None and node.record.role is m.Role.WORKER:
+            held = rollback.in_lineage(table.of_this_run(ready.held), table.generations)
+            records += [
+                to_record(node.record.rank, checkpoint, CheckpointState.PUBLISHED)
+                for checkpoint in held
+                if not table.coordinator.knows(node.record.rank, checkpoint)
+            ]
+            table.coordinator.replace(node.record.rank, held)
+        effects.append(Persist(tuple(records), (Answer(node.connection, m.Received(request_id=ready.request_id)),)))
+        return effects + lifecycle.try_open(table, now_ms)
+
+    def _on_checkpoint_report(
+        self, node: Node, report: m.CheckpointReport, now_ms: int
+    ) -> list[SchedulerEffect]:
+        table, rank, held = self.table, node.record.rank, report.checkpoint
+        if rank is None or not rollback.in_lineage(table.of_this_run((held,)), table.generations):
+            return [table.answer(node, report.request_id, [])]  # of another run or of a rolled-back suffix: it counts nowhere
+        committed = table.coordinator.add(rank, held)
+        records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
+        if not committed:
+            return [table.answer(node, report.request_id, records)]
+        step = table.coordinator.committed_step
+        records += table.coordinator.committed_records()
+        records.append(table.event(EventKind.CHECKPOINT_COMMITTED, generation=table.job.generation, step=step))
+        told = table.to_all(m.Committed(run=table.job.run, step=step))
+        return [table.answer(node, report.request_id, records, *told)]
+
+    def _on_checkpoint_invalid(self, node: Node, bad: m.CheckpointInvalid, now_ms: int) -> list[SchedulerEffect]:
+        table = self.table
+        assert node.record.rank is not None, "only a rank with a plan loads a checkpoint"
+        checkpoint = table.coordinator.reject(node.record.rank, bad.step)
+        records: list[Record] = [
+            table.node_event(EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path)
+        ]
+        if checkpoint is not None:
+            records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
+        reason = f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
+        return [table.answer(node, bad.request_id, records), *lifecycle.interrupt(table, reason, now_ms)]
+
+    def _on_rendezvous_open(self, node: Node, opened: m.RendezvousOpen, now_ms: int) -> list[SchedulerEffect]:
+        table = self.table
+        if opened.generation != table.job.generation or table.job.state is not JobState.RUNNING:
+            return []
+        known = table.rendezvous is not None and table.rendezvous.address == opened.address
+        table.rendezvous = m.Rendezvous(generation=opened.generation, address=opened.address)
+        effects: list[SchedulerEffect] = [
+            Send(other.connection, table.rendezvous)
+            for other in table.workers
+            if other.connection is not None and other is not node
+        ]
+        if not known:
+            effects.append(Persist((table.node_event(EventKind.RENDEZVOUS_OPENED, node, reason=opened.address),)))
+        return effects
+
+    def _on_first_step(self, node: Node, first: m.FirstStep, now_ms: int) -> list[SchedulerEffect]:
+        if first.generation != self.table.job.generation:
+            return []
+        node.record = msgspec.structs.replace(node.record, step=first.step)
+        return [Persist((self.table.node_event(EventKind.FIRST_STEP_DONE, node, step=first.step),))]
+
+    def _on_collective_failed(
+        self, node: Node, failed: m.CollectiveFailed, now_ms: int
+    ) -> list[SchedulerEffect]:
+        if failed.generation != self.table.job.generation or self.table.job.state is not JobState.RUNNING:
+            return []
+        reason = f"{node.record.node_id}: the data plane broke at step {failed.step}: {failed.reason}"
+        effects = lifecycle.interrupt(self.table, reason, now_ms)
+        self.table.because_is_guess = True  # whose fault it was is usually known a moment later
+        return effects
+
+    def _on_failure(self, node: Node, failure: m.Failure, now_ms: int) -> list[SchedulerEffect]:
+        """Its own code raised. It counts as lost when it hangs up, which it does as soon as it has this answer."""
+        node.record = msgspec.structs.replace(node.record, reason=f"its own code raised {failure.error}"[:1024])
+        event = self.table.node_event(
+            EventKind.NODE_FAILED, node, step=failure.step, reason=failure.error, details=failure.traceback
+        )
+        return [self.table.answer(node, failure.request_id, [node.record, event])]
+
+    def _on_done(self, node: Node, done: m.Done, now_ms: int) -> list[SchedulerEffect]:
+        table = self.table
+        if done.generation != table.job.generation or table.job.state is not JobState.RUNNING:
+            return []  # its generation is over: it is interrupted, comes back and says it again
+        node.done = True
+        node.record = msgspec.structs.replace(node.record, step=done.step)
+        effects: list[SchedulerEffect] = [table.answer(node, done.request_id, [node.record])]
+        if all(worker.done for worker in table.workers):
+            reason = f"all {table.rules.world_size} ranks are done at step {done.step}"
+            effects += lifecycle.end(table, JobState.FINISHED, reason, now_ms)
+        return effects
+
+    def _on_leave(self, node: Node, leave: m.Leave, now_ms: int) -> list[SchedulerEffect]:
+        table = self.table
+        record = node.move(NodeState.LEFT, reason=leave.reason)
+        event = table.node_event(EventKind.NODE_LEFT, node, reason=leave.reason)
+        effects: list[SchedulerEffect] = [table.answer(node, leave.request_id, [record, event])]
+        if record.role is m.Role.WORKER:
+            effects += lifecycle.interrupt(table, f"{record.node_id} left: {leave.reason}", now_ms)
+        return effects
+
+    def _ending(self) -> m.JobEnded:
+        finished = self.table.job.state is JobState.FINISHED
+        outcome = m.JobOutcome.FINISHED if finished else m.JobOutcome.FAILED
+        return m.JobEnded(outcome=outcome, reason=self.table.job.reason[:1024])
+
+
+def _has_left(node: Node) -> bool:
+    return node.record.state is NodeState.LEFT
+
+
+def new_job(job: str, rules: Rules) -> JobRecord:
+    """The row of a job that nobody has stored yet."""
+    return JobRecord(
+        job=job,
+        worker_count=rules.worker_count,
+        server_count=rules.server_count,
+        run=RunId(1),
+        state=JobState.FORMING,
+        generation=Generation(0),
+        scheduler_incarnation=Incarnation(1),
+    )
+
+
+def next_life(job: JobRecord) -> JobRecord:
+    """The stored job's row with the scheduler's next incarnation."""
+    return msgspec.structs.replace(job, scheduler_incarnation=Incarnation(job.scheduler_incarnation + 1))

@@ -1,0 +1,116 @@
+"""Who holds which checkpoint. A step is committed when every rank of the world holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from recovery.core.ids import Rank
+from recovery.core.messages import HeldCheckpoint
+from recovery.core.policy import rollback
+from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord
+
+
+class Coordinator:
+    """The books of one run. Knows no node, no connection and no time."""
+
+    def __init__(self, world_size: int) -> None:
+        """Start with empty books for ranks 0..world_size-1."""
+        self._world_size = world_size
+        self._held: dict[Rank, dict[int, HeldCheckpoint]] = {}
+        self._invalid: set[tuple[Rank, int, str]] = set()
+        self.committed_step = 0
+
+    def load(self, records: Iterable[CheckpointRecord], generations: Sequence[GenerationRecord]) -> None:
+        """Take over what is stored of this run."""
+        for record in records:
+            held = to_held(record)
+            if record.state is CheckpointState.INVALID:
+                self._invalid.add((record.rank, record.step, record.digest))
+            elif record.state is not CheckpointState.RETIRED and rollback.in_lineage((held,), generations):
+                self._held.setdefault(record.rank, {})[record.step] = held
+        self.committed_step = rollback.newest_common(self._held, self._world_size)
+
+    def knows(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
+        """Is exactly this file in the books, as good or as bad?"""
+        bad = (rank, checkpoint.step, checkpoint.digest) in self._invalid
+        return bad or self.file_of(rank, checkpoint.step) == checkpoint
+
+    def committed_records(self) -> list[CheckpointRecord]:
+        """The rows of the newest committed step, one per rank."""
+        step = self.committed_step
+        return [
+            to_record(rank, self._held[rank][step], CheckpointState.COMMITTED)
+            for rank in (Rank(index) for index in range(self._world_size))
+        ]
+
+    def file_of(self, rank: Rank, step: int) -> HeldCheckpoint | None:
+        """What the books say of a rank's file of a step."""
+        return self._held.get(rank, {}).get(step)
+
+    def add(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
+        """A rank holds one more. Returns whether its step is committed by it."""
+        if (rank, checkpoint.step, checkpoint.digest) in self._invalid:
+            return False
+        before = self.committed_step
+        self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
+        self.committed_step = max(before, rollback.newest_common(self._held, self._world_size))
+        return self.committed_step > before
+
+    def replace(self, rank: Rank, held: Iterable[HeldCheckpoint]) -> None:
+        """A rank has looked: it holds these and no others. Those known to be bad are left out."""
+        self._held[rank] = {
+            checkpoint.step: checkpoint
+            for checkpoint in held
+            if (rank, checkpoint.step, checkpoint.digest) not in self._invalid
+        }
+
+    def reject(self, rank: Rank, step: int) -> HeldCheckpoint | None:
+        """A rank's file failed. It is never used again; returns what the books said of it."""
+        checkpoint = self._held.get(rank, {}).pop(step, None)
+        if checkpoint is not None:
+            self._invalid.add((rank, step, checkpoint.digest))
+        return checkpoint
+
+    def target(self, *, allow_restart_from_zero: bool) -> rollback.Target:
+        """Choose the rollback target from the books as they are."""
+        return rollback.plan(
+            self._held, world_size=self._world_size, allow_restart_from_zero=allow_restart_from_zero
+        )
+
+    def rolled_back(self, step: int) -> None:
+        """Training goes on from `step`: what is newer belongs to a suffix that is done again."""
+        for held in self._held.values():
+            for newer in [other for other in held if other > step]:
+                del held[newer]
+        self.committed_step = step
+
+
+def to_held(record: CheckpointRecord) -> HeldCheckpoint:
+    """Give a stored row the form that travels."""
+    return HeldCheckpoint(
+        run=record.run,
+        generation=record.generation,
+        step=record.step,
+        epoch=record.epoch,
+        step_in_epoch=record.step_in_epoch,
+        path=record.path,
+        digest=record.digest,
+        file_bytes=record.file_bytes,
+    )
+
+
+def to_record(rank: Rank, held: HeldCheckpoint, state: CheckpointState, reason: str = "") -> CheckpointRecord:
+    """Give what travelled the form that is stored."""
+    return CheckpointRecord(
+        run=held.run,
+        step=held.step,
+        rank=rank,
+        generation=held.generation,
+        epoch=held.epoch,
+        step_in_epoch=held.step_in_epoch,
+        path=held.path,
+        digest=held.digest,
+        file_bytes=held.file_bytes,
+        state=state,
+        reason=reason,
+    )

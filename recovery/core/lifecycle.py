@@ -1,0 +1,242 @@
+"""How generations end and begin, and how the job ends. Functions over the table; the one place that moves `job.state`.
+
+    FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [full house] -> plan -> RUNNING(g+1) ... -> FINISHED | FAILED
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core.coordinator import Coordinator, to_record
+from recovery.core.effects import Answer, CloseConnection, Exit, Persist, SchedulerEffect, Send, SetTimer
+from recovery.core.ids import Generation, Rank, RunId
+from recovery.core.node import Node
+from recovery.core.policy import ranks, rollback
+from recovery.core.records import (
+    CheckpointState,
+    EventKind,
+    GenerationRecord,
+    JobState,
+    NodeState,
+    Record,
+    RunRecord,
+)
+from recovery.core.table import FAREWELL_MS, WINDOW_NOTE_MS, Table
+
+_WAITING = (JobState.FORMING, JobState.INTERRUPTED)
+
+
+def lose(table: Table, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+    """A node is lost: its generation is over and its id is refused until the window ends, counted from when it was last heard."""
+    node.window_ends_ms = node.heard_ms + table.rules.rejoin_window_ms
+    record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
+    node.ready, node.done = None, False
+    effects: list[SchedulerEffect] = []
+    if node.connection is not None:
+        effects.append(CloseConnection(node.connection, f"lost: {reason}"))
+        table.speakers.pop(node.connection, None)
+        node.connection = None
+    event = table.node_event(EventKind.NODE_LOST, node, step=record.step, reason=reason)
+    effects += [
+        Persist((record, table.life_of(node, ended=reason), event)),
+        SetTimer("windows", now_ms + WINDOW_NOTE_MS),
+    ]
+    if record.role is m.Role.WORKER:
+        effects += interrupt(table, f"{record.node_id} lost: {reason}", now_ms)
+    return effects
+
+
+def interrupt(table: Table, reason: str, now_ms: int) -> list[SchedulerEffect]:
+    """End the generation. Survivors are told at once, before anything is written: it promises them nothing."""
+    if table.job.state is JobState.INTERRUPTED:
+        return _another_failure(table, reason, now_ms)
+    if table.job.state is not JobState.RUNNING:
+        return []
+    if not table.rules.recovery_enabled:
+        return end(table, JobState.FAILED, reason, now_ms)
+    effects: list[SchedulerEffect] = []
+    for node in table.workers:
+        node.ready, node.done = None, False
+        if node.connection is not None:
+            effects.append(
+                Send(node.connection, m.Interrupt(generation=table.job.generation, reason=reason[:1024]))
+            )
+    table.because_is_guess, table.rendezvous = False, None
+    ended = msgspec.structs.replace(
+        table.generations[-1], ended=reason, ended_step=max(node.record.step for node in table.workers)
+    )
+    table.generations[-1] = ended
+    event = table.event(
+        EventKind.GENERATION_INTERRUPTED, generation=table.job.generation, step=ended.ended_step, reason=reason
+    )
+    job = table.change_job(JobState.INTERRUPTED, reason=reason)
+    effects.append(Persist((job, ended, event)))
+    return effects + wait_for_full_house(table, now_ms)
+
+
+def _another_failure(table: Table, reason: str, now_ms: int) -> list[SchedulerEffect]:
+    """One more failure of an interrupted generation: the wait begins anew, the first failure stays the reason."""
+    effects = wait_for_full_house(table, now_ms)
+    if table.because_is_guess:
+        table.because_is_guess = False
+        effects.append(Persist((table.change_job(JobState.INTERRUPTED, reason=reason),)))
+    return effects
+
+
+def wait_for_full_house(table: Table, now_ms: int) -> list[SchedulerEffect]:
+    """Start the deadline within which every rank must be here (MS_TOPO_TIMEOUT)."""
+    if table.rules.topology_timeout_ms is None:
+        return []
+    table.deadline_ms = now_ms + table.rules.topology_timeout_ms
+    return [SetTimer("topology", table.deadline_ms)]
+
+
+def full_house_missed(table: Table, now_ms: int) -> list[SchedulerEffect]:
+    """The deadline has passed: the job fails, and says who was missing."""
+    if table.deadline_ms is None or now_ms < table.deadline_ms or table.job.state not in _WAITING:
+        return []
+    assert table.rules.topology_timeout_ms is not None, "there was a deadline"
+    present = [node.record.node_id for node in table.workers if node.record.state is NodeState.LIVE]
+    absent = [node.record.node_id for node in table.workers if node.record.state is not NodeState.LIVE]
+    unknown = table.rules.world_size - len(present) - len(absent)
+    missing = [*sorted(absent, key=ranks.natural_key), *([f"{unknown} that never registered"] if unknown else [])]
+    here = ", ".join(sorted(present, key=ranks.natural_key)) or "none"
+    reason = (
+        f"{len(present)} of {table.rules.world_size} workers are here after "
+        f"{table.rules.topology_timeout_ms / 1000:g} s (MS_TOPO_TIMEOUT); missing: {', '.join(missing) or 'none'}; here: {here}"
+    )
+    if table.job.reason:
+        reason += f"; first failure: {table.job.reason}"
+    return end(table, JobState.FAILED, reason, now_ms)
+
+
+def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
+    """Start the next generation if the house is full: every rank live and ready."""
+    if table.job.state not in _WAITING or not _full_house(table):
+        return []
+    records = _assign_ranks(table) if table.job.state is JobState.FORMING else []
+    target = table.coordinator.target(allow_restart_from_zero=table.rules.allow_restart_from_zero)
+    if isinstance(target, rollback.NoCommonStep):
+        reason = (
+            f"NO_COMMON_CHECKPOINT: no step is held by all {table.rules.world_size} ranks ({target.table}). Nothing was "
+            "deleted. Bring the missing files back, or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."
+        )
+        return end(table, JobState.FAILED, reason, now_ms)
+    return [_open(table, target, records)]
+
+
+def _full_house(table: Table) -> bool:
+    workers = table.workers
+    if len(workers) < table.rules.world_size:
+        return False
+    if table.job.state is JobState.FORMING and len(table.seated(m.Role.SERVER)) < table.rules.server_count:
+        return False
+    return all(node.record.state is NodeState.LIVE and node.ready is not None for node in workers)
+
+
+def _assign_ranks(table: Table) -> list[Record]:
+    records: list[Record] = []
+    told: list[str] = []
+    for role in (m.Role.WORKER, m.Role.SERVER):
+        seated = table.seated(role)
+        assigned = ranks.assign({node.record.node_id: node.record.host for node in seated})
+        for node in seated:
+            rank = assigned[node.record.node_id]
+            node.record = msgspec.structs.replace(node.record, rank=rank)
+            records += [node.record, table.life_of(node)]
+            told.append(f"{node.record.node_id}={rank}")
+            if role is m.Role.WORKER and node.ready is not None:
+                table.coordinator.replace(rank, table.of_this_run(node.ready.held))
+    details = " ".join(sorted(told, key=ranks.natural_key))
+    return [*records, table.event(EventKind.RANKS_ASSIGNED, details=details)]
+
+
+def _open(
+    table: Table, target: rollback.ToCheckpoint | rollback.ToStart, records: list[Record]
+) -> SchedulerEffect:
+    files = target.files if isinstance(target, rollback.ToCheckpoint) else ()
+    reason = target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {target.step}"
+    generation = GenerationRecord(
+        run=table.job.run,
+        generation=Generation(table.job.generation + 1),
+        step=files[0].step if files else 0,
+        epoch=files[0].epoch if files else 0,
+        step_in_epoch=files[0].step_in_epoch if files else 0,
+        because=table.job.reason,
+    )
+    event = table.event(
+        EventKind.PLAN_MADE, generation=generation.generation, step=generation.step, reason=reason
+    )
+    table.generations.append(generation)
+    table.coordinator.rolled_back(generation.step)
+    table.rendezvous, table.deadline_ms = None, None
+    job = table.change_job(JobState.RUNNING, generation=generation.generation)
+    answers: list[Answer] = []
+    for node in table.workers:
+        node.ready, node.done = None, False
+        node.record = msgspec.structs.replace(
+            node.record, generation=generation.generation, step=generation.step
+        )
+        records.append(node.record)
+        node.told_generation = generation.generation
+        assert node.connection is not None, "a full house is connected"
+        answers.append(Answer(node.connection, rollback_for(table, node)))
+    records += [to_record(Rank(rank), held, CheckpointState.COMMITTED) for rank, held in enumerate(files)]
+    return Persist((*records, job, generation, event), tuple(answers))
+
+
+def rollback_for(table: Table, node: Node) -> m.Rollback:
+    """The current generation's plan, as this node is told it."""
+    generation = table.generations[-1]
+    hosts = {worker.record.rank: worker.record.host for worker in table.workers if worker.record.rank is not None}
+    rank = node.record.rank
+    assert rank is not None, "a plan is for ranks"
+    local_rank, local_world_size = ranks.local_places(hosts)[rank]
+    file = table.coordinator.file_of(rank, generation.step)
+    return m.Rollback(
+        generation=generation.generation,
+        run=generation.run,
+        step=generation.step,
+        epoch=generation.epoch,
+        step_in_epoch=generation.step_in_epoch,
+        rank=rank,
+        world_size=table.rules.world_size,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
+        path=file.path if file else "",
+        digest=file.digest if file else "",
+        committed_step=table.coordinator.committed_step,
+        because=generation.because[:1024],
+    )
+
+
+def end(table: Table, state: JobState, reason: str, now_ms: int) -> list[SchedulerEffect]:
+    """The job is over: written first, then told to everyone connected. A node has left when it hangs up after that."""
+    finished = state is JobState.FINISHED
+    outcome = m.JobOutcome.FINISHED if finished else m.JobOutcome.FAILED
+    event = table.event(EventKind.JOB_FINISHED if finished else EventKind.JOB_FAILED, reason=reason)
+    job = table.change_job(state, reason=reason)
+    run = RunRecord(run=job.run, outcome=outcome.value, reason=reason)
+    answers = table.to_all(m.JobEnded(outcome=outcome, reason=reason[:1024]))
+    leaving = () if answers else (farewell(table),)
+    return [Persist((job, run, event), (*answers, *leaving)), SetTimer("farewell", now_ms + FAREWELL_MS)]
+
+
+def farewell(table: Table) -> Exit:
+    """The scheduler's own end, after the job's."""
+    return Exit("" if table.job.state is JobState.FINISHED else "JOB_FAILED", table.job.reason)
+
+
+def begin_run(table: Table) -> list[Record]:
+    """A finished job's path starts its next run: same node ids, no ranks, no checkpoints, new generations."""
+    job = table.change_job(JobState.FORMING, generation=Generation(0), run=RunId(table.job.run + 1))
+    table.coordinator = Coordinator(table.rules.world_size)
+    table.generations = []
+    records: list[Record] = [job, RunRecord(run=job.run)]
+    for node in table.nodes.values():
+        if node.record.state is not NodeState.LEFT:
+            node.move(NodeState.LEFT, reason="its run finished")
+        node.record = msgspec.structs.replace(node.record, rank=None, step=0, generation=Generation(0))
+        records.append(node.record)
+    return records

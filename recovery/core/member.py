@@ -1,0 +1,472 @@
+"""The worker's machine: connect, register, wait out the window, train by the plan, stop when told, roll back, leave.
+
+`handle(stimulus, now_ms) -> effects`, no I/O. What the main thread does is one of three:
+
+    IDLE      it waits for a plan (just started, or stopped)
+    TRAINING  it is in the training function of a generation
+    LEAVING   it is done, has raised or was asked to stop; only the farewell is left
+
+The connection to the scheduler comes and goes underneath without the main thread noticing. What must not be lost on the way
+(requests) is kept until it is answered and told again after every reconnect; their ids make repeats harmless.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core import stimuli as s
+from recovery.core.effects import (
+    Connect,
+    Disconnect,
+    Exit,
+    FindCheckpoints,
+    Interrupt,
+    Joined,
+    OpenGeneration,
+    OpenRendezvous,
+    Persist,
+    ReplaceProcess,
+    Report,
+    Retain,
+    Say,
+    SetTimer,
+    Tell,
+    WorkerEffect,
+)
+from recovery.core.ids import Generation, RequestId, ResumeToken
+from recovery.core.policy import backoff
+from recovery.core.records import CheckpointRecord, CheckpointState, Record, StepRecord
+from recovery.core.rules import Rules
+
+FAREWELL_MS = 2_000
+"""How long a leaving process waits for the scheduler to take its last word."""
+
+WAIT_NOTE_MS = 30_000
+"""How often a wait says what it waits for, after the first time at WAIT_NOTE_FIRST_MS."""
+
+WAIT_NOTE_FIRST_MS = 5_000
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who this process is."""
+
+    node_id: m.NodeId
+    role: m.Role
+    host: str
+    pid: int
+
+
+class Main(str, Enum):
+    """What the main thread does."""
+
+    IDLE = "idle"
+    TRAINING = "training"
+    LEAVING = "leaving"
+
+
+class Member:
+    """One process's membership."""
+
+    def __init__(self, identity: Identity, rules: Rules) -> None:
+        """Start outside the cluster.
+
+        Args:
+            identity: who registers.
+            rules: durations and limits.
+        """
+        self._identity, self._rules = identity, rules
+        self.main = Main.IDLE
+        self.admitted: m.Admitted | None = None
+        self.generation = Generation(0)
+        self._register_id = RequestId("")
+        self._token: ResumeToken | None = None
+        self._connected = False
+        self._in = False
+        """Admitted on the current connection."""
+        self._dials = 0
+        self._heard_ms = 0
+        self._unreachable_since_ms = 0
+        self._refused_since_ms: int | None = None
+        self._refused_code = ""
+        self._beats = 0
+        self._progress = s.StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
+        self._first_step_told = Generation(0)
+        self._interrupted = Generation(0)
+        self._ready: m.Ready | None = None
+        self._rendezvous: m.RendezvousOpen | None = None
+        self._next_plan: m.Rollback | None = None
+        self._requests: OrderedDict[RequestId, m.FromNode] = OrderedDict()
+        self._waiting_for = ""
+        self._waiting_since_ms = 0
+        self._exit_code = ""
+        self._exit_reason = ""
+
+    def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:
+        """Take one stimulus and say what is to be done, in order."""
+        handlers: dict[type, Callable[[Any, int], list[WorkerEffect]]] = {
+            s.Started: self._on_started,
+            s.Connected: self._on_connected,
+            s.ConnectFailed: self._on_connect_failed,
+            s.Disconnected: self._on_disconnected,
+            s.SchedulerSpoke: self._on_scheduler_spoke,
+            s.WorkerTimerFired: self._on_timer,
+            s.StepsDone: self._on_steps_done,
+            s.CheckpointPublished: self._on_checkpoint_published,
+            s.CheckpointRejected: self._on_checkpoint_rejected,
+            s.RendezvousOpened: self._on_rendezvous_opened,
+            s.CheckpointsFound: self._on_checkpoints_found,
+            s.TrainingStopped: self._on_training_stopped,
+            s.TrainingRaised: self._on_training_raised,
+            s.TrainingDone: self._on_training_done,
+            s.StopAsked: self._on_stop_asked,
+        }
+        return handlers[type(stimulus)](stimulus, now_ms)
+
+    # --- the connection ------------------------------------------------------------------------------------------------
+
+    def _on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
+        self._register_id, self._token = started.request_id, started.token
+        self._unreachable_since_ms = now_ms
+        return [*self._wait_for("the scheduler to answer", now_ms), Connect()]
+
+    def _on_connected(self, connected: s.Connected, now_ms: int) -> list[WorkerEffect]:
+        self._connected, self._dials, self._heard_ms = True, 0, now_ms
+        return [Tell(self._registration()), SetTimer("silence", now_ms + self._rules.receive_timeout_ms)]
+
+    def _registration(self) -> m.Register:
+        return m.Register(
+            request_id=self._register_id,
+            protocol=m.PROTOCOL_VERSION,
+            node_id=self._identity.node_id,
+            role=self._identity.role,
+            host=self._identity.host,
+            pid=self._identity.pid,
+            worker_count=self._rules.worker_count,
+            server_count=self._rules.server_count,
+            recovery_enabled=self._rules.recovery_enabled,
+            token=self._token,
+            incarnation=self.admitted.incarnation if self.admitted else m.Incarnation(0),
+            generation=self.generation,
+        )
+
+    def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
+        unreachable_ms = now_ms - self._unreachable_since_ms
+        limit_ms = self._unreachable_limit_ms()
+        if limit_ms is not None and unreachable_ms >= limit_ms:
+            reason = f"no scheduler answered for {unreachable_ms / 1000:g} s ({failed.reason})"
+            return self._end("SCHEDULER_UNREACHABLE", reason)
+        self._dials += 1
+        return [SetTimer("dial", now_ms + backoff.next_dial_ms(self._dials - 1, failed.jitter, self._rules))]
+
+    def _unreachable_limit_ms(self) -> int | None:
+        """Before it was ever in: as long as the cluster forms. Later: for ever with recovery, since training needs no scheduler."""
+        if self.main is Main.LEAVING:
+            return FAREWELL_MS
+        if self.admitted is None or (self.main is Main.IDLE and self._rules.recovery_enabled):
+            return self._rules.topology_timeout_ms
+        return None if self._rules.recovery_enabled else self._rules.heartbeat_retry_timeout_ms
+
+    def _on_disconnected(self, lost: s.Disconnected, now_ms: int) -> list[WorkerEffect]:
+        was_in, self._connected, self._in = self._in, False, False
+        if self._refused_since_ms is not None:
+            return []  # it was refused; the retry timer runs
+        self._unreachable_since_ms = now_ms
+        effects: list[WorkerEffect] = [Connect()]
+        if was_in and self.main is not Main.LEAVING:
+            effects.append(Say("scheduler_lost", f"connection to the scheduler closed ({lost.reason}); trying again", warning=True))
+        return effects
+
+    def _on_timer(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        timers: dict[str, Callable[[s.WorkerTimerFired, int], list[WorkerEffect]]] = {
+            "dial": self._on_dial_due,
+            "heartbeat": self._on_heartbeat_due,
+            "silence": self._on_silence_due,
+            "abort": self._on_abort_due,
+            "wait": self._on_wait_due,
+            "farewell": self._on_farewell_due,
+        }
+        return timers[fired.key](fired, now_ms)
+
+    def _on_dial_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        if self._connected:
+            return []
+        self._refused_since_ms = None if not self._refused_code else self._refused_since_ms
+        return [Connect()]
+
+    def _on_heartbeat_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        self._beats += 1
+        beat = m.Heartbeat(sequence=self._beats, generation=self._progress.generation, step=self._progress.step)
+        again = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
+        return [*([Tell(beat)] if self._in else []), *self._note_progress(), again]
+
+    def _on_silence_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        if not self._connected:
+            return []
+        silent_ms = now_ms - self._heard_ms
+        if silent_ms >= self._rules.receive_timeout_ms:
+            return [
+                Say("scheduler_silent", f"no word of the scheduler for {silent_ms / 1000:.1f} s (MS_RECEIVE_MSG_TIMEOUT)", warning=True),
+                Disconnect(),
+            ]
+        return [SetTimer("silence", self._heard_ms + self._rules.receive_timeout_ms)]
+
+    # --- the scheduler's words -----------------------------------------------------------------------------------------
+
+    def _on_scheduler_spoke(self, spoke: s.SchedulerSpoke, now_ms: int) -> list[WorkerEffect]:
+        self._heard_ms = now_ms
+        handlers: dict[type, Callable[[Any, int], list[WorkerEffect]]] = {
+            m.Admitted: self._on_admitted,
+            m.Refused: self._on_refused,
+            m.HeartbeatAck: self._on_heartbeat_ack,
+            m.Received: self._on_received,
+            m.Interrupt: self._on_interrupt,
+            m.Rollback: self._on_rollback,
+            m.Rendezvous: self._on_rendezvous,
+            m.Committed: self._on_committed,
+            m.JobEnded: self._on_job_ended,
+        }
+        return handlers[type(spoke.message)](spoke.message, now_ms)
+
+    def _on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
+        before, self.admitted = self.admitted, admitted
+        self._token, self._in = admitted.token, True
+        self._refused_since_ms, self._refused_code = None, ""
+        again = [Tell(request) for request in self._requests.values()]
+        if before is not None and before.incarnation == admitted.incarnation:
+            back: list[WorkerEffect] = [Say("resumed", "the scheduler knows this process again")]
+            if self._rendezvous is not None and self._rendezvous.generation == self.generation:
+                back.append(Tell(self._rendezvous))
+            if self._ready is not None:
+                back.append(Tell(self._ready))
+            return [*back, *again, *([Retain(admitted.committed_step)] if admitted.committed_step else [])]
+        beat = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
+        waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
+        look = FindCheckpoints(admitted.job, admitted.run)
+        if self.main is Main.TRAINING:  # its store is not the one it knew: this life is new to the scheduler
+            return [Joined(admitted), beat, *self._interrupt_main("the scheduler admitted this process anew", now_ms), *again]
+        return [Joined(admitted), beat, *waiting, look, *again]
+
+    def _on_refused(self, refused: m.Refused, now_ms: int) -> list[WorkerEffect]:
+        if refused.code == "UNKNOWN_TOKEN":
+            self._token = None
+            return [Say("registering_anew", refused.reason, warning=True), SetTimer("dial", now_ms)]
+        if refused.retry_after_ms is None or not self._rules.rejoin_wait or self.main is Main.LEAVING:
+            return self._end(refused.code, refused.reason)
+        first = self._refused_code != refused.code
+        if first or self._refused_since_ms is None:
+            self._refused_since_ms, self._refused_code = now_ms, refused.code
+        patience_ms = self._rules.lease_ms + self._rules.reconnect_grace_ms
+        if refused.code == "NODE_ALIVE" and now_ms - self._refused_since_ms > patience_ms:
+            return self._end(refused.code, refused.reason)  # heard again within a whole lease: the holder lives
+        effects: list[WorkerEffect] = [SetTimer("dial", now_ms + refused.retry_after_ms)]
+        if first:
+            effects.append(Say("refused", f"{refused.code}: {refused.reason}", warning=True))
+            effects += self._wait_for(f"this node id to be free ({refused.code})", now_ms)
+        return effects
+
+    def _on_heartbeat_ack(self, ack: m.HeartbeatAck, now_ms: int) -> list[WorkerEffect]:
+        return []
+
+    def _on_received(self, received: m.Received, now_ms: int) -> list[WorkerEffect]:
+        done = self._requests.pop(received.request_id, None)
+        if isinstance(done, (m.Failure, m.Leave)):
+            return [Exit(self._exit_code, self._exit_reason)]
+        return []
+
+    def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
+        if self.main is Main.TRAINING and interrupt.generation >= self.generation:
+            return self._interrupt_main(interrupt.reason, now_ms)
+        return [Tell(self._ready)] if self._ready is not None else []
+
+    def _interrupt_main(self, reason: str, now_ms: int) -> list[WorkerEffect]:
+        if self._interrupted == self.generation:
+            return []
+        self._interrupted = self.generation
+        return [
+            Interrupt(self.generation, reason),
+            Say("interrupted", f"generation {self.generation} ended: {reason}"),
+            SetTimer("abort", now_ms + self._rules.abort_timeout_ms),
+        ]
+
+    def _on_abort_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        if self.main is not Main.TRAINING or self._interrupted != self.generation:
+            return []
+        seconds = self._rules.abort_timeout_ms / 1000
+        return [ReplaceProcess(f"the main thread did not come back within {seconds:g} s (MS_ABORT_TIMEOUT)")]
+
+    def _on_rollback(self, plan: m.Rollback, now_ms: int) -> list[WorkerEffect]:
+        if plan.generation <= self.generation or self.main is Main.LEAVING:
+            return []  # told twice
+        if self.main is Main.TRAINING:  # the interrupt before it was lost on the way
+            self._next_plan = plan
+            return self._interrupt_main(f"generation {plan.generation} was planned", now_ms)
+        return self._open(plan)
+
+    def _open(self, plan: m.Rollback) -> list[WorkerEffect]:
+        self.main, self.generation = Main.TRAINING, plan.generation
+        self._ready, self._next_plan, self._rendezvous, self._waiting_for = None, None, None, ""
+        return [OpenGeneration(plan)]
+
+    def _on_rendezvous(self, rendezvous: m.Rendezvous, now_ms: int) -> list[WorkerEffect]:
+        return [OpenRendezvous(rendezvous.generation, rendezvous.address)]
+
+    def _on_committed(self, committed: m.Committed, now_ms: int) -> list[WorkerEffect]:
+        return [Retain(committed.step)]
+
+    def _on_job_ended(self, ended: m.JobEnded, now_ms: int) -> list[WorkerEffect]:
+        code = "" if ended.outcome is m.JobOutcome.FINISHED else "JOB_FAILED"
+        return self._end(code, ended.reason)
+
+    def _end(self, code: str, reason: str) -> list[WorkerEffect]:
+        """Leave for good. A main thread that trains is told by the interrupt, and finds out why when it waits for a plan."""
+        training = self.main is Main.TRAINING
+        self.main = Main.LEAVING
+        exit_ = Exit(self._exit_code or code, self._exit_reason or reason)
+        return [exit_, *([Interrupt(self.generation, reason)] if training else [])]
+
+    # --- the main thread's words ---------------------------------------------------------------------------------------
+
+    def _on_steps_done(self, done: s.StepsDone, now_ms: int) -> list[WorkerEffect]:
+        self._progress = done
+        if done.generation != self.generation or self._first_step_told == done.generation:
+            return []
+        self._first_step_told = done.generation
+        return [Tell(m.FirstStep(generation=done.generation, step=done.step))]
+
+    def _note_progress(self) -> list[WorkerEffect]:
+        """Write how far this rank is, once per heartbeat: for people, recovery does not need it."""
+        if self.admitted is None or self.admitted.rank is None or not self._progress.generation:
+            return []
+        record = StepRecord(
+            node_id=self._identity.node_id,
+            rank=self.admitted.rank,
+            run=self.admitted.run,
+            generation=self._progress.generation,
+            incarnation=self.admitted.incarnation,
+            step=self._progress.step,
+            epoch=self._progress.epoch,
+            step_in_epoch=self._progress.step_in_epoch,
+        )
+        return [Persist((record,))]
+
+    def _on_checkpoint_published(self, published: s.CheckpointPublished, now_ms: int) -> list[WorkerEffect]:
+        report = m.CheckpointReport(request_id=published.request_id, checkpoint=published.checkpoint)
+        self._requests[report.request_id] = report
+        return [Persist(self._checkpoint_row(published.checkpoint), (Report(report),))]
+
+    def _checkpoint_row(self, held: m.HeldCheckpoint) -> tuple[Record, ...]:
+        rank = self.admitted.rank if self.admitted else None
+        if rank is None:
+            return ()
+        return (
+            CheckpointRecord(
+                run=held.run,
+                step=held.step,
+                rank=rank,
+                generation=held.generation,
+                epoch=held.epoch,
+                step_in_epoch=held.step_in_epoch,
+                path=held.path,
+                digest=held.digest,
+                file_bytes=held.file_bytes,
+                state=CheckpointState.PUBLISHED,
+            ),
+        )
+
+    def _on_checkpoint_rejected(self, bad: s.CheckpointRejected, now_ms: int) -> list[WorkerEffect]:
+        request = m.CheckpointInvalid(
+            request_id=bad.request_id,
+            generation=bad.generation,
+            step=bad.step,
+            path=bad.path[-1024:],
+            reason=bad.reason[:1024],
+        )
+        return [*self._request(request), Say("checkpoint_invalid", bad.reason, warning=True)]
+
+    def _on_rendezvous_opened(self, opened: s.RendezvousOpened, now_ms: int) -> list[WorkerEffect]:
+        self._rendezvous = m.RendezvousOpen(generation=opened.generation, address=opened.address)
+        return [Tell(self._rendezvous)]
+
+    def _on_training_stopped(self, stopped: s.TrainingStopped, now_ms: int) -> list[WorkerEffect]:
+        if self.main is Main.LEAVING:
+            return []
+        assert self.admitted is not None, "it trained"
+        self.main, self._interrupted = Main.IDLE, self.generation
+        self._progress = s.StepsDone(generation=stopped.generation, step=stopped.step, epoch=0, step_in_epoch=0)
+        self._requests = OrderedDict(
+            (request_id, request) for request_id, request in self._requests.items() if not isinstance(request, m.Done)
+        )
+        if self._next_plan is not None and not stopped.collective_error:
+            return self._open(self._next_plan)
+        effects: list[WorkerEffect] = []
+        if stopped.collective_error:
+            failed = m.CollectiveFailed(
+                generation=stopped.generation, step=stopped.step, reason=stopped.collective_error[:1024]
+            )
+            effects += [Tell(failed), Say("collective_failed", stopped.collective_error, warning=True)]
+        waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
+        return [*effects, *waiting, FindCheckpoints(self.admitted.job, self.admitted.run)]
+
+    def _on_checkpoints_found(self, found: s.CheckpointsFound, now_ms: int) -> list[WorkerEffect]:
+        if self.main is not Main.IDLE:
+            return []
+        self._ready = m.Ready(
+            request_id=found.request_id, generation=self.generation, step=self._progress.step, held=found.held
+        )
+        return [Tell(self._ready)]
+
+    def _on_training_raised(self, raised: s.TrainingRaised, now_ms: int) -> list[WorkerEffect]:
+        failure = m.Failure(
+            request_id=raised.request_id,
+            generation=raised.generation,
+            step=raised.step,
+            error=raised.error[:1024],
+            traceback=raised.traceback[-16_384:],
+        )
+        return self._leave_with(failure, "TRAINING_RAISED", raised.error, now_ms)
+
+    def _on_training_done(self, done: s.TrainingDone, now_ms: int) -> list[WorkerEffect]:
+        request = m.Done(request_id=done.request_id, generation=done.generation, step=done.step)
+        return [*self._request(request), *self._wait_for("all ranks to be done", now_ms)]
+
+    def _on_stop_asked(self, asked: s.StopAsked, now_ms: int) -> list[WorkerEffect]:
+        leave = m.Leave(request_id=asked.request_id, reason=asked.reason[:1024])
+        return self._leave_with(leave, "STOPPED", asked.reason, now_ms)
+
+    def _leave_with(
+        self, last_word: m.Failure | m.Leave, code: str, reason: str, now_ms: int
+    ) -> list[WorkerEffect]:
+        self.main, self._exit_code, self._exit_reason = Main.LEAVING, code, reason
+        if self.admitted is None:
+            return [Exit(code, reason)]
+        return [*self._request(last_word), SetTimer("farewell", now_ms + FAREWELL_MS)]
+
+    def _on_farewell_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        return [Exit(self._exit_code, self._exit_reason)]
+
+    # --- small pieces --------------------------------------------------------------------------------------------------
+
+    def _request(self, request: m.CheckpointInvalid | m.Failure | m.Done | m.Leave) -> list[WorkerEffect]:
+        """Tell it, and again after every reconnect until it is answered."""
+        self._requests[request.request_id] = request
+        return [Tell(request)]
+
+    def _wait_for(self, what: str, now_ms: int) -> list[WorkerEffect]:
+        """Every wait says what it waits for: after 5 s, then every 30 s."""
+        self._waiting_for, self._waiting_since_ms = what, now_ms
+        return [SetTimer("wait", now_ms + WAIT_NOTE_FIRST_MS)]
+
+    def _on_wait_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        if not self._waiting_for:
+            return []
+        seconds = (now_ms - self._waiting_since_ms) / 1000
+        return [
+            Say("waiting", f"waiting for {self._waiting_for}, {seconds:.0f} s so far"),
+            SetTimer("wait", now_ms + WAIT_NOTE_MS),
+        ]

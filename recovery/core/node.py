@@ -1,0 +1,70 @@
+"""One node as the scheduler's machine sees it: its record plus what lives only as long as this scheduler."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+
+from recovery.core.ids import ConnectionId, RequestId
+from recovery.core.messages import FromScheduler, Ready
+from recovery.core.policy.registration import Held, Window
+from recovery.core.records import NodeRecord, NodeState
+
+NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
+    NodeState.LIVE: frozenset({NodeState.LIVE, NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT}),
+    NodeState.SUSPECT: frozenset({NodeState.LIVE, NodeState.LOST, NodeState.LEFT}),
+    NodeState.LOST: frozenset({NodeState.LIVE, NodeState.LEFT}),
+    NodeState.LEFT: frozenset({NodeState.LIVE}),
+}
+"""All moves of a node. LIVE to LIVE is a new connection of the same incarnation."""
+
+
+class Node:
+    """A node of the table. Changed only by the cluster machine."""
+
+    def __init__(self, record: NodeRecord, *, heard_ms: int) -> None:
+        """Start from what is stored.
+
+        Args:
+            record: the stored row.
+            heard_ms: when it was last heard, on the clock of this scheduler's life.
+        """
+        self.record = record
+        self.heard_ms = heard_ms
+        self.connection: ConnectionId | None = None
+        self.suspect_until_ms = heard_ms
+        self.window_ends_ms = heard_ms + record.rejoin_left_ms
+        self.ready: Ready | None = None
+        self.done = False
+        self.told_generation = 0
+        """Newest plan that was sent on the current connection. A Ready from before it is a leftover."""
+        self.answers: OrderedDict[RequestId, FromScheduler] = OrderedDict()
+
+    def move(self, state: NodeState, *, reason: str = "", rejoin_left_ms: int = 0) -> NodeRecord:
+        """Go to `state` and give the row to persist."""
+        assert state in NEXT_STATES[self.record.state], f"a node cannot go from {self.record.state} to {state}"
+        self.record = msgspec.structs.replace(
+            self.record, state=state, reason=reason, rejoin_left_ms=rejoin_left_ms
+        )
+        return self.record
+
+    def held(self, *, has_seat: bool) -> Held:
+        """Say what the registration policy calls this node's state."""
+        if self.record.state is NodeState.LOST:
+            return Held.LOST if has_seat else Held.REPLACED
+        return {
+            NodeState.LIVE: Held.LIVE,
+            NodeState.SUSPECT: Held.SUSPECT,
+            NodeState.LEFT: Held.LEFT,
+        }[self.record.state]
+
+    def window(self, now_ms: int) -> Window:
+        """Is the rejoin window open?"""
+        return Window.OPEN if now_ms < self.window_ends_ms else Window.OVER
+
+    def remember(self, request: RequestId, answer: FromScheduler, *, at_most: int) -> None:
+        """Keep the answer for a repeat of the request; the oldest goes when there are too many."""
+        self.answers[request] = answer
+        while len(self.answers) > at_most:
+            self.answers.popitem(last=False)

@@ -1,0 +1,242 @@
+"""May this id register now?
+
+The answer is a row of the table below. The first column is what the scheduler holds of the id, the others what is brought
+and what the moment is. docs/architecture.md explains each row; tests/core/test_registration.py walks every combination
+and finds exactly one row each.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Union
+
+import msgspec
+
+from recovery.core.rules import Rules
+
+
+class Held(str, Enum):
+    """What the scheduler holds of the id."""
+
+    UNKNOWN = "unknown"
+    LIVE = "live"
+    SUSPECT = "suspect"
+    LOST = "lost"
+    LEFT = "left"
+    REPLACED = "replaced"
+    """Lost, and its seat was given to another id."""
+
+
+class Token(str, Enum):
+    """The resume token that is brought."""
+
+    NONE = "none"
+    SAME = "same"
+    """That of the current incarnation."""
+    EARLIER = "earlier"
+    """That of an incarnation before the current one."""
+    FOREIGN = "foreign"
+    """One that this store never gave."""
+
+
+class Window(str, Enum):
+    """The rejoin window of the id."""
+
+    OPEN = "open"
+    OVER = "over"
+
+
+class Seats(str, Enum):
+    """Is there a place in the world for this id? Its own seat counts as free for it."""
+
+    FREE = "free"
+    STANDBY = "standby"
+    NONE = "none"
+
+
+class Verdict(str, Enum):
+    """What a row says."""
+
+    ADMIT = "admit"
+    ADMIT_STANDBY = "admit_standby"
+    RESUME = "resume"
+    UNKNOWN_TOKEN = "unknown_token"  # noqa: S105 - a verdict, not a secret
+    NODE_ALIVE = "node_alive"
+    REJOIN_WINDOW = "rejoin_window"
+    FENCED = "fenced"
+    WORLD_FULL = "world_full"
+
+
+class Situation(msgspec.Struct, frozen=True):
+    """One point of the table."""
+
+    held: Held
+    token: Token
+    window: Window
+    seats: Seats
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row; each column is the set of values that it covers."""
+
+    held: frozenset[Held]
+    token: frozenset[Token]
+    window: frozenset[Window]
+    seats: frozenset[Seats]
+    verdict: Verdict
+
+    def matches(self, situation: Situation) -> bool:
+        """Is the situation one of this row's?"""
+        return (
+            situation.held in self.held
+            and situation.token in self.token
+            and situation.window in self.window
+            and situation.seats in self.seats
+        )
+
+
+def _row(
+    held: tuple[Held, ...],
+    token: tuple[Token, ...],
+    window: tuple[Window, ...],
+    seats: tuple[Seats, ...],
+    verdict: Verdict,
+) -> Row:
+    return Row(frozenset(held), frozenset(token), frozenset(window), frozenset(seats), verdict)
+
+
+_NEW = (Token.NONE, Token.FOREIGN)  # nothing that proves to be the holder
+_KNOWN = (Held.LIVE, Held.SUSPECT, Held.LOST, Held.LEFT, Held.REPLACED)
+_GONE = (Held.LOST, Held.REPLACED)
+_ANY_WINDOW = tuple(Window)
+_ANY_SEATS = tuple(Seats)
+_TAKEN = (Seats.STANDBY, Seats.NONE)
+_OVER = (Window.OVER,)
+
+# fmt: off
+ROWS: tuple[Row, ...] = (
+    #    held                        token                                          window           seats             answer
+    # An id that this store does not know. A token for it comes from another store: the node registers anew.
+    _row((Held.UNKNOWN,),            (Token.SAME, Token.EARLIER, Token.FOREIGN),    _ANY_WINDOW,     _ANY_SEATS,       Verdict.UNKNOWN_TOKEN),
+    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.FREE,),    Verdict.ADMIT),
+    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
+    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.NONE,),    Verdict.WORLD_FULL),
+    # A newer incarnation was admitted: the bringer is a leftover, whatever the state of the newer one.
+    _row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED),
+    # The holder itself comes back: network jitter, a scheduler restart, an exec of itself.
+    _row((Held.LIVE, Held.SUSPECT),  (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SEATS,       Verdict.RESUME),
+    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Seats.FREE,),    Verdict.RESUME),
+    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     _TAKEN,           Verdict.FENCED),
+    _row((Held.LEFT, Held.REPLACED), (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED),
+    # Somebody else uses the id of a living node. The holder is untouched and its lease is not refreshed.
+    _row((Held.LIVE, Held.SUSPECT),  _NEW,                                          _ANY_WINDOW,     _ANY_SEATS,       Verdict.NODE_ALIVE),
+    # A lost id is refused until its window ends, against network jitter and malicious registration (MindSpore's rule).
+    _row(_GONE,                      _NEW,                                          (Window.OPEN,),  _ANY_SEATS,       Verdict.REJOIN_WINDOW),
+    _row(_GONE,                      _NEW,                                          _OVER,           (Seats.FREE,),    Verdict.ADMIT),
+    _row(_GONE,                      _NEW,                                          _OVER,           (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
+    _row(_GONE,                      _NEW,                                          _OVER,           (Seats.NONE,),    Verdict.WORLD_FULL),
+    # Who left on purpose may return at once.
+    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.FREE,),    Verdict.ADMIT),
+    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
+    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.NONE,),    Verdict.WORLD_FULL),
+)
+# fmt: on
+
+_BY_SITUATION: dict[Situation, Verdict] = {
+    situation: row.verdict
+    for row in ROWS
+    for situation in (
+        Situation(held, token, window, seats)
+        for held in sorted(row.held)
+        for token in sorted(row.token)
+        for window in sorted(row.window)
+        for seats in sorted(row.seats)
+    )
+}
+
+
+class Admit(msgspec.Struct, frozen=True):
+    """A new incarnation begins."""
+
+    standby: bool = False
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """The current incarnation goes on."""
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Not now, or never (`retry_after_ms` None)."""
+
+    code: str
+    reason: str
+    retry_after_ms: int | None = None
+
+
+Decision = Union[Admit, Resume, Refuse]
+
+
+class Applicant(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts around one registration, gathered by the cluster machine."""
+
+    node_id: str
+    situation: Situation
+    silent_ms: int
+    """How long the id has been silent."""
+    suspect_left_ms: int
+    """What is left of the grace or lease after which a living holder would count as lost."""
+    window_left_ms: int
+    """What is left of the rejoin window."""
+
+
+def decide(applicant: Applicant, rules: Rules) -> Decision:
+    """Decide on one registration.
+
+    Args:
+        applicant: who asks, in which situation.
+        rules: for the texts (durations) of a refusal.
+
+    Returns:
+        Admit (a new incarnation), Resume (the same one), or Refuse with its code, sentence and the exact time to ask again.
+
+    Source: design of the re-registration policy, docs/architecture.md "Registration"; the 30 s rule is MindSpore's.
+    """
+    node = applicant.node_id
+    verdict = _BY_SITUATION[applicant.situation]
+    if verdict is Verdict.ADMIT:
+        return Admit()
+    if verdict is Verdict.ADMIT_STANDBY:
+        return Admit(standby=True)
+    if verdict is Verdict.RESUME:
+        return Resume()
+    if verdict is Verdict.NODE_ALIVE:
+        return Refuse(
+            "NODE_ALIVE",
+            f'node "{node}" is held by a process that was heard {applicant.silent_ms / 1000:.1f} s ago. '
+            "Give each process its own MS_NODE_ID; if that process is dead, its id is free after its lease and window.",
+            applicant.suspect_left_ms,
+        )
+    if verdict is Verdict.REJOIN_WINDOW:
+        return Refuse(
+            "REJOIN_WINDOW",
+            f'node "{node}" was last heard {applicant.silent_ms / 1000:.1f} s ago and may return in '
+            f"{applicant.window_left_ms / 1000:.1f} s (MS_REJOIN_WINDOW={rules.rejoin_window_ms / 1000:g}). "
+            "It waits by itself; MS_REJOIN=fail ends at once instead.",
+            applicant.window_left_ms,
+        )
+    return _REFUSALS[verdict](node, rules)
+
+
+_REFUSALS = {
+    Verdict.UNKNOWN_TOKEN: lambda node, rules: Refuse(
+        "UNKNOWN_TOKEN", f'node "{node}" brings a token that this scheduler\'s store never gave. It registers anew.', 0
+    ),
+    Verdict.FENCED: lambda node, rules: Refuse(
+        "FENCED", f'node "{node}" has a newer incarnation, or its place is taken. This process may not go on and ends itself.'
+    ),
+    Verdict.WORLD_FULL: lambda node, rules: Refuse(
+        "WORLD_FULL",
+        f'node "{node}" is extra: all {rules.worker_count} seats are taken (MS_WORKER_NUM={rules.worker_count}). '
+        "Start fewer workers, or use the MS_NODE_ID of the one that is to be replaced.",
+    ),
+}

@@ -1,0 +1,94 @@
+"""To which step does everybody go back?
+
+The newest step for which every rank of the world holds a checkpoint of this run that is not known to be bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Union
+
+import msgspec
+
+from recovery.core.ids import Rank
+from recovery.core.messages import HeldCheckpoint
+from recovery.core.records import GenerationRecord
+
+
+class ToCheckpoint(msgspec.Struct, frozen=True):
+    """Go back to `step`, each rank from its own file."""
+
+    step: int
+    files: tuple[HeldCheckpoint, ...]
+    """By rank."""
+
+
+class ToStart(msgspec.Struct, frozen=True):
+    """Start at step 0 with weights initialised anew. Said loudly."""
+
+    reason: str
+
+
+class NoCommonStep(msgspec.Struct, frozen=True):
+    """Some ranks hold checkpoints, but none in common: the job must stop."""
+
+    table: str
+    """Who holds what, for people."""
+
+
+Target = Union[ToCheckpoint, ToStart, NoCommonStep]
+
+
+def in_lineage(
+    held: Iterable[HeldCheckpoint], generations: Sequence[GenerationRecord]
+) -> tuple[HeldCheckpoint, ...]:
+    """Keep the checkpoints that lead to where training is now.
+
+    A checkpoint written in generation g at step s belongs to a rolled-back suffix when a later generation started below s.
+    Its bits may differ from those of the steps done again, so it never mixes with files of the newer history.
+    """
+    return tuple(
+        checkpoint
+        for checkpoint in held
+        if all(
+            later.step >= checkpoint.step
+            for later in generations
+            if later.run == checkpoint.run and later.generation > checkpoint.generation
+        )
+    )
+
+
+def newest_common(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], world_size: int) -> int:
+    """Find the newest step that every rank of 0..world_size-1 holds; 0 when there is none."""
+    common = set.intersection(*(set(held.get(Rank(rank), {})) for rank in range(world_size)))
+    return max(common, default=0)
+
+
+def plan(
+    held: Mapping[Rank, Mapping[int, HeldCheckpoint]], *, world_size: int, allow_restart_from_zero: bool
+) -> Target:
+    """Choose the rollback target.
+
+    Args:
+        held: per rank its usable checkpoints of this run by step; ranks without any may be absent.
+        world_size: number of ranks, at least 1.
+        allow_restart_from_zero: what to do when some ranks hold checkpoints and none is common.
+
+    Returns:
+        ToCheckpoint, ToStart (no rank has any, or it is allowed), or NoCommonStep.
+
+    Source: docs/architecture.md "The plan".
+    """
+    step = newest_common(held, world_size)
+    if step:
+        return ToCheckpoint(step, tuple(held[Rank(rank)][step] for rank in range(world_size)))
+    if not any(held.values()):
+        return ToStart("no rank has a checkpoint of this run yet")
+    table = "; ".join(
+        f"rank {rank}: {', '.join(str(step) for step in sorted(held.get(Rank(rank), {}))) or 'none'}"
+        for rank in range(world_size)
+    )
+    if allow_restart_from_zero:
+        return ToStart(f"no step is held by all ranks ({table}) and MS_ALLOW_RESTART_FROM_ZERO=1")
+    return NoCommonStep(table)
+

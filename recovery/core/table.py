@@ -1,0 +1,182 @@
+"""What the scheduler's machine knows, and the small pieces that its rooms share. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core.coordinator import Coordinator
+from recovery.core.effects import Answer, Persist
+from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, RunId
+from recovery.core.node import Node
+from recovery.core.records import (
+    EventKind,
+    EventRecord,
+    GenerationRecord,
+    IncarnationRecord,
+    JobRecord,
+    JobState,
+    NodeState,
+    Record,
+)
+from recovery.core.rules import Rules
+
+WINDOW_NOTE_MS = 1_000
+"""How often what is left of open rejoin windows is written down: so much can a scheduler restart add to one, at most."""
+
+FAREWELL_MS = 2_000
+"""How long a scheduler whose job has ended waits for its nodes to hang up. A lost answer is asked for again within 50 ms."""
+
+
+REFUSALS_REMEMBERED = 1_024
+"""How many refused ids are remembered so that a repeat is no news. Ten times the nodes of a large job on this machine."""
+
+
+class Table:
+    """State of the cluster machine. Changed by cluster.py, admission.py and lifecycle.py only."""
+
+    def __init__(self, job: JobRecord, rules: Rules) -> None:
+        """Start with a job and no nodes."""
+        self.job = job
+        self.rules = rules
+        self.nodes: dict[NodeId, Node] = {}
+        self.speakers: dict[ConnectionId, NodeId] = {}
+        self.coordinator = Coordinator(rules.world_size)
+        self.generations: list[GenerationRecord] = []
+        self.rendezvous: m.Rendezvous | None = None
+        self.deadline_ms: int | None = None
+        """When the wait for the full house ends; None while nobody waits, or for ever."""
+        self.because_is_guess = False
+        """The data plane broke before anybody knew whose fault it was; the next loss names it."""
+        self._refusals: OrderedDict[NodeId, str] = OrderedDict()
+
+    # --- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Is the job over?"""
+        return self.job.state in (JobState.FINISHED, JobState.FAILED)
+
+    def has_seat(self, node: Node) -> bool:
+        """While forming, a seat belongs to who is here; afterwards to who has a rank of this run."""
+        if self.job.state is JobState.FORMING:
+            return node.record.state in (NodeState.LIVE, NodeState.SUSPECT)
+        return node.record.rank is not None
+
+    def seated(self, role: m.Role) -> list[Node]:
+        """The nodes of a role that hold a seat."""
+        return [node for node in self.nodes.values() if node.record.role is role and self.has_seat(node)]
+
+    @property
+    def workers(self) -> list[Node]:
+        """The nodes of the world."""
+        return self.seated(m.Role.WORKER)
+
+    def speaker(self, connection: ConnectionId) -> Node | None:
+        """The node whose current incarnation speaks on this connection, if any."""
+        node = self.nodes.get(self.speakers.get(connection, NodeId("")))
+        return node if node is not None and node.connection == connection else None
+
+    def of_this_run(self, held: tuple[m.HeldCheckpoint, ...]) -> tuple[m.HeldCheckpoint, ...]:
+        """Leave out what another run wrote."""
+        return tuple(checkpoint for checkpoint in held if checkpoint.run == self.job.run)
+
+    def note_refusal(self, node_id: NodeId, code: str) -> bool:
+        """Is this refusal news? A repeated one is not: whoever hammers fills neither log nor store."""
+        if self._refusals.get(node_id) == code:
+            return False
+        self._refusals[node_id] = code
+        while len(self._refusals) > REFUSALS_REMEMBERED:
+            self._refusals.popitem(last=False)
+        return True
+
+    def forget_refusals(self, node_id: NodeId) -> None:
+        """It is in: the next refusal is news again."""
+        self._refusals.pop(node_id, None)
+
+    # --- building ------------------------------------------------------------------------------------------------------
+
+    def answer(self, node: Node, request_id: RequestId, records: list[Record], *more: Answer) -> Persist:
+        """Acknowledge a request behind its write, and remember the answer for a repeat."""
+        assert node.connection is not None, "it just spoke"
+        received = m.Received(request_id=request_id)
+        node.remember(request_id, received, at_most=self.rules.requests_remembered)
+        return Persist(tuple(records), (Answer(node.connection, received), *more))
+
+    def to_all(self, message: m.FromScheduler) -> tuple[Answer, ...]:
+        """One answer to every connected node."""
+        return tuple(
+            Answer(node.connection, message) for node in self.nodes.values() if node.connection is not None
+        )
+
+    def life_of(self, node: Node, *, ended: str = "") -> IncarnationRecord:
+        """The row of a node's current incarnation."""
+        record = node.record
+        return IncarnationRecord(
+            node_id=record.node_id,
+            incarnation=record.incarnation,
+            rank=record.rank,
+            host=record.host,
+            pid=record.pid,
+            run=self.job.run,
+            ended=ended,
+        )
+
+    def event(
+        self,
+        kind: EventKind,
+        *,
+        incarnation: Incarnation | None = None,
+        generation: Generation | None = None,
+        step: int | None = None,
+        reason: str = "",
+        details: str = "",
+    ) -> EventRecord:
+        """A line of the story about the job."""
+        return EventRecord(
+            kind=kind,
+            run=self.job.run,
+            incarnation=incarnation,
+            generation=generation,
+            step=step,
+            reason=reason,
+            details=details,
+            because=self.job.reason if kind is not EventKind.GENERATION_INTERRUPTED else "",
+        )
+
+    def node_event(
+        self, kind: EventKind, node: Node, *, step: int | None = None, reason: str = "", details: str = ""
+    ) -> EventRecord:
+        """A line of the story about one node. It names the first failure when it follows from one."""
+        return EventRecord(
+            kind=kind,
+            node_id=node.record.node_id,
+            rank=node.record.rank,
+            incarnation=node.record.incarnation,
+            run=self.job.run,
+            generation=self.job.generation,
+            step=step,
+            reason=reason,
+            details=details,
+            because=self.job.reason,
+        )
+
+    def change_job(
+        self,
+        state: JobState,
+        *,
+        reason: str = "",
+        generation: Generation | None = None,
+        run: RunId | None = None,
+    ) -> JobRecord:
+        """Move the job and give the row to persist."""
+        self.job = msgspec.structs.replace(
+            self.job,
+            state=state,
+            reason=reason,
+            generation=self.job.generation if generation is None else generation,
+            run=self.job.run if run is None else run,
+        )
+        return self.job
