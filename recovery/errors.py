@@ -309,6 +309,17 @@ class UsageError(RecoveryError):
     template = "{field}: {reason}. {next_step}"
 
 
+def exit_code_of(code: str) -> int:
+    """The exit code of the error with this code; 1 for one that has no class (the user's own exception)."""
+    pending: list[type[RecoveryError]] = [RecoveryError]
+    while pending:
+        error = pending.pop()
+        if error.code == code:
+            return error.exit_code
+        pending += error.__subclasses__()
+    return 1
+
+
 class InvariantError(AssertionError):
     """A promise inside the engine is broken: a bug of ours, never of the user."""
 

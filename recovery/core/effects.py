@@ -109,6 +109,10 @@ class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
     run: RunId
 
 
+class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):
+    """After a pause: the scheduler still knows this incarnation; the main thread may step and save again."""
+
+
 class Retain(msgspec.Struct, frozen=True, tag="retain"):
     """Older checkpoints may go now: this step is held by all ranks."""
 
@@ -143,6 +147,7 @@ WorkerEffect = Union[
     ReplaceProcess,
     Joined,
     FindCheckpoints,
+    Confirmed,
     Retain,
     Say,
     Exit,

@@ -22,6 +22,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core import stimuli as s
 from recovery.core.effects import (
+    Confirmed,
     Connect,
     Disconnect,
     Exit,
@@ -39,7 +40,7 @@ from recovery.core.effects import (
     Tell,
     WorkerEffect,
 )
-from recovery.core.ids import Generation, RequestId, ResumeToken
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.policy import backoff
 from recovery.core.records import CheckpointRecord, CheckpointState, Record, StepRecord
 from recovery.core.rules import Rules
@@ -56,7 +57,7 @@ WAIT_NOTE_FIRST_MS = 5_000
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Who this process is."""
 
-    node_id: m.NodeId
+    node_id: NodeId
     role: m.Role
     host: str
     pid: int
@@ -84,6 +85,7 @@ class Member:
         self.main = Main.IDLE
         self.admitted: m.Admitted | None = None
         self.generation = Generation(0)
+        self._rank: Rank | None = None
         self._register_id = RequestId("")
         self._token: ResumeToken | None = None
         self._connected = False
@@ -92,8 +94,10 @@ class Member:
         self._dials = 0
         self._heard_ms = 0
         self._unreachable_since_ms = 0
-        self._refused_since_ms: int | None = None
+        self._refused_since_ms = 0
         self._refused_code = ""
+        self._awaiting_retry = False
+        self._confirm_sequence = 0
         self._beats = 0
         self._progress = s.StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
         self._first_step_told = Generation(0)
@@ -125,6 +129,7 @@ class Member:
             s.TrainingRaised: self._on_training_raised,
             s.TrainingDone: self._on_training_done,
             s.StopAsked: self._on_stop_asked,
+            s.PauseNoticed: self._on_pause_noticed,
         }
         return handlers[type(stimulus)](stimulus, now_ms)
 
@@ -151,7 +156,7 @@ class Member:
             server_count=self._rules.server_count,
             recovery_enabled=self._rules.recovery_enabled,
             token=self._token,
-            incarnation=self.admitted.incarnation if self.admitted else m.Incarnation(0),
+            incarnation=self.admitted.incarnation if self.admitted else Incarnation(0),
             generation=self.generation,
         )
 
@@ -174,8 +179,8 @@ class Member:
 
     def _on_disconnected(self, lost: s.Disconnected, now_ms: int) -> list[WorkerEffect]:
         was_in, self._connected, self._in = self._in, False, False
-        if self._refused_since_ms is not None:
-            return []  # it was refused; the retry timer runs
+        if self._awaiting_retry:
+            return []  # it was refused; the timer dials
         self._unreachable_since_ms = now_ms
         effects: list[WorkerEffect] = [Connect()]
         if was_in and self.main is not Main.LEAVING:
@@ -194,16 +199,24 @@ class Member:
         return timers[fired.key](fired, now_ms)
 
     def _on_dial_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        if self._connected:
-            return []
-        self._refused_since_ms = None if not self._refused_code else self._refused_since_ms
-        return [Connect()]
+        self._awaiting_retry = False
+        return [Disconnect()] if self._connected else [Connect()]  # the end of a connection dials by itself
 
     def _on_heartbeat_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        self._beats += 1
-        beat = m.Heartbeat(sequence=self._beats, generation=self._progress.generation, step=self._progress.step)
         again = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
-        return [*([Tell(beat)] if self._in else []), *self._note_progress(), again]
+        return [*(self._beat() if self._in else []), *self._note_progress(), again]
+
+    def _beat(self) -> list[WorkerEffect]:
+        self._beats += 1
+        if self._confirm_sequence:
+            self._confirm_sequence = self._beats
+        return [Tell(m.Heartbeat(sequence=self._beats, generation=self._progress.generation, step=self._progress.step))]
+
+    def _on_pause_noticed(self, noticed: s.PauseNoticed, now_ms: int) -> list[WorkerEffect]:
+        """The process stood still for a good part of its lease: it may be fenced, so it asks before it steps or saves."""
+        self._confirm_sequence = self._beats + 1
+        said = Say("paused", f"this process stood still for {noticed.paused_ms / 1000:.1f} s; asking whether its place is still its own", warning=True)
+        return [said, *(self._beat() if self._in else [])]
 
     def _on_silence_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
         if not self._connected:
@@ -236,14 +249,16 @@ class Member:
     def _on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         before, self.admitted = self.admitted, admitted
         self._token, self._in = admitted.token, True
-        self._refused_since_ms, self._refused_code = None, ""
+        self._refused_code = ""
         again = [Tell(request) for request in self._requests.values()]
-        if before is not None and before.incarnation == admitted.incarnation:
+        if before is not None and admitted.resumed:
             back: list[WorkerEffect] = [Say("resumed", "the scheduler knows this process again")]
             if self._rendezvous is not None and self._rendezvous.generation == self.generation:
                 back.append(Tell(self._rendezvous))
             if self._ready is not None:
                 back.append(Tell(self._ready))
+            if self._confirm_sequence:
+                back += self._beat()
             return [*back, *again, *([Retain(admitted.committed_step)] if admitted.committed_step else [])]
         beat = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
@@ -255,15 +270,16 @@ class Member:
     def _on_refused(self, refused: m.Refused, now_ms: int) -> list[WorkerEffect]:
         if refused.code == "UNKNOWN_TOKEN":
             self._token = None
-            return [Say("registering_anew", refused.reason, warning=True), SetTimer("dial", now_ms)]
+            return [Say("registering_anew", refused.reason, warning=True)]  # the scheduler hangs up, that dials anew
         if refused.retry_after_ms is None or not self._rules.rejoin_wait or self.main is Main.LEAVING:
             return self._end(refused.code, refused.reason)
         first = self._refused_code != refused.code
-        if first or self._refused_since_ms is None:
+        if first:
             self._refused_since_ms, self._refused_code = now_ms, refused.code
         patience_ms = self._rules.lease_ms + self._rules.reconnect_grace_ms
         if refused.code == "NODE_ALIVE" and now_ms - self._refused_since_ms > patience_ms:
             return self._end(refused.code, refused.reason)  # heard again within a whole lease: the holder lives
+        self._awaiting_retry = True
         effects: list[WorkerEffect] = [SetTimer("dial", now_ms + refused.retry_after_ms)]
         if first:
             effects.append(Say("refused", f"{refused.code}: {refused.reason}", warning=True))
@@ -271,11 +287,17 @@ class Member:
         return effects
 
     def _on_heartbeat_ack(self, ack: m.HeartbeatAck, now_ms: int) -> list[WorkerEffect]:
-        return []
+        if not self._confirm_sequence or ack.sequence < self._confirm_sequence:
+            return []
+        self._confirm_sequence = 0
+        return [Confirmed()]
 
     def _on_received(self, received: m.Received, now_ms: int) -> list[WorkerEffect]:
-        done = self._requests.pop(received.request_id, None)
-        if isinstance(done, (m.Failure, m.Leave)):
+        request = self._requests.get(received.request_id)
+        if request is None or isinstance(request, m.Done):
+            return []  # Done is told again to a restarted scheduler: it counts heads from what it hears
+        del self._requests[received.request_id]
+        if isinstance(request, (m.Failure, m.Leave)):
             return [Exit(self._exit_code, self._exit_reason)]
         return []
 
@@ -309,7 +331,7 @@ class Member:
         return self._open(plan)
 
     def _open(self, plan: m.Rollback) -> list[WorkerEffect]:
-        self.main, self.generation = Main.TRAINING, plan.generation
+        self.main, self.generation, self._rank = Main.TRAINING, plan.generation, plan.rank
         self._ready, self._next_plan, self._rendezvous, self._waiting_for = None, None, None, ""
         return [OpenGeneration(plan)]
 
@@ -341,11 +363,11 @@ class Member:
 
     def _note_progress(self) -> list[WorkerEffect]:
         """Write how far this rank is, once per heartbeat: for people, recovery does not need it."""
-        if self.admitted is None or self.admitted.rank is None or not self._progress.generation:
+        if self.admitted is None or self._rank is None or not self._progress.generation:
             return []
         record = StepRecord(
             node_id=self._identity.node_id,
-            rank=self.admitted.rank,
+            rank=self._rank,
             run=self.admitted.run,
             generation=self._progress.generation,
             incarnation=self.admitted.incarnation,
@@ -361,14 +383,12 @@ class Member:
         return [Persist(self._checkpoint_row(published.checkpoint), (Report(report),))]
 
     def _checkpoint_row(self, held: m.HeldCheckpoint) -> tuple[Record, ...]:
-        rank = self.admitted.rank if self.admitted else None
-        if rank is None:
-            return ()
+        assert self._rank is not None, "whoever saves has a rank"
         return (
             CheckpointRecord(
                 run=held.run,
                 step=held.step,
-                rank=rank,
+                rank=self._rank,
                 generation=held.generation,
                 epoch=held.epoch,
                 step_in_epoch=held.step_in_epoch,

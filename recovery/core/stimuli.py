@@ -153,6 +153,12 @@ class StopAsked(msgspec.Struct, frozen=True, tag="stop_asked"):
     reason: str
 
 
+class PauseNoticed(msgspec.Struct, frozen=True, tag="pause_noticed"):
+    """The whole process stood still (SIGSTOP, a frozen virtual machine)."""
+
+    paused_ms: int
+
+
 WorkerStimulus = Union[
     Started,
     Connected,
@@ -169,4 +175,5 @@ WorkerStimulus = Union[
     TrainingRaised,
     TrainingDone,
     StopAsked,
+    PauseNoticed,
 ]

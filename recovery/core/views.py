@@ -1,0 +1,42 @@
+"""What people are shown, built from the table: the same words for HTTP, files and the CLI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recovery.core.records import NodeState
+from recovery.core.table import Table
+
+
+def job_view(table: Table, now_ms: int) -> dict[str, Any]:
+    """The state of the job and of each node, as plain values.
+
+    Args:
+        table: the live table.
+        now_ms: monotonic time, for what is left of windows and how long a node has been silent.
+    """
+    job = table.job
+    return {
+        "job": job.job,
+        "run": job.run,
+        "state": job.state.value,
+        "generation": job.generation,
+        "reason": job.reason,
+        "scheduler_incarnation": job.scheduler_incarnation,
+        "world_size": job.worker_count,
+        "committed_step": table.coordinator.committed_step,
+        "nodes": [
+            {
+                "node_id": node.record.node_id,
+                "role": node.record.role.value,
+                "rank": node.record.rank,
+                "incarnation": node.record.incarnation,
+                "state": node.record.state.value,
+                "step": node.record.step,
+                "silent_ms": now_ms - node.heard_ms,
+                "rejoin_left_ms": max(0, node.window_ends_ms - now_ms) if node.record.state is NodeState.LOST else 0,
+                "reason": node.record.reason,
+            }
+            for node in sorted(table.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0))
+        ],
+    }

@@ -1,0 +1,157 @@
+"""The scheduler's loop: sockets, timers and the writer's word go through one queue, the event loop, into the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+
+from recovery import clock
+from recovery.config import Settings
+from recovery.core.cluster import Cluster
+from recovery.core.effects import Persist
+from recovery.core.ids import ConnectionId, ResumeToken
+from recovery.core.messages import FromNode
+from recovery.core.records import JobState
+from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+from recovery.core.views import job_view
+from recovery.errors import JobFailedError, RecoveryError, StoreError, StoreFullError
+from recovery.scheduler.executor import Executor
+from recovery.scheduler.startup import load_cluster, open_store
+from recovery.store.repository import SchedulerStore
+from recovery.store.writer import Writer
+from recovery.transport.inspection import json_route
+from recovery.transport.server import Server
+
+_logger = logging.getLogger("recovery.scheduler")
+_CLOSE_S = 5.0
+"""How long the writer may take for what is queued when the process ends."""
+
+
+def serve(settings: Settings) -> None:
+    """Serve one job until it ends, or until SIGTERM or SIGINT. Blocks.
+
+    Raises:
+        JobFailedError: the job ended without success.
+        StoreError, RecoveryPathError, PortInUseError, HostUnusableError, JobMismatchError: it could not start, or lost its store.
+    """
+    store = open_store(settings)
+    try:
+        cluster = load_cluster(store, settings)
+        asyncio.run(_Service(settings, cluster, store).run())
+    finally:
+        if store is not None:
+            store.close()
+
+
+class _Service:
+    def __init__(self, settings: Settings, cluster: Cluster, store: SchedulerStore | None) -> None:
+        self._settings, self._cluster, self._store = settings, cluster, store
+        self._ended: asyncio.Future[RecoveryError | None]
+        self._executor: Executor
+        self._loop: asyncio.AbstractEventLoop
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        server = Server(
+            rules=self._settings.rules,
+            on_message=self._on_message,
+            on_lost=self._on_lost,
+            routes=(("/status", json_route(lambda: job_view(self._cluster.table, clock.monotonic_ms()))),),
+        )
+        port = await server.start(self._settings.sched_host, self._settings.sched_port)
+        _logger.info(
+            "event=listening address=%s:%d job=%s recovery_path=%s",
+            self._settings.sched_host,
+            port,
+            self._cluster.table.job.job,
+            self._settings.recovery_path,
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_signal, number)
+        writer = self._start_writer()
+        self._executor = Executor(
+            server=server, writer=writer, on_timer=lambda key: self._deliver(TimerFired(key)), on_exit=self._on_exit
+        )
+        try:
+            for effect in self._cluster.start(clock.monotonic_ms()):
+                self._executor.carry_out(effect)
+            error = await self._ended
+        finally:
+            self._executor.stop()
+            await server.stop()
+            if writer is not None:
+                await asyncio.to_thread(writer.close, _CLOSE_S)
+        if error is not None:
+            raise error
+
+    def _start_writer(self) -> Writer | None:
+        if self._store is None:
+            return None
+        return Writer(
+            self._store,
+            on_durable=lambda ticket: self._from_thread(self._release, ticket),
+            on_failure=lambda error: self._from_thread(self._on_store_failure, error),
+            wall_ms=clock.wall_ms,
+        )
+
+    def _from_thread(self, call: object, argument: object) -> None:
+        """The writer's thread speaks; the loop may be gone already when the process ends."""
+        assert callable(call), "a method of this class"
+        try:
+            self._loop.call_soon_threadsafe(call, argument)
+        except RuntimeError:
+            _logger.debug("the loop has ended, a word of the writer is dropped")
+
+    def _deliver(self, stimulus: SchedulerStimulus) -> None:
+        for effect in self._cluster.handle(stimulus, clock.monotonic_ms()):
+            self._executor.carry_out(effect)
+
+    def _release(self, ticket: object) -> None:
+        assert isinstance(ticket, Persist), "only effects are submitted"
+        self._executor.release(ticket)
+
+    def _on_message(self, connection: ConnectionId, message: FromNode, peer: str) -> None:
+        token = ResumeToken(secrets.token_hex(16))
+        self._deliver(MessageReceived(connection, message, peer, token))
+
+    def _on_lost(self, connection: ConnectionId, reason: str) -> None:
+        self._deliver(ConnectionLost(connection, reason))
+
+    def _on_store_failure(self, error: StoreError) -> None:
+        if isinstance(error, StoreFullError):
+            _logger.warning("event=store_full %s", error)
+            return
+        _logger.error("event=store_failed %s", error)
+        self._finish(error)
+
+    def _on_exit(self, code: str, reason: str) -> None:
+        if not code:
+            self._finish(None)
+        else:
+            self._finish(JobFailedError(reason=reason))
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        running = self._cluster.table.job.state in (JobState.RUNNING, JobState.INTERRUPTED)
+        hint = "; workers train on, relaunch it with the same environment" if running else ""
+        _logger.warning("event=scheduler_stopped reason=%s%s", name, hint)
+        self._finish(StoppedBySignal(number))
+
+    def _finish(self, error: RecoveryError | None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(error)
+
+
+class StoppedBySignal(RecoveryError):
+    """A person or a system ended this process; its exit code is 128 + the signal's number."""
+
+    code = "STOPPED"
+    template = "stopped by {signal}"
+
+    def __init__(self, number: int) -> None:
+        """Keep the signal's number."""
+        self.number = number
+        super().__init__(signal=signal.Signals(number).name)

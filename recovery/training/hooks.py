@@ -1,0 +1,20 @@
+"""What a framework's integration adds to the run loop. `import recovery.torch` registers its own; the loop calls whatever is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+warm_ups: list[Callable[[], None]] = []
+"""Called once, before the first plan, while this process waits anyway: everything that a fresh process pays before its first step."""
+
+random_states: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+"""(capture, restore) of random generators: as they stand at the first entry of the training function, so they stand at every entry."""
+
+collective_errors: list[Callable[[BaseException], bool]] = []
+"""Is this exception the data plane breaking under us, rather than the user's own code?"""
+
+
+def is_collective_error(error: BaseException) -> bool:
+    """Does any integration know this exception as the data plane's?"""
+    return any(knows(error) for knows in collective_errors)

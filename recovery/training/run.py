@@ -1,0 +1,209 @@
+"""The run loop: one training function, entered again for every generation."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import secrets
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from recovery import config, log
+from recovery.core import stimuli as s
+from recovery.core.ids import NodeId
+from recovery.errors import GenerationInterrupted, RecoveryError, exit_code_of
+from recovery.training import hooks
+from recovery.training.session import Session
+from recovery.worker.gate import Verdict
+from recovery.worker.service import WorkerService
+
+_logger = logging.getLogger("recovery.training")
+_Result = TypeVar("_Result")
+_Train = Callable[[Session], _Result]
+
+
+class _StopAsked(BaseException):
+    """SIGTERM or SIGINT reached the main thread."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+@overload
+def run(function: Callable[[Session], _Result]) -> Callable[[], _Result]: ...
+
+
+@overload
+def run(
+    *, warm_up: Callable[[], object] | None = None
+) -> Callable[[Callable[[Session], _Result]], Callable[[], _Result]]: ...
+
+
+def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) -> Any:
+    """Make a training function recoverable. The decorated function takes no arguments; the original takes the session.
+
+    Called in a process with MS_ROLE=MS_SCHED it serves as the scheduler until the job ends and then exits. Called in a worker it
+    enters the function once per generation: at the start, and again after every rollback. It returns what the function
+    returns once all ranks are done.
+
+    Args:
+        function: takes a `Session`; builds everything it needs anew at every entry.
+        warm_up: called once, while this process waits to be let in: load here what every entry needs (the data set).
+
+    Raises:
+        SystemExit: the process must end: wrong settings, refused, fenced, the job failed. One clear line says why; each reason
+            has its own exit code (docs/settings.md, docs/errors.md).
+    """
+    if function is None:
+        return functools.partial(run, warm_up=warm_up)
+
+    @functools.wraps(function)
+    def recoverable() -> Any:
+        try:
+            settings = config.load()
+            log.setup(settings.role.value)
+            for warning in settings.warnings:
+                _logger.warning("event=setting_mended %s", warning)
+            if settings.role is config.SettingsRole.SCHEDULER:
+                _serve(settings)
+            return _Loop(settings, function, warm_up).run()
+        except RecoveryError as error:
+            _leave(error.exit_code, str(error))
+
+    return recoverable
+
+
+def _serve(settings: config.Settings) -> None:
+    """Be the scheduler instead; never returns to the user's code."""
+    from recovery.scheduler.service import StoppedBySignal, serve  # noqa: PLC0415 - workers never need it
+
+    try:
+        serve(settings)
+    except StoppedBySignal as stopped:
+        _leave(128 + stopped.number, "")
+    _leave(0, "")
+
+
+def _leave(code: int, line: str) -> None:
+    """End the process in order, under pytest too, where a SystemExit would count as a failed test."""
+    if line:
+        _logger.error("event=exit code=%d %s", code, line)
+    sys.stdout.flush()
+    if config.under_pytest():
+        import pytest  # noqa: PLC0415 - it is running
+
+        pytest.exit(line or "the scheduler's job has ended", returncode=code)
+    raise SystemExit(code)
+
+
+class _Loop:
+    """A worker's main thread."""
+
+    def __init__(
+        self, settings: config.Settings, function: Callable[[Session], Any], warm_up: Callable[[], object] | None
+    ) -> None:
+        if settings.node_id is None:  # allowed without recovery only: nobody can come back to a random id
+            settings = msgspec.structs.replace(settings, node_id=NodeId(f"auto-{secrets.token_hex(6)}"))
+        self._settings, self._function = settings, function
+        self._warm_ups = [*hooks.warm_ups, *([warm_up] if warm_up else [])]
+        self._service = WorkerService(settings)
+
+    def run(self) -> Any:
+        self._service.start()
+        with _signals():
+            try:
+                return self._train()
+            except (_StopAsked, KeyboardInterrupt) as asked:
+                number = asked.number if isinstance(asked, _StopAsked) else signal.SIGINT
+                self._service.post(s.StopAsked(self._service.new_request(), signal.Signals(number).name))
+                self._service.gate.verdict()
+                _leave(128 + number, "")
+
+    def _train(self) -> Any:
+        if self._settings.role is config.SettingsRole.SERVER:
+            return self._end(self._service.gate.verdict())
+        for warm_up in self._warm_ups:
+            warm_up()
+        random_states = [(restore, capture()) for capture, restore in hooks.random_states]
+        generation = 0
+        while True:
+            plan = self._service.gate.next_plan(generation)
+            if isinstance(plan, Verdict):
+                return self._end(plan)
+            generation = plan.generation
+            admitted = self._service.member.admitted
+            assert admitted is not None, "a plan is for members"
+            for restore, random_state in random_states:
+                restore(random_state)
+            session = Session(self._service, plan, admitted, self._settings.step_log)
+            stopped, result = self._enter(session)
+            if not stopped:
+                return result
+
+    def _enter(self, session: Session) -> tuple[bool, Any]:
+        """One entry of the training function. Returns whether its generation ended before it was done, and its result."""
+        service, generation = self._service, session.generation
+        collective_error = ""
+        try:
+            result = self._function(session)
+            service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
+            service.gate.await_end(generation)
+        except GenerationInterrupted:
+            pass
+        except Exception as error:
+            if not service.gate.is_interrupted(generation):
+                if not hooks.is_collective_error(error):
+                    session.close()
+                    self._raised(session, error)
+                    raise
+                collective_error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            traceback.clear_frames(error.__traceback__)  # frames hold tensors, loaders and the old world
+        else:
+            session.close()
+            return False, result
+        session.close()
+        gc.collect()
+        service.post(s.TrainingStopped(session.plan_generation, session.step, collective_error))
+        return True, None
+
+    def _raised(self, session: Session, error: Exception) -> None:
+        """The user's own code raised: the scheduler hears it with its traceback before this process ends."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        name = f"{type(error).__name__}: {error}"
+        self._service.post(
+            s.TrainingRaised(self._service.new_request(), session.plan_generation, session.step, name, text)
+        )
+        self._service.gate.verdict()
+
+    def _end(self, verdict: Verdict) -> None:
+        if verdict.code:
+            _leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
+
+
+class _signals:  # noqa: N801 - reads as a word after `with`
+    """SIGTERM asks the main thread to leave in order, unless the user has a handler of their own."""
+
+    def __enter__(self) -> None:
+        self._ours = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        )
+        if self._ours:
+            signal.signal(signal.SIGTERM, self._asked)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    @staticmethod
+    def _asked(number: int, frame: FrameType | None) -> None:
+        raise _StopAsked(number)

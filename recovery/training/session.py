@@ -1,0 +1,228 @@
+"""One generation of training, as the training function sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from recovery import clock
+from recovery.checkpoint import verify
+from recovery.core import stimuli as s
+from recovery.core.ids import Generation
+from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
+from recovery.errors import CheckpointDigestError, CheckpointError, GenerationInterrupted
+from recovery.training.state import TrainingState
+from recovery.worker.service import WorkerService
+
+if TYPE_CHECKING:
+    from recovery.training.callbacks import Callback
+
+_logger = logging.getLogger("recovery.training")
+
+
+class Loss(Protocol):
+    """A number or a one-element tensor."""
+
+    def __float__(self) -> float:
+        """Its value; for a tensor this waits for the device."""
+        ...
+
+
+class Session:
+    """Rank, plan and position of one generation. The training function gets a new one at every entry.
+
+    Attributes:
+        rank: position in the world, 0..world_size-1.
+        world_size: number of ranks.
+        local_rank, local_world_size: the same among the ranks of this host.
+        generation: number of this entry, 1-based.
+        incarnation: which life of this node id the process is, 1-based.
+        run, job: the run and the job of the recovery path.
+        step: steps applied so far, over all epochs. epoch: 1-based pass. step_in_epoch: steps applied in it.
+    """
+
+    def __init__(self, service: WorkerService, plan: Rollback, admitted: Admitted, step_log: Path | None) -> None:
+        """Made by the run loop."""
+        self._service, self._plan = service, plan
+        self.rank, self.world_size = int(plan.rank), plan.world_size
+        self.local_rank, self.local_world_size = plan.local_rank, plan.local_world_size
+        self.generation, self.incarnation = int(plan.generation), int(admitted.incarnation)
+        self.job, self.run = admitted.job, int(plan.run)
+        self.step, self.step_in_epoch = plan.step, plan.step_in_epoch
+        self.epoch = plan.epoch or 1
+        self.recovery_enabled = service.recovery_enabled
+        self.loss: Loss | None = None
+        self.state: TrainingState | None = None
+        self._closers: list[Callable[[], None]] = []
+        self._step_log = _open_log(step_log)
+        service.progress = self._progress
+
+    # --- training ------------------------------------------------------------------------------------------------------
+
+    def steps(
+        self, state: TrainingState, *, epochs: int, callbacks: Sequence[Callback] = ()
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (step, batch) from where the plan begins to the last batch of the last epoch.
+
+        A step counts as applied when the loop asks for the next one. Leave the loop only by its end: a `break` leaves its
+        last step uncounted.
+
+        Args:
+            state: everything that decides the next step; it is loaded from the plan's checkpoint first.
+            epochs: passes over the data in all, 1-based, not counting from the plan.
+            callbacks: called after every step, in order.
+
+        Raises:
+            GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
+        """
+        self.state = state
+        self._restore(state)
+        for callback in callbacks:
+            callback.on_begin(self)
+        while self.epoch <= epochs:
+            for batch in state.batches:
+                self.check()
+                yield self.step + 1, batch
+                self.check()
+                self._applied()
+                for callback in callbacks:
+                    callback.on_step_end(self)
+            self.epoch, self.step_in_epoch = self.epoch + 1, 0
+        self.epoch -= 1
+        for callback in callbacks:
+            callback.on_end(self)
+
+    def report(self, *, loss: Loss) -> None:
+        """Tell the callbacks this step's loss: float32 [] or a number. Nothing waits for the device until somebody prints it."""
+        self.loss = loss
+
+    def check(self) -> None:
+        """Look whether the generation goes on; costs about a microsecond.
+
+        Raises:
+            GenerationInterrupted: it is over.
+        """
+        self._service.gate.check(self.generation)
+
+    @property
+    def plan_generation(self) -> Generation:
+        """The generation as the machines name it."""
+        return self._plan.generation
+
+    @property
+    def committed_step(self) -> int:
+        """Newest step that every rank holds, as far as this rank has heard."""
+        return self._service.gate.committed_step
+
+    def _restore(self, state: TrainingState) -> None:
+        if not self._plan.step:
+            state.begin()
+            return
+        path = Path(self._plan.path)
+        try:
+            manifest = verify.check(path)
+            if manifest.digest != self._plan.digest:
+                raise CheckpointDigestError(
+                    path=path, field="sha256", expected=self._plan.digest[:12], found=manifest.digest[:12]
+                )
+            state.read(path)
+        except CheckpointError as error:
+            self._reject(str(error))
+        _logger.info(
+            "event=restored rank=%d generation=%d step=%d path=%s", self.rank, self.generation, self.step, path
+        )
+
+    def _reject(self, reason: str) -> None:
+        """Report the plan's file as unusable and wait for the next plan, which is the next older common step."""
+        self._service.post(
+            s.CheckpointRejected(
+                self._service.new_request(), self._plan.generation, self._plan.step, self._plan.path, reason
+            )
+        )
+        self._service.gate.await_end(self._plan.generation)
+        raise GenerationInterrupted(self.generation, reason)
+
+    def _applied(self) -> None:
+        self.step += 1
+        self.step_in_epoch += 1
+        if self._step_log is not None:
+            self._log_step(self._step_log)
+        if self.step == self._plan.step + 1:
+            self._service.post(self._progress())
+
+    def _progress(self) -> s.StepsDone:
+        return s.StepsDone(self._plan.generation, self.step, self.epoch, self.step_in_epoch)
+
+    def _log_step(self, descriptor: int) -> None:
+        line = {
+            "generation": self.generation,
+            "incarnation": self.incarnation,
+            "rank": self.rank,
+            "step": self.step,
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "wall_ms": clock.wall_ms(),
+        }
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
+        """A checkpoint of this rank is complete and durable: it counts from now on."""
+        self._service.post(s.CheckpointPublished(self._service.new_request(), checkpoint))
+
+    def checkpoint_directory(self, directory: Path, prefix: str) -> None:
+        """Training saves here: this node's next incarnation looks here."""
+        self._service.notebook.add_directory(directory, prefix, self._plan.run)
+
+    # --- the data plane ------------------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """This process's own address, as its peers reach it."""
+        return self._service.host
+
+    def publish_rendezvous(self, address: str) -> None:
+        """Rank 0: tell the others where this generation's world is formed. Only once something listens there."""
+        self._service.post(s.RendezvousOpened(self._plan.generation, address))
+
+    def await_rendezvous(self) -> str:
+        """Other ranks: wait for rank 0's address.
+
+        Raises:
+            GenerationInterrupted: the generation ended first.
+        """
+        return self._service.gate.await_rendezvous(self.generation)
+
+    def on_interrupt(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called from another thread when the generation ends: it must free a main thread that sits in a collective."""
+        self._service.gate.on_interrupt(wake)
+
+    def on_generation_end(self, close: Callable[[], None]) -> None:
+        """Have `close` called in the main thread after the training function was left, last registered first."""
+        self._closers.append(close)
+
+    def close(self) -> None:
+        """Called by the run loop: end what belongs to the generation."""
+        self._service.gate.forget_wakers()
+        while self._closers:
+            try:
+                self._closers.pop()()
+            except Exception:
+                _logger.exception("event=close_failed generation=%d", self.generation)
+        if self._step_log is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._step_log)
+            self._step_log = None
+
+
+def _open_log(path: Path | None) -> int | None:
+    if path is None:
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

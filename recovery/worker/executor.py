@@ -1,0 +1,133 @@
+"""Carries out what the member machine asks. Runs in the connection's thread and never decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from typing_extensions import assert_never
+
+from recovery import clock
+from recovery.core import stimuli as s
+from recovery.core.effects import (
+    Confirmed,
+    Connect,
+    Disconnect,
+    Exit,
+    FindCheckpoints,
+    Interrupt,
+    Joined,
+    OpenGeneration,
+    OpenRendezvous,
+    Persist,
+    ReplaceProcess,
+    Report,
+    Retain,
+    Say,
+    SetTimer,
+    Tell,
+    WorkerEffect,
+)
+from recovery.transport.client import Client, ConnectError
+from recovery.worker.gate import Gate, Verdict
+from recovery.worker.notebook import Notebook
+
+_logger = logging.getLogger("recovery.worker")
+_DIAL_S = 5.0
+"""How long one dial may take. A living scheduler answers in milliseconds; a dropped packet is sent again after 1 s and 3 s."""
+
+
+class Executor:
+    """Effects to connection, timers, notebook (the worker's store), gate and log."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        gate: Gate,
+        notebook: Notebook,
+        deliver: Callable[[s.WorkerStimulus], None],
+        replace: Callable[[str], None],
+    ) -> None:
+        """Join the parts. Created inside the loop that it serves."""
+        self._client, self._gate, self._notebook = client, gate, notebook
+        self._deliver, self._replace = deliver, replace
+        self._loop = asyncio.get_running_loop()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def carry_out(self, effect: WorkerEffect) -> None:  # noqa: PLR0912, C901 - one line per effect, nothing else
+        """Do one effect."""
+        if isinstance(effect, Tell):
+            self._client.send(effect.message)
+        elif isinstance(effect, Persist):
+            self._notebook.submit(effect)
+        elif isinstance(effect, SetTimer):
+            self._set_timer(effect)
+        elif isinstance(effect, Connect):
+            self._start(self._connect())
+        elif isinstance(effect, Disconnect):
+            self._start(self._disconnect())
+        elif isinstance(effect, Interrupt):
+            self._gate.interrupt(effect.generation, effect.reason)
+        elif isinstance(effect, OpenGeneration):
+            self._gate.open(effect.plan)
+        elif isinstance(effect, OpenRendezvous):
+            self._gate.open_rendezvous(effect.generation, effect.address)
+        elif isinstance(effect, ReplaceProcess):
+            self._replace(effect.reason)
+        elif isinstance(effect, Joined):
+            self._notebook.joined(effect.admitted)
+        elif isinstance(effect, FindCheckpoints):
+            self._start(self._find(effect))
+        elif isinstance(effect, Confirmed):
+            self._gate.confirm()
+        elif isinstance(effect, Retain):
+            self._gate.committed_step = max(self._gate.committed_step, effect.step)
+        elif isinstance(effect, Say):
+            _logger.log(logging.WARNING if effect.warning else logging.INFO, "event=%s %s", effect.event, effect.text)
+        elif isinstance(effect, Exit):
+            self._gate.finish(Verdict(effect.code, effect.reason))
+        else:
+            assert_never(effect)
+
+    def release(self, persist: Persist) -> None:
+        """The worker's own write is durable: what promised it may leave."""
+        for step in persist.then:
+            assert isinstance(step, Report), "a worker answers nobody"
+            self._client.send(step.message)
+
+    def _start(self, work: object) -> None:
+        assert asyncio.iscoroutine(work), "work of this class"
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self) -> None:
+        try:
+            await self._client.connect(_DIAL_S)
+        except ConnectError as error:
+            self._deliver(s.ConnectFailed(str(error), random.random()))
+        else:
+            self._deliver(s.Connected())
+
+    async def _disconnect(self) -> None:
+        await self._client.close()
+        self._deliver(s.Disconnected("closed by this side", random.random()))
+
+    async def _find(self, find: FindCheckpoints) -> None:
+        held = await asyncio.to_thread(self._notebook.find_checkpoints, find.job, find.run)
+        self._deliver(s.CheckpointsFound(self._notebook.new_request(), held))
+
+    def _set_timer(self, timer: SetTimer) -> None:
+        older = self._timers.pop(timer.key, None)
+        if older is not None:
+            older.cancel()
+        delay_s = max(0, timer.at_ms - clock.monotonic_ms()) / 1000
+        self._timers[timer.key] = self._loop.call_later(delay_s, self._due, timer.key)
+
+    def _due(self, key: str) -> None:
+        del self._timers[key]
+        self._deliver(s.WorkerTimerFired(key, random.random()))

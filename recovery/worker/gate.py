@@ -1,0 +1,189 @@
+"""Where the two threads of a worker meet: the main thread that trains and the thread that holds the connection.
+
+The main thread waits here for plans and addresses and looks here, once a step, whether its generation goes on.
+The connection's thread puts down what the scheduler said and wakes the main thread wherever it waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from recovery import clock
+from recovery.core.messages import Rollback
+from recovery.errors import GenerationInterrupted
+
+_logger = logging.getLogger("recovery.worker")
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The process must end. An empty code is success."""
+
+    code: str
+    reason: str
+
+
+class Gate:
+    """One per process."""
+
+    def __init__(self, *, pause_limit_ms: int, on_pause: Callable[[int], None]) -> None:
+        """Start closed.
+
+        Args:
+            pause_limit_ms: a standstill of the whole process for longer than this must be confirmed before it steps on.
+            on_pause: tells the member machine about a standstill, in milliseconds.
+        """
+        self._changed = threading.Condition()
+        self._pause_limit_ms, self._on_pause = pause_limit_ms, on_pause
+        self._plan: Rollback | None = None
+        self._rendezvous: dict[int, str] = {}
+        self._interrupted = 0
+        self._reason = ""
+        self._verdict: Verdict | None = None
+        self._confirmed = True
+        self._wakers: list[Callable[[], None]] = []
+        self.committed_step = 0
+        self.tick_ms = clock.monotonic_ms()
+
+    # --- the main thread's side ----------------------------------------------------------------------------------------
+
+    def next_plan(self, after: int) -> Rollback | Verdict:
+        """Wait for a plan of a generation later than `after`, or for the end of the process."""
+        with self._changed:
+            while True:
+                if self._verdict is not None:
+                    return self._verdict
+                if self._plan is not None and self._plan.generation > after:
+                    return self._plan
+                self._changed.wait()
+
+    def verdict(self) -> Verdict:
+        """Wait for the end of the process."""
+        with self._changed:
+            while self._verdict is None:
+                self._changed.wait()
+            return self._verdict
+
+    def await_rendezvous(self, generation: int) -> str:
+        """Wait for the address where rank 0 listens.
+
+        Raises:
+            GenerationInterrupted: the generation ended first.
+        """
+        with self._changed:
+            while generation not in self._rendezvous:
+                self._check(generation)
+                self._changed.wait()
+            return self._rendezvous[generation]
+
+    def await_end(self, generation: int) -> Verdict:
+        """Wait, done, until the job ends.
+
+        Raises:
+            GenerationInterrupted: another rank fell before it was done: everybody rolls back.
+        """
+        with self._changed:
+            while True:
+                if self._verdict is not None and not self._verdict.code:
+                    return self._verdict
+                self._check(generation)
+                self._changed.wait()
+
+    def check(self, generation: int) -> None:
+        """Look whether the generation goes on. Called once a step, so the common path takes no lock.
+
+        Raises:
+            GenerationInterrupted: it is over, or the process must end.
+        """
+        stood_ms = clock.monotonic_ms() - self.tick_ms
+        if self._interrupted >= generation or self._verdict is not None:
+            self._check(generation)
+        if stood_ms > self._pause_limit_ms or not self._confirmed:
+            self._await_confirmation(generation, stood_ms)
+
+    def is_interrupted(self, generation: int) -> bool:
+        """Is the generation over?"""
+        return self._interrupted >= generation or self._verdict is not None
+
+    def _check(self, generation: int) -> None:
+        if self._verdict is not None:
+            raise GenerationInterrupted(generation, self._verdict.reason)
+        if self._interrupted >= generation:
+            raise GenerationInterrupted(generation, self._reason)
+
+    def _await_confirmation(self, generation: int, stood_ms: int) -> None:
+        """The process stood still for a good part of its lease: a newer incarnation may have its place by now."""
+        self.note_pause(stood_ms)
+        with self._changed:
+            while not self._confirmed:
+                self._check(generation)
+                self._changed.wait()
+
+    def on_interrupt(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, in the connection's thread, when the generation ends."""
+        with self._changed:
+            self._wakers.append(wake)
+
+    def forget_wakers(self) -> None:
+        """The generation was left: nothing of it needs waking any more."""
+        with self._changed:
+            self._wakers.clear()
+
+    # --- the connection's side -----------------------------------------------------------------------------------------
+
+    def open(self, plan: Rollback) -> None:
+        """Let the main thread into a generation."""
+        with self._changed:
+            self._plan = plan
+            self._rendezvous = {key: value for key, value in self._rendezvous.items() if key >= plan.generation}
+            self.committed_step = plan.committed_step
+            self._changed.notify_all()
+
+    def open_rendezvous(self, generation: int, address: str) -> None:
+        """Tell where rank 0 listens."""
+        with self._changed:
+            self._rendezvous[generation] = address
+            self._changed.notify_all()
+
+    def interrupt(self, generation: int, reason: str) -> None:
+        """End a generation and wake the main thread wherever it waits."""
+        with self._changed:
+            self._interrupted, self._reason = max(self._interrupted, generation), reason
+            wakers = tuple(self._wakers)
+            self._changed.notify_all()
+        for wake in wakers:
+            try:
+                wake()
+            except Exception:
+                _logger.exception("event=waker_failed")
+
+    def tick(self) -> None:
+        """The connection's thread runs. Notices a standstill of the whole process."""
+        stood_ms = clock.monotonic_ms() - self.tick_ms
+        if stood_ms > self._pause_limit_ms:
+            self.note_pause(stood_ms)
+        self.tick_ms = clock.monotonic_ms()
+
+    def note_pause(self, stood_ms: int) -> None:
+        """No step and no save until the scheduler has confirmed that this incarnation is still the one. Both threads may notice."""
+        with self._changed:
+            first, self._confirmed = self._confirmed, False
+        if first:
+            self._on_pause(stood_ms)
+
+    def confirm(self) -> None:
+        """The scheduler still knows this incarnation."""
+        with self._changed:
+            self.tick_ms = clock.monotonic_ms()
+            self._confirmed = True
+            self._changed.notify_all()
+
+    def finish(self, verdict: Verdict) -> None:
+        """The process must end; the first verdict stands."""
+        with self._changed:
+            if self._verdict is None:
+                self._verdict = verdict
+            self._changed.notify_all()

@@ -1,0 +1,143 @@
+"""What a worker keeps for its own next incarnation: its store, opened when it is admitted, and the look at its checkpoints.
+
+The store belongs to the incarnation that runs. A predecessor that is only stopped (SIGSTOP) still holds its lock: then this one
+trains without writing, says so, and takes the store as soon as the lock is free. Recovery does not depend on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from recovery import clock
+from recovery.checkpoint import catalogue
+from recovery.core.effects import Persist
+from recovery.core.ids import NodeId, RequestId, RunId
+from recovery.core.messages import Admitted, HeldCheckpoint
+from recovery.core.records import DirectoryRecord, Record
+from recovery.errors import StoreError, StoreFullError, StoreLockedError
+
+_logger = logging.getLogger("recovery.worker")
+_RETRY_S = 2.0
+"""How often a locked store is tried again: its holder is fenced and ends as soon as it runs, so seconds are soon enough."""
+
+
+class Notebook:
+    """The worker's store and checkpoint directories. Lives in the connection's loop; a writer thread does the writing."""
+
+    def __init__(self, recovery_path: Path | None, node_id: NodeId, *, accept_without_wal: bool) -> None:
+        """Note where the store is; nothing is opened yet.
+
+        Args:
+            recovery_path: None when recovery is off: nothing is kept.
+            node_id: names the file.
+            accept_without_wal: see MS_STORE_WITHOUT_WAL.
+        """
+        self._path, self._node_id, self._accept_without_wal = recovery_path, node_id, accept_without_wal
+        self._writer: object | None = None
+        self._store: object | None = None
+        self._directories: dict[tuple[str, str], DirectoryRecord] = {}
+        self._incarnation = 0
+        self._release: Callable[[Persist], None]
+        self._on_failure: Callable[[StoreError], None]
+        self._loop: asyncio.AbstractEventLoop
+
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        release: Callable[[Persist], None],
+        on_failure: Callable[[StoreError], None],
+    ) -> None:
+        """Join the loop in which durable writes are released."""
+        self._loop, self._release, self._on_failure = loop, release, on_failure
+
+    @staticmethod
+    def new_request() -> RequestId:
+        """A fresh request id."""
+        return RequestId(secrets.token_hex(16))
+
+    # --- the store -----------------------------------------------------------------------------------------------------
+
+    def joined(self, admitted: Admitted) -> None:
+        """This process is the incarnation that may write."""
+        self._incarnation = admitted.incarnation
+        if self._path is not None and self._writer is None:
+            self._try_open()
+
+    def _try_open(self) -> None:
+        from recovery.store.repository import WorkerStore  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, paid while it waits
+        from recovery.store.writer import Writer  # noqa: PLC0415
+
+        assert self._path is not None, "checked by joined()"
+        try:
+            store = WorkerStore.open(self._path, self._node_id, accept_without_wal=self._accept_without_wal)
+        except StoreLockedError as error:
+            _logger.warning("event=store_locked %s", error)
+            self._loop.call_later(_RETRY_S, self._try_open)
+            return
+        except StoreError as error:
+            self._on_failure(error)
+            return
+        self._store = store
+        self._writer = Writer(
+            store,
+            on_durable=lambda ticket: self._loop.call_soon_threadsafe(self._released, ticket),
+            on_failure=lambda error: self._loop.call_soon_threadsafe(self._failed, error),
+            wall_ms=clock.wall_ms,
+        )
+        self._write(tuple(self._directories.values()), Persist(()))
+
+    def submit(self, persist: Persist) -> None:
+        """Write, then release; without a store release at once."""
+        if self._writer is None:
+            self._release(persist)
+        else:
+            self._write(persist.records, persist)
+
+    def _write(self, records: tuple[Record, ...], ticket: Persist) -> None:
+        from recovery.store.writer import Writer  # noqa: PLC0415 - loaded already
+
+        assert isinstance(self._writer, Writer), "opened before"
+        self._writer.submit(records, ticket)
+
+    def _released(self, ticket: object) -> None:
+        assert isinstance(ticket, Persist), "only effects are submitted"
+        self._release(ticket)
+
+    def _failed(self, error: StoreError) -> None:
+        if not isinstance(error, StoreFullError):
+            self._writer = None  # a file whose write failed is not written again; training goes on without it
+        self._on_failure(error)
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def add_directory(self, directory: Path, prefix: str, run: RunId) -> None:
+        """Training saves here: the next incarnation will look here. Called in the main thread."""
+        record = DirectoryRecord(path=str(directory), prefix=prefix, run=run)
+        if self._directories.get((record.path, prefix)) == record:
+            return
+        self._directories[(record.path, prefix)] = record
+        self._loop.call_soon_threadsafe(self.submit, Persist((record,)))
+
+    def find_checkpoints(self, job: str, run: RunId) -> tuple[HeldCheckpoint, ...]:
+        """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look."""
+        if self._path is None:
+            return ()
+        places = {(record.path, record.prefix) for record in self._directories.values() if record.run == run}
+        if not places:
+            from recovery.store.reader import read_worker  # noqa: PLC0415 - see _try_open
+
+            try:
+                stored = read_worker(self._path, self._node_id)
+            except StoreError as error:
+                self._loop.call_soon_threadsafe(self._on_failure, error)
+                return ()
+            places = {(record.path, record.prefix) for record in stored.directories if record.run == run}
+        found: dict[int, HeldCheckpoint] = {}
+        for path, prefix in sorted(places):
+            for held in catalogue.scan(Path(path), prefix, job=job, run=run, rank=None):
+                found.setdefault(held.step, held)
+        return tuple(found[step] for step in sorted(found, reverse=True))

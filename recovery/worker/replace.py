@@ -1,0 +1,35 @@
+"""exec in place: the last resort when the main thread does not come back. Keeps pid, rank and incarnation."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from typing import NoReturn
+
+from recovery.core.ids import ResumeToken
+from recovery.worker.descriptors import close_all_but_standard
+
+TOKEN_VARIABLE = "MS_RESUME_TOKEN"  # noqa: S105 - the name of a variable
+"""Carries the resume token over the exec. Taken out of the environment at start, so that no child sees it."""
+
+
+def replace_process(token: ResumeToken) -> NoReturn:
+    """Start the same program in this process, from whichever thread this is. Children of `multiprocessing` are ended first.
+
+    The program is `sys.orig_argv`, so `python train.py`, `python -m pytest train.py` and `pytest train.py` all come back as
+    they were started.
+    """
+    for child in multiprocessing.active_children():
+        child.kill()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.environ[TOKEN_VARIABLE] = token  # noqa: TID251 - the only way over an exec besides a descriptor
+    close_all_but_standard()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+
+
+def take_token() -> ResumeToken | None:
+    """The token that the program before the exec left, taken out of the environment."""
+    token = os.environ.pop(TOKEN_VARIABLE, None)  # noqa: TID251 - see TOKEN_VARIABLE
+    return ResumeToken(token) if token else None

@@ -1,0 +1,124 @@
+"""The worker's loop, in a daemon thread of the training process. Everything that happens goes through one queue into the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable
+
+from recovery import clock
+from recovery.config import Settings, SettingsRole
+from recovery.core import stimuli as s
+from recovery.core.ids import NodeId, RequestId
+from recovery.core.member import Identity, Member
+from recovery.core.messages import FromScheduler, Role
+from recovery.errors import StoreError
+from recovery.transport.client import Client
+from recovery.worker.descriptors import close_in_children
+from recovery.worker.executor import Executor
+from recovery.worker.gate import Gate
+from recovery.worker.notebook import Notebook
+from recovery.worker.replace import replace_process, take_token
+
+_logger = logging.getLogger("recovery.worker")
+_TICK_S = 0.25
+"""How often the thread proves that the process runs. A standstill is noticed when it exceeds half the lease, seconds at least."""
+
+
+class WorkerService:
+    """One per process. The main thread talks to `gate`, `notebook` and `post`; the rest belongs to the thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare; `start` begins.
+
+        Args:
+            settings: role worker or server.
+        """
+        assert settings.node_id is not None, "a node has an id, drawn by the caller if the environment gave none"
+        self.node_id: NodeId = settings.node_id
+        self._settings = settings
+        rules = settings.rules
+        self.recovery_enabled = rules.recovery_enabled
+        self.gate = Gate(pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause)
+        self.notebook = Notebook(
+            settings.recovery_path, self.node_id, accept_without_wal=settings.store_without_wal
+        )
+        self.host = settings.worker_host
+        self.progress: Callable[[], s.StepsDone] | None = None
+        """Where training stands; asked at every heartbeat."""
+        role = Role.SERVER if settings.role is SettingsRole.SERVER else Role.WORKER
+        identity = Identity(node_id=self.node_id, role=role, host=settings.worker_host, pid=os.getpid())
+        self.member = Member(identity, rules)
+        self._client: Client
+        self._executor: Executor
+        self._loop: asyncio.AbstractEventLoop
+        self._up = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread; returns when its loop runs."""
+        threading.Thread(target=self._run, name="recovery-connection", daemon=True).start()
+        self._up.wait()
+
+    def post(self, stimulus: s.WorkerStimulus) -> None:
+        """Hand a stimulus to the machine, from any thread."""
+        self._loop.call_soon_threadsafe(self._deliver, stimulus)
+
+    @staticmethod
+    def new_request() -> RequestId:
+        """A fresh request id."""
+        return Notebook.new_request()
+
+    # --- the thread ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = Client(
+            host=self._settings.sched_host,
+            port=self._settings.sched_port,
+            rules=self._settings.rules,
+            on_message=self._on_message,
+            on_lost=lambda reason: self._deliver(s.Disconnected(reason, random.random())),
+        )
+        self._executor = Executor(
+            client=self._client,
+            gate=self.gate,
+            notebook=self.notebook,
+            deliver=self._deliver,
+            replace=self._replace,
+        )
+        self.notebook.attach(self._loop, self._executor.release, self._on_store_failure)
+        close_in_children(lambda: [self._client.fileno] if self._client.fileno is not None else [])
+        self._deliver(s.Started(self.new_request(), take_token()))
+        self._up.set()
+        while True:  # until the process ends: the thread is a daemon
+            self.gate.tick()
+            await asyncio.sleep(_TICK_S)
+
+    def _deliver(self, stimulus: s.WorkerStimulus) -> None:
+        if isinstance(stimulus, s.WorkerTimerFired) and stimulus.key == "heartbeat" and self.progress is not None:
+            self._deliver(self.progress())
+        for effect in self.member.handle(stimulus, clock.monotonic_ms()):
+            self._executor.carry_out(effect)
+
+    def _on_message(self, message: FromScheduler) -> None:
+        if not self.host and self._client.local_host:
+            self.host = self._client.local_host
+        self._deliver(s.SchedulerSpoke(message))
+
+    def _on_pause(self, stood_ms: int) -> None:
+        self.post(s.PauseNoticed(stood_ms))
+
+    def _on_store_failure(self, error: StoreError) -> None:
+        _logger.warning("event=store_failed %s", error)
+
+    def _replace(self, reason: str) -> None:
+        admitted = self.member.admitted
+        assert admitted is not None, "only a member that trained replaces itself"
+        _logger.warning("event=process_replaced reason=%r; pid, rank and incarnation stay", reason)
+        replace_process(admitted.token)
