@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from recovery.errors import RecoveryError
     from recovery.training.callbacks import LossMonitor, ModelCheckpoint
     from recovery.training.checkpoint_config import CheckpointConfig
-    from recovery.training.run import init, run
+    from recovery.training.init import init
+    from recovery.training.run import run
     from recovery.training.session import Session
 
 __version__ = "0.1.0"
@@ -35,7 +36,7 @@ _HOMES = {
     "ModelCheckpoint": "recovery.training.callbacks",
     "RecoveryError": "recovery.errors",
     "Session": "recovery.training.session",
-    "init": "recovery.training.run",
+    "init": "recovery.training.init",
     "run": "recovery.training.run",
 }
 

@@ -126,6 +126,7 @@ class Member:
             s.RendezvousOpened: self._on_rendezvous_opened,
             s.CheckpointsFound: self._on_checkpoints_found,
             s.TrainingStopped: self._on_training_stopped,
+            s.DataPlaneBroke: self._on_data_plane_broke,
             s.TrainingRaised: self._on_training_raised,
             s.TrainingDone: self._on_training_done,
             s.StopAsked: self._on_stop_asked,
@@ -426,12 +427,16 @@ class Member:
             return self._open(self._next_plan)
         effects: list[WorkerEffect] = []
         if stopped.collective_error:
-            failed = m.CollectiveFailed(
-                generation=stopped.generation, step=stopped.step, reason=stopped.collective_error[:1024]
-            )
-            effects += [Tell(failed), Say("collective_failed", stopped.collective_error, warning=True)]
+            effects += self._collective_failed(stopped.generation, stopped.step, stopped.collective_error)
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
         return [*effects, *waiting, FindCheckpoints(self.admitted.job, self.admitted.run)]
+
+    def _on_data_plane_broke(self, broke: s.DataPlaneBroke, now_ms: int) -> list[WorkerEffect]:
+        return self._collective_failed(broke.generation, broke.step, broke.reason)
+
+    def _collective_failed(self, generation: Generation, step: int, reason: str) -> list[WorkerEffect]:
+        failed = m.CollectiveFailed(generation=generation, step=step, reason=reason[:1024])
+        return [Tell(failed), Say("collective_failed", reason, warning=True)]
 
     def _on_checkpoints_found(self, found: s.CheckpointsFound, now_ms: int) -> list[WorkerEffect]:
         if self.main is not Main.IDLE:

@@ -128,6 +128,14 @@ class TrainingStopped(msgspec.Struct, frozen=True, tag="training_stopped"):
     """Not empty: it stopped because the data plane broke, before anyone told it to."""
 
 
+class DataPlaneBroke(msgspec.Struct, frozen=True, tag="data_plane_broke"):
+    """A collective failed under a script that cannot be entered again: it replaces itself once the generation has ended."""
+
+    generation: Generation
+    step: int
+    reason: str
+
+
 class TrainingRaised(msgspec.Struct, frozen=True, tag="training_raised"):
     """The user's own code raised."""
 
@@ -172,6 +180,7 @@ WorkerStimulus = Union[
     RendezvousOpened,
     CheckpointsFound,
     TrainingStopped,
+    DataPlaneBroke,
     TrainingRaised,
     TrainingDone,
     StopAsked,

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import functools
 import gc
-import logging
-import secrets
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar, overload
 
-import msgspec
-
-from recovery import config, log
+from recovery import config
 from recovery.core import stimuli as s
-from recovery.core.ids import NodeId
-from recovery.errors import GenerationInterrupted, RecoveryError, exit_code_of
-from recovery.training import hooks
+from recovery.errors import GenerationInterrupted, exit_code_of
+from recovery.training import hooks, process
 from recovery.training.session import Session
 from recovery.worker.gate import Verdict
 from recovery.worker.service import WorkerService
 
-_logger = logging.getLogger("recovery.training")
 _Result = TypeVar("_Result")
-_Train = Callable[[Session], _Result]
 
 
 class _StopAsked(BaseException):
@@ -68,41 +60,10 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
 
     @functools.wraps(function)
     def recoverable() -> Any:
-        try:
-            settings = config.load()
-            log.setup(settings.role.value)
-            for warning in settings.warnings:
-                _logger.warning("event=setting_mended %s", warning)
-            if settings.role is config.SettingsRole.SCHEDULER:
-                _serve(settings)
-            return _Loop(settings, function, warm_up).run()
-        except RecoveryError as error:
-            _leave(error.exit_code, str(error))
+        with process.one_clear_line():
+            return _Loop(process.begin(), function, warm_up).run()
 
     return recoverable
-
-
-def _serve(settings: config.Settings) -> None:
-    """Be the scheduler instead; never returns to the user's code."""
-    from recovery.scheduler.service import StoppedBySignal, serve  # noqa: PLC0415 - workers never need it
-
-    try:
-        serve(settings)
-    except StoppedBySignal as stopped:
-        _leave(128 + stopped.number, "")
-    _leave(0, "")
-
-
-def _leave(code: int, line: str) -> None:
-    """End the process in order, under pytest too, where a SystemExit would count as a failed test."""
-    if line:
-        _logger.error("event=exit code=%d %s", code, line)
-    sys.stdout.flush()
-    if config.under_pytest():
-        import pytest  # noqa: PLC0415 - it is running
-
-        pytest.exit(line or "the scheduler's job has ended", returncode=code)
-    raise SystemExit(code)
 
 
 class _Loop:
@@ -111,8 +72,6 @@ class _Loop:
     def __init__(
         self, settings: config.Settings, function: Callable[[Session], Any], warm_up: Callable[[], object] | None
     ) -> None:
-        if settings.node_id is None:  # allowed without recovery only: nobody can come back to a random id
-            settings = msgspec.structs.replace(settings, node_id=NodeId(f"auto-{secrets.token_hex(6)}"))
         self._settings, self._function = settings, function
         self._warm_ups = [*hooks.warm_ups, *([warm_up] if warm_up else [])]
         self._service = WorkerService(settings)
@@ -126,7 +85,7 @@ class _Loop:
                 number = asked.number if isinstance(asked, _StopAsked) else signal.SIGINT
                 self._service.post(s.StopAsked(self._service.new_request(), signal.Signals(number).name))
                 self._service.gate.verdict()
-                _leave(128 + number, "")
+                process.leave(128 + number, "")
 
     def _train(self) -> Any:
         if self._settings.role is config.SettingsRole.SERVER:
@@ -144,7 +103,7 @@ class _Loop:
             assert admitted is not None, "a plan is for members"
             for restore, random_state in random_states:
                 restore(random_state)
-            session = Session(self._service, plan, admitted, self._settings.step_log)
+            session = Session(self._service, plan, admitted)
             stopped, result = self._enter(session)
             if not stopped:
                 return result
@@ -186,7 +145,7 @@ class _Loop:
 
     def _end(self, verdict: Verdict) -> None:
         if verdict.code:
-            _leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
+            process.leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
 
 
 class _signals:  # noqa: N801 - reads as a word after `with`

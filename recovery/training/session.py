@@ -46,7 +46,7 @@ class Session:
         step: steps applied so far, over all epochs. epoch: 1-based pass. step_in_epoch: steps applied in it.
     """
 
-    def __init__(self, service: WorkerService, plan: Rollback, admitted: Admitted, step_log: Path | None) -> None:
+    def __init__(self, service: WorkerService, plan: Rollback, admitted: Admitted) -> None:
         """Made by the run loop."""
         self._service, self._plan = service, plan
         self.rank, self.world_size = int(plan.rank), plan.world_size
@@ -59,7 +59,7 @@ class Session:
         self.loss: Loss | None = None
         self.state: TrainingState | None = None
         self._closers: list[Callable[[], None]] = []
-        self._step_log = _open_log(step_log)
+        self._step_log = _open_log(service.step_log)
         service.progress = self._progress
 
     # --- training ------------------------------------------------------------------------------------------------------

@@ -67,6 +67,17 @@ class Gate:
                 self._changed.wait()
             return self._verdict
 
+    def verdict_if_any(self) -> Verdict | None:
+        """The end of the process, if it is decided."""
+        with self._changed:
+            return self._verdict
+
+    def await_interrupt(self, generation: int) -> None:
+        """Wait until the scheduler has ended the generation too: whoever comes back before that would find it running."""
+        with self._changed:
+            while self._interrupted < generation and self._verdict is None:
+                self._changed.wait()
+
     def await_rendezvous(self, generation: int) -> str:
         """Wait for the address where rank 0 listens.
 

@@ -41,6 +41,7 @@ class WorkerService:
         self.node_id: NodeId = settings.node_id
         self._settings = settings
         rules = settings.rules
+        self.step_log = settings.step_log
         self.recovery_enabled = rules.recovery_enabled
         self.gate = Gate(pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause)
         self.notebook = Notebook(

@@ -1,0 +1,110 @@
+"""For scripts that are no function: `session = recovery.init()` where MindSpore's scripts call `init()`.
+
+A script cannot be entered again, so a survivor replaces itself by exec when its generation ends: same pid, rank and incarnation,
+the program from its first line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import traceback
+from types import TracebackType
+
+from recovery.core import stimuli as s
+from recovery.errors import GenerationInterrupted, UsageError, exit_code_of
+from recovery.training import hooks, process
+from recovery.training.session import Session
+from recovery.worker.gate import Verdict
+from recovery.worker.replace import replace_process
+from recovery.worker.service import WorkerService
+
+_script: _Script | None = None
+
+
+def init() -> Session:
+    """Join the cluster and wait for the first plan. Call it once, before the training loop.
+
+    In a process with MS_ROLE=MS_SCHED it serves as the scheduler until the job ends and exits the process.
+
+    Returns:
+        The session of this entry. When its generation ends the process starts again from the script's first line.
+
+    Raises:
+        UsageError: called twice.
+        SystemExit: as for `recovery.run`.
+    """
+    global _script  # noqa: PLW0603 - a process has one membership
+    with process.one_clear_line():
+        if _script is not None:
+            raise UsageError(
+                field="recovery.init()",
+                reason="was called a second time in this process",
+                next_step="Call it once and keep the session, or use @recovery.run.",
+            )
+        _script = _Script(WorkerService(process.begin()))
+        return _script.begin()
+
+
+class _Script:
+    """The membership of a process whose training is its script."""
+
+    def __init__(self, service: WorkerService) -> None:
+        self._service = service
+        self._raised = False
+        self._session: Session
+
+    def begin(self) -> Session:
+        self._service.start()
+        for warm_up in hooks.warm_ups:
+            warm_up()
+        plan = self._service.gate.next_plan(0)
+        if isinstance(plan, Verdict):
+            process.leave(exit_code_of(plan.code), f"{plan.code}: {plan.reason}")
+        admitted = self._service.member.admitted
+        assert admitted is not None, "a plan is for members"
+        self._session = Session(self._service, plan, admitted)
+        sys.excepthook = self._on_exception
+        atexit.register(self._on_exit)
+        return self._session
+
+    def _on_exception(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """What no handler of the script caught."""
+        session, service = self._session, self._service
+        interrupted = isinstance(error, GenerationInterrupted) or service.gate.is_interrupted(session.generation)
+        if interrupted or hooks.is_collective_error(error):
+            self._replace(session, "" if interrupted else f"{kind.__name__}: {error}")
+        self._raised = True
+        sys.__excepthook__(kind, error, trace)
+        text = "".join(traceback.format_exception(kind, error, trace))
+        service.post(
+            s.TrainingRaised(
+                service.new_request(), session.plan_generation, session.step, f"{kind.__name__}: {error}", text
+            )
+        )
+        service.gate.verdict()
+
+    def _on_exit(self) -> None:
+        """The script has ended: wait until every rank has, as in @recovery.run."""
+        if self._raised:
+            return
+        session, service = self._session, self._service
+        service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
+        try:
+            service.gate.await_end(session.generation)
+        except GenerationInterrupted:
+            self._replace(session, "")
+
+    def _replace(self, session: Session, collective_error: str) -> None:
+        service = self._service
+        verdict = service.gate.verdict_if_any()
+        if verdict is not None:
+            process.leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
+        if collective_error:
+            service.post(s.DataPlaneBroke(session.plan_generation, session.step, collective_error))
+            service.gate.await_interrupt(session.generation)
+        admitted = service.member.admitted
+        assert admitted is not None, "it trained"
+        replace_process(admitted.token)

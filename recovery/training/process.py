@@ -1,0 +1,70 @@
+"""How a training process begins and ends: settings, role, and one clear line with its own exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+import msgspec
+
+from recovery import config, log
+from recovery.config import Settings, SettingsRole
+from recovery.core.ids import NodeId
+from recovery.errors import RecoveryError
+
+_logger = logging.getLogger("recovery.training")
+
+
+def begin() -> Settings:
+    """Read the environment; a process with MS_ROLE=MS_SCHED serves here and never returns to the user's code.
+
+    Returns:
+        The settings of a worker or server; a node without an id has been given a random one.
+
+    Raises:
+        SettingError: a variable is wrong.
+    """
+    settings = config.load()
+    log.setup(settings.role.value)
+    for warning in settings.warnings:
+        _logger.warning("event=setting_mended %s", warning)
+    if settings.role is SettingsRole.SCHEDULER:
+        _serve(settings)
+    if settings.node_id is None:  # allowed without recovery only: nobody can come back to a random id
+        return msgspec.structs.replace(settings, node_id=NodeId(f"auto-{secrets.token_hex(6)}"))
+    return settings
+
+
+def _serve(settings: Settings) -> NoReturn:
+    from recovery.scheduler.service import StoppedBySignal, serve  # noqa: PLC0415 - workers never need it
+
+    try:
+        serve(settings)
+    except StoppedBySignal as stopped:
+        leave(128 + stopped.number, "")
+    leave(0, "")
+
+
+@contextlib.contextmanager
+def one_clear_line() -> Iterator[None]:
+    """Turn an error of ours into its line and its exit code; a traceback would only bury them."""
+    try:
+        yield
+    except RecoveryError as error:
+        leave(error.exit_code, str(error))
+
+
+def leave(code: int, line: str) -> NoReturn:
+    """End the process in order, under pytest too, where a SystemExit would count as a failed test."""
+    if line:
+        _logger.error("event=exit code=%d %s", code, line)
+    sys.stdout.flush()
+    if config.under_pytest():
+        import pytest  # noqa: PLC0415 - it is running
+
+        pytest.exit(line or "this process has done its part", returncode=code)
+    raise SystemExit(code)
