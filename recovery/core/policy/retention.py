@@ -1,0 +1,59 @@
+"""Which checkpoints may go? MindSpore's two rules, and one above them: what a rollback could still need stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+_SECONDS_PER_MINUTE = 60
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A checkpoint that is there."""
+
+    step: int
+    saved_wall_s: float
+    """When it was saved, seconds of the wall clock (its file's time): lives of a process share no other clock."""
+
+
+def removable(
+    held: Sequence[Kept],
+    *,
+    committed_step: int,
+    keep_checkpoint_max: int,
+    keep_checkpoint_per_n_minutes: int,
+) -> tuple[int, ...]:
+    """Name the steps that may be deleted now, oldest first.
+
+    The newest committed step and everything newer always stay: the first is where all ranks can go back to, the others may
+    become that at any moment. With no committed step nothing goes.
+
+    Args:
+        held: one entry per step, in any order.
+        committed_step: newest step that every rank holds verified; 0: none yet.
+        keep_checkpoint_max: how many to keep, the newest; 0: the other rule decides. It wins when both are given.
+        keep_checkpoint_per_n_minutes: keep one per this many minutes, the first of each stretch; 0: no rule.
+
+    A wall clock set back keeps more for a while, never less: a step saved "before" the one ahead of it starts a new stretch.
+    """
+    ordered = sorted(held, key=lambda kept: kept.step)
+    if keep_checkpoint_max:
+        surplus = [kept.step for kept in ordered[:-keep_checkpoint_max]]
+    elif keep_checkpoint_per_n_minutes:
+        surplus = _within_a_stretch(ordered, stretch_s=keep_checkpoint_per_n_minutes * _SECONDS_PER_MINUTE)
+    else:
+        surplus = []
+    return tuple(step for step in surplus if step < committed_step)
+
+
+def _within_a_stretch(ordered: Sequence[Kept], *, stretch_s: int) -> list[int]:
+    """Steps saved less than `stretch_s` after the last one that stays."""
+    surplus: list[int] = []
+    stays: Kept | None = None
+    for kept in ordered:
+        if stays is not None and 0 <= kept.saved_wall_s - stays.saved_wall_s < stretch_s:
+            surplus.append(kept.step)
+        else:
+            stays = kept
+    return surplus
