@@ -86,6 +86,7 @@ class Member:
         self.admitted: m.Admitted | None = None
         self.generation = Generation(0)
         self._rank: Rank | None = None
+        self._plan_step = 0
         self._register_id = RequestId("")
         self._token: ResumeToken | None = None
         self._connected = False
@@ -332,7 +333,8 @@ class Member:
         return self._open(plan)
 
     def _open(self, plan: m.Rollback) -> list[WorkerEffect]:
-        self.main, self.generation, self._rank = Main.TRAINING, plan.generation, plan.rank
+        self.main, self.generation = Main.TRAINING, plan.generation
+        self._rank, self._plan_step = plan.rank, plan.step
         self._ready, self._next_plan, self._rendezvous, self._waiting_for = None, None, None, ""
         return [OpenGeneration(plan)]
 
@@ -357,7 +359,9 @@ class Member:
 
     def _on_steps_done(self, done: s.StepsDone, now_ms: int) -> list[WorkerEffect]:
         self._progress = done
-        if done.generation != self.generation or self._first_step_told == done.generation:
+        if done.generation != self.generation or done.step <= self._plan_step:
+            return []
+        if self._first_step_told == done.generation:
             return []
         self._first_step_told = done.generation
         return [Tell(m.FirstStep(generation=done.generation, step=done.step))]

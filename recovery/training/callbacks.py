@@ -8,6 +8,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from typing_extensions import override
+
 from recovery import clock
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint.manifest import FORMAT, Manifest
@@ -49,6 +51,7 @@ class LossMonitor(Callback):
         """Print every `per_print_times` steps, and never when it is 0."""
         self._per_print_times = per_print_times
 
+    @override
     def on_step_end(self, session: Session) -> None:
         """Print when it is time."""
         if self._per_print_times and session.step % self._per_print_times == 0 and session.loss is not None:
@@ -83,10 +86,12 @@ class ModelCheckpoint(Callback):
         self._config = config or CheckpointConfig()
         self._saved_step = 0
         self._saved_ms = 0
-        self._known: set[tuple[int, str]] = set()
+        self._known: dict[int, str] = {}
+        """Digest by step of what was reported; empty while our own save of that step is under way."""
         self._thread: threading.Thread | None = None
         self._watch: DirectoryWatch | None = None
 
+    @override
     def on_begin(self, session: Session) -> None:
         """Look at the directory, never touching what another run left there."""
         if session.recovery_enabled:
@@ -97,16 +102,18 @@ class ModelCheckpoint(Callback):
         )
         session.checkpoint_directory(self._directory, self._prefix)
         self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
-        self._known = {(held.step, held.digest) for held in self._scan(session)}
+        self._known = {held.step: held.digest for held in self._scan(session)}
         self._watch = DirectoryWatch(self._directory, lambda: self._rescan(session))
         self._watch.start()
         session.on_generation_end(self._close)
 
+    @override
     def on_step_end(self, session: Session) -> None:
         """Save when it is time."""
         if self._is_due(session):
             self._save(session)
 
+    @override
     def on_end(self, session: Session) -> None:
         """Save the last step, as MindSpore does, and wait for a save under way."""
         if session.step != self._saved_step:
@@ -156,12 +163,14 @@ class ModelCheckpoint(Callback):
                 integrated=self._config.integrated_save,
             )
 
+        self._known[step] = ""
         try:
             manifest, path = publish(self._directory, name, state.write, manifest_of)
         except CheckpointWriteError as error:
             _logger.warning("event=checkpoint_not_saved step=%d %s", step, error)
+            del self._known[step]
             return
-        self._known.add((step, manifest.digest))
+        self._known[step] = manifest.digest
         session.checkpoint_published(_held(manifest, path))
         self._retain(session)
 
@@ -188,8 +197,9 @@ class ModelCheckpoint(Callback):
     def _rescan(self, session: Session) -> None:
         """Something changed in the directory: a file that came back (moved in by hand) counts, like one of our own."""
         for held in self._scan(session):
-            if (held.step, held.digest) not in self._known:
-                self._known.add((held.step, held.digest))
+            known = self._known.get(held.step)
+            if known != "" and known != held.digest:  # noqa: PLC1901 - None is unknown, "" is being saved
+                self._known[held.step] = held.digest
                 _logger.info("event=checkpoint_found step=%d path=%s", held.step, held.path)
                 session.checkpoint_published(held)
 

@@ -99,7 +99,7 @@ class Session:
 
     def report(self, *, loss: Loss) -> None:
         """Tell the callbacks this step's loss: float32 [] or a number. Nothing waits for the device until somebody prints it."""
-        self.loss = loss
+        self.loss = loss.detach() if hasattr(loss, "detach") else loss  # no graph is kept alive until the next step
 
     def check(self) -> None:
         """Look whether the generation goes on; costs about a microsecond.

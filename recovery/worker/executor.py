@@ -30,6 +30,7 @@ from recovery.core.effects import (
     Tell,
     WorkerEffect,
 )
+from recovery.errors import RecoveryError
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.gate import Gate, Verdict
 from recovery.worker.notebook import Notebook
@@ -79,7 +80,10 @@ class Executor:
         elif isinstance(effect, ReplaceProcess):
             self._replace(effect.reason)
         elif isinstance(effect, Joined):
-            self._notebook.joined(effect.admitted)
+            admitted = effect.admitted
+            _logger.info(
+                "event=admitted incarnation=%d rank=%s run=%d", admitted.incarnation, admitted.rank, admitted.run
+            )
         elif isinstance(effect, FindCheckpoints):
             self._start(self._find(effect))
         elif isinstance(effect, Confirmed):
@@ -118,7 +122,11 @@ class Executor:
         self._deliver(s.Disconnected("closed by this side", random.random()))
 
     async def _find(self, find: FindCheckpoints) -> None:
-        held = await asyncio.to_thread(self._notebook.find_checkpoints, find.job, find.run)
+        try:
+            held = await asyncio.to_thread(self._notebook.find_checkpoints, find.job, find.run)
+        except (RecoveryError, OSError) as error:  # who cannot look holds nothing; the plan says what follows from that
+            _logger.warning("event=checkpoints_not_found %s", error)
+            held = ()
         self._deliver(s.CheckpointsFound(self._notebook.new_request(), held))
 
     def _set_timer(self, timer: SetTimer) -> None:

@@ -7,18 +7,25 @@ trains without writing, says so, and takes the store as soon as the lock is free
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recovery import clock
 from recovery.checkpoint import catalogue
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, RequestId, RunId
-from recovery.core.messages import Admitted, HeldCheckpoint
-from recovery.core.records import DirectoryRecord, Record
-from recovery.errors import StoreError, StoreFullError, StoreLockedError
+from recovery.core.messages import HeldCheckpoint
+from recovery.core.records import DirectoryRecord
+from recovery.errors import RecoveryError, RecoveryPathError, StoreError, StoreFullError, StoreLockedError
+
+if TYPE_CHECKING:
+    from recovery.store.repository import WorkerStore
+    from recovery.store.writer import Writer
 
 _logger = logging.getLogger("recovery.worker")
 _RETRY_S = 2.0
@@ -37,19 +44,19 @@ class Notebook:
             accept_without_wal: see MS_STORE_WITHOUT_WAL.
         """
         self._path, self._node_id, self._accept_without_wal = recovery_path, node_id, accept_without_wal
-        self._writer: object | None = None
-        self._store: object | None = None
+        self._writer: Writer | None = None
+        self._store: WorkerStore | None = None
+        self._opening = threading.Lock()
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
-        self._incarnation = 0
         self._release: Callable[[Persist], None]
-        self._on_failure: Callable[[StoreError], None]
+        self._on_failure: Callable[[RecoveryError], None]
         self._loop: asyncio.AbstractEventLoop
 
     def attach(
         self,
         loop: asyncio.AbstractEventLoop,
         release: Callable[[Persist], None],
-        on_failure: Callable[[StoreError], None],
+        on_failure: Callable[[RecoveryError], None],
     ) -> None:
         """Join the loop in which durable writes are released."""
         self._loop, self._release, self._on_failure = loop, release, on_failure
@@ -61,53 +68,54 @@ class Notebook:
 
     # --- the store -----------------------------------------------------------------------------------------------------
 
-    def joined(self, admitted: Admitted) -> None:
-        """This process is the incarnation that may write."""
-        self._incarnation = admitted.incarnation
-        if self._path is not None and self._writer is None:
-            self._try_open()
+    def open(self) -> None:
+        """This process is the incarnation that may write. Blocks for some 0.2 s, so it runs in a thread of its own."""
+        with self._opening:
+            if self._path is not None and self._writer is None:
+                self._open(self._path)
 
-    def _try_open(self) -> None:
+    def _open(self, recovery_path: Path) -> None:
         from recovery.store.repository import WorkerStore  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, paid while it waits
         from recovery.store.writer import Writer  # noqa: PLC0415
 
-        assert self._path is not None, "checked by joined()"
         try:
-            store = WorkerStore.open(self._path, self._node_id, accept_without_wal=self._accept_without_wal)
+            store = WorkerStore.open(recovery_path, self._node_id, accept_without_wal=self._accept_without_wal)
         except StoreLockedError as error:
             _logger.warning("event=store_locked %s", error)
-            self._loop.call_later(_RETRY_S, self._try_open)
+            self._in_loop(self._open_later)
             return
-        except StoreError as error:
-            self._on_failure(error)
+        except (StoreError, RecoveryPathError) as error:
+            self._in_loop(self._on_failure, error)
             return
         self._store = store
         self._writer = Writer(
             store,
-            on_durable=lambda ticket: self._loop.call_soon_threadsafe(self._released, ticket),
-            on_failure=lambda error: self._loop.call_soon_threadsafe(self._failed, error),
+            on_durable=lambda ticket: self._in_loop(self._released, ticket),
+            on_failure=lambda error: self._in_loop(self._failed, error),
             wall_ms=clock.wall_ms,
         )
-        self._write(tuple(self._directories.values()), Persist(()))
+        self._in_loop(self.submit, Persist(tuple(self._directories.values())))
+
+    def _open_later(self) -> None:
+        self._loop.call_later(_RETRY_S, self._loop.run_in_executor, None, self.open)
+
+    def _in_loop(self, call: Callable[..., object], *arguments: object) -> None:
+        """From another thread; the loop may be gone when the process ends."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call, *arguments)
 
     def submit(self, persist: Persist) -> None:
         """Write, then release; without a store release at once."""
         if self._writer is None:
             self._release(persist)
         else:
-            self._write(persist.records, persist)
-
-    def _write(self, records: tuple[Record, ...], ticket: Persist) -> None:
-        from recovery.store.writer import Writer  # noqa: PLC0415 - loaded already
-
-        assert isinstance(self._writer, Writer), "opened before"
-        self._writer.submit(records, ticket)
+            self._writer.submit(persist.records, persist)
 
     def _released(self, ticket: object) -> None:
         assert isinstance(ticket, Persist), "only effects are submitted"
         self._release(ticket)
 
-    def _failed(self, error: StoreError) -> None:
+    def _failed(self, error: RecoveryError) -> None:
         if not isinstance(error, StoreFullError):
             self._writer = None  # a file whose write failed is not written again; training goes on without it
         self._on_failure(error)
@@ -120,22 +128,17 @@ class Notebook:
         if self._directories.get((record.path, prefix)) == record:
             return
         self._directories[(record.path, prefix)] = record
-        self._loop.call_soon_threadsafe(self.submit, Persist((record,)))
+        self._in_loop(self.submit, Persist((record,)))
 
     def find_checkpoints(self, job: str, run: RunId) -> tuple[HeldCheckpoint, ...]:
         """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look."""
         if self._path is None:
             return ()
+        self.open()
         places = {(record.path, record.prefix) for record in self._directories.values() if record.run == run}
-        if not places:
-            from recovery.store.reader import read_worker  # noqa: PLC0415 - see _try_open
-
-            try:
-                stored = read_worker(self._path, self._node_id)
-            except StoreError as error:
-                self._loop.call_soon_threadsafe(self._on_failure, error)
-                return ()
-            places = {(record.path, record.prefix) for record in stored.directories if record.run == run}
+        if not places and self._store is not None:
+            stored = self._store.load().directories
+            places = {(record.path, record.prefix) for record in stored if record.run == run}
         found: dict[int, HeldCheckpoint] = {}
         for path, prefix in sorted(places):
             for held in catalogue.scan(Path(path), prefix, job=job, run=run, rank=None):

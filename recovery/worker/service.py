@@ -15,7 +15,7 @@ from recovery.core import stimuli as s
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.member import Identity, Member
 from recovery.core.messages import FromScheduler, Role
-from recovery.errors import StoreError
+from recovery.errors import RecoveryError
 from recovery.transport.client import Client
 from recovery.worker.descriptors import close_in_children
 from recovery.worker.executor import Executor
@@ -115,7 +115,7 @@ class WorkerService:
     def _on_pause(self, stood_ms: int) -> None:
         self.post(s.PauseNoticed(stood_ms))
 
-    def _on_store_failure(self, error: StoreError) -> None:
+    def _on_store_failure(self, error: RecoveryError) -> None:
         _logger.warning("event=store_failed %s", error)
 
     def _replace(self, reason: str) -> None:
