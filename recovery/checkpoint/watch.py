@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery.checkpoint import names
+from recovery.checkpoint.files import reason_of
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent
@@ -35,6 +36,8 @@ _READ_EVENTS = frozenset({"opened", "closed_no_write"})
 
 _Look = tuple[int, frozenset[tuple[str, int, int, int]]]
 """Inode of the directory (0: absent) and name, inode, size, time of change (ns) of each file."""
+
+_ABSENT: _Look = (0, frozenset())
 
 
 class DirectoryWatch:
@@ -75,13 +78,12 @@ class DirectoryWatch:
             self._thread.join(_STOP_S)
 
     def _run(self, before: _Look) -> None:
-        self._observe(before[0])
-        # The hints count from here on; what came between `start` and now is in this first look.
+        self._observe(before[0])  # before the next look, so that nothing falls between a look and the hints
         while not self._stopping.is_set():
             now = self._look()
+            self._observe(now[0])
             if now != before:
                 before = now
-                self._observe(now[0])
                 self._call()
             self._stopping.wait(_SETTLE_S)
             self._hint.wait(self._rescan_s)
@@ -104,15 +106,14 @@ class DirectoryWatch:
                             state = entry.stat(follow_symlinks=False)
                             files.add((entry.name, state.st_ino, state.st_size, state.st_mtime_ns))
             inode = self._directory.stat().st_ino
+        except FileNotFoundError:
+            self._say("")
+            return _ABSENT
         except OSError as error:
-            self._say(f"cannot be looked at: {error.strerror}" if self._is_there(error) else "")
-            return 0, frozenset()
+            self._say(reason_of(error))
+            return _ABSENT
         self._say("")
         return inode, frozenset(files)
-
-    @staticmethod
-    def _is_there(error: OSError) -> bool:
-        return not isinstance(error, FileNotFoundError)
 
     def _say(self, trouble: str) -> None:
         """Log a condition when it begins, not at every look."""
@@ -142,6 +143,7 @@ class DirectoryWatch:
             )
         else:
             self._observer = observer
+            self._hint.set()  # what came before the events did is found by one more look
         self._observed = inode
 
     def _unobserve(self) -> None:
@@ -153,6 +155,10 @@ class DirectoryWatch:
     def _on_event(self, event: FileSystemEvent) -> None:
         if event.event_type in _READ_EVENTS:
             return
+        if event.event_type == "deleted" and event.is_directory and event.src_path == str(self._directory):
+            self._observed = (
+                0  # a directory made anew may have the same inode; its events must be asked for again
+            )
         paths = (os.fsdecode(event.src_path), os.fsdecode(event.dest_path))
         if event.is_directory or any(_is_of_interest(Path(path).name) for path in paths):
             self._hint.set()

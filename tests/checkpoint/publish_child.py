@@ -1,0 +1,126 @@
+"""A process that publishes while the system calls of it are counted, and stops it at any of them: a script, no test.
+
+usage: publish_child.py {trace|kill|fail} {fresh|again} ROOT
+
+trace prints the calls in order. kill dies by SIGKILL before the call number N, for every N; fail makes call number N fail with
+EIO instead. Each N has a directory of its own, ROOT/N, in which an older checkpoint is there before.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from recovery.checkpoint.manifest import FORMAT, Manifest
+from recovery.checkpoint.publish import publish
+from recovery.errors import CheckpointWriteError
+
+CALLS = ("open", "write", "fsync", "rename", "unlink", "close")
+STEPS_MAX = 100
+SAVED_ANYWAY = 10
+"""Exit code: the planted failure did not keep the checkpoint from being saved."""
+
+
+class Stopper:
+    """Counts the calls and stops before one of them."""
+
+    def __init__(self, mode: str, stop_at: int) -> None:
+        self.mode, self.stop_at, self.count = mode, stop_at, 0
+        self.trace: list[str] = []
+        self.opened: dict[int, str] = {}
+
+    def install(self) -> None:
+        for name in CALLS:
+            setattr(os, name, self._counted(name, getattr(os, name)))
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            if self.count == self.stop_at:
+                if self.mode == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise OSError(errno.EIO, "planted")
+            result = real(*args, **kwargs)
+            subject = self.opened.get(args[0], "?") if isinstance(args[0], int) else _short(args[0])
+            if name == "open":
+                self.opened[result] = subject
+            self.trace.append(f"{name} {subject}" + (f" to {_short(args[1])}" if name == "rename" else ""))
+            return result
+
+        return call
+
+
+def _short(path: Any) -> str:
+    """The name without what is random in it."""
+    name = Path(path).name
+    return ".".join(["", *name.split(".")[1:3], "tmp"]) if name.endswith(".tmp") else name
+
+
+def save(directory: Path, name: str, content: bytes, generation: int) -> None:
+    def write(stream: Any) -> None:
+        stream.write(content[:5])
+        stream.write(content[5:])
+
+    def manifest(digest: str, size: int) -> Manifest:
+        return Manifest(
+            format=FORMAT,
+            job="job-a",
+            run=1,
+            rank=0,
+            world_size=1,
+            incarnation=1,
+            generation=generation,
+            step=int(name[8]),
+            epoch=1,
+            step_in_epoch=int(name[8]),
+            file=name,
+            digest=digest,
+            file_bytes=size,
+            versions={},
+            integrated=True,
+        )
+
+    publish(directory, name, write, manifest)
+
+
+def attempt(mode: str, scenario: str, directory: Path, stop_at: int) -> Stopper:
+    """One life: an older checkpoint, then the one that is stopped."""
+    save(directory, "train-1_1.ckpt", b"the older state", 1)
+    if scenario == "again":
+        save(directory, "train-1_2.ckpt", b"saved before the rollback", 1)
+    stopper = Stopper(mode, stop_at)
+    stopper.install()
+    save(directory, "train-1_2.ckpt", b"saved  after the rollback", 2)
+    return stopper
+
+
+def main() -> None:
+    mode, scenario, root = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    if mode == "trace":
+        print(json.dumps(attempt(mode, scenario, root / "0", -1).trace))
+        return
+    for stop_at in range(1, STEPS_MAX):
+        child = os.fork()
+        if not child:
+            code = 99
+            try:
+                stopper = attempt(mode, scenario, root / str(stop_at), stop_at)
+                code = SAVED_ANYWAY if stopper.count >= stop_at else 0
+            except CheckpointWriteError:
+                code = 43
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        print(json.dumps([stop_at, os.waitstatus_to_exitcode(status)]))
+        if status == 0:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""A manifest is what was written, or it is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from recovery.checkpoint import manifest as manifests
+from recovery.errors import CheckpointManifestError, CheckpointWriteError
+
+if TYPE_CHECKING:
+    from tests.checkpoint.conftest import Save
+
+
+def _sealed(body: bytes) -> bytes:
+    return (
+        b'{"manifest":' + body + b',"manifest_sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+    )
+
+
+def _with(save: Save, **fields: Any) -> bytes:
+    """A well sealed manifest with other fields."""
+    return _sealed(json.dumps({**msgspec.to_builtins(save.manifest()), **fields}).encode())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train-1_1.json"
+
+
+def test_what_is_written_is_read(save: Save, path: Path) -> None:
+    manifest = save.manifest(job="job \u00e4\u4e2d", versions={"torch": "2.13.0+cpu", "numpy": "2.1"})
+
+    manifests.write(path, manifest)
+
+    assert manifests.read(path) == manifest
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_people_can_read_it_with_any_json_tool(save: Save, path: Path) -> None:
+    manifests.write(path, save.manifest())
+
+    assert json.loads(path.read_text())["manifest"]["file"] == "train-1_1.ckpt"
+    assert '\n  "rank": 0,\n' in path.read_text()
+
+
+def test_every_changed_bit_is_noticed(save: Save, path: Path) -> None:
+    good = manifests.encode(save.manifest())
+
+    for place in range(len(good)):
+        bit = random.Random(place).randrange(8)
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1 << bit]) + good[place + 1 :])
+        with pytest.raises(CheckpointManifestError):
+            manifests.read(path)
+
+
+def test_every_truncation_is_noticed(save: Save, path: Path) -> None:
+    good = manifests.encode(save.manifest())
+
+    for length in range(len(good) - 1):  # the last byte is the line end
+        path.write_bytes(good[:length])
+        with pytest.raises(CheckpointManifestError):
+            manifests.read(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"format": 2}, r"newer release .* \(format 2, this release reads up to 1\)"),
+        ({"format": 2, "something": "new"}, "newer release"),
+        ({"format": 0}, "no manifest"),
+        ({"something": "new"}, "no manifest"),
+        ({"file": "../train-1_1.ckpt"}, "names a path"),
+        ({"file": "/etc/passwd"}, "names a path"),
+        ({"file": "train-1_2.ckpt"}, "of another file"),
+        ({"digest": "0" * 63}, "no manifest"),
+        ({"digest": "A" * 64}, "no manifest"),
+        ({"rank": 2}, "rank 2 is outside a world of 2"),
+        ({"rank": -1}, "no manifest"),
+        ({"step": 2**60}, "no manifest"),
+        ({"step": 1.5}, "no manifest"),
+        ({"integrated": 1}, "no manifest"),
+        ({"job": "j" * 2_000}, "no manifest"),
+        ({"versions": {"torch": 2}}, "no manifest"),
+    ],
+)
+def test_a_well_sealed_manifest_that_cannot_be_true_is_refused(
+    save: Save, path: Path, fields: dict[str, Any], reason: str
+) -> None:
+    path.write_bytes(_with(save, **fields))
+
+    with pytest.raises(CheckpointManifestError, match=reason):
+        manifests.read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"manifest":' + b"[" * 100_000,
+        b'{"manifest": {"format": 1}}',
+        b"\xff\xfe",
+        b'{"manifest": {"job": "\xff"}, "manifest_sha256": ""}',
+        _sealed(b'{"format": 1}'),
+        _sealed(b'{"format": NaN}'),
+        _sealed(b'{"format": 1, "job": "\xff"}'),
+        _sealed(b"[" * 2_000 + b"]" * 2_000),
+    ],
+    ids=range(13),
+)
+def test_what_is_no_manifest_is_refused(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+    with pytest.raises(CheckpointManifestError, match="no manifest|does not fit"):
+        manifests.read(path)
+
+
+def test_a_changed_value_is_told_from_nonsense(save: Save, path: Path) -> None:
+    path.write_bytes(manifests.encode(save.manifest()).replace(b'"step": 1', b'"step": 2'))
+
+    with pytest.raises(CheckpointManifestError, match="changed after it was written"):
+        manifests.read(path)
+
+
+def test_a_huge_file_is_not_read_into_memory(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+    with pytest.raises(CheckpointManifestError, match="larger than 1048576 bytes"):
+        manifests.read(path)
+
+
+def test_a_link_a_pipe_and_a_directory_are_no_manifest(save: Save, tmp_path: Path, path: Path) -> None:
+    manifests.write(path, save.manifest())
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointManifestError, match="symbolic link"):
+        manifests.read(path)
+
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CheckpointManifestError, match="not a plain file"):
+        manifests.read(path)
+
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CheckpointManifestError, match="not a plain file"):
+        manifests.read(path)
+
+
+def test_an_absent_manifest_says_what_that_means(path: Path) -> None:
+    with pytest.raises(CheckpointManifestError, match="no checkpoint"):
+        manifests.read(path)
+
+
+def test_a_manifest_that_cannot_be_written_leaves_the_one_before(save: Save, path: Path) -> None:
+    path.mkdir()
+
+    with pytest.raises(CheckpointWriteError, match="directory"):
+        manifests.write(path, save.manifest())
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_manifest_is_only_written_beside_its_file(save: Save, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="beside its file"):
+        manifests.write(tmp_path / "train-1_2.json", save.manifest())
