@@ -123,7 +123,7 @@ class DirectoryWatch:
 
     def _observe(self, inode: int) -> None:
         """Ask the kernel for events of the directory as it is now. Without them the looks still come."""
-        if inode == self._observed:
+        if inode == self._observed and self._is_hearing():
             return
         self._unobserve()
         if not inode:
@@ -146,6 +146,10 @@ class DirectoryWatch:
             self._hint.set()  # what came before the events did is found by one more look
         self._observed = inode
 
+    def _is_hearing(self) -> bool:
+        """False once the directory was removed, also when it was made anew with the same inode."""
+        return self._observer is None or all(emitter.is_alive() for emitter in self._observer.emitters)
+
     def _unobserve(self) -> None:
         if self._observer is not None:
             self._observer.stop()
@@ -155,10 +159,6 @@ class DirectoryWatch:
     def _on_event(self, event: FileSystemEvent) -> None:
         if event.event_type in _READ_EVENTS:
             return
-        if event.event_type == "deleted" and event.is_directory and event.src_path == str(self._directory):
-            self._observed = (
-                0  # a directory made anew may have the same inode; its events must be asked for again
-            )
         paths = (os.fsdecode(event.src_path), os.fsdecode(event.dest_path))
         if event.is_directory or any(_is_of_interest(Path(path).name) for path in paths):
             self._hint.set()

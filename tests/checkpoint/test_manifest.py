@@ -122,7 +122,7 @@ def test_a_well_sealed_manifest_that_cannot_be_true_is_refused(
 def test_what_is_no_manifest_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
-    with pytest.raises(CheckpointManifestError, match="no manifest|does not fit"):
+    with pytest.raises(CheckpointManifestError, match=r"no manifest|does not fit"):
         manifests.read(path)
 
 

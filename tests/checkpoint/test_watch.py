@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -20,6 +21,9 @@ from recovery.checkpoint.watch import DirectoryWatch
 
 _SEEN_S = 10.0
 """Bound of every wait for a change: far more than a busy machine needs."""
+
+_EVENTS_S = 1.0
+"""How long nothing must come to be sure: watchdog hands an event on after half a second."""
 
 _NEVER_S = 600.0
 """Seconds between looks when only an event can be what was noticed."""
@@ -65,11 +69,9 @@ def test_a_change_and_a_removal_are_noticed(tmp_path: Path) -> None:
     with _watching(tmp_path, _NEVER_S) as seen:
         file.write_bytes(b"changed")
         seen.get(timeout=_SEEN_S)
-        while True:  # truncating and writing may be two changes
-            try:
-                seen.get(timeout=0.3)
-            except queue.Empty:
-                break
+        with contextlib.suppress(queue.Empty):  # truncating and writing may be two changes
+            while True:
+                seen.get(timeout=_EVENTS_S)
         file.unlink()
         seen.get(timeout=_SEEN_S)
 
@@ -120,7 +122,17 @@ def test_temporary_and_foreign_files_call_nobody(tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_bytes(b"")
         (tmp_path / ".hidden.json").write_bytes(b"")
         with pytest.raises(queue.Empty):
-            seen.get(timeout=0.4)
+            seen.get(timeout=_EVENTS_S)
+
+
+def test_a_file_that_is_renamed_into_place_calls_once(tmp_path: Path) -> None:
+    with _watching(tmp_path, _NEVER_S) as seen:
+        (tmp_path / "notes.txt").write_bytes(b"")
+        (tmp_path / ".train-1_1.ckpt.1-0.tmp").write_bytes(b"state")
+        (tmp_path / ".train-1_1.ckpt.1-0.tmp").rename(tmp_path / "train-1_1.ckpt")
+        seen.get(timeout=_SEEN_S)
+        with pytest.raises(queue.Empty):
+            seen.get(timeout=_EVENTS_S)
 
 
 def test_reading_the_files_is_no_change(tmp_path: Path) -> None:
@@ -135,7 +147,7 @@ def test_reading_the_files_is_no_change(tmp_path: Path) -> None:
         seen.get(timeout=_SEEN_S)
         read()
         with pytest.raises(queue.Empty):
-            seen.get(timeout=0.4)
+            seen.get(timeout=_EVENTS_S)
 
 
 def test_what_the_callback_raises_is_logged_and_the_watch_goes_on(
@@ -215,3 +227,29 @@ def test_a_running_watch_does_not_keep_the_process(tmp_path: Path) -> None:
     )
 
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
+def test_only_changes_of_checkpoint_files_and_of_the_directory_ask_for_a_look(tmp_path: Path) -> None:
+    from watchdog.events import (
+        DirDeletedEvent,
+        FileClosedNoWriteEvent,
+        FileCreatedEvent,
+        FileMovedEvent,
+        FileOpenedEvent,
+    )
+
+    file, temporary = str(tmp_path / "train-1_1.ckpt"), str(tmp_path / ".train-1_1.ckpt.1-0.tmp")
+    asks = {
+        FileCreatedEvent(file): True,
+        FileMovedEvent(temporary, file): True,
+        FileMovedEvent(file, str(tmp_path / "away")): True,
+        DirDeletedEvent(str(tmp_path)): True,
+        FileCreatedEvent(temporary): False,
+        FileCreatedEvent(str(tmp_path / "notes.txt")): False,
+        FileOpenedEvent(file): False,
+        FileClosedNoWriteEvent(file): False,
+    }
+    for event, expected in asks.items():
+        watch = DirectoryWatch(tmp_path, lambda: None)
+        watch._on_event(event)
+        assert watch._hint.is_set() == expected, event

@@ -114,7 +114,7 @@ def test_recovery_refuses_to_keep_only_one_and_says_why(kept: int | None) -> Non
 
 
 def test_recovery_refuses_a_configuration_that_never_says_when_to_save() -> None:
-    with pytest.raises(SettingRangeError, match="save_checkpoint_steps=0: .*nothing to go back to"):
+    with pytest.raises(SettingRangeError, match=r"save_checkpoint_steps=0: .*nothing to go back to"):
         CheckpointConfig(save_checkpoint_steps=0).check_for_recovery()
 
 
