@@ -1,0 +1,231 @@
+"""The worker's side: one connection at a time, in a loop that the caller owns (a daemon thread of the training process).
+
+aiohttp is imported by the first `connect`, in that thread, not with this module: it costs 110 ms more than asyncio does, which the
+main thread may spend on importing its framework.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from recovery.core.messages import FromNode, FromScheduler
+from recovery.core.rules import Rules
+from recovery.errors import ProtocolError
+from recovery.transport.codec import decode_from_scheduler, encode
+from recovery.transport.outbox import Outbox
+
+if TYPE_CHECKING:
+    import aiohttp
+
+CLOSE_S = 1.0
+"""How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
+
+
+class ConnectError(OSError):
+    """The dial failed. `reason` says how; the member machine dials again."""
+
+    def __init__(self, reason: str) -> None:
+        """Keep the reason."""
+        self.reason = reason
+        super().__init__(reason)
+
+
+class _Link:
+    """One connection from its dial to its end."""
+
+    def __init__(self, session: aiohttp.ClientSession, stream: aiohttp.ClientWebSocketResponse) -> None:
+        self.session, self.stream = session, stream
+        self.outbox = Outbox()
+        self.task: asyncio.Task[None]
+
+    def raw(self) -> socket.socket | None:
+        """The socket, None once it is closed."""
+        found: socket.socket | None = self.stream.get_extra_info("socket")
+        return found if found is not None and found.fileno() >= 0 else None
+
+    def shut(self) -> None:
+        """Break the socket at once: a close would wait for a scheduler that does not read."""
+        raw = self.raw()
+        if raw is not None:
+            with contextlib.suppress(OSError):
+                raw.shutdown(socket.SHUT_RDWR)
+
+
+class Client:
+    """The connection to the scheduler. All methods and callbacks run in one event loop."""
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        rules: Rules,
+        on_message: Callable[[FromScheduler], None],
+        on_lost: Callable[[str], None],
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Prepare; `connect` dials.
+
+        Args:
+            host: address or name of the scheduler.
+            port: its port.
+            rules: limits of frames.
+            on_message: called with every message. Must not wait. An error that it raises goes to the loop's exception handler,
+                and the connection is closed.
+            on_lost: called exactly once for each connection that ends otherwise than by `close`, with a reason for people.
+            ssl_context: None: plain text.
+        """
+        self._host, self._port, self._rules, self._ssl_context = host, port, rules, ssl_context
+        self._on_message, self._on_lost = on_message, on_lost
+        self._link: _Link | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, as far as this side knows."""
+        return self._link is not None
+
+    @property
+    def local_host(self) -> str | None:
+        """This machine's address as the current connection uses it: where others can reach this process."""
+        raw = self._raw()
+        return str(raw.getsockname()[0]) if raw is not None else None
+
+    @property
+    def fileno(self) -> int | None:
+        """Descriptor of the current connection, for those who must close it in a forked child."""
+        raw = self._raw()
+        return raw.fileno() if raw is not None else None
+
+    @property
+    def socket_inode(self) -> int | None:
+        """Inode of the current connection's socket, so that those who close sockets leave it alone."""
+        fileno = self.fileno
+        return os.fstat(fileno).st_ino if fileno is not None else None
+
+    async def connect(self, timeout_s: float) -> None:
+        """Dial; a connection that is there is closed first.
+
+        Args:
+            timeout_s: for the whole dial: name, TCP, TLS and WebSocket handshake.
+
+        Raises:
+            ConnectError: nobody answers there, not in time, or it is no scheduler of ours.
+        """
+        await self.close()
+        import aiohttp  # noqa: PLC0415 - see the head of this file
+
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=1, use_dns_cache=False, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        try:
+            stream = await asyncio.wait_for(self._dial(session), timeout_s)
+        except BaseException as error:
+            await session.close()
+            if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
+                raise ConnectError(_why(error, timeout_s)) from error
+            raise
+        link = self._link = _Link(session, stream)
+        link.task = asyncio.create_task(self._serve(link))
+
+    def send(self, message: FromNode) -> None:
+        """Queue a message; never blocks. Dropped while there is no connection: the member machine repeats what matters."""
+        link = self._link
+        if link is not None and not link.outbox.put(encode(message)):
+            link.shut()  # the scheduler has not read for minutes; the reader sees the end and tells it
+
+    async def close(self) -> None:
+        """Send what is queued, then close; `on_lost` is not called. Takes at most twice CLOSE_S."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        link.outbox.finish()
+        done, _ = await asyncio.wait((link.task,), timeout=CLOSE_S)
+        if not done:
+            link.shut()
+            link.task.cancel()
+            await asyncio.wait((link.task,), timeout=CLOSE_S)
+
+    def _raw(self) -> socket.socket | None:
+        return self._link.raw() if self._link is not None else None
+
+    async def _dial(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+        import aiohttp  # noqa: PLC0415 - see the head of this file
+
+        address = f"[{self._host}]" if ":" in self._host else self._host
+        return await session.ws_connect(
+            f"{'https' if self._ssl_context else 'http'}://{address}:{self._port}/cluster",
+            ssl=self._ssl_context if self._ssl_context is not None else True,
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+            max_msg_size=self._rules.frame_bytes_max
+            + 1,  # aiohttp refuses a message that is as long as its limit
+            compress=0,
+        )
+
+    async def _serve(self, link: _Link) -> None:
+        """Read and write until the connection ends, from either side."""
+        reading = asyncio.create_task(self._read(link))
+        writing = asyncio.create_task(link.outbox.run(link.stream.send_bytes))
+        try:
+            await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+            if writing.done() and writing.exception() is not None:
+                # The scheduler is gone, but what it said last (JobEnded) may still wait to be read.
+                await asyncio.wait((reading,), timeout=CLOSE_S)
+            elif not reading.done():
+                # `close` was called. aiohttp waits for the scheduler's answer only while nobody has cancelled the reader, and
+                # without that wait the socket may be reset before the scheduler has read what was sent last (a Leave).
+                await self._part(link)
+        finally:
+            reading.cancel()
+            writing.cancel()
+            ended, _ = await asyncio.gather(reading, writing, return_exceptions=True)
+            self._tell(link, ended)
+            await self._part(link)
+            await link.session.close()
+
+    async def _part(self, link: _Link) -> None:
+        """The WebSocket close, bounded."""
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(link.stream.close(), CLOSE_S)
+
+    async def _read(self, link: _Link) -> str:
+        import aiohttp  # noqa: PLC0415 - see the head of this file
+
+        try:
+            while (frame := await link.stream.receive()).type is aiohttp.WSMsgType.BINARY:
+                message = decode_from_scheduler(frame.data, peer=f"{self._host}:{self._port}")
+                if self._link is link:
+                    self._on_message(message)
+        except ProtocolError as error:
+            return str(error)
+        if frame.type is aiohttp.WSMsgType.CLOSE and frame.extra:
+            return f"the scheduler closed the connection: {frame.extra}"
+        if frame.type is aiohttp.WSMsgType.ERROR:
+            return f"connection lost ({frame.data})"
+        return "connection closed"
+
+    def _tell(self, link: _Link, ended: str | BaseException) -> None:
+        if isinstance(ended, Exception) and not isinstance(ended, OSError):
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a message of the scheduler was not handled", "exception": ended}
+            )
+        if self._link is link:
+            self._link = None
+            self._on_lost(ended if isinstance(ended, str) else "connection closed")
+
+
+def _why(error: BaseException, timeout_s: float) -> str:
+    status = getattr(error, "status", None)
+    if isinstance(error, asyncio.TimeoutError):
+        return f"no answer within {timeout_s:g} s"
+    if status == 503:  # noqa: PLR2004 - HTTP's own number
+        return "the scheduler has too many connections that have not registered (HTTP 503)"
+    if status is not None:
+        return f"what answers there is no scheduler of ours (HTTP {status})"
+    return str(error) or type(error).__name__

@@ -1,0 +1,105 @@
+"""Struct to bytes and back. The decoder is the schema and the first line of defence.
+
+What a node or the scheduler did not send by our rules never becomes a message: it becomes a `ProtocolError` that says
+what was wrong, in text that is safe to log (no control characters, bounded length).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core.messages import FromNode, FromScheduler
+from recovery.errors import ProtocolError
+
+_REASON_CHARACTERS_MAX = 200
+"""Of a decoder's complaint. It may quote the peer (an unknown tag of 64 KiB), and it ends in a log line."""
+
+_SHORT: int = m.ShortText.__metadata__[0].max_length  # type: ignore[attr-defined]
+_LONG: int = m.Text.__metadata__[0].max_length  # type: ignore[attr-defined]
+
+PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
+    m.CheckpointInvalid: (("reason", _SHORT),),
+    m.CollectiveFailed: (("reason", _SHORT),),
+    m.Failure: (("error", _SHORT), ("traceback", _LONG)),
+    m.Leave: (("reason", _SHORT),),
+    m.Refused: (("reason", _SHORT),),
+    m.Interrupt: (("reason", _SHORT),),
+    m.Rollback: (("because", _SHORT),),
+    m.JobEnded: (("reason", _SHORT),),
+}
+"""Fields that are sentences for people, with their limits. They are cut to fit: the error text of a user's exception has any
+length, and must not cost the node its connection. Names, paths and digests are never cut."""
+
+_encoder = msgspec.msgpack.Encoder()
+_from_node: msgspec.msgpack.Decoder[FromNode] = msgspec.msgpack.Decoder(FromNode)
+_from_scheduler: msgspec.msgpack.Decoder[FromScheduler] = msgspec.msgpack.Decoder(FromScheduler)
+
+
+def encode(message: FromNode | FromScheduler) -> bytes:
+    """Give a message its wire form. Sentences for people are cut to what the other side accepts.
+
+    Raises:
+        UnicodeEncodeError: a name or path that is no Unicode text (lone surrogates).
+    """
+    changes: dict[str, Any] = {}
+    for field, limit in PROSE.get(type(message), ()):
+        text: str = getattr(message, field)
+        fitting = _fitting(text, limit)
+        if fitting is not text:
+            changes[field] = fitting
+    return _encoder.encode(msgspec.structs.replace(message, **changes) if changes else message)
+
+
+def decode_from_node(frame: bytes, *, frame_bytes_max: int, peer: str = "a node") -> FromNode:
+    """Read a frame that a node sent.
+
+    Args:
+        frame: one whole WebSocket message.
+        frame_bytes_max: the limit that holds for this peer now, in bytes; checked before anything is read.
+        peer: who sent it, for the error.
+
+    Raises:
+        ProtocolError: too large, not msgpack, an unknown tag, a field missing, of another type or out of range.
+    """
+    if len(frame) > frame_bytes_max:
+        raise ProtocolError(
+            peer=peer, reason=f"a message of {len(frame)} bytes, at most {frame_bytes_max} are allowed"
+        )
+    message: FromNode = _decode(_from_node, frame, peer)
+    return message
+
+
+def decode_from_scheduler(frame: bytes, *, peer: str) -> FromScheduler:
+    """Read a frame that the scheduler sent. Its size is limited by the client's WebSocket.
+
+    Raises:
+        ProtocolError: as for `decode_from_node`.
+    """
+    message: FromScheduler = _decode(_from_scheduler, frame, peer)
+    return message
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes, peer: str) -> Any:
+    if not frame:
+        raise ProtocolError(peer=peer, reason="an empty message")
+    try:
+        return decoder.decode(frame)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        # msgspec raises the last two for broken UTF-8 and for nesting deeper than the interpreter allows.
+        raise ProtocolError(peer=peer, reason=f"no message of ours ({_printable(error)})") from error
+
+
+def _fitting(text: str, limit: int) -> str:
+    """Keep the end: a traceback's last lines name the error."""
+    if not text.isascii():
+        text_on_wire = text.encode("utf-8", "backslashreplace").decode()
+        text = text if text_on_wire == text else text_on_wire
+    return text if len(text) <= limit else "[cut] " + text[len(text) - limit + len("[cut] ") :]
+
+
+def _printable(error: Exception) -> str:
+    shown = str(error).encode("unicode_escape").decode()
+    return shown if len(shown) <= _REASON_CHARACTERS_MAX else f"{shown[:_REASON_CHARACTERS_MAX]}..."

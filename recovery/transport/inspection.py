@@ -1,0 +1,33 @@
+"""HTTP inspection beside the worker connections, on the same port: `GET` of a path gives a view of the cluster.
+
+A route is a plain function, called in the scheduler's loop for each request, so it must be quick and must not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+Route = Callable[[], tuple[bytes, str]]
+"""Gives body and content type."""
+
+
+def json_route(view: Callable[[], Any]) -> Route:
+    """Serve a view as indented JSON, built anew for every request.
+
+    Args:
+        view: gives a Struct, dict or list; anything that msgspec can encode.
+    """
+    return lambda: json_body(view())
+
+
+def json_body(value: Any) -> tuple[bytes, str]:
+    """Turn a value into body and content type. Indented, because people read it with curl."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", "application/json"
+
+
+def healthz() -> tuple[bytes, str]:
+    """Answer a liveness probe: who can answer has a loop that turns. Says nothing about the job."""
+    return b"ok\n", "text/plain"

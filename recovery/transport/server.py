@@ -1,0 +1,228 @@
+"""The scheduler's side: one port for worker connections (WebSocket at /cluster) and inspection. Never waits for a peer.
+
+A peer may be a worker, a browser, a port scanner, or stopped in the middle of a word. Whatever it does costs only itself:
+gate.py bounds how many strangers there are and for how long, codec.py lets only whole messages through, outbox.py bounds what
+waits for a peer that does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from aiohttp import web
+
+from recovery.core.ids import ConnectionId
+from recovery.core.messages import FromNode, FromScheduler
+from recovery.core.rules import Rules
+from recovery.transport.codec import decode_from_node, encode
+from recovery.transport.complaints import Complaints
+from recovery.transport.connection import CLOSE_S, Connection
+from recovery.transport.gate import FIRST_MESSAGE_S, Gate
+from recovery.transport.inspection import Route, healthz
+from recovery.transport.listening import BACKLOG, listening_sockets
+
+CLUSTER_PATH = "/cluster"
+
+_logger = logging.getLogger("recovery.transport")
+
+
+class Server:
+    """One listening port. All methods and callbacks run in one event loop."""
+
+    def __init__(
+        self,
+        *,
+        rules: Rules,
+        on_message: Callable[[ConnectionId, FromNode, str], None],
+        on_lost: Callable[[ConnectionId, str], None],
+        routes: Sequence[tuple[str, Route]] = (),
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Prepare; `start` listens.
+
+        Args:
+            rules: limits of frames, and the durations from which the patience with a node that is not admitted follows.
+            on_message: called with connection, message and the peer's address (no port). Must not wait. An error that it
+                raises goes to the loop's exception handler, and the connection is closed.
+            on_lost: called exactly once for each connection that has delivered a message, with a reason for people; also for
+                those that `close_connection` or `stop` closes. Never from inside `send` or `close_connection`.
+            routes: inspection paths and what answers them; `/healthz` is always there.
+            ssl_context: None: plain text.
+        """
+        self._rules, self._on_message, self._on_lost = rules, on_message, on_lost
+        self._routes: dict[str, Route] = {"/healthz": healthz, **dict(routes)}
+        self._ssl_context = ssl_context
+        self._silence_s = (rules.lease_ms + rules.rejoin_window_ms) / 1000
+        """A refused worker may wait out a whole window before it asks again on the same connection."""
+        self._complaints = Complaints()
+        self._connections: dict[ConnectionId, Connection] = {}
+        self._serving: set[asyncio.Future[None]] = set()
+        self._numbers = itertools.count(1)
+        self._gate: Gate | None = None
+        self._listeners: list[asyncio.Server] = []
+
+    @property
+    def connection_count(self) -> int:
+        """Open worker connections, registered or not."""
+        return len(self._connections)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on every address of `host`; returns the bound port (`port` 0: any free one).
+
+        Raises:
+            PortInUseError: somebody else listens there, or this user may not.
+            HostUnusableError: `host` does not resolve, or is no address of this machine.
+        """
+        assert self._gate is None, "a server is started once"
+        sockets = await listening_sockets(host, port)
+        bound_port = int(sockets[0].getsockname()[1])
+        self._gate = Gate(self._answer, self._complaints)
+        loop = asyncio.get_running_loop()
+        handshake_s = FIRST_MESSAGE_S if self._ssl_context is not None else None
+        for each in sockets:
+            self._listeners.append(
+                await loop.create_server(
+                    self._gate,
+                    sock=each,
+                    ssl=self._ssl_context,
+                    backlog=BACKLOG,
+                    ssl_handshake_timeout=handshake_s,
+                )
+            )
+        return bound_port
+
+    async def stop(self) -> None:
+        """Send what is queued, close every connection and the port. Takes at most three times CLOSE_S."""
+        if self._gate is None:
+            return
+        await self._stop_listening()
+        self._gate.abort_silent()
+        for connection in list(self._connections.values()):
+            connection.finish("the scheduler stops")
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=2 * CLOSE_S)
+        self._gate.abort_all()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._gate.empty.wait(), CLOSE_S)
+        await self._gate.shutdown(CLOSE_S)
+        self._listeners.clear()
+
+    async def _stop_listening(self) -> None:
+        """Let what is just accepted become a connection first: asyncio of 3.11 forgets its socket, open, when the listener closes."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            for each in listener.sockets:
+                loop.remove_reader(each.fileno())
+        await asyncio.sleep(0)
+        for listener in self._listeners:
+            listener.close()
+
+    def send(self, connection: ConnectionId, message: FromScheduler) -> None:
+        """Queue a message; never blocks. Ignored for a closed connection. A peer that does not read is cut off."""
+        found = self._connections.get(connection)
+        if found is None or found.closing:
+            return
+        if not found.outbox.put(encode(message)):
+            found.cut_off("it does not read what it is sent")
+            self._complaints.note(found.peer, found.reason)
+
+    def close_connection(self, connection: ConnectionId, reason: str) -> None:
+        """Close a connection after what was queued before; what it sends from now on is dropped."""
+        found = self._connections.get(connection)
+        if found is not None:
+            found.finish(reason)
+
+    def admitted(self, connection: ConnectionId) -> None:
+        """The peer is a node now: the larger frame limit holds, and the limits for strangers do not."""
+        found = self._connections.get(connection)
+        if found is not None and self._gate is not None:
+            found.admitted = True
+            self._gate.settle(found.request.protocol)
+
+    # --- one request ---------------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert self._gate is not None, "requests come in only after start"
+        if not self._gate.enter(request.protocol):
+            self._complaints.note(
+                request.remote or "unknown", "too many connections that have not registered"
+            )
+            return _text(503, "too many connections that have not registered; try again in a second")
+        if request.path == CLUSTER_PATH:
+            return await self._serve(request)
+        route = self._routes.get(request.path)
+        if route is None:
+            self._complaints.note(request.remote or "unknown", "asked for a path that does not exist")
+            return _text(404, f"no such path; there is {', '.join(sorted(self._routes))}")
+        if request.method not in ("GET", "HEAD"):
+            return _text(405, "only GET")
+        try:
+            body, content_type = route()
+        except Exception:  # a view that fails must not end what it views
+            _logger.exception("event=inspection_failed path=%s", request.path)
+            return _text(500, "this view failed, see the scheduler's log")
+        response = web.Response(body=body, content_type=content_type)
+        response.force_close()
+        return response
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if (
+            "Origin" in request.headers
+        ):  # only browsers send it: a web page must not speak to a cluster on localhost
+            self._complaints.note(request.remote or "unknown", "a browser asked for a worker's connection")
+            return _text(403, "not for browsers")
+        number = ConnectionId(next(self._numbers))
+        connection = Connection(number, request, frame_bytes_max=self._rules.frame_bytes_max)
+        if not connection.socket.can_prepare(request):
+            self._complaints.note(connection.peer, "no WebSocket request")
+            return _text(426, "workers speak WebSocket here")
+        if not await connection.open():
+            return _text(400, "gone")
+        self._connections[number] = connection
+        served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._serving.add(served)
+        try:
+            await connection.serve(partial(self._take, connection), partial(self._end, connection))
+        except Exception as error:  # noqa: BLE001 - a bug of the receiver: said loudly, and the loop's owner decides
+            _report(f"a message of {connection.peer} was not handled", error)
+        finally:
+            self._serving.discard(served)
+            served.set_result(None)
+        return connection.socket
+
+    def _take(self, connection: Connection, frame: bytes) -> None:
+        largest = (
+            self._rules.frame_bytes_max if connection.admitted else self._rules.frame_bytes_max_unregistered
+        )
+        message = decode_from_node(frame, frame_bytes_max=largest, peer=connection.peer)
+        connection.spoke = True
+        if not connection.admitted and self._gate is not None:
+            self._gate.heard(connection.request.protocol, self._silence_s, connection.cut_off)
+        self._on_message(connection.number, message, connection.peer)
+
+    def _end(self, connection: Connection) -> None:
+        """Tell once that the connection is over."""
+        if connection.broken:
+            self._complaints.note(connection.peer, connection.reason)
+        if self._connections.pop(connection.number, None) is None or not connection.spoke:
+            return
+        try:
+            self._on_lost(connection.number, connection.reason)
+        except Exception as error:  # noqa: BLE001 - as in _serve
+            _report(f"the loss of {connection.peer} was not handled", error)
+
+
+def _text(status: int, text: str) -> web.Response:
+    response = web.Response(status=status, text=f"{text}\n")
+    response.force_close()
+    return response
+
+
+def _report(what: str, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error})

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+import re
+import socket
+
+import pytest
+
+from recovery.errors import HostUnusableError, PortInUseError
+from tests.transport.wire import HOST, Hearing, run, serving
+
+
+def refusal(host: str, port: int, kind: type[Exception]) -> str:
+    async def main() -> str:
+        with pytest.raises(kind) as caught:
+            await Hearing().server.start(host, port)
+        return str(caught.value)
+
+    return run(main())
+
+
+def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
+    with socket.create_server((HOST, 0)) as holder:
+        port = holder.getsockname()[1]
+
+        assert refusal(HOST, port, PortInUseError) == (
+            f"PORT_IN_USE: MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT={port}: cannot listen (EADDRINUSE: address already in use). "
+            "Another scheduler or program may hold the port (ss -ltnp); stop it or choose another MS_SCHED_PORT."
+        )
+
+
+def test_a_second_scheduler_on_the_same_port_is_refused() -> None:
+    async def main() -> None:
+        async with serving() as (_, port):
+            with pytest.raises(PortInUseError):
+                await Hearing().server.start(HOST, port)
+
+    run(main())
+
+
+def test_an_address_of_another_machine_is_named() -> None:
+    assert refusal("192.0.2.1", 0, HostUnusableError) == (
+        "HOST_UNUSABLE: MS_SCHED_HOST='192.0.2.1': is no address of this machine, so the scheduler cannot listen there. "
+        "Start the scheduler on the machine that owns it, or use one of its addresses."
+    )
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".b", "nul\0byte"])
+def test_a_name_that_does_not_resolve_is_named(host: str) -> None:
+    text = refusal(host, 0, HostUnusableError)
+
+    assert re.fullmatch(
+        r"HOST_UNUSABLE: MS_SCHED_HOST=" + re.escape(repr(host)) + r": does not resolve \(.+\)\. "
+        r"Set it to an IP address of the scheduler's machine\.",
+        text,
+    )
+
+
+def test_an_empty_host_is_not_taken_for_every_address() -> None:
+    assert refusal("", 0, HostUnusableError) == (
+        "HOST_UNUSABLE: MS_SCHED_HOST='': is empty. Set it to an IP address of the scheduler's machine."
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may bind every port")
+def test_a_port_that_needs_root_is_named() -> None:
+    assert "EACCES: permission denied" in refusal(HOST, 1, PortInUseError)
+
+
+def test_a_name_with_several_addresses_gets_one_port_for_all() -> None:
+    async def main() -> None:
+        hearing = Hearing()
+        port = await hearing.server.start("localhost", 0)
+
+        assert {each.sockets[0].getsockname()[1] for each in hearing.server._listeners} == {port}
+        await hearing.server.stop()
+
+    run(main())
