@@ -18,3 +18,15 @@ collective_errors: list[Callable[[BaseException], bool]] = []
 def is_collective_error(error: BaseException) -> bool:
     """Does any integration know this exception as the data plane's?"""
     return any(knows(error) for knows in collective_errors)
+
+
+def register(
+    *,
+    warm_up: Callable[[], None],
+    random_state: tuple[Callable[[], Any], Callable[[Any], None]],
+    collective_error: Callable[[BaseException], bool],
+) -> None:
+    """Add one integration. Called once, when its room is imported."""
+    warm_ups.append(warm_up)
+    random_states.append(random_state)
+    collective_errors.append(collective_error)

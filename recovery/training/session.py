@@ -130,9 +130,9 @@ class Session:
                 raise CheckpointDigestError(
                     path=path, field="sha256", expected=self._plan.digest[:12], found=manifest.digest[:12]
                 )
-            state.read(path)
         except CheckpointError as error:
             self._reject(str(error))
+        state.read(path)
         _logger.info(
             "event=restored rank=%d generation=%d step=%d path=%s", self.rank, self.generation, self.step, path
         )
@@ -186,6 +186,16 @@ class Session:
     def host(self) -> str:
         """This process's own address, as its peers reach it."""
         return self._service.host
+
+    @property
+    def control_inode(self) -> int | None:
+        """Inode of the connection to the scheduler: whoever closes a world's sockets leaves this one alone."""
+        return self._service.control_inode
+
+    @property
+    def interrupted(self) -> bool:
+        """Is the generation over?"""
+        return self._service.gate.is_interrupted(self.generation)
 
     def publish_rendezvous(self, address: str) -> None:
         """Rank 0: tell the others where this generation's world is formed. Only once something listens there."""

@@ -67,6 +67,11 @@ class WorkerService:
         """Hand a stimulus to the machine, from any thread."""
         self._loop.call_soon_threadsafe(self._deliver, stimulus)
 
+    @property
+    def control_inode(self) -> int | None:
+        """Inode of the connection to the scheduler, if there is one."""
+        return self._client.socket_inode
+
     @staticmethod
     def new_request() -> RequestId:
         """A fresh request id."""

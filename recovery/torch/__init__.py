@@ -1,0 +1,23 @@
+"""PyTorch: a world per generation, the training state, a loader that knows its position.
+
+May import: training and everything below it, torch. The only room that knows PyTorch.
+Start reading at process_group.py (how a world is formed and how its waiters are woken), then state.py, then loader.py.
+Importing it registers warm-up, random generators and the errors of the data plane with the run loop.
+"""
+
+from __future__ import annotations
+
+from recovery.torch.loader import ResumableLoader
+from recovery.torch.process_group import init_process_group, is_collective_error
+from recovery.torch.random_state import capture_random_state, restore_random_state
+from recovery.torch.state import TrainState
+from recovery.torch.warm_up import warm_up
+from recovery.training import hooks
+
+hooks.register(
+    warm_up=warm_up,
+    random_state=(capture_random_state, restore_random_state),
+    collective_error=is_collective_error,
+)
+
+__all__ = ["ResumableLoader", "TrainState", "init_process_group"]
