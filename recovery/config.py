@@ -1,7 +1,7 @@
 """Settings from the environment: read once, checked, every value's source kept. The only reader of os.environ.
 
 How a variable is read stands in its row of `recovery.settings_table`; here are the readers, one per kind, and the rules
-that join several variables. Of two wrong values the one that stands earlier in the table is reported.
+that join several variables. Of several wrong values the first that `load` reads is reported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
 from recovery.core.rules import Rules
 from recovery.errors import SettingConflictError, SettingMissingError, SettingRangeError, SettingTypeError
-from recovery.settings_table import BY_NAME, SETTINGS, Fate, Kind, Setting
+from recovery.settings_table import BY_NAME, SETTINGS, Fate, Setting
 
 _SHOWN_CHARACTERS = 80
 """So much of a wrong value is repeated in its error: enough to recognise it, little enough for one line."""
@@ -209,15 +209,13 @@ class _Reader:
             return value
         if value is None and not (bool(row.required) if required is None else required):
             return row.default
-        when = f" {row.required}" if row.required else ""
-        use_default = f", or unset it to get {row.default}" if row.default else ""
-        state = "not set" if value is None else "empty"
+        also_when = f" and be set {row.required}" if value is None else ""
         raise SettingMissingError(
             field=name,
-            state=state,
-            value=value or "",
-            rule=f"{row.rule}" + (f" and be set{when}" if when and value is None else ""),
-            next_step=f"Set it, for example {name}={row.example}{use_default}.",
+            state="not set" if value is None else "empty",
+            value="",
+            rule=row.rule + also_when,
+            next_step=_next_step(row),
         )
 
     def choice(self, name: str) -> str:
@@ -236,8 +234,7 @@ class _Reader:
         row, text = BY_NAME[name], self.text(name)
         if _WHOLE.fullmatch(text) is None:
             raise _of_wrong_kind(row, text)
-        for_ever = row.negative_is_for_ever and text.startswith("-") and text.strip("-0") != ""
-        if for_ever:
+        if row.negative_is_for_ever and text.startswith("-") and text.strip("-0"):
             return -1
         if len(text) > _DIGITS_MAX:
             raise _out_of_range(row, text)

@@ -1,3 +1,348 @@
-"""The table of settings: one row per variable of the environment."""
+"""The table of settings: one row per variable. Parsing, errors, docs/settings.md and tests are driven by these rows.
+
+To add a setting: one row here, one field in `recovery.config.Settings` or `recovery.core.rules.Rules`, one line in
+`recovery.config` that fills it, then `make docs`. tests/config walks every row; tests/house fails when the page is stale.
+"""
 
 from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class Kind(str, Enum):
+    """How the text of a variable is read."""
+
+    INTEGER = "whole number"
+    SECONDS = "whole number of seconds"
+    DECIMAL_SECONDS = "seconds, with up to three decimals"
+    CHOICE = "one of a set of words"
+    NODE_ID = "node id"
+    HOST = "host"
+    ADDRESS = "IP address"
+    PATH = "path"
+    ANY = "any text"
+
+
+class Fate(str, Enum):
+    """What becomes of a variable."""
+
+    HONOURED = "honoured"
+    PASSED_THROUGH = "passed through"
+    ACCEPTED = "accepted, no effect"
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One variable of the environment."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    rule: str
+    """Completes "<name>=<value>: ..."."""
+    example: str = ""
+    """A value that is always right; the next step of every error shows it."""
+    default: str = ""
+    """As it would be typed; empty: none."""
+    required: str = ""
+    """When it must be set; empty: never."""
+    low: int | None = None
+    high: int | None = None
+    """Bounds in the unit of the kind, both included. Durations shorter than `low` cannot work, longer than `high` are typing errors."""
+    negative_is_for_ever: bool = False
+    choices: tuple[str, ...] = ()
+    fate: Fate = Fate.HONOURED
+    because: str = ""
+    """Why it has no effect."""
+
+
+_EVERY = "in every process"
+_RECOVERING = "when MS_ENABLE_RECOVERY=1"
+_DAY = 86_400
+_YEAR = 31_536_000
+_SWITCH = ("0", "1")
+
+
+def _passed(name: str, meaning: str) -> Setting:
+    return Setting(
+        name=name,
+        kind=Kind.ANY,
+        meaning=meaning,
+        rule="may be anything; the framework reads it, we leave it untouched",
+        fate=Fate.PASSED_THROUGH,
+    )
+
+
+def _accepted(name: str, meaning: str, because: str) -> Setting:
+    return Setting(
+        name=name,
+        kind=Kind.ANY,
+        meaning=meaning,
+        rule="may be anything; it has no effect",
+        fate=Fate.ACCEPTED,
+        because=because,
+    )
+
+
+CLUSTER = (
+    Setting(
+        name="MS_ROLE",
+        kind=Kind.CHOICE,
+        meaning="What this process is. One scheduler per job; it runs no training code. MS_SERVER means MS_PSERVER.",
+        rule="must be MS_SCHED, MS_WORKER, MS_PSERVER or MS_SERVER",
+        example="MS_WORKER",
+        required=_EVERY,
+        choices=("MS_SCHED", "MS_WORKER", "MS_PSERVER", "MS_SERVER"),
+    ),
+    Setting(
+        name="MS_WORKER_NUM",
+        kind=Kind.INTEGER,
+        meaning="Number of workers, which is the world size. The same in every process.",
+        rule="must be a whole number from 1 to 65535",
+        example="8",
+        required=_EVERY,
+        low=1,
+        high=65_535,
+    ),
+    Setting(
+        name="MS_SERVER_NUM",
+        kind=Kind.INTEGER,
+        meaning="Number of parameter servers. They register and keep ranks of their own, outside the world.",
+        rule="must be a whole number from 0 to 65535",
+        example="0",
+        default="0",
+        low=0,
+        high=65_535,
+    ),
+    Setting(
+        name="MS_SCHED_HOST",
+        kind=Kind.HOST,
+        meaning="Address of the scheduler; IPv6 with or without brackets. The same in every process.",
+        rule="must be an IP address or a host name",
+        example="127.0.0.1",
+        required=_EVERY,
+    ),
+    Setting(
+        name="MS_SCHED_PORT",
+        kind=Kind.INTEGER,
+        meaning="Port of the scheduler. The same in every process. The scheduler alone may be given 0: any free port (tests use it).",
+        rule="must be a whole number from 1024 to 65535",
+        example="8118",
+        required=_EVERY,
+        low=1_024,
+        high=65_535,
+    ),
+    Setting(
+        name="MS_NODE_ID",
+        kind=Kind.NODE_ID,
+        meaning="Name of this process in the cluster. A relaunched process takes its rank back by it; if all ids are whole numbers they are the ranks. Ignored by the scheduler. Unset without recovery: a random one.",
+        rule="must be 1 to 64 of the characters A-Z a-z 0-9 . _ - and begin with a letter or digit",
+        example="worker_0",
+        required=f"in workers and servers {_RECOVERING}",
+    ),
+    Setting(
+        name="MS_WORKER_IP",
+        kind=Kind.ADDRESS,
+        meaning="Address where the other workers reach this one. Unset: the address that the scheduler sees.",
+        rule="must be an IP address",
+        example="192.168.1.10",
+    ),
+)
+
+RECOVERY = (
+    Setting(
+        name="MS_ENABLE_RECOVERY",
+        kind=Kind.CHOICE,
+        meaning="1: state is persisted and lost processes may come back. 0: nothing is persisted and the first loss ends the job.",
+        rule="must be 1 (on) or 0 (off)",
+        example="1",
+        default="0",
+        choices=_SWITCH,
+    ),
+    Setting(
+        name="MS_RECOVERY_PATH",
+        kind=Kind.PATH,
+        meaning="Directory of the job's state. A relative one is resolved once, at start, against the working directory.",
+        rule="must be the path of a directory, in printable characters, without spaces at its ends",
+        example="./recovery/",
+        required=_RECOVERING,
+    ),
+    Setting(
+        name="MS_REJOIN_WINDOW",
+        kind=Kind.DECIMAL_SECONDS,
+        meaning="How long a lost node id is refused, counted from when it was last heard. 0: not at all.",
+        rule="must be a number of seconds from 0 to 3600, with at most three decimals",
+        example="30",
+        default="30",
+        low=0,
+        high=3_600,
+    ),
+    Setting(
+        name="MS_REJOIN",
+        kind=Kind.CHOICE,
+        meaning="What a refused process does. wait: it waits and asks again. fail: it exits at once.",
+        rule="must be wait or fail",
+        example="wait",
+        default="wait",
+        choices=("wait", "fail"),
+    ),
+    Setting(
+        name="MS_RECONNECT_GRACE",
+        kind=Kind.DECIMAL_SECONDS,
+        meaning="How long a node whose connection closed may come back as if nothing had happened.",
+        rule="must be a number of seconds from 0 to 60, with at most three decimals",
+        example="0.5",
+        default="0.5",
+        low=0,
+        high=60,
+    ),
+    Setting(
+        name="MS_ABORT_TIMEOUT",
+        kind=Kind.DECIMAL_SECONDS,
+        meaning="How long the main thread of an interrupted worker may take to come back before the process replaces itself.",
+        rule="must be a number of seconds from 1 to 3600, with at most three decimals",
+        example="10",
+        default="10",
+        low=1,
+        high=3_600,
+    ),
+    Setting(
+        name="MS_ALLOW_RESTART_FROM_ZERO",
+        kind=Kind.CHOICE,
+        meaning="1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows who holds what.",
+        rule="must be 1 (on) or 0 (off)",
+        example="0",
+        default="0",
+        choices=_SWITCH,
+    ),
+    Setting(
+        name="MS_STORE_WITHOUT_WAL",
+        kind=Kind.CHOICE,
+        meaning="1: a store whose -wal file is missing is opened all the same. Set it once, after another tool folded the -wal in.",
+        rule="must be 1 (on) or 0 (off)",
+        example="0",
+        default="0",
+        choices=_SWITCH,
+    ),
+    Setting(
+        name="MS_STEP_LOG",
+        kind=Kind.PATH,
+        meaning="File to which every applied step is appended, for tests. Unset: none is written.",
+        rule="must be the path of a file, in printable characters, without spaces at its ends",
+        example="./steps.log",
+    ),
+)
+
+TIMING = (
+    Setting(
+        name="MS_TOPO_TIMEOUT",
+        kind=Kind.SECONDS,
+        meaning="How long the full house is waited for, when the job forms and after a loss. Negative: for ever.",
+        rule="must be a whole number of seconds from 1 to 31536000, or a negative one for no limit",
+        example="1800",
+        default="1800",
+        low=1,
+        high=_YEAR,
+        negative_is_for_ever=True,
+    ),
+    Setting(
+        name="MS_NODE_TIMEOUT",
+        kind=Kind.SECONDS,
+        meaning="How long a silent node is believed alive. Negative: for ever, as MS_DISABLE_HEARTBEAT=1.",
+        rule="must be a whole number of seconds from 1 to 86400, or a negative one for no limit",
+        example="30",
+        default="30",
+        low=1,
+        high=_DAY,
+        negative_is_for_ever=True,
+    ),
+    Setting(
+        name="MS_RECEIVE_MSG_TIMEOUT",
+        kind=Kind.SECONDS,
+        meaning="How long a worker waits for any word of the scheduler before it dials anew.",
+        rule="must be a whole number of seconds from 1 to 86400",
+        example="15",
+        default="15",
+        low=1,
+        high=_DAY,
+    ),
+    Setting(
+        name="MS_RETRY_INTERVAL_LOWER",
+        kind=Kind.SECONDS,
+        meaning="Lower bound of the random wait between heartbeats. Above the upper one: a warning, and the upper one counts. Unset: less than the default where MS_NODE_TIMEOUT or MS_RECEIVE_MSG_TIMEOUT is short.",
+        rule="must be a whole number of seconds from 1 to 3600",
+        example="3",
+        default="3",
+        low=1,
+        high=3_600,
+    ),
+    Setting(
+        name="MS_RETRY_INTERVAL_UPPER",
+        kind=Kind.SECONDS,
+        meaning="Upper bound of it. Must be less than MS_NODE_TIMEOUT and MS_RECEIVE_MSG_TIMEOUT. Unset: less than the default where one of these is short.",
+        rule="must be a whole number of seconds from 1 to 3600",
+        example="5",
+        default="5",
+        low=1,
+        high=3_600,
+    ),
+    Setting(
+        name="MS_HEARTBEAT_RETRY_TIMEOUT",
+        kind=Kind.SECONDS,
+        meaning="Without recovery: how long a worker tries to reach a silent scheduler before it ends itself.",
+        rule="must be a whole number of seconds from 1 to 86400",
+        example="20",
+        default="20",
+        low=1,
+        high=_DAY,
+    ),
+    Setting(
+        name="MS_DISABLE_HEARTBEAT",
+        kind=Kind.CHOICE,
+        meaning="1: a silent node is never declared lost by its lease (for debuggers). A closed connection still counts.",
+        rule="must be 1 (disabled) or 0 (enabled)",
+        example="0",
+        default="0",
+        choices=_SWITCH,
+    ),
+)
+
+FRAMEWORK = (
+    _passed("MS_HCCL_CM_INIT", "Ascend: HCCL forms its groups without a rank table."),
+    _passed("MS_ENABLE_LCCL", "Ascend: the LCCL library within one machine."),
+    _passed("MS_DISABLE_LCCL_KERNELS_LIST", "Ascend: operators that LCCL shall not take."),
+)
+
+WITHOUT_EFFECT = (
+    _accepted(
+        "MS_CLUSTER_RETRY_NUM",
+        "Number of networking tries.",
+        "waits are bounded by time here, not by a count: MS_TOPO_TIMEOUT",
+    ),
+    _accepted("MS_RECOVERY_INTERVAL", "Seconds between recoveries.", "upstream reads it and never uses it"),
+    _accepted(
+        "MS_SCHED_MANAGE_PORT",
+        "Port of the old scheduler's HTTP interface.",
+        "MS_SCHED_PORT serves workers and inspection alike",
+    ),
+    _accepted("MS_COMM_TYPE", "Transport of the old parameter server.", "there is one transport"),
+    _accepted(
+        "MS_INTERFACE",
+        "Network card of the old parameter server.",
+        "the address decides: MS_SCHED_HOST and MS_WORKER_IP",
+    ),
+)
+
+GROUPS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
+    ("Cluster", CLUSTER),
+    ("Recovery", RECOVERY),
+    ("Timing", TIMING),
+    ("Handed to the framework", FRAMEWORK),
+    ("Accepted without effect", WITHOUT_EFFECT),
+)
+
+SETTINGS: tuple[Setting, ...] = tuple(setting for _, rows in GROUPS for setting in rows)
+"""Every row, in the order of the page."""
+
+BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
