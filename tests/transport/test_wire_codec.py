@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.core import messages as m
+from recovery.core.ids import Generation, RequestId
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
 from recovery.transport import codec
@@ -97,8 +98,7 @@ def test_a_mutated_message_is_a_protocol_error_or_a_valid_message(
     for broken in (bytes(frame), bytes(frame[: cut % len(frame)])):
         try:
             decoded = codec.decode_from_node(broken, frame_bytes_max=BIG)
-        except ProtocolError as error:
-            assert len(str(error)) < 1_000
+        except ProtocolError:
             continue
         assert codec.decode_from_node(codec.encode(decoded), frame_bytes_max=BIG) == decoded
 
@@ -152,7 +152,9 @@ def test_a_message_one_byte_over_the_limit_is_refused_and_one_at_the_limit_is_no
     frame = codec.encode(heartbeat())
 
     assert codec.decode_from_node(frame, frame_bytes_max=len(frame)) == heartbeat()
-    with pytest.raises(ProtocolError, match=f"a message of {len(frame)} bytes, at most {len(frame) - 1} are allowed"):
+    with pytest.raises(
+        ProtocolError, match=f"a message of {len(frame)} bytes, at most {len(frame) - 1} are allowed"
+    ):
         codec.decode_from_node(frame, frame_bytes_max=len(frame) - 1)
 
 
@@ -176,8 +178,8 @@ def test_every_sentence_for_people_is_known_to_the_encoder() -> None:
 
 def test_a_traceback_of_any_length_reaches_the_scheduler_with_its_last_line() -> None:
     failure = m.Failure(
-        request_id=m.RequestId("r"),
-        generation=m.Generation(1),
+        request_id=RequestId("r"),
+        generation=Generation(1),
         step=3,
         error="CUDA " * 1_000 + "\ud800",
         traceback='File "train.py"\n' * 5_000 + "ValueError: é",

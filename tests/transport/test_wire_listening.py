@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import os
+import errno
 import re
 import socket
 
 import pytest
 
 from recovery.errors import HostUnusableError, PortInUseError
+from recovery.transport.listening import _explained
 from tests.transport.wire import HOST, Hearing, run, serving
 
 
@@ -62,9 +63,10 @@ def test_an_empty_host_is_not_taken_for_every_address() -> None:
     )
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may bind every port")
-def test_a_port_that_needs_root_is_named() -> None:
-    assert "EACCES: permission denied" in refusal(HOST, 1, PortInUseError)
+def test_a_port_that_this_user_may_not_use_is_named() -> None:
+    denied = PermissionError(errno.EACCES, "any text of the system")
+
+    assert "MS_SCHED_PORT=80: cannot listen (EACCES: permission denied)." in str(_explained(HOST, 80, denied))
 
 
 def test_a_name_with_several_addresses_gets_one_port_for_all() -> None:

@@ -5,13 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 from typing import Any
 
+import msgspec
 import pytest
 
-from recovery.core.ids import ConnectionId, RequestId
-from recovery.core.messages import Committed, FromNode, JobEnded, JobOutcome, Leave, Register, RunId
+from recovery.core.ids import ConnectionId, RequestId, RunId
+from recovery.core.messages import Committed, FromNode, JobEnded, JobOutcome, Leave, Register
 from recovery.core.rules import Rules
 from recovery.transport import outbox
 from recovery.transport.codec import encode
@@ -55,7 +55,7 @@ def test_a_node_registers_and_is_answered() -> None:
 
 def test_messages_keep_their_order_both_ways() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (_, port):
             node = Node(port)
             await node.join()
             for number in range(200):
@@ -122,10 +122,14 @@ asyncio.run(main())
 """
 
 
+def start_child(port: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(port)], stdout=subprocess.DEVNULL)
+
+
 def test_the_loss_of_a_killed_process_is_told_once_and_at_once() -> None:
     async def main() -> None:
         async with serving() as (hearing, port):
-            child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(CHILD), str(port)], stdout=subprocess.DEVNULL)
+            child = start_child(port)
             try:
                 await until(lambda: hearing.messages, "the child's registration")
                 killed_at = asyncio.get_running_loop().time()
@@ -235,7 +239,9 @@ def test_the_outbox_is_bounded_in_messages_and_in_bytes() -> None:
     async def main() -> None:
         many, large = outbox.Outbox(), outbox.Outbox()
 
-        assert [many.put(b"x") for _ in range(outbox.MESSAGES_MAX + 1)] == [True] * outbox.MESSAGES_MAX + [False]
+        assert [many.put(b"x") for _ in range(outbox.MESSAGES_MAX + 1)] == [True] * outbox.MESSAGES_MAX + [
+            False
+        ]
         assert [large.put(bytes(1 << 20)) for _ in range(5)] == [True] * 4 + [False]
 
     run(main())
@@ -267,15 +273,15 @@ def test_after_admission_a_message_may_have_1_mib(size: int, passes: bool) -> No
                 await until(lambda: len(hearing.messages) == 2 if passes else hearing.lost)
 
                 assert len(hearing.messages) == 1 + passes
-                assert [reason[:25] for _, reason in hearing.lost] == ([] if passes else ["it sent a broken WebSocket"[:25]])
+                assert [reason[:25] for _, reason in hearing.lost] == (
+                    [] if passes else ["it sent a broken WebSocket"[:25]]
+                )
 
     run(main())
 
 
 def padded(size: int) -> bytes:
     """A valid heartbeat of exactly `size` bytes: unknown fields are legal, so that releases can differ."""
-    import msgspec
-
     plain: dict[str, Any] = {"type": "heartbeat", **msgspec.structs.asdict(heartbeat()), "pad": b""}
     short = len(msgspec.msgpack.encode({**plain, "pad": bytes(70_000)})) - 70_000
     plain["pad"] = bytes(size - short)
@@ -298,7 +304,9 @@ def test_an_error_of_the_receiver_reaches_the_loops_owner_and_costs_one_connecti
             server.send(connection, admitted())
 
         lost: list[str] = []
-        server = Server(rules=Rules(worker_count=1), on_message=hear, on_lost=lambda _, reason: lost.append(reason))
+        server = Server(
+            rules=Rules(worker_count=1), on_message=hear, on_lost=lambda _, reason: lost.append(reason)
+        )
         port = await server.start(HOST, 0)
         one, other = Node(port), Node(port)
         await one.join()
@@ -330,7 +338,9 @@ def test_stop_delivers_what_is_queued_tells_every_loss_once_and_frees_the_port()
         await until(lambda: all(node.lost for node in nodes))
 
         assert [node.messages[-1] for node in nodes] == [committed] * 3
-        assert sorted(hearing.lost) == [(connection, "the scheduler stops") for connection, _, _ in hearing.messages]
+        assert sorted(hearing.lost) == [
+            (connection, "the scheduler stops") for connection, _, _ in hearing.messages
+        ]
         assert hearing.server.connection_count == 0
 
         again = Hearing()

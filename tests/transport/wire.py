@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
-from recovery.core.ids import ConnectionId, Generation, Incarnation, RequestId, ResumeToken, RunId
+from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, ResumeToken, RunId
 from recovery.core.messages import (
     PROTOCOL_VERSION,
     Admitted,
@@ -16,7 +16,6 @@ from recovery.core.messages import (
     FromScheduler,
     Heartbeat,
     HeartbeatAck,
-    NodeId,
     Register,
     Role,
 )

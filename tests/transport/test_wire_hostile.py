@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import logging
+import random
+from functools import partial
+
+import pytest
+
+from recovery.core.rules import Rules
+from recovery.transport import complaints, gate
+from recovery.transport.codec import encode
+from recovery.transport.inspection import json_route
+from tests.transport.wire import (
+    HANDSHAKE,
+    HOST,
+    Hearing,
+    Node,
+    heartbeat,
+    in_thread,
+    masked_frame,
+    plain_socket,
+    register,
+    run,
+    serving,
+    until,
+)
+
+
+def talk(port: int, *parts: bytes) -> bytes:
+    """Send, then read until the other side closes."""
+    with plain_socket(port) as peer:
+        heard = b""
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                peer.sendall(part)
+            while piece := peer.recv(65_536):
+                heard += piece
+        return heard
+
+
+def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
+    finally:
+        connection.close()
+
+
+async def works(hearing: Hearing, port: int) -> None:
+    """A good worker is served."""
+    node = Node(port)
+    await node.join()
+    node.client.send(heartbeat())
+    await until(lambda: len(node.messages) == 2, "the answer to a heartbeat")
+    await node.client.close()
+
+
+GARBAGE = [
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64) + b"\r\n\r\n",  # a TLS hello
+    b"\x00" * 5_000 + b"\r\n\r\n",
+    b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
+    b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+    b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"POST /cluster HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n",
+    b"POST /status HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    b"*1\r\n$4\r\nPING\r\n",
+    HANDSHAKE + b"\xff" * 64,
+    HANDSHAKE + masked_frame(b"{}", opcode=1),
+    HANDSHAKE + masked_frame(b"\xc1"),
+    HANDSHAKE + masked_frame(b""),
+    HANDSHAKE + b"\x82\x05hello",  # a client's frame without its mask
+    HANDSHAKE + bytes([0x82, 0x80 | 127]) + b"\xff" * 8,  # 2^64 - 1 bytes announced
+    HANDSHAKE.replace(b"GET /cluster", b"GET /status"),
+    HANDSHAKE.replace(b"Version: 13", b"Version: 12"),
+    HANDSHAKE.replace(b"AAAAAAAAAAAAAAAAAAAAAA==", b"short"),
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=lambda garbage: repr(garbage[:20] + garbage[-8:]))
+def test_garbage_is_turned_away_with_one_log_line_and_no_traceback(
+    garbage: bytes, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        async with serving() as (hearing, port):
+            await asyncio.wait_for(in_thread(lambda: talk(port, garbage)), 4.0)
+            await works(hearing, port)
+            await until(lambda: hearing.server.connection_count == 0)
+
+            assert len(hearing.messages) == 2
+            assert [reason for _, reason in hearing.lost] == ["connection closed"]
+
+    run(main())
+    assert len(caplog.records) == 1, caplog.text
+    assert "event=peer_refused peer=127.0.0.1 count=1 reason=" in caplog.text
+    assert caplog.text.count("\n") == 1
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_random_bytes_in_any_number_disturb_nobody() -> None:
+    async def main() -> None:
+        chance = random.Random(20_261_120)
+        async with serving() as (hearing, port):
+            for number in range(100):
+                noise = chance.randbytes(chance.randrange(1, 3_000))
+                start = HANDSHAKE if number % 2 else b""
+
+                def shout(parts: tuple[bytes, ...] = (start, noise)) -> None:
+                    with contextlib.suppress(ConnectionError), plain_socket(port) as peer:
+                        for part in parts:
+                            peer.sendall(part)
+
+                await in_thread(shout)
+            await works(hearing, port)
+
+            assert len(hearing.messages) == 2
+
+    run(main())
+
+
+def test_one_address_gets_one_line_a_minute_with_a_count(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = complaints.Complaints()
+    for _ in range(1_000):
+        noted.note("10.0.0.1", "garbage")
+    noted.note("10.0.0.2", "garbage")
+    assert [record.getMessage() for record in caplog.records] == [
+        "event=peer_refused peer=10.0.0.1 count=1 reason='garbage'",
+        "event=peer_refused peer=10.0.0.2 count=1 reason='garbage'",
+    ]
+
+    monkeypatch.setattr(complaints, "PERIOD_MS", 0)
+    noted.note("10.0.0.1", "garbage")
+    assert caplog.records[-1].getMessage() == "event=peer_refused peer=10.0.0.1 count=1000 reason='garbage'"
+
+
+def test_a_scan_from_many_addresses_fills_neither_log_nor_memory(caplog: pytest.LogCaptureFixture) -> None:
+    noted = complaints.Complaints()
+    for number in range(complaints.ADDRESSES_MAX + 500):
+        noted.note(f"2001:db8::{number:x}", "garbage")
+
+    assert len(noted._said_at_ms) == complaints.ADDRESSES_MAX + 1
+    assert len(caplog.records) == complaints.ADDRESSES_MAX + 1
+    assert "peer=other addresses" in caplog.records[-1].getMessage()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A first message is waited for 0.2 s instead of 5."""
+    monkeypatch.setattr(gate, "FIRST_MESSAGE_S", 0.2)
+    return 0.2
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"", b"GET /cluster HTTP/1.1\r\nHost", HANDSHAKE, HANDSHAKE + masked_frame(encode(register()))[:-1]],
+    ids=["silent", "half a request", "no message", "half a message"],
+)
+def test_a_peer_without_a_first_message_is_closed(start: bytes, impatient: float) -> None:
+    async def main() -> None:
+        async with serving() as (hearing, port):
+            began = asyncio.get_running_loop().time()
+            await in_thread(lambda: talk(port, start))
+
+            assert impatient * 0.9 <= asyncio.get_running_loop().time() - began < 4.0
+            await until(lambda: hearing.server.connection_count == 0)
+            assert hearing.lost == []
+
+    run(main())
+
+
+def test_a_peer_that_drips_its_bytes_is_closed_at_the_same_deadline(impatient: float) -> None:
+    async def main() -> None:
+        async with serving() as (_, port):
+            with await in_thread(lambda: plain_socket(port)) as peer:
+                peer.settimeout(0)
+                dripped = 0
+                with contextlib.suppress(ConnectionError):
+                    for byte in HANDSHAKE * 100:
+                        peer.send(bytes([byte]))
+                        dripped += 1
+                        await asyncio.sleep(0.01)
+
+            assert dripped < 200
+
+    run(main())
+
+
+def test_a_message_in_single_bytes_is_read_whole() -> None:
+    async def main() -> None:
+        async with serving() as (hearing, port):
+            with await in_thread(lambda: plain_socket(port)) as peer:
+                for byte in HANDSHAKE + masked_frame(encode(register())):
+                    peer.send(bytes([byte]))
+                    await asyncio.sleep(0)
+                await until(lambda: hearing.messages)
+
+                assert hearing.messages[0][1] == register()
+
+    run(main())
+
+
+def test_an_admitted_node_may_be_silent(impatient: float) -> None:
+    async def main() -> None:
+        async with serving(Rules(worker_count=1, lease_ms=1, rejoin_window_ms=1)) as (_, port):
+            node = Node(port)
+            await node.join()
+            await in_thread(lambda: talk(port, b""))  # a stranger that came later is closed by now
+
+            assert node.client.connected
+            await node.client.close()
+
+    run(main())
+
+
+def test_a_node_that_is_not_admitted_is_cut_off_after_lease_and_window() -> None:
+    async def main() -> None:
+        async with serving(Rules(worker_count=1, lease_ms=100, rejoin_window_ms=100)) as (hearing, port):
+            hearing.admits = False
+            node = Node(port)
+            await node.client.connect(5)
+            node.client.send(register())
+            await until(lambda: hearing.lost)
+
+            assert [reason for _, reason in hearing.lost] == ["not admitted and silent for 0.2 s"]
+            await until(lambda: node.lost)
+
+    run(main())
+
+
+def test_the_65th_stranger_of_one_address_is_refused_and_another_address_is_not() -> None:
+    async def main() -> None:
+        async with serving() as (hearing, port):
+            strangers = [await in_thread(lambda: plain_socket(port, "127.0.0.2")) for _ in range(64)]
+            for stranger in strangers:
+                stranger.sendall(HANDSHAKE)
+            await until(lambda: hearing.server.connection_count == 64)
+
+            with await in_thread(lambda: plain_socket(port, "127.0.0.2")) as late:
+                late.sendall(HANDSHAKE)
+                assert (await in_thread(lambda: late.recv(1_000))).startswith(b"HTTP/1.1 503 ")
+            await works(hearing, port)
+
+            strangers.pop().close()
+            await until(lambda: hearing.server.connection_count == 63)
+            with await in_thread(lambda: plain_socket(port, "127.0.0.2")) as late:
+                late.sendall(HANDSHAKE)
+                assert (await in_thread(lambda: late.recv(1_000))).startswith(b"HTTP/1.1 101 ")
+            for stranger in strangers:
+                stranger.close()
+
+    run(main())
+
+
+def test_the_257th_stranger_is_refused_and_the_admitted_do_not_count() -> None:
+    async def main() -> None:
+        async with serving() as (hearing, port):
+            nodes = [Node(port) for _ in range(70)]
+            for number, node in enumerate(nodes):
+                await node.join(f"worker_{number}")
+            strangers = [await in_thread(partial(plain_socket, port, f"127.0.1.{i % 5}")) for i in range(256)]
+            for stranger in strangers:
+                stranger.sendall(HANDSHAKE)
+            await until(lambda: hearing.server.connection_count == 70 + 256)
+
+            with await in_thread(lambda: plain_socket(port, "127.0.2.1")) as late:
+                late.sendall(HANDSHAKE)
+                assert (await in_thread(lambda: late.recv(1_000))).startswith(b"HTTP/1.1 503 ")
+            nodes[0].client.send(heartbeat())
+            await until(lambda: len(nodes[0].messages) == 2)
+            for stranger in strangers:
+                stranger.close()
+            await asyncio.gather(*(node.client.close() for node in nodes))
+
+    run(main())
+
+
+def test_a_good_worker_is_served_within_a_second_while_500_silent_and_50_shouting_peers_hang_on() -> None:
+    async def main() -> None:
+        chance = random.Random(7)
+        async with serving() as (hearing, port):
+            hanging = [await in_thread(lambda: plain_socket(port)) for _ in range(550)]
+            for shouting in hanging[::11]:
+                with contextlib.suppress(
+                    ConnectionError
+                ):  # those that were silent longest are closed already
+                    shouting.sendall(chance.randbytes(500))
+            began = asyncio.get_running_loop().time()
+            await works(hearing, port)
+            took_s = asyncio.get_running_loop().time() - began
+            for each in hanging:
+                each.close()
+
+            assert took_s < 1.0
+
+    run(main())
+
+
+def test_inspection_answers_and_names_its_paths(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> tuple[bytes, str]:
+        raise KeyError("a view with a bug")
+
+    async def main() -> None:
+        routes = (
+            ("/status", json_route(lambda: {"workers": [1, 2], "state": "running"})),
+            ("/broken", broken),
+        )
+        async with serving(routes=routes) as (hearing, port):
+            status, kind, body = await in_thread(lambda: ask(port, "/status"))
+            assert (status, kind, json.loads(body)) == (
+                200,
+                "application/json",
+                {"workers": [1, 2], "state": "running"},
+            )
+            assert await in_thread(lambda: ask(port, "/healthz")) == (200, "text/plain", "ok\n")
+            assert (await in_thread(lambda: ask(port, "/nowhere")))[0::2] == (
+                404,
+                "no such path; there is /broken, /healthz, /status\n",
+            )
+            assert (await in_thread(lambda: ask(port, "/status", "POST")))[0] == 405
+            assert (await in_thread(lambda: ask(port, "/cluster")))[0] == 426
+            assert (await in_thread(lambda: ask(port, "/broken")))[0] == 500
+            assert (await in_thread(lambda: ask(port, "/status", "HEAD")))[0::2] == (200, "")
+            await works(hearing, port)
+
+    run(main())
+    (failed,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert failed.getMessage() == "event=inspection_failed path=/broken"
+
+
+def test_a_web_page_cannot_open_a_workers_connection() -> None:
+    async def main() -> None:
+        async with serving() as (_, port):
+            asked = HANDSHAKE.replace(b"Host: x\r\n", b"Host: x\r\nOrigin: http://evil.example\r\n")
+            assert (await in_thread(lambda: talk(port, asked))).startswith(b"HTTP/1.1 403 ")
+
+    run(main())
+
+
+def test_pings_and_fragments_of_a_node_are_understood() -> None:
+    async def main() -> None:
+        async with serving() as (hearing, port):
+            frame = encode(register())
+            first, rest = masked_frame(frame[:10]), masked_frame(frame[10:], opcode=0)
+            with await in_thread(lambda: plain_socket(port)) as peer:
+                peer.sendall(
+                    HANDSHAKE + bytes([first[0] & 0x7F]) + first[1:] + masked_frame(b"?", opcode=9) + rest
+                )
+                await until(lambda: hearing.messages)
+
+                assert hearing.messages[0][1] == register()
+
+    run(main())
