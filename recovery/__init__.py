@@ -41,15 +41,17 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Import the module that a public name lives in, at its first use."""
-    home = _HOMES.get(name)
-    if home is None:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value: object = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker that saw it would take any misspelt name
+
+    def __getattr__(name: str) -> object:
+        """Import the module that a public name lives in, at its first use."""
+        home = _HOMES.get(name)
+        if home is None:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value: object = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

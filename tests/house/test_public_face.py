@@ -1,0 +1,108 @@
+"""`import recovery` is quick and pulls in nothing heavy; errors are told apart; the pages are fresh; the storeys hold."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recovery import errors
+from tests.house.files import ROOT
+from tests.house.generate_settings import PAGE, settings_page
+
+IMPORT_MS_MAX = 150
+HEAVY = ("torch", "mindspore", "numpy", "sqlalchemy", "alembic", "aiohttp", "typer", "rich", "watchdog")
+
+
+def _child(code: str) -> str:
+    """What a fresh interpreter prints, untraced."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def _error_classes() -> list[type[errors.RecoveryError]]:
+    """Every error class that names a code of its own."""
+    found, waiting = [], [errors.RecoveryError]
+    while waiting:
+        waiting.extend((one := waiting.pop()).__subclasses__())
+        if "code" in one.__dict__:
+            found.append(one)
+    return found
+
+
+def test_import_recovery_takes_less_than_150_ms() -> None:
+    code = "import time; start = time.perf_counter(); import recovery; print((time.perf_counter() - start) * 1000)"
+    times_ms = [float(_child(code)) for _ in range(5)]
+
+    assert statistics.median(times_ms) < IMPORT_MS_MAX
+
+
+def test_import_recovery_pulls_in_no_framework_database_or_network() -> None:
+    code = "import sys, recovery, recovery.errors; print(*sys.modules)"
+    loaded = {name.partition(".")[0] for name in _child(code).split()}
+
+    assert loaded & set(HEAVY) == set()
+
+
+def test_reading_the_settings_pulls_in_no_framework_database_or_network() -> None:
+    code = "import sys, recovery.config, recovery.log, recovery.clock; print(*sys.modules)"
+    loaded = {name.partition(".")[0] for name in _child(code).split()}
+
+    assert loaded & set(HEAVY) == set()
+
+
+def test_every_public_name_is_loaded_from_its_home() -> None:
+    code = "import recovery; print(*[type(getattr(recovery, name)).__name__ for name in recovery.__all__])"
+
+    assert len(_child(code).split()) == 8
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    import recovery
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = recovery.nothing  # type: ignore[attr-defined]  # the test asks for what is not there
+    assert set(recovery.__all__) <= set(dir(recovery))
+
+
+def test_every_error_has_its_own_code_and_exit_code() -> None:
+    classes = _error_classes()
+    codes = [one.code for one in classes]
+    exit_codes = [one.exit_code for one in classes]
+
+    assert len(codes) > 20
+    assert len(codes) == len(set(codes))
+    assert len(exit_codes) == len(set(exit_codes))
+    assert all(1 <= code <= 125 and code != 2 for code in exit_codes)
+
+
+def test_every_error_that_is_raised_as_it_is_names_a_code() -> None:
+    leaves = [one for one in _all_errors() if not one.__subclasses__()]
+
+    assert [one.__name__ for one in leaves if "code" not in one.__dict__] == []
+
+
+def _all_errors() -> list[type[errors.RecoveryError]]:
+    return [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.RecoveryError)
+    ]
+
+
+def test_the_page_of_settings_is_fresh() -> None:
+    assert PAGE.read_text(encoding="utf-8") == settings_page(), "run: make docs"
+
+
+def test_the_rooms_stand_on_each_other_in_their_order() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
