@@ -88,7 +88,7 @@ def test_no_tracked_file_names_a_place_of_the_machine_it_was_written_on() -> Non
 
 def test_nothing_inside_imports_the_package_root() -> None:
     importing = [
-        f"{name_of(path)}:{node.lineno}"
+        f"{name_of(path)}: {ast.unparse(node)}"
         for path in python_files()
         if path.is_relative_to(ROOT / "recovery")
         for node in ast.walk(parsed(path))

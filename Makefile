@@ -1,0 +1,54 @@
+# `make` shows what there is. Only Linux, Python >= 3.10 with venv, and make are needed; `setup` brings the rest into .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint format test docs demo bench clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+: .*## |^[a-z]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+setup: $(STAMP)  ## create .venv with the pinned versions (once, and again when pyproject.toml or constraints.txt change)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, " + sys.executable + " is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv is missing; install it (Debian and Ubuntu: apt install python3-venv)"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,examples,dev]'
+	@touch $@
+
+lint: $(STAMP)  ## ruff, mypy, import-linter: all run, the first failure counts
+	@failed=0; \
+	echo "ruff check"; $(BIN)/ruff check . || failed=1; \
+	echo "ruff format"; $(BIN)/ruff format --check . || failed=1; \
+	echo "mypy"; $(BIN)/mypy || failed=1; \
+	echo "import-linter"; $(BIN)/lint-imports || failed=1; \
+	exit $$failed
+
+format: $(STAMP)  ## let ruff format and mend what it safely can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The cluster's processes run untraced: tracing slows a training step and would shift what the tests measure.
+test: $(STAMP)  ## all tests; recovery/core and recovery/store must be covered to 100 % of branches
+	rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -m "not cluster"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
+	$(BIN)/python -m pytest -m cluster
+
+docs: $(STAMP)  ## write docs/settings.md anew from the table of settings
+	$(BIN)/python -m tests.house.generate_settings
+
+demo: $(STAMP)  ## train, kill a worker and the scheduler, bring them back, compare the weights
+	$(BIN)/python examples/disaster_recover/demo.py
+
+bench: $(STAMP)  ## measure recovery time and the cost when nothing fails
+	$(BIN)/python benchmarks/recover.py
+	$(BIN)/python benchmarks/overhead.py
+
+clean:  ## remove caches and build products; never a recovery path
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build dist
