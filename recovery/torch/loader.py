@@ -136,7 +136,9 @@ class ResumableLoader:
         return batches
 
     def _begin_stateful(self) -> Iterator[Any]:
-        from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415 - only for data sets with a state
+        from torchdata.stateful_dataloader import (  # type: ignore[import-untyped]  # noqa: PLC0415 - for data sets with a state
+            StatefulDataLoader,
+        )
 
         self._inner = StatefulDataLoader(
             self._dataset, batch_size=self._batch_size, drop_last=self._drop_last, generator=self._generator(), **self._options

@@ -19,6 +19,7 @@ from datetime import timedelta
 
 import psutil
 from torch import distributed
+from torch._C._distributed_c10d import Reducer, Store, TCPStore
 
 from recovery.errors import UsageError
 from recovery.torch import sockets
@@ -86,16 +87,16 @@ class World:
         self._formed = self._inodes()
         session.check()
 
-    def _meet(self) -> distributed.Store:
+    def _meet(self) -> Store:
         session = self._session
         if session.rank == 0:
-            store = distributed.TCPStore(
+            store = TCPStore(
                 session.host, 0, is_master=True, wait_for_workers=False, timeout=self._timeout
             )
             session.publish_rendezvous(f"{session.host}:{store.port}")
             return store
         host, _, port = session.await_rendezvous().rpartition(":")
-        return distributed.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
+        return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
 
     def _inodes(self) -> frozenset[int]:
         """What appeared since before, without the connection to the scheduler, which may have been dialled anew meanwhile."""
@@ -123,7 +124,7 @@ class World:
 
 def _keep_bucket_layout() -> None:
     """See fact 2 in this module's head. DistributedDataParallel asks for a rebuild before every forward pass; the answer is no."""
-    distributed.Reducer._rebuild_buckets = lambda reducer: False  # noqa: SLF001
+    setattr(Reducer, "_rebuild_buckets", lambda reducer: False)  # noqa: B010 - a method of a C++ class
 
 
 def _use_interface_of(host: str) -> None:

@@ -18,7 +18,7 @@ def capture_random_state() -> RandomState:
     state: RandomState = {
         "python": [version, list(numbers), gauss],
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     numpy = sys.modules.get("numpy")
     if numpy is not None:

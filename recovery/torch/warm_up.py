@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import distributed
+from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from recovery.torch.random_state import capture_random_state, restore_random_state
@@ -19,9 +20,9 @@ def warm_up() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     alone = distributed.is_available() and not distributed.is_initialized()
     if alone:
-        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     wrapped = DistributedDataParallel(model) if alone else model
-    torch.nn.functional.mse_loss(wrapped(torch.zeros(1, 1)), torch.zeros(1, 1)).backward()
+    torch.nn.functional.mse_loss(wrapped(torch.zeros(1, 1)), torch.zeros(1, 1)).backward()  # type: ignore[no-untyped-call]  # torch's own
     optimizer.step()
     if alone:
         distributed.destroy_process_group()

@@ -123,7 +123,8 @@ class ModelCheckpoint(Callback):
     def _is_due(self, session: Session) -> bool:
         if self._config.save_checkpoint_steps:
             return session.step - self._saved_step >= self._config.save_checkpoint_steps
-        return clock.monotonic_ms() - self._saved_ms >= self._config.save_checkpoint_seconds * 1000
+        seconds = self._config.save_checkpoint_seconds
+        return bool(seconds) and clock.monotonic_ms() - self._saved_ms >= seconds * 1000
 
     def _save(self, session: Session) -> None:
         state = session.state
@@ -185,7 +186,7 @@ class ModelCheckpoint(Callback):
             keep_checkpoint_per_n_minutes=self._config.keep_checkpoint_per_n_minutes,
         ):
             path = Path(kept[step].path)
-            for file in (names.manifest_path(path), path):  # without its manifest a file is no checkpoint any more
+            for file in (path, names.manifest_path(path)):  # a manifest that is left says whose file it was
                 with contextlib.suppress(OSError):
                     file.unlink()
 

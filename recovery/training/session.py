@@ -84,7 +84,7 @@ class Session:
         self._restore(state)
         for callback in callbacks:
             callback.on_begin(self)
-        while self.epoch <= epochs:
+        while True:
             for batch in state.batches:
                 self.check()
                 yield self.step + 1, batch
@@ -92,8 +92,9 @@ class Session:
                 self._applied()
                 for callback in callbacks:
                     callback.on_step_end(self)
+            if self.epoch >= epochs:
+                break
             self.epoch, self.step_in_epoch = self.epoch + 1, 0
-        self.epoch -= 1
         for callback in callbacks:
             callback.on_end(self)
 
