@@ -23,6 +23,8 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.core.records import DirectoryRecord
 from recovery.errors import RecoveryError, RecoveryPathError, StoreError, StoreFullError, StoreLockedError
 
+from recovery.worker.descriptors import close_in_children
+
 if TYPE_CHECKING:
     from recovery.store.repository import WorkerStore
     from recovery.store.writer import Writer
@@ -88,6 +90,7 @@ class Notebook:
             self._in_loop(self._on_failure, error)
             return
         self._store = store
+        close_in_children(lambda: _descriptors_of(recovery_path / "workers" / f"{self._node_id}.db.lock"))
         self._writer = Writer(
             store,
             on_durable=lambda ticket: self._in_loop(self._released, ticket),
@@ -130,17 +133,34 @@ class Notebook:
         self._directories[(record.path, prefix)] = record
         self._in_loop(self.submit, Persist((record,)))
 
+    def _stored(self, recovery_path: Path) -> tuple[DirectoryRecord, ...]:
+        """The directories that earlier incarnations saved to. Reading needs no lock."""
+        if self._store is not None:
+            return self._store.load().directories
+        from recovery.store.reader import read_worker  # noqa: PLC0415 - see _open
+
+        return read_worker(recovery_path, self._node_id).directories
+
     def find_checkpoints(self, job: str, run: RunId) -> tuple[HeldCheckpoint, ...]:
         """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look."""
         if self._path is None:
             return ()
         self.open()
         places = {(record.path, record.prefix) for record in self._directories.values() if record.run == run}
-        if not places and self._store is not None:
-            stored = self._store.load().directories
-            places = {(record.path, record.prefix) for record in stored if record.run == run}
+        if not places:
+            places = {(record.path, record.prefix) for record in self._stored(self._path) if record.run == run}
         found: dict[int, HeldCheckpoint] = {}
         for path, prefix in sorted(places):
             for held in catalogue.scan(Path(path), prefix, job=job, run=run, rank=None):
                 found.setdefault(held.step, held)
         return tuple(found[step] for step in sorted(found, reverse=True))
+
+
+def _descriptors_of(path: Path) -> list[int]:
+    """Open descriptors of a file. A forked child that keeps one keeps the lock beyond its parent's death."""
+    found: list[int] = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.readlink() == path:
+                found.append(int(entry.name))
+    return found
