@@ -1,0 +1,91 @@
+"""One owner per file, held by the kernel: a killed owner's lock is free at once, nothing is ever cleaned by hand.
+
+Beside the lock lies a note of who holds it, only for the error text: it is never asked who the owner is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from recovery.errors import StoreLockedError, StoreWriteError
+from recovery.store.paths import companion, refuse_links, refused
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    pid: int
+    host: str
+
+
+class OwnerLock:
+    """Held from `__init__` to `release()`."""
+
+    def __init__(self, database: Path) -> None:
+        """Take the lock of a store's file, without waiting.
+
+        Raises:
+            StoreLockedError: another process (or another store of this one) has it; names pid, host and since when.
+            StoreNotOursError: the lock file is a symbolic link.
+            RecoveryPathError: the lock file cannot be made.
+        """
+        self._path = companion(database, ".lock")
+        note = companion(self._path, ".holder")
+        refuse_links(self._path, note)
+        self._lock = FileLock(self._path, timeout=0, thread_local=False, mode=0o600)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise _locked_error(database, note) from None
+        except OSError as error:
+            raise refused(database.parent, error) from error
+        try:
+            _write(note)
+            self._identity = self._found()
+        except OSError as error:
+            self._lock.release()
+            raise refused(database.parent, error) from error
+
+    def assert_held(self, database: Path) -> None:
+        """Check that the lock file is still the one we locked: a deleted one lets a second owner in.
+
+        Raises:
+            StoreWriteError: it was removed or replaced; this process may no longer write.
+        """
+        try:
+            still = self._found() == self._identity
+        except FileNotFoundError:
+            still = False
+        if not still:
+            raise StoreWriteError(path=str(database), reason=f"its lock file {self._path.name} was removed or replaced")
+
+    def release(self) -> None:
+        """Let the next owner in. The lock file stays: unlinking it would let two owners in."""
+        self._lock.release()
+
+    def _found(self) -> tuple[int, int]:
+        facts = self._path.lstat()
+        return facts.st_dev, facts.st_ino
+
+
+def _write(note: Path) -> None:
+    """Write to another name first, so that nobody ever reads half a note. Not synced: it does not outlive us."""
+    draft = companion(note, f".{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(_Holder(pid=os.getpid(), host=socket.gethostname())))
+    draft.replace(note)
+
+
+def _locked_error(database: Path, note: Path) -> StoreLockedError:
+    """Name the holder. The note's own time is when it took the lock, by the clock of the file system."""
+    try:
+        holder = msgspec.json.decode(note.read_bytes(), type=_Holder)
+        since = datetime.fromtimestamp(note.stat().st_mtime, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return StoreLockedError(path=str(database), pid="unknown", host="an unknown host", since="an unknown time")
+    return StoreLockedError(path=str(database), pid=holder.pid, host=holder.host, since=since)

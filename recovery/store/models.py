@@ -1,0 +1,126 @@
+"""The tables. One table per record class of `recovery.core.records`, one column per field, in the same order.
+
+Every row also has `wall_ms` (when it was written, UTC, for people) and `digest` (see rows.py).
+Core tables, not mapped classes: `sqlalchemy.orm` would add 50 ms to every worker's start and nothing else.
+A change here needs a new file in migrations/versions; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Column, Integer, MetaData, PrimaryKeyConstraint, String, Table, Text
+
+METADATA = MetaData()
+
+
+def _text(*names: str) -> list[Column[Any]]:
+    return [Column(name, Text, nullable=False) for name in names]
+
+
+def _number(*names: str) -> list[Column[Any]]:
+    return [Column(name, Integer, nullable=False) for name in names]
+
+
+def _maybe_text(*names: str) -> list[Column[Any]]:
+    return [Column(name, Text, nullable=True) for name in names]
+
+
+def _maybe_number(*names: str) -> list[Column[Any]]:
+    return [Column(name, Integer, nullable=True) for name in names]
+
+
+def _table(name: str, key: tuple[str, ...], *columns: list[Column[Any]]) -> Table:
+    flat = [column for group in (*columns, _number("wall_ms"), _text("digest")) for column in group]
+    return Table(name, METADATA, *flat, PrimaryKeyConstraint(*key))
+
+
+JOB = Table(
+    "job",
+    METADATA,
+    Column("one", Integer, CheckConstraint("one = 1"), nullable=False, server_default="1", default=1, autoincrement=False),
+    *_text("job"),
+    *_number("worker_count", "server_count", "run"),
+    *_text("state"),
+    *_number("generation", "scheduler_incarnation"),
+    *_text("reason"),
+    *_number("wall_ms"),
+    *_text("digest"),
+    PrimaryKeyConstraint("one"),
+)
+"""At most one row: the job of this recovery path."""
+
+RUNS = _table("runs", ("run",), _number("run"), _text("outcome", "reason"))
+
+NODES = _table(
+    "nodes",
+    ("node_id",),
+    _text("node_id", "role"),
+    _maybe_number("rank"),
+    _number("incarnation"),
+    _text("state", "token_digest", "admission_request", "host"),
+    _number("pid", "generation", "step", "rejoin_left_ms"),
+    _text("reason"),
+)
+
+INCARNATIONS = _table(
+    "incarnations",
+    ("node_id", "incarnation"),
+    _text("node_id"),
+    _number("incarnation"),
+    _maybe_number("rank"),
+    _text("host"),
+    _number("pid", "run"),
+    _text("ended"),
+)
+
+GENERATIONS = _table(
+    "generations",
+    ("run", "generation"),
+    _number("run", "generation", "step", "epoch", "step_in_epoch"),
+    _text("because", "ended"),
+    _number("ended_step"),
+)
+
+CHECKPOINTS = _table(
+    "checkpoints",
+    ("run", "step", "rank"),
+    _number("run", "step", "rank", "generation", "epoch", "step_in_epoch"),
+    _text("path", "digest_of_file"),
+    _number("file_bytes"),
+    _text("state", "reason"),
+)
+"""`digest_of_file` is the record's `digest`: the column `digest` is the row's own in every table."""
+
+STEP_PROGRESS = _table(
+    "step_progress",
+    ("node_id",),
+    _text("node_id"),
+    _number("rank", "run", "generation", "incarnation", "step", "epoch", "step_in_epoch"),
+)
+
+DIRECTORIES = _table("directories", ("path", "prefix"), _text("path", "prefix"), _number("run"))
+
+EVENTS = Table(
+    "events",
+    METADATA,
+    Column("sequence", Integer, primary_key=True),
+    *_text("kind"),
+    *_maybe_text("node_id"),
+    *_maybe_number("rank", "incarnation", "run", "generation", "step"),
+    *_text("reason", "because", "details"),
+    *_number("wall_ms"),
+    *_text("digest"),
+)
+"""The story: appended, never changed. `sequence` is 1, 2, 3, ... in the order of the writes."""
+
+META = Table("meta", METADATA, *_text("name", "value"), PrimaryKeyConstraint("name"))
+"""Facts about the file: `owner` (scheduler, or worker:<node_id>) and `dirty` (1 while a process has it open)."""
+
+VERSION = Table(
+    "alembic_version",
+    METADATA,
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Alembic's own table, spelt out so that a new file can be made and a current one recognised without importing Alembic."""

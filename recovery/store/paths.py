@@ -1,0 +1,131 @@
+"""What stands on the file system before SQLite sees it: the recovery path, and what lies at the name of a store."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from recovery.errors import RecoveryPathError, StoreCorruptError, StoreNotOursError
+
+APPLICATION_ID = 0x4D535243
+"""Stands in the header of every file of ours ("MSRC"), so that another program's database is never written to."""
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100
+_APPLICATION_ID_AT = 68
+
+_NEXT_STEPS = {
+    errno.ENAMETOOLONG: "Choose a shorter path.",
+    errno.ENOTDIR: "Choose a path whose parents are directories.",
+    errno.EROFS: "Choose a directory on a file system that can be written.",
+    errno.ENOSPC: "Free space on that file system.",
+}
+
+
+def prepare_directory(path: Path) -> None:
+    """Make the directory (0700) with its parents if it is absent; refuse one that cannot serve.
+
+    Raises:
+        RecoveryPathError: a file stands there, it cannot be made or written, or it is another user's.
+    """
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)
+            fsync_directory(path.parent)
+        facts = path.stat()
+        read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError as error:
+        raise refused(path, error) from error
+    me = os.geteuid()
+    if not stat.S_ISDIR(facts.st_mode):
+        raise RecoveryPathError(path=str(path), reason="is not a directory", next_step="Choose a directory.")
+    if read_only:
+        raise refused(path, OSError(errno.EROFS, os.strerror(errno.EROFS)))
+    if me not in (0, facts.st_uid):
+        reason = f"belongs to user {facts.st_uid} and this process runs as user {me}"
+        raise RecoveryPathError(
+            path=str(path), reason=reason, next_step="Run as that user, or choose another directory."
+        )
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise refused(path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def refused(path: Path, error: OSError) -> RecoveryPathError:
+    """Word a failure of the file system as an error of the recovery path."""
+    fallback = "Give this user the right to write there, or choose another directory."
+    next_step = _NEXT_STEPS.get(error.errno or 0, fallback)
+    return RecoveryPathError(
+        path=str(path), reason=f"cannot be used ({error.strerror})", next_step=next_step
+    )
+
+
+def companion(path: Path, suffix: str) -> Path:
+    """Name a file that SQLite or we keep beside the store: -wal, -shm, .lock."""
+    return path.with_name(path.name + suffix)
+
+
+def refuse_links(*paths: Path) -> None:
+    """SQLite follows a link at a store's name, and so would write into a file that is not ours.
+
+    Raises:
+        StoreNotOursError: one of the paths is a symbolic link.
+    """
+    for path in paths:
+        if path.is_symlink():
+            raise StoreNotOursError(path=str(path), reason="it is a symbolic link")
+
+
+def is_there(path: Path) -> bool:
+    """Look at what lies at a store's name, without opening it in SQLite: that could already change it.
+
+    Returns:
+        Whether a file of ours is there; False when nothing is.
+
+    Raises:
+        StoreNotOursError: something else is there.
+        StoreCorruptError: an empty or cut file, or a lonely -wal. Our files are complete when they get their name.
+    """
+    wal = companion(path, "-wal")
+    refuse_links(path, wal, companion(path, "-shm"))
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        if wal.exists():
+            raise StoreCorruptError(
+                path=str(path), reason=f"it is missing, but {wal.name} is there"
+            ) from None
+        return False
+    except OSError as error:
+        raise refused(path.parent, error) from error
+    if not stat.S_ISREG(facts.st_mode):
+        raise StoreNotOursError(path=str(path), reason="it is not a regular file")
+    _check_header(path)
+    return True
+
+
+def _check_header(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError as error:
+        raise refused(path.parent, error) from error
+    if not header:
+        raise StoreCorruptError(path=str(path), reason="it is empty")
+    if not header.startswith(_MAGIC):
+        raise StoreNotOursError(path=str(path), reason="it is not an SQLite database")
+    if len(header) < _HEADER_BYTES:
+        raise StoreCorruptError(path=str(path), reason=f"it ends after {len(header)} bytes")
+    if int.from_bytes(header[_APPLICATION_ID_AT : _APPLICATION_ID_AT + 4], "big") != APPLICATION_ID:
+        raise StoreNotOursError(path=str(path), reason="it is a database of another program")
+
+
+def fsync_directory(path: Path) -> None:
+    """Make names in the directory durable: without it a power cut loses a file that itself was synced."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

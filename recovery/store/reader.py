@@ -1,0 +1,147 @@
+"""Read a store from outside: for the command line and for whoever inspects a job, living or dead.
+
+Never blocks the owner, never writes. With a living (or killed) owner both companions of the file are there and
+SQLite reads beside the writer. Without them SQLite would make them, and an empty -wal would hide that a full one
+was lost: then a private copy is read instead.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from sqlalchemy import Connection, NullPool, create_engine, select
+
+from recovery.core.records import EventRecord
+from recovery.errors import RecoveryPathError, StoreWalMissingError, StoreWriteError
+from recovery.store.engine import read_only, translated
+from recovery.store.models import EVENTS, META
+from recovery.store.paths import companion, is_there
+from recovery.store.repository import (
+    SchedulerState,
+    WorkerState,
+    scheduler_path,
+    scheduler_state,
+    worker_path,
+    worker_state,
+)
+from recovery.store.rows import record_of
+
+Answer = TypeVar("Answer")
+
+TRIES = 20
+"""How often a copy is begun anew because an owner started or ended meanwhile: both happen once, not 20 times."""
+
+
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the story as it lies in the file."""
+
+    sequence: int
+    """1, 2, 3, ... in the order of the writes."""
+    wall_ms: int
+    """When it was written, milliseconds since 1970 UTC."""
+    event: EventRecord
+
+
+def read_scheduler(recovery_path: Path, *, accept_without_wal: bool = False) -> SchedulerState:
+    """Read the scheduler's state as of its last commit.
+
+    Args:
+        recovery_path: the directory of the job.
+        accept_without_wal: read a file that was not closed cleanly although its -wal is missing.
+
+    Raises:
+        RecoveryPathError: there is no store.
+        StoreError: it cannot be used as it is; see its classes.
+    """
+    path = scheduler_path(recovery_path)
+    return _read(path, lambda connection: scheduler_state(connection, path), accept_without_wal)
+
+
+def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool = False) -> WorkerState:
+    """Read a worker's state as of its last commit. Errors as of `read_scheduler`."""
+    path = worker_path(recovery_path, node_id)
+    return _read(path, lambda connection: worker_state(connection, path), accept_without_wal)
+
+
+def read_events(recovery_path: Path, *, after: int = 0, limit: int = 1000) -> tuple[StoredEvent, ...]:
+    """Read the scheduler's story, oldest first. Errors as of `read_scheduler`.
+
+    Args:
+        recovery_path: the directory of the job.
+        after: only events with a higher sequence; the last one read, to go on.
+        limit: at most so many.
+    """
+    path = scheduler_path(recovery_path)
+    wanted = select(EVENTS).where(EVENTS.c.sequence > after).order_by(EVENTS.c.sequence).limit(limit)
+
+    def story(connection: Connection) -> tuple[StoredEvent, ...]:
+        rows = connection.execute(wanted).mappings()
+        return tuple(
+            StoredEvent(
+                sequence=row["sequence"], wall_ms=row["wall_ms"], event=record_of(EventRecord, row, path)
+            )
+            for row in rows
+        )
+
+    return _read(path, story, accept_without_wal=True)
+
+
+def _read(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:
+    for _ in range(TRIES):
+        with tempfile.TemporaryDirectory() as place, translated(path, reading=True):
+            if not is_there(path):
+                next_step = "Name the directory that the job was started with."
+                raise RecoveryPathError(path=str(path.parent), reason=f"holds no {path.name}", next_step=next_step)
+            beside = companion(path, "-wal").exists() and companion(path, "-shm").exists()
+            source = path if beside else _copied(path, Path(place))
+            if source is not None:
+                with _connected(source) as connection:
+                    migrate(connection, path)
+                    with connection.begin():
+                        if not companion(path, "-wal").exists() and not accept_without_wal and is_dirty(connection):
+                            raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
+                        return question(connection)
+    raise StoreWriteError(path=str(path), reason="it changed each time it was copied")
+
+
+@contextmanager
+def _connected(source: Path) -> Iterator[Connection]:
+    """A connection through which nothing can be written."""
+    engine = create_engine("sqlite://", creator=lambda: read_only(source), poolclass=NullPool)
+    with closing(engine.connect()) as connection:
+        yield connection
+
+
+def is_dirty(connection: Connection) -> bool:
+    """Does the file say that it was not closed cleanly? In the transaction of `connection`."""
+    return connection.execute(select(META.c.value).where(META.c.name == "dirty")).scalar_one_or_none() != "0"
+
+
+def _copied(path: Path, place: Path) -> Path | None:
+    """Copy the file and its -wal; None when an owner started or ended meanwhile and the two may not belong together."""
+    before = _facts(path)
+    copy = place / path.name
+    shutil.copyfile(path, copy)
+    wal = companion(path, "-wal")
+    if wal.exists():
+        shutil.copyfile(wal, companion(copy, "-wal"))
+    return copy if _facts(path) == before else None
+
+
+def _facts(path: Path) -> tuple[object, ...]:
+    """Size and time of change of the file and its companions."""
+    facts: list[object] = []
+    for file in (path, companion(path, "-wal"), companion(path, "-shm")):
+        try:
+            found = file.stat()
+        except FileNotFoundError:
+            facts.append(None)
+        else:
+            facts.append((found.st_ino, found.st_size, found.st_mtime_ns))
+    return tuple(facts)

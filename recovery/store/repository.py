@@ -1,0 +1,225 @@
+"""The two stores: load() -> records, apply(batch). Everything else of this room serves these two classes."""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from recovery.core.ids import NodeId
+from recovery.core.messages import NODE_ID_PATTERN
+from recovery.core.records import (
+    CheckpointRecord,
+    DirectoryRecord,
+    EventRecord,
+    GenerationRecord,
+    JobRecord,
+    NodeRecord,
+    Record,
+    RunRecord,
+    StepRecord,
+)
+from recovery.errors import StoreError, StoreFullError, StoreWriteError
+from recovery.store.engine import Database, translated
+from recovery.store.lock import OwnerLock
+from recovery.store.paths import prepare_directory, refuse_links
+from recovery.store.rows import SHAPES, record_of, row_of
+
+RecordType = TypeVar("RecordType", bound=msgspec.Struct)
+
+FOLD_ROWS = 2_000
+"""Rows between two foldings of the -wal: about 1 MB. Ten times that makes each start replay 10 MB, a tenth of it
+makes every 20th commit of a busy scheduler fsync twice more."""
+
+
+class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a scheduler starts again from. Each tuple is in the order of its key."""
+
+    job: JobRecord | None = None
+    runs: tuple[RunRecord, ...] = ()
+    nodes: tuple[NodeRecord, ...] = ()
+    generations: tuple[GenerationRecord, ...] = ()
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+
+
+class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a worker's next incarnation starts from. Each tuple is in the order of its key."""
+
+    directories: tuple[DirectoryRecord, ...] = ()
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    step: StepRecord | None = None
+    node: NodeRecord | None = None
+
+
+def scheduler_path(recovery_path: Path) -> Path:
+    """Name the scheduler's file."""
+    return recovery_path / "scheduler.db"
+
+
+def worker_path(recovery_path: Path, node_id: str) -> Path:
+    """Name a worker's file. The id was checked where it came in; here it must not lead out of the directory."""
+    assert re.match(NODE_ID_PATTERN, node_id), f"{node_id!r} is no node id, so it may not name a file"
+    return recovery_path / "workers" / f"{node_id}.db"
+
+
+def records_of(connection: Connection, record: type[RecordType], path: Path) -> tuple[RecordType, ...]:
+    """Read all rows of a record class in the order of their key, each checked against its digest."""
+    table = SHAPES[record].table
+    rows = connection.execute(select(table).order_by(*table.primary_key)).mappings()
+    return tuple(record_of(record, row, path) for row in rows)
+
+
+def check_rows(connection: Connection, path: Path) -> None:
+    """Check every row's digest but the events': the story is for people, and a long one would delay each start.
+
+    Raises:
+        StoreCorruptError: names table and key.
+    """
+    for record in SHAPES:
+        if record is not EventRecord:
+            records_of(connection, record, path)
+
+
+def scheduler_state(connection: Connection, path: Path) -> SchedulerState:
+    """Read the scheduler's state, in the transaction of `connection`."""
+    jobs = records_of(connection, JobRecord, path)
+    return SchedulerState(
+        job=jobs[0] if jobs else None,
+        runs=records_of(connection, RunRecord, path),
+        nodes=records_of(connection, NodeRecord, path),
+        generations=records_of(connection, GenerationRecord, path),
+        checkpoints=records_of(connection, CheckpointRecord, path),
+    )
+
+
+def worker_state(connection: Connection, path: Path) -> WorkerState:
+    """Read a worker's state, in the transaction of `connection`. The file holds rows of its own node only."""
+    steps = {step.node_id: step for step in records_of(connection, StepRecord, path)}
+    nodes = {node.node_id: node for node in records_of(connection, NodeRecord, path)}
+    return WorkerState(
+        directories=records_of(connection, DirectoryRecord, path),
+        checkpoints=records_of(connection, CheckpointRecord, path),
+        step=steps.get(NodeId(path.stem)),
+        node=nodes.get(NodeId(path.stem)),
+    )
+
+
+class _Store:
+    """One file, its lock and its connection. Safe to use from several threads: one at a time gets in."""
+
+    def __init__(self, path: Path, owner: str, *, accept_without_wal: bool) -> None:
+        self._path = path
+        self._one_at_a_time = threading.Lock()
+        self._rows_since_fold = 0
+        self._lock = OwnerLock(path)
+        try:
+            self._database = Database(
+                path,
+                owner,
+                accept_without_wal=accept_without_wal,
+                check_rows=lambda connection: check_rows(connection, path),
+            )
+        except BaseException:
+            self._lock.release()
+            raise
+        # Also runs when the process ends without close(): SQLite would fold and delete the -wal behind our back.
+        self._end = weakref.finalize(self, _end, self._database, self._lock)
+
+    def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
+        """Write all records in one transaction, durable when this returns. Upsert by key; events are appended.
+
+        Args:
+            records: of one key the last one stays.
+            wall_ms: time of the write, milliseconds since 1970 UTC.
+
+        Raises:
+            StoreFullError: no space; nothing of it was written, it may be applied again.
+            StoreWriteError: anything else; whether it is on disk is unknown until the file is opened anew.
+        """
+        with self._one_at_a_time:
+            try:
+                self._write(records, wall_ms)
+            except StoreFullError:
+                raise
+            except StoreError:
+                self._database.fail()
+                raise
+
+    def close(self) -> None:
+        """Close cleanly and let the lock go. A second call does nothing."""
+        with self._one_at_a_time:
+            self._end()
+
+    def _write(self, records: Sequence[Record], wall_ms: int) -> None:
+        self._lock.assert_held(self._path)
+        rows: dict[type[msgspec.Struct], list[dict[str, Any]]] = {}
+        connection = self._database.connection
+        try:
+            for record in records:
+                rows.setdefault(type(record), []).append(row_of(record, wall_ms))
+            with translated(self._path, reading=False), connection.begin():
+                for kind, batch in rows.items():
+                    connection.execute(SHAPES[kind].write, batch)
+        except (UnicodeError, OverflowError) as error:
+            raise StoreWriteError(path=str(self._path), reason=f"a value cannot be stored: {error}") from error
+        self._rows_since_fold += len(records)
+        if self._rows_since_fold >= FOLD_ROWS or not self._database.marked:
+            self._rows_since_fold = 0
+            self._database.fold()
+
+
+class SchedulerStore(_Store):
+    """The scheduler's file, `<recovery path>/scheduler.db`."""
+
+    @classmethod
+    def open(cls, recovery_path: Path, *, accept_without_wal: bool = False) -> SchedulerStore:
+        """Open or make the file: directory, lock, schema, WAL + FULL, every digest.
+
+        Args:
+            recovery_path: absolute; made with mode 0700 if absent.
+            accept_without_wal: open a file that was not closed cleanly although its -wal is missing.
+
+        Raises:
+            RecoveryPathError: the directory cannot serve.
+            StoreError: the file cannot be used as it is; see its classes. Nothing was changed.
+        """
+        prepare_directory(recovery_path)
+        return cls(scheduler_path(recovery_path), "scheduler", accept_without_wal=accept_without_wal)
+
+    def load(self) -> SchedulerState:
+        """Read the whole state.
+
+        Raises:
+            StoreCorruptError: a row does not match its digest; names table and key.
+        """
+        with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
+            return scheduler_state(self._database.connection, self._path)
+
+
+class WorkerStore(_Store):
+    """A worker's file, `<recovery path>/workers/<node_id>.db`."""
+
+    @classmethod
+    def open(cls, recovery_path: Path, node_id: str, *, accept_without_wal: bool = False) -> WorkerStore:
+        """Open or make the file, as `SchedulerStore.open`."""
+        path = worker_path(recovery_path, node_id)
+        prepare_directory(recovery_path)
+        refuse_links(path.parent)
+        prepare_directory(path.parent)
+        return cls(path, f"worker:{node_id}", accept_without_wal=accept_without_wal)
+
+    def load(self) -> WorkerState:
+        """Read the whole state, as `SchedulerStore.load`."""
+        with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
+            return worker_state(self._database.connection, self._path)
+
+
+def _end(database: Database, lock: OwnerLock) -> None:
+    database.close()
+    lock.release()

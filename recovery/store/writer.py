@@ -1,0 +1,137 @@
+"""The one writer thread of a store: batches in, commits, then releases each batch's ticket.
+
+All that has queued up while a commit was under way goes into the next one (group commit): one fsync, many answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from recovery.core.records import Record
+from recovery.errors import InvariantError, StoreError, StoreFullError
+
+RETRY_S = 0.5
+"""Between two tries on a full disk. Whoever frees space waits at most this long for the answers; a tenth of it
+would keep the disk busy for nothing."""
+
+QUEUE_BATCHES_MAX = 65_536
+"""Batches that may wait. 1,000 nodes make some 1,000 a second at their busiest, so this is a minute of a full or
+stuck disk and some 100 MB; after that the caller is told instead of the memory running out."""
+
+
+class Store(Protocol):
+    """What the writer needs of a store."""
+
+    def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
+        """Write all records in one transaction."""
+
+
+class Writer:
+    """Owns the thread that applies batches to a store. The store itself stays the caller's, to be closed after."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        on_durable: Callable[[object], None],
+        on_failure: Callable[[StoreError], None],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            store: what is written to.
+            on_durable: called with each batch's ticket once it is durable, in the order of `submit`, in the writer's thread.
+            on_failure: called in the writer's thread: once per spell with StoreFullError (it goes on trying), or once
+                with any other StoreError (it has stopped for good, later batches are dropped and never released).
+            wall_ms: the wall clock, for the rows.
+        """
+        self._store, self._wall_ms = store, wall_ms
+        self._on_durable, self._on_failure = on_durable, on_failure
+        self._queue: deque[tuple[Sequence[Record], object]] = deque()
+        self._changed = threading.Condition()
+        self._closing = self._given_up = self._failed = False
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, records: Sequence[Record], ticket: object) -> None:
+        """Queue a batch and return at once. Thread-safe.
+
+        Args:
+            records: may be empty: the ticket is still released in its turn.
+            ticket: given back by `on_durable`.
+
+        Raises:
+            StoreFullError: `QUEUE_BATCHES_MAX` batches wait already; this one was not taken.
+            InvariantError: the writer was closed.
+        """
+        with self._changed:
+            if self._closing:
+                raise InvariantError("a batch was submitted to a closed writer")
+            if self._failed:
+                return
+            if len(self._queue) >= QUEUE_BATCHES_MAX:
+                raise StoreFullError(path="the writer's queue", reason=f"{QUEUE_BATCHES_MAX} batches wait to be written")
+            self._queue.append((records, ticket))
+            self._changed.notify()
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what is queued, then stop.
+
+        Args:
+            timeout_s: how long to wait for it, in seconds.
+
+        Returns:
+            Whether everything was written. False after a failure, or when the disk stayed full or stuck.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+        with self._changed:
+            self._given_up = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(RETRY_S)  # it wakes and leaves, unless the disk itself holds it
+            return False
+        return not self._failed and not self._queue
+
+    def _run(self) -> None:
+        while batches := self._next():
+            if not self._write([record for records, _ in batches for record in records]):
+                return
+            for _, ticket in batches:
+                self._on_durable(ticket)
+
+    def _next(self) -> list[tuple[Sequence[Record], object]]:
+        """Wait for work and take all of it; nothing means the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            batches = list(self._queue)
+            self._queue.clear()
+            return batches
+
+    def _write(self, records: Sequence[Record]) -> bool:
+        told = False
+        while records:
+            try:
+                self._store.apply(records, wall_ms=self._wall_ms())
+                break
+            except StoreFullError as error:
+                if not told:
+                    self._on_failure(error)
+                told = True
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._given_up, RETRY_S):
+                        self._failed = True
+                        return False
+            except StoreError as error:
+                with self._changed:
+                    self._failed = True
+                    self._queue.clear()
+                self._on_failure(error)
+                return False
+        return True
