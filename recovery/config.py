@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -367,4 +368,4 @@ def _out_of_range(row: Setting, text: str) -> SettingRangeError:
 
 def under_pytest() -> bool:
     """Is this process a pytest run of a training script (`pytest -s -v train.py`), as the MindSpore documents start it?"""
-    return "PYTEST_CURRENT_TEST" in os.environ
+    return "_pytest.main" in sys.modules and "PYTEST_CURRENT_TEST" in os.environ  # the variable alone is inherited

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, NullPool, create_engine, select
 from recovery.core.records import EventRecord
 from recovery.errors import RecoveryPathError, StoreWalMissingError, StoreWriteError
 from recovery.store.engine import read_only, translated
+from recovery.store.migrations import migrate
 from recovery.store.models import EVENTS, META
 from recovery.store.paths import companion, is_there
 from recovery.store.repository import (

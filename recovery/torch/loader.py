@@ -136,7 +136,7 @@ class ResumableLoader:
         return batches
 
     def _begin_stateful(self) -> Iterator[Any]:
-        from torchdata.stateful_dataloader import (  # type: ignore[import-untyped]  # noqa: PLC0415 - for data sets with a state
+        from torchdata.stateful_dataloader import (  # noqa: PLC0415 - for data sets with a state
             StatefulDataLoader,
         )
 

@@ -1,12 +1,15 @@
 """A world per generation: formed at a fresh rendezvous, broken from outside when the generation ends, closed behind it.
 
-Two facts of PyTorch shape this file.
+Three facts of PyTorch 2.13 shape this file.
 
 1. A store that a client dials before it listens costs 5 s of back-off, so rank 0 publishes its address only once it listens.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
    bucket decides which chunk of the ring an element falls into, and so the order in which the ranks' values are added: the last
    bits of the sum. A world formed again at step 120 would do step 121 with first-pass buckets where an undisturbed run has
    rebuilt ones, and end with other bits. So rebuilding is off in our worlds: the layout is the same at every step of every life.
+3. The destructor of DistributedDataParallel's reducer holds the GIL. If it drops the last reference to a gloo group, it waits for
+   the group's thread, which may wait for the GIL to let go of a finished piece of work: a deadlock (seen once in a few dozen
+   worlds). So a world keeps its group until the next one is formed; Python's own reference is dropped without the GIL.
 """
 
 from __future__ import annotations
@@ -73,6 +76,7 @@ class World:
         self._session, self._backend, self._timeout = session, backend, timeout
         self._before = frozenset(sockets.open_sockets().values())
         self._formed: frozenset[int] | None = None
+        self._group: distributed.ProcessGroup | None = None
 
     def form(self) -> None:
         """Meet the other ranks."""
@@ -84,6 +88,7 @@ class World:
         distributed.init_process_group(
             self._backend, store=store, rank=session.rank, world_size=session.world_size, timeout=self._timeout
         )
+        self._group = distributed.group.WORLD
         self._formed = self._inodes()
         session.check()
 

@@ -92,6 +92,8 @@ class _Loop:
             return self._end(self._service.gate.verdict())
         for warm_up in self._warm_ups:
             warm_up()
+        gc.collect()
+        gc.freeze()  # what is imported stays: collections between generations look only at what training built
         random_states = [(restore, capture()) for capture, restore in hooks.random_states]
         generation = 0
         while True:
@@ -129,8 +131,8 @@ class _Loop:
         else:
             session.close()
             return False, result
+        gc.collect()  # what the function built goes before the world it was built in
         session.close()
-        gc.collect()
         service.post(s.TrainingStopped(session.plan_generation, session.step, collective_error))
         return True, None
 

@@ -1,0 +1,48 @@
+"""Proves from the step logs that no step was counted twice, skipped, or done by who may not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a log; a killed process may have left half a last one."""
+    found = []
+    for line in path.read_bytes().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def check_history(path: Path, *, last_step: int) -> None:
+    """The applied steps of each rank are 1..last_step once rolled-back suffixes are removed, in rising generations.
+
+    Args:
+        path: the log that MS_STEP_LOG named.
+        last_step: of the undisturbed run.
+    """
+    by_rank: dict[int, list[dict[str, Any]]] = {}
+    for line in lines(path):
+        by_rank.setdefault(line["rank"], []).append(line)
+    assert by_rank, "nobody applied a step"
+    for rank, applied in sorted(by_rank.items()):
+        kept: list[int] = []
+        generation = incarnation = 0
+        for line in applied:
+            assert line["generation"] >= generation, f"rank {rank} stepped in generation {line['generation']} after {generation}"
+            assert line["incarnation"] >= incarnation, f"a fenced life of rank {rank} stepped"
+            if line["generation"] > generation:
+                del kept[line["step"] - 1 :]
+            assert line["step"] == len(kept) + 1, f"rank {rank}: step {line['step']} after {len(kept)} in generation {line['generation']}"
+            kept.append(line["step"])
+            generation, incarnation = line["generation"], line["incarnation"]
+        assert kept == list(range(1, last_step + 1)), f"rank {rank} ended at step {len(kept)} of {last_step}"
+
+
+def samples(path: Path) -> dict[int, list[int]]:
+    """The sample ids that counted at each step: those of the newest generation that did it."""
+    return {line["step"]: line["ids"] for line in lines(path)}

@@ -1,0 +1,196 @@
+"""Real processes that form a real cluster, and what a test does to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from recovery.core.records import EventKind
+from recovery.errors import RecoveryError
+from recovery.store.reader import StoredEvent, read_events
+from tests.cluster import checker
+
+JOB = Path(__file__).with_name("job.py")
+_PAUSE = threading.Event()
+
+
+class Cluster:
+    """A scheduler and its workers. Use as a context manager: nothing outlives it."""
+
+    def __init__(self, directory: Path, *, workers: int = 4, window_s: float = 1.0, **environment: str) -> None:
+        """Choose the shape; `start` starts all.
+
+        Args:
+            directory: everything lies here.
+            workers: how many.
+            window_s: MS_REJOIN_WINDOW.
+            environment: further variables of every process.
+        """
+        self.directory, self.workers = directory, workers
+        self._environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("MS_", "JOB_", "COV_", "COVERAGE"))},
+            "MS_WORKER_NUM": str(workers),
+            "MS_SCHED_HOST": "127.0.0.1",
+            "MS_SCHED_PORT": str(_free_port()),
+            "MS_ENABLE_RECOVERY": "1",
+            "MS_RECOVERY_PATH": "recovery",
+            "MS_REJOIN_WINDOW": str(window_s),
+            "MS_STEP_LOG": "steps.jsonl",
+            "MS_TOPO_TIMEOUT": "120",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(JOB.parents[2]),
+            **environment,
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._all: list[subprocess.Popen[bytes]] = []
+
+    # --- acting --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the workers and the scheduler."""
+        for name in (*self.names, "sched"):
+            self.launch(name)
+
+    @property
+    def names(self) -> list[str]:
+        """Node ids of the workers."""
+        return [f"worker_{number}" for number in range(self.workers)]
+
+    def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start (or start again) one process; its log is appended to."""
+        role = "MS_SCHED" if name == "sched" else "MS_WORKER"
+        with (self.directory / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(JOB)],
+                cwd=self.directory,
+                env={**self._environment, "MS_ROLE": role, "MS_NODE_ID": name, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes[name] = process
+        self._all.append(process)
+        return process
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to the process that was started last under this name."""
+        os.kill(self.processes[name].pid, number)
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL, all in one moment."""
+        for name in names:
+            self.signal(name, signal.SIGKILL)
+        for name in names:
+            self.processes[name].wait(10)
+
+    def kill_and_relaunch(self, *names: str) -> None:
+        """SIGKILL, then start again at once."""
+        self.kill(*names)
+        for name in names:
+            self.launch(name)
+
+    # --- looking -------------------------------------------------------------------------------------------------------
+
+    def log(self, name: str) -> str:
+        """Everything a process has printed, over its lives."""
+        return (self.directory / f"{name}.log").read_text(errors="replace")
+
+    def step(self, generation: int = 0) -> int:
+        """Newest step that any rank has applied in this generation or a later one."""
+        path = self.directory / "steps.jsonl"
+        found = checker.lines(path) if path.exists() else []
+        return max((line["step"] for line in found if line["generation"] >= generation), default=0)
+
+    def events(self, kind: EventKind | None = None, node: str | None = None) -> list[StoredEvent]:
+        """The stored story so far."""
+        try:
+            found = read_events(self.directory / "recovery", limit=100_000)
+        except RecoveryError:
+            return []  # no store yet
+        return [
+            stored for stored in found if kind in (None, stored.event.kind) and node in (None, stored.event.node_id)
+        ]
+
+    def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+        """Wait for something to become true, or fail with everything that was printed."""
+        deadline = time.monotonic() + timeout_s
+        while not until():
+            assert time.monotonic() < deadline, f"no {what} within {timeout_s:g} s\n{self.tails()}"
+            _PAUSE.wait(0.02)
+
+    def wait_step(self, step: int, *, generation: int = 0, timeout_s: float = 60.0) -> None:
+        """Wait until some rank has applied a step."""
+        self.wait(lambda: self.step(generation) >= step, f"step {step} of generation {generation}", timeout_s)
+
+    def wait_event(self, kind: EventKind, node: str | None = None, *, count: int = 1, timeout_s: float = 60.0) -> None:
+        """Wait until the story has so many events of a kind."""
+        self.wait(lambda: len(self.events(kind, node)) >= count, f"{kind.value} of {node or 'anyone'}", timeout_s)
+
+    def wait_end(self, timeout_s: float = 120.0) -> None:
+        """Wait until every process that was started last under its name has ended with exit code 0."""
+        self.wait(lambda: all(process.poll() is not None for process in self.processes.values()), "end of all", timeout_s)
+        codes = {name: process.returncode for name, process in self.processes.items()}
+        assert set(codes.values()) == {0}, f"exit codes {codes}\n{self.tails()}"
+
+    def digests(self) -> list[str]:
+        """SHA-256 of the final weights by rank."""
+        return [(self.directory / f"digest_{rank}").read_text() for rank in range(self.workers)]
+
+    def samples(self) -> list[dict[int, list[int]]]:
+        """Sample ids that counted, by rank and step."""
+        return [checker.samples(self.directory / f"samples_{rank}.jsonl") for rank in range(self.workers)]
+
+    def check_same_as(self, undisturbed: Cluster) -> None:
+        """The proof: same bits on every rank, every sample used as in the undisturbed run, every step counted once."""
+        assert self.digests() == undisturbed.digests(), f"final weights differ\n{self.tails()}"
+        assert self.samples() == undisturbed.samples(), "samples were used otherwise"
+        checker.check_history(self.directory / "steps.jsonl", last_step=undisturbed.step())
+
+    def tails(self) -> str:
+        """The last lines of every log."""
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.directory.glob("*.log")))
+
+    # --- ending --------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for process in self._all:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self._all:
+            process.wait(10)
+        sessions = {process.pid for process in self._all}
+        left = [found.pid for found in psutil.process_iter() if _session_of(found.pid) in sessions and _runs(found)]
+        assert not left, f"processes {left} outlived the test"
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _session_of(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return os.getsid(pid)
+    return 0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,135 @@
+"""The training that the cluster tests run: small, real, and told by its environment what to be.
+
+Writes beside its logs, per rank: `samples_<rank>.jsonl` (the sample ids of every step it began, with generation) and
+`digest_<rank>` (SHA-256 of the final weights).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+import recovery
+import recovery.torch as rt
+
+EPOCHS = int(os.environ.get("JOB_EPOCHS", "4"))
+SAMPLES = int(os.environ.get("JOB_SAMPLES", "611"))  # 4 ranks x 153, batches of 8: the last one is ragged
+SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
+STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
+NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
+DATA = os.environ.get("JOB_DATA", "map")  # map | iterable | two
+SAVE_DELAY_MS = int(os.environ.get("JOB_SAVE_DELAY_MS", "0"))
+LOAD_DELAY_MS = int(os.environ.get("JOB_LOAD_DELAY_MS", "0"))
+
+
+class Samples(Dataset[tuple[torch.Tensor, int]]):
+    """Row i and its number, with noise that a rollback must bring back as well."""
+
+    def __init__(self, seed: int) -> None:
+        self._rows = torch.randn(SAMPLES, 16, generator=torch.Generator().manual_seed(seed))
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self._rows[index] + 0.01 * torch.randn(16), index
+
+
+class Stream(IterableDataset[tuple[torch.Tensor, int]]):
+    """The same rows as a stream without length, shared among ranks and loader processes by hand."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self._rank, self._world_size = rank, world_size
+        self._rows = Samples(1)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        info = get_worker_info()
+        part, parts = (info.id, info.num_workers) if info else (0, 1)
+        each = SAMPLES // self._world_size
+        order = torch.randperm(each).tolist() if not info else list(range(each))
+        for position in order[part::parts]:
+            yield self._rows[position * self._world_size + self._rank]
+
+
+class SlowState(rt.TrainState):
+    """A state whose saving or loading can be made slow, so that a test can kill in the middle of it."""
+
+    def write(self, stream: Any) -> None:
+        super().write(stream)
+        if SAVE_DELAY_MS:
+            Path(f"saving_{os.environ['MS_NODE_ID']}").touch()
+            time.sleep(SAVE_DELAY_MS / 1000)
+
+    def read(self, path: Path) -> None:
+        if LOAD_DELAY_MS:
+            Path(f"loading_{os.environ['MS_NODE_ID']}").touch()
+            time.sleep(LOAD_DELAY_MS / 1000)
+        super().read(path)
+
+
+@recovery.run
+def train(session: recovery.Session) -> None:
+    torch.manual_seed(session.rank)
+    rt.init_process_group(session)
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 1))
+    model = DistributedDataParallel(net)
+    head, body = list(net[3].parameters()), list(net[0].parameters())
+    optimizers = [torch.optim.SGD(body, lr=0.01, momentum=0.9), torch.optim.Adam(head, lr=0.001)]
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9) for optimizer in optimizers]
+    data = Stream(session.rank, session.world_size) if DATA == "iterable" else Samples(1)
+    loader = rt.ResumableLoader(data, batch_size=8, session=session, num_workers=NUM_WORKERS)
+    second = rt.ResumableLoader(Samples(2), batch_size=4, session=session, seed=9, num_workers=NUM_WORKERS)
+    more: dict[str, Any] = {"second": second} if DATA == "two" else {}
+    state = SlowState(model=model, optimizer=optimizers, lr_scheduler=schedules, loader=loader, **more)
+    config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=3)
+    saver = recovery.ModelCheckpoint("train", f"ckpt/{session.rank}", config)
+    others = iter(second)
+
+    with Path(f"samples_{session.rank}.jsonl").open("a") as log:
+        for step, (rows, ids) in session.steps(state, epochs=EPOCHS, callbacks=[recovery.LossMonitor(20), saver]):
+            used = ids.tolist()
+            if DATA == "two":
+                try:
+                    extra, extra_ids = next(others)
+                except StopIteration:
+                    others = iter(second)
+                    extra, extra_ids = next(others)
+                rows, used = torch.cat([rows, extra]), used + [-number - 1 for number in extra_ids.tolist()]
+            log.write(json.dumps({"generation": session.generation, "step": step, "ids": used}) + "\n")
+            log.flush()
+            (model(rows).square().mean() / 2).backward()
+            loss = model(rows).abs().mean() / 2  # gradients of two passes are accumulated
+            loss.backward()
+            for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+            if step % 25 == 0:
+                evaluate(net)
+            session.report(loss=loss)
+            time.sleep(STEP_MS / 1000)
+
+    weights = b"".join(value.numpy().tobytes() for _, value in sorted(net.state_dict().items()))
+    Path(f"digest_{session.rank}").write_text(hashlib.sha256(weights).hexdigest())
+
+
+def evaluate(net: nn.Module) -> None:
+    """An evaluation in between: it draws no dropout and must change nothing."""
+    net.eval()
+    with torch.no_grad():
+        net(torch.ones(4, 16))
+    net.train()
+
+
+if __name__ == "__main__":
+    train()

@@ -1,0 +1,179 @@
+"""Whatever dies, training ends with the same bits, every sample used once, every step counted once."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster.conftest import Undisturbed
+from tests.cluster.harness import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+SHORT_LEASE = {"MS_NODE_TIMEOUT": "3", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+
+
+def pids(cluster: Cluster) -> dict[str, int]:
+    return {name: process.pid for name, process in cluster.processes.items() if process.poll() is None}
+
+
+@pytest.mark.parametrize("victims", [("worker_2",), ("worker_0",), ("worker_1", "worker_3")], ids="+".join)
+def test_killed_workers_come_back_with_their_rank(tmp_path: Path, undisturbed: Undisturbed, victims: tuple[str, ...]) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(random.randint(12, 40))
+        survivors = {name: pid for name, pid in pids(cluster).items() if name not in victims}
+
+        cluster.kill_and_relaunch(*victims)
+        cluster.wait_step(45, generation=2)
+
+        assert survivors.items() <= pids(cluster).items(), "a survivor was replaced"
+        for victim in victims:
+            admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, victim)]
+            assert [(event.incarnation, event.rank) for event in admitted[1:]] == [(2, int(victim[-1]))]
+        cluster.wait_end()
+        cluster.check_same_as(undisturbed())
+
+
+def test_scheduler_comes_back_and_no_step_is_lost_or_paused(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(15)
+        workers = {name: pid for name, pid in pids(cluster).items() if name != "sched"}
+
+        cluster.kill("sched")
+        cluster.wait_step(cluster.step() + 15)  # training needs no scheduler
+        cluster.launch("sched")
+        cluster.wait_event(EventKind.NODE_RESUMED, count=cluster.workers)
+
+        assert workers.items() <= pids(cluster).items()
+        cluster.wait_end()
+        assert not cluster.events(EventKind.GENERATION_INTERRUPTED)
+        assert {line["generation"] for line in _steps(cluster)} == {1}
+        assert _longest_pause_ms(cluster) < 500
+        cluster.check_same_as(undisturbed())
+
+
+def test_scheduler_and_a_worker_die_together(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path, **SHORT_LEASE) as cluster:
+        cluster.start()
+        cluster.wait_step(25)
+        cluster.kill_and_relaunch("sched", "worker_1")
+        cluster.wait_end()
+        cluster.check_same_as(undisturbed())
+
+
+def test_everything_dies_at_once_and_resumes_once(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path, **SHORT_LEASE) as cluster:
+        cluster.start()
+        cluster.wait_step(35)
+        cluster.kill_and_relaunch("sched", *cluster.names)
+        cluster.wait_end()
+        assert len(cluster.events(EventKind.PLAN_MADE)) == 2
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step in (20, 30)
+        cluster.check_same_as(undisturbed())
+
+
+def test_three_kills_in_a_row(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        for generation, victim in enumerate(("worker_1", "worker_2", "worker_0"), start=1):
+            cluster.wait_step(10 + 10 * generation, generation=generation)
+            cluster.kill_and_relaunch(victim)
+        cluster.wait_end()
+        assert len(cluster.events(EventKind.PLAN_MADE)) == 4
+        cluster.check_same_as(undisturbed())
+
+
+def test_kill_during_a_save_leaves_the_older_checkpoint(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path) as cluster:
+        for name in (*cluster.names, "sched"):
+            cluster.launch(name, **({"JOB_SAVE_DELAY_MS": "700"} if name == "worker_1" else {}))
+        mark = tmp_path / "saving_worker_1"
+        cluster.wait(mark.exists, "first save")
+        mark.unlink()
+        cluster.wait(mark.exists, "second save")
+        cluster.kill("worker_1")
+        cluster.launch("worker_1")
+        cluster.wait_end()
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == 10
+        cluster.check_same_as(undisturbed())
+
+
+def test_kill_during_a_rollback(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(25)
+        cluster.kill("worker_1")
+        cluster.launch("worker_1", JOB_LOAD_DELAY_MS="3000")
+        cluster.wait((tmp_path / "loading_worker_1").exists, "load")
+        cluster.kill_and_relaunch("worker_1")
+        cluster.wait_end()
+        assert len(cluster.events(EventKind.PLAN_MADE)) == 3
+        cluster.check_same_as(undisturbed())
+
+
+def test_stopped_worker_whose_place_is_free_joins_the_next_generation(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path, **SHORT_LEASE) as cluster:
+        cluster.start()
+        cluster.wait_step(20)
+        before = pids(cluster)
+        cluster.signal("worker_1", signal.SIGSTOP)
+        cluster.wait_event(EventKind.NODE_LOST, "worker_1")
+        cluster.signal("worker_1", signal.SIGCONT)
+        cluster.wait_step(50, generation=2)
+        assert pids(cluster) == before
+        assert cluster.events(EventKind.NODE_RESUMED, "worker_1")
+        cluster.wait_end()
+        cluster.check_same_as(undisturbed())
+
+
+def test_stopped_worker_whose_place_was_taken_ends_itself(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path, **SHORT_LEASE) as cluster:
+        cluster.start()
+        cluster.wait_step(20)
+        old = cluster.processes["worker_1"]
+        cluster.signal("worker_1", signal.SIGSTOP)
+        cluster.wait_event(EventKind.NODE_LOST, "worker_1")
+        cluster.launch("worker_1")
+        cluster.wait_step(45, generation=2)
+        old.send_signal(signal.SIGCONT)
+        cluster.wait(lambda: old.poll() is not None, "end of the fenced process")
+        assert old.returncode == 76
+        assert "FENCED" in cluster.log("worker_1")
+        cluster.wait_end()
+        cluster.check_same_as(undisturbed())  # its checker also proves that the fenced life neither stepped nor saved
+
+
+def test_damaged_checkpoint_sends_everybody_to_the_older_one(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=3)
+        cluster.kill("worker_3")
+        newest = max((tmp_path / "ckpt" / "2").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+        content = bytearray(newest.read_bytes())
+        content[len(content) // 2] ^= 1
+        newest.write_bytes(content)
+        cluster.launch("worker_3")
+        cluster.wait_end()
+        plans = [stored.event.step or 0 for stored in cluster.events(EventKind.PLAN_MADE)]
+        assert plans[-1] == plans[-2] - 10 or plans[-1] < plans[-2]
+        assert cluster.events(EventKind.CHECKPOINT_INVALID, "worker_2")
+        cluster.check_same_as(undisturbed())
+
+
+def _steps(cluster: Cluster) -> list[dict[str, int]]:
+    from tests.cluster import checker
+
+    return checker.lines(cluster.directory / "steps.jsonl")
+
+
+def _longest_pause_ms(cluster: Cluster) -> int:
+    times: dict[int, list[int]] = {}
+    for line in _steps(cluster):
+        times.setdefault(line["rank"], []).append(line["wall_ms"])
+    return max(later - earlier for walls in times.values() for earlier, later in zip(walls, walls[1:], strict=False))
