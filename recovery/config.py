@@ -368,4 +368,6 @@ def _out_of_range(row: Setting, text: str) -> SettingRangeError:
 
 def under_pytest() -> bool:
     """Is this process a pytest run of a training script (`pytest -s -v train.py`), as the MindSpore documents start it?"""
-    return "_pytest.main" in sys.modules and "PYTEST_CURRENT_TEST" in os.environ  # the variable alone is inherited
+    return (
+        "_pytest.main" in sys.modules and "PYTEST_CURRENT_TEST" in os.environ
+    )  # the variable alone is inherited

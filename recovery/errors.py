@@ -95,7 +95,9 @@ class StoreNotOursError(StoreError):
     """The file is a database of something else."""
 
     code, exit_code = "STORE_NOT_OURS", 31
-    template = "{path} is not a recovery store: {reason}. It was left as it is; choose another MS_RECOVERY_PATH."
+    template = (
+        "{path} is not a recovery store: {reason}. It was left as it is; choose another MS_RECOVERY_PATH."
+    )
 
 
 class StoreCorruptError(StoreError):
@@ -324,7 +326,7 @@ class InvariantError(AssertionError):
     """A promise inside the engine is broken: a bug of ours, never of the user."""
 
 
-class GenerationInterrupted(BaseException):  # noqa: N818 - not an error: the generation ended, the function is entered again
+class GenerationInterrupted(BaseException):
     """Leaves the training function when its generation is over. Not an `Exception`, so that `except Exception` lets it pass."""
 
     def __init__(self, generation: int, reason: str) -> None:

@@ -28,7 +28,9 @@ class Digits(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         self._images = ((pixels / 255.0 - _MEAN) / _DEVIATION).unsqueeze(1)
         self._labels = torch.from_numpy(_read(directory, LABELS, _LABELS_MAGIC, dimensions=1)).to(torch.int64)
         if len(self._images) != len(self._labels):
-            raise SystemExit(f"{directory}: {len(self._images)} images but {len(self._labels)} labels; the files do not belong together")
+            raise SystemExit(
+                f"{directory}: {len(self._images)} images but {len(self._labels)} labels; the files do not belong together"
+            )
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -48,11 +50,13 @@ def load() -> Digits:
 
 def write_digits(directory: Path) -> None:
     """Write scikit-learn's digits as IDX files. Every process may do it at once: each file appears whole or not at all."""
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - not needed where real MNIST is given
 
     bunch = load_digits()
     images = torch.from_numpy(bunch.images).to(torch.float32).unsqueeze(1)
-    scaled = torch.nn.functional.interpolate(images, size=(28, 28), mode="bilinear", align_corners=False).squeeze(1)
+    scaled = torch.nn.functional.interpolate(
+        images, size=(28, 28), mode="bilinear", align_corners=False
+    ).squeeze(1)
     pixels = (scaled * (255.0 / 16.0)).round().clamp(0, 255).to(torch.uint8).numpy()
     directory.mkdir(parents=True, exist_ok=True)
     _write(directory / IMAGES, _IMAGES_MAGIC, pixels)
@@ -73,12 +77,18 @@ def _read(directory: Path, name: str, magic: int, *, dimensions: int) -> np.ndar
     elif packed.exists():
         content = gzip.decompress(packed.read_bytes())
     else:
-        raise SystemExit(f"DATA_PATH={directory}: neither {name} nor {name}.gz is there; it must be the folder with MNIST's IDX files")
+        raise SystemExit(
+            f"DATA_PATH={directory}: neither {name} nor {name}.gz is there; it must be the folder with MNIST's IDX files"
+        )
     header = np.frombuffer(content[: 4 * (1 + dimensions)], dtype=">u4")
     if len(header) != 1 + dimensions or header[0] != magic:
-        raise SystemExit(f"{directory / name}: is no IDX file of this kind (it begins with {content[:4].hex()}, not {magic:08x})")
+        raise SystemExit(
+            f"{directory / name}: is no IDX file of this kind (it begins with {content[:4].hex()}, not {magic:08x})"
+        )
     shape = tuple(int(size) for size in header[1:])
     values = np.frombuffer(content, dtype=np.uint8, offset=4 * (1 + dimensions))
     if values.size != int(np.prod(shape)):
-        raise SystemExit(f"{directory / name}: holds {values.size} values, its header says {shape}; it is cut short or damaged")
+        raise SystemExit(
+            f"{directory / name}: holds {values.size} values, its header says {shape}; it is cut short or damaged"
+        )
     return values.reshape(shape).copy()

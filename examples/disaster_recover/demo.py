@@ -1,6 +1,6 @@
 """The whole story in two minutes: train, kill a worker and the scheduler, bring them back, compare with an undisturbed run.
 
-    python demo.py            # in demo/ beside this file; ends with `final weights identical: yes` and exit code 0 only then
+python demo.py            # in demo/ beside this file; ends with `final weights identical: yes` and exit code 0 only then
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ class Job:
     def run(self, script: str, *arguments: str) -> None:
         """Run one of the example's shell scripts here."""
         subprocess.run(
-            ["bash", str(EXAMPLE / script), *arguments], cwd=self.directory, env=self.environment, check=True, stdout=subprocess.DEVNULL
+            ["bash", str(EXAMPLE / script), *arguments],
+            cwd=self.directory,
+            env=self.environment,
+            check=True,
+            stdout=subprocess.DEVNULL,
         )
 
     def pid(self, name: str) -> int:
@@ -91,7 +95,9 @@ class Job:
         while not until():
             self.tell()
             if time.monotonic() - self._begun > LIMIT_S:
-                raise SystemExit(f"gave up after {LIMIT_S:.0f} s waiting for {what}; logs: {self.directory}/device")
+                raise SystemExit(
+                    f"gave up after {LIMIT_S:.0f} s waiting for {what}; logs: {self.directory}/device"
+                )
             time.sleep(0.05)
         self.tell()
 
@@ -109,11 +115,17 @@ class Job:
             if event.kind is EventKind.NODE_ADMITTED and (event.incarnation or 0) < 2:
                 continue
             if event.kind is EventKind.FIRST_STEP_DONE and (event.generation or 0) > 1:
-                say(f"rank {event.rank}: first step done, {stored.wall_ms - self._admitted_ms} ms after the admission")
+                say(
+                    f"rank {event.rank}: first step done, {stored.wall_ms - self._admitted_ms} ms after the admission"
+                )
             if event.kind in SHOWN:
                 say(
                     SHOWN[event.kind].format(
-                        node=event.node_id, reason=event.reason, generation=event.generation, incarnation=event.incarnation, step=event.step
+                        node=event.node_id,
+                        reason=event.reason,
+                        generation=event.generation,
+                        incarnation=event.incarnation,
+                        step=event.step,
                     )
                 )
         return list(events)
@@ -136,7 +148,9 @@ class Job:
         for note in (self.directory / "device").glob("*.pid"):
             with contextlib.suppress(psutil.Error, ValueError):
                 process = psutil.Process(int(note.read_text()))
-                if process.status() != psutil.STATUS_ZOMBIE and any("train.py" in word for word in process.cmdline()):
+                if process.status() != psutil.STATUS_ZOMBIE and any(
+                    "train.py" in word for word in process.cmdline()
+                ):
                     found.append(process)
         return found
 
@@ -188,7 +202,11 @@ def disturbed() -> dict[int, str]:
 def story(job: Job) -> str:
     """Everything told so far about admissions, as text."""
     events = read_events(job.directory / "recovery", limit=100_000)
-    return " ".join(f"incarnation {stored.event.incarnation}" for stored in events if stored.event.kind is EventKind.NODE_ADMITTED)
+    return " ".join(
+        f"incarnation {stored.event.incarnation}"
+        for stored in events
+        if stored.event.kind is EventKind.NODE_ADMITTED
+    )
 
 
 def undisturbed() -> dict[int, str]:

@@ -1,6 +1,6 @@
 """Print what must be started again, one name a line: nodes that the store calls lost or whose process is gone, and the scheduler.
 
-    python lost.py ./recovery/
+python lost.py ./recovery/
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def runs(name: str) -> bool:
         return False
     try:
         process = psutil.Process(int(note.read_text()))
-        return process.status() != psutil.STATUS_ZOMBIE and any("train.py" in word for word in process.cmdline())
+        return process.status() != psutil.STATUS_ZOMBIE and any(
+            "train.py" in word for word in process.cmdline()
+        )
     except (psutil.Error, ValueError):
         return False
 

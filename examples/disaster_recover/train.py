@@ -1,8 +1,8 @@
 """Handwritten digits on N workers, with disaster recovery. The same script is the scheduler where MS_ROLE=MS_SCHED.
 
-    bash run.sh                     # 8 workers and the scheduler, logs under device/
-    kill -9 <pid of a worker>       # whichever
-    bash recover.sh                 # starts again what died; the result is the same, bit for bit
+bash run.sh                     # 8 workers and the scheduler, logs under device/
+kill -9 <pid of a worker>       # whichever
+bash recover.sh                 # starts again what died; the result is the same, bit for bit
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def train(session: recovery.Session) -> None:
     state = rt.TrainState(model=net, optimizer=optimizer, loader=loader)
 
     config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=5)
-    saver = recovery.ModelCheckpoint("train", f"./ckpt_of_rank/{session.rank}", config)  # a directory per rank
+    saver = recovery.ModelCheckpoint(
+        "train", f"./ckpt_of_rank/{session.rank}", config
+    )  # a directory per rank
     callbacks = [recovery.LossMonitor(20), saver]
 
     for _, (images, labels) in session.steps(state, epochs=EPOCHS, callbacks=callbacks):

@@ -125,7 +125,10 @@ def _refuse(
     table: Table, connection: ConnectionId, register: m.Register, refusal: Refuse
 ) -> list[SchedulerEffect]:
     event = EventRecord(
-        kind=EventKind.NODE_REFUSED, node_id=register.node_id, run=table.job.run, reason=f"{refusal.code}: {refusal.reason}"
+        kind=EventKind.NODE_REFUSED,
+        node_id=register.node_id,
+        run=table.job.run,
+        reason=f"{refusal.code}: {refusal.reason}",
     )
     refused = m.Refused(
         request_id=register.request_id,
@@ -133,7 +136,10 @@ def _refuse(
         reason=refusal.reason,
         retry_after_ms=refusal.retry_after_ms,
     )
-    effects: list[SchedulerEffect] = [Send(connection, refused), CloseConnection(connection, f"refused: {refusal.code}")]
+    effects: list[SchedulerEffect] = [
+        Send(connection, refused),
+        CloseConnection(connection, f"refused: {refusal.code}"),
+    ]
     if table.note_refusal(register.node_id, refusal.code):
         effects.insert(0, Persist((event,)))
     return effects
@@ -145,20 +151,25 @@ def _resume(table: Table, node: Node, received: MessageReceived, now_ms: int) ->
     effects = _hang_up_older(table, node)
     was_here = node.record.state is NodeState.LIVE
     node.move(NodeState.LIVE)
-    if token_digest(register.token or "") != node.record.token_digest:  # a repeat of the admission: a new secret for the same life
+    if (
+        token_digest(register.token or "") != node.record.token_digest
+    ):  # a repeat of the admission: a new secret for the same life
         node.record = msgspec.structs.replace(node.record, token_digest=token_digest(received.fresh_token))
         token = received.fresh_token
     else:
         token = register.token or received.fresh_token
     _connect(table, node, received, now_ms)
-    event = table.node_event(EventKind.NODE_RESUMED, node, reason="a new connection" if was_here else "it came back")
+    event = table.node_event(
+        EventKind.NODE_RESUMED, node, reason="a new connection" if was_here else "it came back"
+    )
     admitted = _admitted(table, node, register, token, resumed=True)
-    return [*effects, Persist((node.record, table.life_of(node), event), (Answer(received.connection, admitted),))]
+    return [
+        *effects,
+        Persist((node.record, table.life_of(node), event), (Answer(received.connection, admitted),)),
+    ]
 
 
-def _admit(
-    table: Table, node: Node | None, received: MessageReceived, now_ms: int
-) -> list[SchedulerEffect]:
+def _admit(table: Table, node: Node | None, received: MessageReceived, now_ms: int) -> list[SchedulerEffect]:
     register = received.message
     assert isinstance(register, m.Register), "checked by register()"
     record = NodeRecord(
@@ -196,7 +207,9 @@ def _hang_up_older(table: Table, node: Node) -> list[SchedulerEffect]:
     return [CloseConnection(older, "replaced by a newer connection")]
 
 
-def _admitted(table: Table, node: Node, register: m.Register, token: ResumeToken, *, resumed: bool) -> m.Admitted:
+def _admitted(
+    table: Table, node: Node, register: m.Register, token: ResumeToken, *, resumed: bool
+) -> m.Admitted:
     return m.Admitted(
         request_id=register.request_id,
         incarnation=node.record.incarnation,

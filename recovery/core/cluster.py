@@ -77,8 +77,14 @@ class Cluster:
             records += lifecycle.begin_run(table)
         if table.job.state is JobState.FAILED:  # relaunched on purpose: the same run, one more try
             generation = table.job.generation
-            table.change_job(JobState.INTERRUPTED if generation else JobState.FORMING, reason=table.job.reason)
-        records += [table.job, RunRecord(run=table.job.run), table.event(kind, incarnation=table.job.scheduler_incarnation)]
+            table.change_job(
+                JobState.INTERRUPTED if generation else JobState.FORMING, reason=table.job.reason
+            )
+        records += [
+            table.job,
+            RunRecord(run=table.job.run),
+            table.event(kind, incarnation=table.job.scheduler_incarnation),
+        ]
         effects: list[SchedulerEffect] = [Persist(tuple(records))]
         for node in table.nodes.values():
             effects += self._await_return(node, now_ms)
@@ -105,7 +111,9 @@ class Cluster:
             return lifecycle.wait_for_full_house(table, now_ms)
         gone = [node for node in table.workers if node.record.state in (NodeState.LOST, NodeState.LEFT)]
         if gone:  # the earlier life died between writing the loss and ending the generation
-            return lifecycle.interrupt(table, f"{gone[0].record.node_id} lost: {gone[0].record.reason}", now_ms)
+            return lifecycle.interrupt(
+                table, f"{gone[0].record.node_id} lost: {gone[0].record.reason}", now_ms
+            )
         return []
 
     def handle(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
@@ -191,7 +199,9 @@ class Cluster:
             return self._on_register(received, message, now_ms)
         node = table.speaker(connection)
         if node is None:
-            return [CloseConnection(connection, "not registered")]  # a fenced life, or a stranger: no effect at all
+            return [
+                CloseConnection(connection, "not registered")
+            ]  # a fenced life, or a stranger: no effect at all
         node.heard_ms = now_ms
         answer = node.answers.get(getattr(message, "request_id", RequestId("")))
         if answer is not None:  # a repeat: the same answer, behind the write that the first one waited for
@@ -212,7 +222,9 @@ class Cluster:
         }
         return handlers[type(message)](node, message, now_ms)
 
-    def _on_register(self, received: MessageReceived, message: m.Register, now_ms: int) -> list[SchedulerEffect]:
+    def _on_register(
+        self, received: MessageReceived, message: m.Register, now_ms: int
+    ) -> list[SchedulerEffect]:
         table, connection = self.table, received.connection
         if connection in table.speakers:
             return [CloseConnection(connection, "registered already on this connection")]
@@ -220,16 +232,25 @@ class Cluster:
         if table.ended:
             if message.generation or table.job.state is JobState.FAILED:  # it was there, and missed the end
                 return [Send(connection, self._ending()), CloseConnection(connection, "the job has ended")]
-            begun = [Persist(tuple(lifecycle.begin_run(table))), *lifecycle.wait_for_full_house(table, now_ms)]
+            begun = [
+                Persist(tuple(lifecycle.begin_run(table))),
+                *lifecycle.wait_for_full_house(table, now_ms),
+            ]
         effects = begun + register(table, received, now_ms)
         node = table.speaker(connection)
         if node is None:
             return effects  # refused
         if table.rules.heartbeat_enabled:
             effects.append(SetTimer(f"lease:{message.node_id}", now_ms + table.rules.lease_ms))
-        return [*effects, *self._tell_where_we_are(node, message.generation, now_ms), *lifecycle.try_open(table, now_ms)]
+        return [
+            *effects,
+            *self._tell_where_we_are(node, message.generation, now_ms),
+            *lifecycle.try_open(table, now_ms),
+        ]
 
-    def _tell_where_we_are(self, node: Node, its_generation: Generation, now_ms: int) -> list[SchedulerEffect]:
+    def _tell_where_we_are(
+        self, node: Node, its_generation: Generation, now_ms: int
+    ) -> list[SchedulerEffect]:
         """Bring a node that (re)connected to where the job stands. Behind the write that admits it, so in order."""
         table, connection = self.table, node.connection
         assert connection is not None, "it just registered"
@@ -239,7 +260,9 @@ class Cluster:
             interrupt = m.Interrupt(generation=table.job.generation, reason=table.job.reason[:1024])
             return [Persist((), (Answer(connection, interrupt),))] if its_generation else []
         if not its_generation:  # a fresh process where a training one was: it replaced itself
-            return lifecycle.interrupt(table, f"{node.record.node_id} came back without its training state", now_ms)
+            return lifecycle.interrupt(
+                table, f"{node.record.node_id} came back without its training state", now_ms
+            )
         told: list[m.FromScheduler] = []
         if its_generation != table.job.generation:
             told.append(lifecycle.rollback_for(table, node))
@@ -262,10 +285,14 @@ class Cluster:
             return []  # sent before it knew the newest plan; it will say it again after that one
         effects: list[SchedulerEffect] = []
         if table.job.state is JobState.RUNNING:
-            effects += lifecycle.interrupt(table, f"{node.record.node_id} stopped at step {ready.step}", now_ms)
+            effects += lifecycle.interrupt(
+                table, f"{node.record.node_id} stopped at step {ready.step}", now_ms
+            )
         first = node.ready is None
         node.ready, node.done = ready, False
-        records: list[Record] = [table.node_event(EventKind.NODE_READY, node, step=ready.step)] if first else []
+        records: list[Record] = (
+            [table.node_event(EventKind.NODE_READY, node, step=ready.step)] if first else []
+        )
         if node.record.rank is not None and node.record.role is m.Role.WORKER:
             held = rollback.in_lineage(table.of_this_run(ready.held), table.generations)
             records += [
@@ -274,7 +301,9 @@ class Cluster:
                 if not table.coordinator.knows(node.record.rank, checkpoint)
             ]
             table.coordinator.replace(node.record.rank, held)
-        effects.append(Persist(tuple(records), (Answer(node.connection, m.Received(request_id=ready.request_id)),)))
+        effects.append(
+            Persist(tuple(records), (Answer(node.connection, m.Received(request_id=ready.request_id)),))
+        )
         return effects + lifecycle.try_open(table, now_ms)
 
     def _on_checkpoint_report(
@@ -282,23 +311,31 @@ class Cluster:
     ) -> list[SchedulerEffect]:
         table, rank, held = self.table, node.record.rank, report.checkpoint
         if rank is None or not rollback.in_lineage(table.of_this_run((held,)), table.generations):
-            return [table.answer(node, report.request_id, [])]  # of another run or of a rolled-back suffix: it counts nowhere
+            return [
+                table.answer(node, report.request_id, [])
+            ]  # of another run or of a rolled-back suffix: it counts nowhere
         committed = table.coordinator.add(rank, held)
         records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
         if not committed:
             return [table.answer(node, report.request_id, records)]
         step = table.coordinator.committed_step
         records += table.coordinator.committed_records()
-        records.append(table.event(EventKind.CHECKPOINT_COMMITTED, generation=table.job.generation, step=step))
+        records.append(
+            table.event(EventKind.CHECKPOINT_COMMITTED, generation=table.job.generation, step=step)
+        )
         told = table.to_all(m.Committed(run=table.job.run, step=step))
         return [table.answer(node, report.request_id, records, *told)]
 
-    def _on_checkpoint_invalid(self, node: Node, bad: m.CheckpointInvalid, now_ms: int) -> list[SchedulerEffect]:
+    def _on_checkpoint_invalid(
+        self, node: Node, bad: m.CheckpointInvalid, now_ms: int
+    ) -> list[SchedulerEffect]:
         table = self.table
         assert node.record.rank is not None, "only a rank with a plan loads a checkpoint"
         checkpoint = table.coordinator.reject(node.record.rank, bad.step)
         records: list[Record] = [
-            table.node_event(EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path)
+            table.node_event(
+                EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path
+            )
         ]
         if checkpoint is not None:
             records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
@@ -317,7 +354,9 @@ class Cluster:
             if other.connection is not None and other is not node
         ]
         if not known:
-            effects.append(Persist((table.node_event(EventKind.RENDEZVOUS_OPENED, node, reason=opened.address),)))
+            effects.append(
+                Persist((table.node_event(EventKind.RENDEZVOUS_OPENED, node, reason=opened.address),))
+            )
         return effects
 
     def _on_first_step(self, node: Node, first: m.FirstStep, now_ms: int) -> list[SchedulerEffect]:
@@ -338,7 +377,9 @@ class Cluster:
 
     def _on_failure(self, node: Node, failure: m.Failure, now_ms: int) -> list[SchedulerEffect]:
         """Its own code raised. It counts as lost when it hangs up, which it does as soon as it has this answer."""
-        node.record = msgspec.structs.replace(node.record, reason=f"its own code raised {failure.error}"[:1024])
+        node.record = msgspec.structs.replace(
+            node.record, reason=f"its own code raised {failure.error}"[:1024]
+        )
         event = self.table.node_event(
             EventKind.NODE_FAILED, node, step=failure.step, reason=failure.error, details=failure.traceback
         )

@@ -32,7 +32,7 @@ class Persist(msgspec.Struct, frozen=True, tag="persist"):
     """Write the records in one transaction; when it is durable, release `then` in order."""
 
     records: tuple[Record, ...]
-    then: tuple[Union[Answer, Report, "Exit"], ...] = ()
+    then: tuple[Union[Answer, Report, Exit], ...] = ()
 
 
 class Send(msgspec.Struct, frozen=True, tag="send"):

@@ -1,6 +1,6 @@
 """How generations end and begin, and how the job ends. Functions over the table; the one place that moves `job.state`.
 
-    FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [full house] -> plan -> RUNNING(g+1) ... -> FINISHED | FAILED
+FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [full house] -> plan -> RUNNING(g+1) ... -> FINISHED | FAILED
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def interrupt(table: Table, reason: str, now_ms: int) -> list[SchedulerEffect]:
     )
     table.generations[-1] = ended
     event = table.event(
-        EventKind.GENERATION_INTERRUPTED, generation=table.job.generation, step=ended.ended_step, reason=reason
+        EventKind.GENERATION_INTERRUPTED,
+        generation=table.job.generation,
+        step=ended.ended_step,
+        reason=reason,
     )
     job = table.change_job(JobState.INTERRUPTED, reason=reason)
     effects.append(Persist((job, ended, event)))
@@ -100,7 +103,10 @@ def full_house_missed(table: Table, now_ms: int) -> list[SchedulerEffect]:
     present = [node.record.node_id for node in table.workers if node.record.state is NodeState.LIVE]
     absent = [node.record.node_id for node in table.workers if node.record.state is not NodeState.LIVE]
     unknown = table.rules.world_size - len(present) - len(absent)
-    missing = [*sorted(absent, key=ranks.natural_key), *([f"{unknown} that never registered"] if unknown else [])]
+    missing = [
+        *sorted(absent, key=ranks.natural_key),
+        *([f"{unknown} that never registered"] if unknown else []),
+    ]
     here = ", ".join(sorted(present, key=ranks.natural_key)) or "none"
     reason = (
         f"{len(present)} of {table.rules.world_size} workers are here after "
@@ -189,7 +195,9 @@ def _open(
 def rollback_for(table: Table, node: Node) -> m.Rollback:
     """The current generation's plan, as this node is told it."""
     generation = table.generations[-1]
-    hosts = {worker.record.rank: worker.record.host for worker in table.workers if worker.record.rank is not None}
+    hosts = {
+        worker.record.rank: worker.record.host for worker in table.workers if worker.record.rank is not None
+    }
     rank = node.record.rank
     assert rank is not None, "a plan is for ranks"
     local_rank, local_world_size = ranks.local_places(hosts)[rank]

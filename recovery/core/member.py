@@ -14,17 +14,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
-
-import msgspec
 
 from recovery.core import messages as m
 from recovery.core import stimuli as s
 from recovery.core.effects import (
     Confirmed,
-    Connect,
-    Disconnect,
     Exit,
     FindCheckpoints,
     Interrupt,
@@ -40,38 +35,14 @@ from recovery.core.effects import (
     Tell,
     WorkerEffect,
 )
-from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken
+from recovery.core.ids import Generation, Rank
+from recovery.core.link import FAREWELL_MS, Identity, Link, Main
 from recovery.core.policy import backoff
 from recovery.core.records import CheckpointRecord, CheckpointState, Record, StepRecord
 from recovery.core.rules import Rules
 
-FAREWELL_MS = 2_000
-"""How long a leaving process waits for the scheduler to take its last word."""
 
-WAIT_NOTE_MS = 30_000
-"""How often a wait says what it waits for, after the first time at WAIT_NOTE_FIRST_MS."""
-
-WAIT_NOTE_FIRST_MS = 5_000
-
-
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who this process is."""
-
-    node_id: NodeId
-    role: m.Role
-    host: str
-    pid: int
-
-
-class Main(str, Enum):
-    """What the main thread does."""
-
-    IDLE = "idle"
-    TRAINING = "training"
-    LEAVING = "leaving"
-
-
-class Member:
+class Member(Link):
     """One process's membership."""
 
     def __init__(self, identity: Identity, rules: Rules) -> None:
@@ -81,23 +52,9 @@ class Member:
             identity: who registers.
             rules: durations and limits.
         """
-        self._identity, self._rules = identity, rules
-        self.main = Main.IDLE
-        self.admitted: m.Admitted | None = None
-        self.generation = Generation(0)
+        super().__init__(identity, rules)
         self._rank: Rank | None = None
         self._plan_step = 0
-        self._register_id = RequestId("")
-        self._token: ResumeToken | None = None
-        self._connected = False
-        self._in = False
-        """Admitted on the current connection."""
-        self._dials = 0
-        self._heard_ms = 0
-        self._unreachable_since_ms = 0
-        self._refused_since_ms = 0
-        self._refused_code = ""
-        self._awaiting_retry = False
         self._confirm_sequence = 0
         self._beats = 0
         self._progress = s.StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
@@ -106,11 +63,6 @@ class Member:
         self._ready: m.Ready | None = None
         self._rendezvous: m.RendezvousOpen | None = None
         self._next_plan: m.Rollback | None = None
-        self._requests: OrderedDict[RequestId, m.FromNode] = OrderedDict()
-        self._waiting_for = ""
-        self._waiting_since_ms = 0
-        self._exit_code = ""
-        self._exit_reason = ""
 
     def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:
         """Take one stimulus and say what is to be done, in order."""
@@ -135,59 +87,7 @@ class Member:
         }
         return handlers[type(stimulus)](stimulus, now_ms)
 
-    # --- the connection ------------------------------------------------------------------------------------------------
-
-    def _on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
-        self._register_id, self._token = started.request_id, started.token
-        self._unreachable_since_ms = now_ms
-        return [*self._wait_for("the scheduler to answer", now_ms), Connect()]
-
-    def _on_connected(self, connected: s.Connected, now_ms: int) -> list[WorkerEffect]:
-        self._connected, self._dials, self._heard_ms = True, 0, now_ms
-        return [Tell(self._registration()), SetTimer("silence", now_ms + self._rules.receive_timeout_ms)]
-
-    def _registration(self) -> m.Register:
-        return m.Register(
-            request_id=self._register_id,
-            protocol=m.PROTOCOL_VERSION,
-            node_id=self._identity.node_id,
-            role=self._identity.role,
-            host=self._identity.host,
-            pid=self._identity.pid,
-            worker_count=self._rules.worker_count,
-            server_count=self._rules.server_count,
-            recovery_enabled=self._rules.recovery_enabled,
-            token=self._token,
-            incarnation=self.admitted.incarnation if self.admitted else Incarnation(0),
-            generation=self.generation,
-        )
-
-    def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
-        unreachable_ms = now_ms - self._unreachable_since_ms
-        limit_ms = self._unreachable_limit_ms()
-        if limit_ms is not None and unreachable_ms >= limit_ms:
-            reason = f"no scheduler answered for {unreachable_ms / 1000:g} s ({failed.reason})"
-            return self._end("SCHEDULER_UNREACHABLE", reason)
-        self._dials += 1
-        return [SetTimer("dial", now_ms + backoff.next_dial_ms(self._dials - 1, failed.jitter, self._rules))]
-
-    def _unreachable_limit_ms(self) -> int | None:
-        """Before it was ever in: as long as the cluster forms. Later: for ever with recovery, since training needs no scheduler."""
-        if self.main is Main.LEAVING:
-            return FAREWELL_MS
-        if self.admitted is None or (self.main is Main.IDLE and self._rules.recovery_enabled):
-            return self._rules.topology_timeout_ms
-        return None if self._rules.recovery_enabled else self._rules.heartbeat_retry_timeout_ms
-
-    def _on_disconnected(self, lost: s.Disconnected, now_ms: int) -> list[WorkerEffect]:
-        was_in, self._connected, self._in = self._in, False, False
-        if self._awaiting_retry:
-            return []  # it was refused; the timer dials
-        self._unreachable_since_ms = now_ms
-        effects: list[WorkerEffect] = [Connect()]
-        if was_in and self.main is not Main.LEAVING:
-            effects.append(Say("scheduler_lost", f"connection to the scheduler closed ({lost.reason}); trying again", warning=True))
-        return effects
+    # --- time ----------------------------------------------------------------------------------------------------------
 
     def _on_timer(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
         timers: dict[str, Callable[[s.WorkerTimerFired, int], list[WorkerEffect]]] = {
@@ -200,10 +100,6 @@ class Member:
         }
         return timers[fired.key](fired, now_ms)
 
-    def _on_dial_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        self._awaiting_retry = False
-        return [Disconnect()] if self._connected else [Connect()]  # the end of a connection dials by itself
-
     def _on_heartbeat_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
         again = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
         return [*(self._beat() if self._in else []), *self._note_progress(), again]
@@ -212,24 +108,23 @@ class Member:
         self._beats += 1
         if self._confirm_sequence:
             self._confirm_sequence = self._beats
-        return [Tell(m.Heartbeat(sequence=self._beats, generation=self._progress.generation, step=self._progress.step))]
+        return [
+            Tell(
+                m.Heartbeat(
+                    sequence=self._beats, generation=self._progress.generation, step=self._progress.step
+                )
+            )
+        ]
 
     def _on_pause_noticed(self, noticed: s.PauseNoticed, now_ms: int) -> list[WorkerEffect]:
         """The process stood still for a good part of its lease: it may be fenced, so it asks before it steps or saves."""
         self._confirm_sequence = self._beats + 1
-        said = Say("paused", f"this process stood still for {noticed.paused_ms / 1000:.1f} s; asking whether its place is still its own", warning=True)
+        said = Say(
+            "paused",
+            f"this process stood still for {noticed.paused_ms / 1000:.1f} s; asking whether its place is still its own",
+            warning=True,
+        )
         return [said, *(self._beat() if self._in else [])]
-
-    def _on_silence_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        if not self._connected:
-            return []
-        silent_ms = now_ms - self._heard_ms
-        if silent_ms >= self._rules.receive_timeout_ms:
-            return [
-                Say("scheduler_silent", f"no word of the scheduler for {silent_ms / 1000:.1f} s (MS_RECEIVE_MSG_TIMEOUT)", warning=True),
-                Disconnect(),
-            ]
-        return [SetTimer("silence", self._heard_ms + self._rules.receive_timeout_ms)]
 
     # --- the scheduler's words -----------------------------------------------------------------------------------------
 
@@ -266,27 +161,13 @@ class Member:
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
         look = FindCheckpoints(admitted.job, admitted.run)
         if self.main is Main.TRAINING:  # its store is not the one it knew: this life is new to the scheduler
-            return [Joined(admitted), beat, *self._interrupt_main("the scheduler admitted this process anew", now_ms), *again]
+            return [
+                Joined(admitted),
+                beat,
+                *self._interrupt_main("the scheduler admitted this process anew", now_ms),
+                *again,
+            ]
         return [Joined(admitted), beat, *waiting, look, *again]
-
-    def _on_refused(self, refused: m.Refused, now_ms: int) -> list[WorkerEffect]:
-        if refused.code == "UNKNOWN_TOKEN":
-            self._token = None
-            return [Say("registering_anew", refused.reason, warning=True)]  # the scheduler hangs up, that dials anew
-        if refused.retry_after_ms is None or not self._rules.rejoin_wait or self.main is Main.LEAVING:
-            return self._end(refused.code, refused.reason)
-        first = self._refused_code != refused.code
-        if first:
-            self._refused_since_ms, self._refused_code = now_ms, refused.code
-        patience_ms = self._rules.lease_ms + self._rules.reconnect_grace_ms
-        if refused.code == "NODE_ALIVE" and now_ms - self._refused_since_ms > patience_ms:
-            return self._end(refused.code, refused.reason)  # heard again within a whole lease: the holder lives
-        self._awaiting_retry = True
-        effects: list[WorkerEffect] = [SetTimer("dial", now_ms + refused.retry_after_ms)]
-        if first:
-            effects.append(Say("refused", f"{refused.code}: {refused.reason}", warning=True))
-            effects += self._wait_for(f"this node id to be free ({refused.code})", now_ms)
-        return effects
 
     def _on_heartbeat_ack(self, ack: m.HeartbeatAck, now_ms: int) -> list[WorkerEffect]:
         if not self._confirm_sequence or ack.sequence < self._confirm_sequence:
@@ -347,13 +228,6 @@ class Member:
     def _on_job_ended(self, ended: m.JobEnded, now_ms: int) -> list[WorkerEffect]:
         code = "" if ended.outcome is m.JobOutcome.FINISHED else "JOB_FAILED"
         return self._end(code, ended.reason)
-
-    def _end(self, code: str, reason: str) -> list[WorkerEffect]:
-        """Leave for good. A main thread that trains is told by the interrupt, and finds out why when it waits for a plan."""
-        training = self.main is Main.TRAINING
-        self.main = Main.LEAVING
-        exit_ = Exit(self._exit_code or code, self._exit_reason or reason)
-        return [exit_, *([Interrupt(self.generation, reason)] if training else [])]
 
     # --- the main thread's words ---------------------------------------------------------------------------------------
 
@@ -423,9 +297,13 @@ class Member:
             return []
         assert self.admitted is not None, "it trained"
         self.main, self._interrupted = Main.IDLE, self.generation
-        self._progress = s.StepsDone(generation=stopped.generation, step=stopped.step, epoch=0, step_in_epoch=0)
+        self._progress = s.StepsDone(
+            generation=stopped.generation, step=stopped.step, epoch=0, step_in_epoch=0
+        )
         self._requests = OrderedDict(
-            (request_id, request) for request_id, request in self._requests.items() if not isinstance(request, m.Done)
+            (request_id, request)
+            for request_id, request in self._requests.items()
+            if not isinstance(request, m.Done)
         )
         if self._next_plan is not None and not stopped.collective_error:
             return self._open(self._next_plan)
@@ -478,24 +356,3 @@ class Member:
 
     def _on_farewell_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
         return [Exit(self._exit_code, self._exit_reason)]
-
-    # --- small pieces --------------------------------------------------------------------------------------------------
-
-    def _request(self, request: m.CheckpointInvalid | m.Failure | m.Done | m.Leave) -> list[WorkerEffect]:
-        """Tell it, and again after every reconnect until it is answered."""
-        self._requests[request.request_id] = request
-        return [Tell(request)]
-
-    def _wait_for(self, what: str, now_ms: int) -> list[WorkerEffect]:
-        """Every wait says what it waits for: after 5 s, then every 30 s."""
-        self._waiting_for, self._waiting_since_ms = what, now_ms
-        return [SetTimer("wait", now_ms + WAIT_NOTE_FIRST_MS)]
-
-    def _on_wait_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        if not self._waiting_for:
-            return []
-        seconds = (now_ms - self._waiting_since_ms) / 1000
-        return [
-            Say("waiting", f"waiting for {self._waiting_for}, {seconds:.0f} s so far"),
-            SetTimer("wait", now_ms + WAIT_NOTE_MS),
-        ]

@@ -43,7 +43,9 @@ class Node:
 
     def move(self, state: NodeState, *, reason: str = "", rejoin_left_ms: int = 0) -> NodeRecord:
         """Go to `state` and give the row to persist."""
-        assert state in NEXT_STATES[self.record.state], f"a node cannot go from {self.record.state} to {state}"
+        assert state in NEXT_STATES[self.record.state], (
+            f"a node cannot go from {self.record.state} to {state}"
+        )
         self.record = msgspec.structs.replace(
             self.record, state=state, reason=reason, rejoin_left_ms=rejoin_left_ms
         )

@@ -34,9 +34,13 @@ def job_view(table: Table, now_ms: int) -> dict[str, Any]:
                 "state": node.record.state.value,
                 "step": node.record.step,
                 "silent_ms": now_ms - node.heard_ms,
-                "rejoin_left_ms": max(0, node.window_ends_ms - now_ms) if node.record.state is NodeState.LOST else 0,
+                "rejoin_left_ms": max(0, node.window_ends_ms - now_ms)
+                if node.record.state is NodeState.LOST
+                else 0,
                 "reason": node.record.reason,
             }
-            for node in sorted(table.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0))
+            for node in sorted(
+                table.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0)
+            )
         ],
     }

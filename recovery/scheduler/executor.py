@@ -9,7 +9,17 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock, log
-from recovery.core.effects import Answer, CloseConnection, Exit, Persist, Report, Say, SchedulerEffect, Send, SetTimer
+from recovery.core.effects import (
+    Answer,
+    CloseConnection,
+    Exit,
+    Persist,
+    Report,
+    Say,
+    SchedulerEffect,
+    Send,
+    SetTimer,
+)
 from recovery.core.messages import Admitted
 from recovery.core.records import EventRecord
 from recovery.store.writer import Writer
@@ -53,7 +63,9 @@ class Executor:
         elif isinstance(effect, SetTimer):
             self._set_timer(effect)
         elif isinstance(effect, Say):
-            _logger.log(logging.WARNING if effect.warning else logging.INFO, "event=%s %s", effect.event, effect.text)
+            _logger.log(
+                logging.WARNING if effect.warning else logging.INFO, "event=%s %s", effect.event, effect.text
+            )
         elif isinstance(effect, Exit):
             self._on_exit(effect.code, effect.reason)
         else:

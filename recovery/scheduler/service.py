@@ -73,7 +73,10 @@ class _Service:
             self._loop.add_signal_handler(number, self._on_signal, number)
         writer = self._start_writer()
         self._executor = Executor(
-            server=server, writer=writer, on_timer=lambda key: self._deliver(TimerFired(key)), on_exit=self._on_exit
+            server=server,
+            writer=writer,
+            on_timer=lambda key: self._deliver(TimerFired(key)),
+            on_exit=self._on_exit,
         )
         try:
             for effect in self._cluster.start(clock.monotonic_ms()):
@@ -145,7 +148,7 @@ class _Service:
             self._ended.set_result(error)
 
 
-class StoppedBySignal(RecoveryError):
+class StoppedBySignal(RecoveryError):  # noqa: N818 - a person's wish, not an error
     """A person or a system ended this process; its exit code is 128 + the signal's number."""
 
     code = "STOPPED"

@@ -7,7 +7,7 @@ import uuid
 from recovery.config import Settings
 from recovery.core.cluster import Cluster, new_job, next_life
 from recovery.errors import JobMismatchError
-from recovery.store.repository import SchedulerStore, SchedulerState
+from recovery.store.repository import SchedulerState, SchedulerStore
 
 
 def open_store(settings: Settings) -> SchedulerStore | None:

@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, NullPool, create_engine, event, insert, select, update
@@ -121,10 +122,9 @@ class Database:
 
     def _fold(self, mode: str) -> bool:
         """Tell whether all of the -wal reached the main file (after TRUNCATE both counts are 0)."""
-        raw = self.connection.connection.dbapi_connection  # SQLAlchemy would begin a transaction, in which nothing folds
-        assert isinstance(raw, sqlite3.Connection), "the driver is the standard library's"
+        raw = _raw(self.connection)  # SQLAlchemy would begin a transaction, in which nothing folds
         busy, frames, folded = raw.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-        return busy == 0 and frames == folded
+        return bool(busy == 0 and frames == folded)
 
 
 def check_file(connection: Connection, path: Path, owner: str) -> None:
@@ -222,7 +222,12 @@ def _begin(connection: Connection) -> None:
 def _is_dirty(path: Path) -> bool:
     """Read the mark without making a -wal, which would hide that there is none."""
     with closing(read_only(path, "immutable=1")) as connection:
-        return connection.execute("SELECT value FROM meta WHERE name = 'dirty'").fetchone() != ("0",)
+        return bool(connection.execute("SELECT value FROM meta WHERE name = 'dirty'").fetchone() != ("0",))
+
+
+def _raw(connection: Connection) -> sqlite3.Connection:
+    """The driver's own connection underneath."""
+    return cast("sqlite3.Connection", connection.connection.dbapi_connection)
 
 
 def _create(path: Path, owner: str) -> None:
@@ -236,10 +241,10 @@ def _create(path: Path, owner: str) -> None:
                 connection.exec_driver_sql(f"PRAGMA application_id={APPLICATION_ID}")
                 METADATA.create_all(connection, checkfirst=False)
                 connection.execute(insert(VERSION).values(version_num=REVISIONS[-1]))
-                connection.execute(insert(META), [{"name": "owner", "value": owner}, {"name": "dirty", "value": "0"}])
-            harden_raw = connection.connection.dbapi_connection
-            assert isinstance(harden_raw, sqlite3.Connection), "the driver is the standard library's"
-            harden(harden_raw, str(path))
+                connection.execute(
+                    insert(META), [{"name": "owner", "value": owner}, {"name": "dirty", "value": "0"}]
+                )
+            harden(_raw(connection), str(path))
         os.fsync(descriptor)
         draft.rename(path)
         fsync_directory(path.parent)

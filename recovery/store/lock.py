@@ -61,7 +61,9 @@ class OwnerLock:
         except FileNotFoundError:
             still = False
         if not still:
-            raise StoreWriteError(path=str(database), reason=f"its lock file {self._path.name} was removed or replaced")
+            raise StoreWriteError(
+                path=str(database), reason=f"its lock file {self._path.name} was removed or replaced"
+            )
 
     def release(self) -> None:
         """Let the next owner in. The lock file stays: unlinking it would let two owners in."""
@@ -85,7 +87,11 @@ def _locked_error(database: Path, note: Path) -> StoreLockedError:
     """Name the holder. The note's own time is when it took the lock, by the clock of the file system."""
     try:
         holder = msgspec.json.decode(note.read_bytes(), type=_Holder)
-        since = datetime.fromtimestamp(note.stat().st_mtime, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        since = datetime.fromtimestamp(note.stat().st_mtime, tz=timezone.utc).strftime(
+            "%Y-%m-%d %H:%M:%S UTC"
+        )
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return StoreLockedError(path=str(database), pid="unknown", host="an unknown host", since="an unknown time")
+        return StoreLockedError(
+            path=str(database), pid="unknown", host="an unknown host", since="an unknown time"
+        )
     return StoreLockedError(path=str(database), pid=holder.pid, host=holder.host, since=since)

@@ -38,7 +38,15 @@ def _table(name: str, key: tuple[str, ...], *columns: list[Column[Any]]) -> Tabl
 JOB = Table(
     "job",
     METADATA,
-    Column("one", Integer, CheckConstraint("one = 1"), nullable=False, server_default="1", default=1, autoincrement=False),
+    Column(
+        "one",
+        Integer,
+        CheckConstraint("one = 1"),
+        nullable=False,
+        server_default="1",
+        default=1,
+        autoincrement=False,
+    ),
     *_text("job"),
     *_number("worker_count", "server_count", "run"),
     *_text("state"),

@@ -57,9 +57,7 @@ def refused(path: Path, error: OSError) -> RecoveryPathError:
     """Word a failure of the file system as an error of the recovery path."""
     fallback = "Give this user the right to write there, or choose another directory."
     next_step = _NEXT_STEPS.get(error.errno or 0, fallback)
-    return RecoveryPathError(
-        path=str(path), reason=f"cannot be used ({error.strerror})", next_step=next_step
-    )
+    return RecoveryPathError(path=str(path), reason=f"cannot be used ({error.strerror})", next_step=next_step)
 
 
 def companion(path: Path, suffix: str) -> Path:

@@ -85,7 +85,9 @@ def read_events(recovery_path: Path, *, after: int = 0, limit: int = 1000) -> tu
         rows = connection.execute(wanted).mappings()
         return tuple(
             StoredEvent(
-                sequence=row["sequence"], wall_ms=row["wall_ms"], event=record_of(EventRecord, row, path)
+                sequence=row["sequence"],
+                wall_ms=row["wall_ms"],
+                event=record_of(EventRecord, dict(row), path),
             )
             for row in rows
         )
@@ -98,14 +100,20 @@ def _read(path: Path, question: Callable[[Connection], Answer], accept_without_w
         with tempfile.TemporaryDirectory() as place, translated(path, reading=True):
             if not is_there(path):
                 next_step = "Name the directory that the job was started with."
-                raise RecoveryPathError(path=str(path.parent), reason=f"holds no {path.name}", next_step=next_step)
+                raise RecoveryPathError(
+                    path=str(path.parent), reason=f"holds no {path.name}", next_step=next_step
+                )
             beside = companion(path, "-wal").exists() and companion(path, "-shm").exists()
             source = path if beside else _copied(path, Path(place))
             if source is not None:
                 with _connected(source) as connection:
                     migrate(connection, path)
                     with connection.begin():
-                        if not companion(path, "-wal").exists() and not accept_without_wal and is_dirty(connection):
+                        if (
+                            not companion(path, "-wal").exists()
+                            and not accept_without_wal
+                            and is_dirty(connection)
+                        ):
                             raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
                         return question(connection)
     raise StoreWriteError(path=str(path), reason="it changed each time it was copied")

@@ -72,7 +72,7 @@ def records_of(connection: Connection, record: type[RecordType], path: Path) -> 
     """Read all rows of a record class in the order of their key, each checked against its digest."""
     table = SHAPES[record].table
     rows = connection.execute(select(table).order_by(*table.primary_key)).mappings()
-    return tuple(record_of(record, row, path) for row in rows)
+    return tuple(record_of(record, dict(row), path) for row in rows)
 
 
 def check_rows(connection: Connection, path: Path) -> None:
@@ -167,7 +167,9 @@ class _Store:
                 for kind, batch in rows.items():
                     connection.execute(SHAPES[kind].write, batch)
         except (UnicodeError, OverflowError) as error:
-            raise StoreWriteError(path=str(self._path), reason=f"a value cannot be stored: {error}") from error
+            raise StoreWriteError(
+                path=str(self._path), reason=f"a value cannot be stored: {error}"
+            ) from error
         self._rows_since_fold += len(records)
         if self._rows_since_fold >= FOLD_ROWS or not self._database.marked:
             self._rows_since_fold = 0

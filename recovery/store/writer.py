@@ -70,11 +70,14 @@ class Writer:
         """
         with self._changed:
             if self._closing:
-                raise InvariantError("a batch was submitted to a closed writer")
+                message = "a batch was submitted to a closed writer"
+                raise InvariantError(message)
             if self._failed:
                 return
             if len(self._queue) >= QUEUE_BATCHES_MAX:
-                raise StoreFullError(path="the writer's queue", reason=f"{QUEUE_BATCHES_MAX} batches wait to be written")
+                raise StoreFullError(
+                    path="the writer's queue", reason=f"{QUEUE_BATCHES_MAX} batches wait to be written"
+                )
             self._queue.append((records, ticket))
             self._changed.notify()
 

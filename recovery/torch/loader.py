@@ -55,7 +55,9 @@ class ResumableLoader:
             shuffle: map-style only: a new order for every epoch, from (seed, epoch), the same on every rank.
             seed: of order and augmentation.
             drop_last: leave out a ragged last batch, and samples that do not divide among the ranks.
-            num_workers, collate_fn, pin_memory: as in torch.utils.data.DataLoader.
+            num_workers: as in torch.utils.data.DataLoader.
+            collate_fn: likewise.
+            pin_memory: likewise.
         """
         self._dataset, self._batch_size = dataset, batch_size
         self._rank, self._world_size = session.rank, session.world_size
@@ -121,7 +123,14 @@ class ResumableLoader:
 
     def _begin(self) -> Iterator[Any]:
         if not self._iterable:
-            return self._keep(DataLoader(_Keyed(self._dataset, self._seed), batch_sampler=self._batches(), generator=self._generator(), **self._options))
+            return self._keep(
+                DataLoader(
+                    _Keyed(self._dataset, self._seed),
+                    batch_sampler=self._batches(),
+                    generator=self._generator(),
+                    **self._options,
+                )
+            )
         if self._began is None:
             self._began = capture_random_state()
         else:
@@ -129,7 +138,13 @@ class ResumableLoader:
         if self._stateful:
             return self._begin_stateful()
         batches = self._keep(
-            DataLoader(self._dataset, batch_size=self._batch_size, drop_last=self._drop_last, generator=self._generator(), **self._options)
+            DataLoader(
+                self._dataset,
+                batch_size=self._batch_size,
+                drop_last=self._drop_last,
+                generator=self._generator(),
+                **self._options,
+            )
         )
         for _ in range(self._received):
             next(batches)
@@ -141,7 +156,11 @@ class ResumableLoader:
         )
 
         self._inner = StatefulDataLoader(
-            self._dataset, batch_size=self._batch_size, drop_last=self._drop_last, generator=self._generator(), **self._options
+            self._dataset,
+            batch_size=self._batch_size,
+            drop_last=self._drop_last,
+            generator=self._generator(),
+            **self._options,
         )
         if self._inner_state is not None:
             self._inner.load_state_dict(self._inner_state)
@@ -168,12 +187,19 @@ class ResumableLoader:
     def _batches(self) -> list[list[_Key]]:
         """What is left of this epoch, as batches of keys."""
         size, share = self._size(), self._share_size()
-        order = torch.randperm(size, generator=self._generator()).tolist() if self._shuffle else list(range(size))
+        order = (
+            torch.randperm(size, generator=self._generator()).tolist() if self._shuffle else list(range(size))
+        )
         total = share * self._world_size
-        order = (order * -(-total // max(1, size)))[:total]  # wraps around where the ranks do not divide the data
+        order = (order * -(-total // max(1, size)))[
+            :total
+        ]  # wraps around where the ranks do not divide the data
         mine = order[self._rank : total : self._world_size]
         return [
-            [(self._epoch, batch, index) for index in mine[batch * self._batch_size : (batch + 1) * self._batch_size]]
+            [
+                (self._epoch, batch, index)
+                for index in mine[batch * self._batch_size : (batch + 1) * self._batch_size]
+            ]
             for batch in range(self._received, len(self))
         ]
 
@@ -198,7 +224,7 @@ def _seed_all(seed: int) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
     try:
-        import numpy  # noqa: ICN001, PLC0415 - a worker has it loaded or does not need it
+        import numpy  # noqa: PLC0415 - a worker has it loaded or does not need it
     except ImportError:
         return
     numpy.random.seed(seed)

@@ -36,9 +36,7 @@ _TIMEOUT = timedelta(minutes=30)
 _world: World | None = None
 
 
-def init_process_group(
-    session: Session, backend: str = "gloo", *, timeout: timedelta = _TIMEOUT
-) -> None:
+def init_process_group(session: Session, backend: str = "gloo", *, timeout: timedelta = _TIMEOUT) -> None:
     """Form this generation's world; afterwards `torch.distributed` and DistributedDataParallel work as usual.
 
     Call it first thing in the training function. The world is broken when the generation is interrupted and closed when the
@@ -86,7 +84,11 @@ class World:
         store = self._meet()
         session.check()
         distributed.init_process_group(
-            self._backend, store=store, rank=session.rank, world_size=session.world_size, timeout=self._timeout
+            self._backend,
+            store=store,
+            rank=session.rank,
+            world_size=session.world_size,
+            timeout=self._timeout,
         )
         self._group = distributed.group.WORLD
         self._formed = self._inodes()
@@ -95,9 +97,7 @@ class World:
     def _meet(self) -> Store:
         session = self._session
         if session.rank == 0:
-            store = TCPStore(
-                session.host, 0, is_master=True, wait_for_workers=False, timeout=self._timeout
-            )
+            store = TCPStore(session.host, 0, is_master=True, wait_for_workers=False, timeout=self._timeout)
             session.publish_rendezvous(f"{session.host}:{store.port}")
             return store
         host, _, port = session.await_rendezvous().rpartition(":")
@@ -147,7 +147,15 @@ def _use_interface_of(host: str) -> None:
                 return
 
 
-_DATA_PLANE = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "broken pipe", "tcpstore", "socket timeout")
+_DATA_PLANE = (
+    "gloo",
+    "nccl",
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "tcpstore",
+    "socket timeout",
+)
 """Words of RuntimeErrors that torch 2.13 raises for a broken world, in lower case. A user's own error hardly says them."""
 
 
@@ -169,5 +177,3 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         link = link.__cause__ or link.__context__
-
-

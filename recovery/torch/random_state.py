@@ -35,7 +35,7 @@ def restore_random_state(state: RandomState) -> None:
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])
     if "numpy" in state:
-        import numpy  # noqa: ICN001, PLC0415 - only when the captured program had it
+        import numpy  # noqa: PLC0415 - only when the captured program had it
 
         kind, keys, position, has_gauss, cached = state["numpy"]
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))

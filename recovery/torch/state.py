@@ -44,7 +44,13 @@ class TrainState:
         Raises:
             UsageError: a part has no `state_dict` and `load_state_dict`.
         """
-        given = {"model": model, "optimizer": optimizer, "lr_scheduler": lr_scheduler, "loader": loader, **objects}
+        given = {
+            "model": model,
+            "optimizer": optimizer,
+            "lr_scheduler": lr_scheduler,
+            "loader": loader,
+            **objects,
+        }
         self._parts = {name: part for name, part in given.items() if part is not None}
         self._loader = loader
         self._checked = False
@@ -66,7 +72,9 @@ class TrainState:
         """
         if self._loader is None:
             raise UsageError(
-                field="TrainState", reason="has no loader to draw batches from", next_step="Give loader=ResumableLoader(...)."
+                field="TrainState",
+                reason="has no loader to draw batches from",
+                next_step="Give loader=ResumableLoader(...).",
             )
         return self._loader
 
@@ -99,7 +107,8 @@ class TrainState:
         parts = payload["parts"]
         if set(parts) != set(self._parts):
             missing, extra = sorted(set(self._parts) - set(parts)), sorted(set(parts) - set(self._parts))
-            raise _unfit("TrainState", f"the checkpoint lacks {missing or 'nothing'} and has {extra or 'nothing'} besides")
+            reason = f"the checkpoint lacks {missing or 'nothing'} and has {extra or 'nothing'} besides"
+            raise _unfit("TrainState", reason)  # noqa: EM101 - a field, no message
         for name, part in self._parts.items():
             items = _items(part)
             if len(items) != len(parts[name]):
@@ -120,7 +129,9 @@ class TrainState:
         return {"torch": str(torch.__version__)}
 
     def _take(self) -> dict[str, Any]:
-        parts = {name: [_bare(item).state_dict() for item in _items(part)] for name, part in self._parts.items()}
+        parts = {
+            name: [_bare(item).state_dict() for item in _items(part)] for name, part in self._parts.items()
+        }
         return {"format": _FORMAT, "parts": parts, "random": capture_random_state()}
 
 
@@ -171,5 +182,7 @@ def _copied(value: Any) -> Any:
 
 def _unfit(field: str, reason: str) -> CheckpointStateError:
     return CheckpointStateError(
-        field=field, reason=reason, next_step="Build the same parts as the program that saved, or choose another MS_RECOVERY_PATH."
+        field=field,
+        reason=reason,
+        next_step="Build the same parts as the program that saved, or choose another MS_RECOVERY_PATH.",
     )

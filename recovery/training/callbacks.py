@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from typing_extensions import override
 
@@ -20,24 +20,9 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy.retention import Kept, removable
 from recovery.errors import CheckpointWriteError
 from recovery.training.checkpoint_config import CheckpointConfig
-
-if TYPE_CHECKING:
-    from recovery.training.session import Session
+from recovery.training.session import Callback, Session
 
 _logger = logging.getLogger("recovery.training")
-
-
-class Callback:
-    """Base of callbacks: override what you need. All run in the main thread, between two steps."""
-
-    def on_begin(self, session: Session) -> None:
-        """The generation's state is loaded; the first step comes next."""
-
-    def on_step_end(self, session: Session) -> None:
-        """A step is applied: `session.step`, `session.epoch`, `session.step_in_epoch`, `session.loss` tell which."""
-
-    def on_end(self, session: Session) -> None:
-        """The last step of the last epoch is applied."""
 
 
 class LossMonitor(Callback):
@@ -56,7 +41,8 @@ class LossMonitor(Callback):
         """Print when it is time."""
         if self._per_print_times and session.step % self._per_print_times == 0 and session.loss is not None:
             print(  # noqa: T201 - the callback's product
-                f"epoch: {session.epoch} step: {session.step_in_epoch}, loss is {float(session.loss)}", flush=True
+                f"epoch: {session.epoch} step: {session.step_in_epoch}, loss is {float(session.loss)}",
+                flush=True,
             )
 
 
@@ -199,7 +185,7 @@ class ModelCheckpoint(Callback):
         """Something changed in the directory: a file that came back (moved in by hand) counts, like one of our own."""
         for held in self._scan(session):
             known = self._known.get(held.step)
-            if known != "" and known != held.digest:  # noqa: PLC1901 - None is unknown, "" is being saved
+            if known not in ("", held.digest):
                 self._known[held.step] = held.digest
                 _logger.info("event=checkpoint_found step=%d path=%s", held.step, held.path)
                 session.checkpoint_published(held)
@@ -227,5 +213,3 @@ def _held(manifest: Manifest, path: Path) -> HeldCheckpoint:
         digest=manifest.digest,
         file_bytes=manifest.file_bytes,
     )
-
-

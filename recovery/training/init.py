@@ -73,7 +73,9 @@ class _Script:
     ) -> None:
         """What no handler of the script caught."""
         session, service = self._session, self._service
-        interrupted = isinstance(error, GenerationInterrupted) or service.gate.is_interrupted(session.generation)
+        interrupted = isinstance(error, GenerationInterrupted) or service.gate.is_interrupted(
+            session.generation
+        )
         if interrupted or hooks.is_collective_error(error):
             self._replace(session, "" if interrupted else f"{kind.__name__}: {error}")
         self._raised = True
@@ -81,7 +83,11 @@ class _Script:
         text = "".join(traceback.format_exception(kind, error, trace))
         service.post(
             s.TrainingRaised(
-                service.new_request(), session.plan_generation, session.step, f"{kind.__name__}: {error}", text
+                service.new_request(),
+                session.plan_generation,
+                session.step,
+                f"{kind.__name__}: {error}",
+                text,
             )
         )
         service.gate.verdict()

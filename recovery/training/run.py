@@ -70,11 +70,14 @@ class _Loop:
     """A worker's main thread."""
 
     def __init__(
-        self, settings: config.Settings, function: Callable[[Session], Any], warm_up: Callable[[], object] | None
+        self,
+        settings: config.Settings,
+        function: Callable[[Session], Any],
+        warm_up: Callable[[], object] | None,
     ) -> None:
         self._settings, self._function = settings, function
-        self._warm_ups = [*hooks.warm_ups, *([warm_up] if warm_up else [])]
         self._service = WorkerService(settings)
+        self._warm_ups = [*hooks.warm_ups, self._service.notebook.warm_up, *([warm_up] if warm_up else [])]
 
     def run(self) -> Any:
         self._service.start()
@@ -126,7 +129,9 @@ class _Loop:
                     session.close()
                     self._raised(session, error)
                     raise
-                collective_error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                collective_error = (
+                    f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                )
             traceback.clear_frames(error.__traceback__)  # frames hold tensors, loaders and the old world
         else:
             session.close()

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from recovery import clock
 from recovery.checkpoint import verify
@@ -19,9 +19,6 @@ from recovery.errors import CheckpointDigestError, CheckpointError, GenerationIn
 from recovery.training.state import TrainingState
 from recovery.worker.service import WorkerService
 
-if TYPE_CHECKING:
-    from recovery.training.callbacks import Callback
-
 _logger = logging.getLogger("recovery.training")
 
 
@@ -31,6 +28,19 @@ class Loss(Protocol):
     def __float__(self) -> float:
         """Its value; for a tensor this waits for the device."""
         ...
+
+
+class Callback:
+    """Base of callbacks: override what you need. All run in the main thread, between two steps."""
+
+    def on_begin(self, session: Session) -> None:
+        """The generation's state is loaded; the first step comes next."""
+
+    def on_step_end(self, session: Session) -> None:
+        """A step is applied: `session.step`, `session.epoch`, `session.step_in_epoch`, `session.loss` tell which."""
+
+    def on_end(self, session: Session) -> None:
+        """The last step of the last epoch is applied."""
 
 
 class Session:
@@ -100,7 +110,9 @@ class Session:
 
     def report(self, *, loss: Loss) -> None:
         """Tell the callbacks this step's loss: float32 [] or a number. Nothing waits for the device until somebody prints it."""
-        self.loss = loss.detach() if hasattr(loss, "detach") else loss  # no graph is kept alive until the next step
+        self.loss = (
+            loss.detach() if hasattr(loss, "detach") else loss
+        )  # no graph is kept alive until the next step
 
     def check(self) -> None:
         """Look whether the generation goes on; costs about a microsecond.
@@ -135,7 +147,11 @@ class Session:
             self._reject(str(error))
         state.read(path)
         _logger.info(
-            "event=restored rank=%d generation=%d step=%d path=%s", self.rank, self.generation, self.step, path
+            "event=restored rank=%d generation=%d step=%d path=%s",
+            self.rank,
+            self.generation,
+            self.step,
+            path,
         )
 
     def _reject(self, reason: str) -> None:

@@ -23,7 +23,7 @@ class TrainingState(Protocol):
         """Write the whole state to `stream`, which only grows (no seek)."""
         ...
 
-    def snapshot(self) -> "Snapshot":
+    def snapshot(self) -> Snapshot:
         """Copy the state, so that a thread may write it while training goes on (async_save)."""
         ...
 

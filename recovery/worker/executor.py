@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 
 from typing_extensions import assert_never
@@ -33,6 +32,7 @@ from recovery.core.effects import (
 from recovery.errors import RecoveryError
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.gate import Gate, Verdict
+from recovery.worker.jitter import jitter
 from recovery.worker.notebook import Notebook
 
 _logger = logging.getLogger("recovery.worker")
@@ -82,7 +82,10 @@ class Executor:
         elif isinstance(effect, Joined):
             admitted = effect.admitted
             _logger.info(
-                "event=admitted incarnation=%d rank=%s run=%d", admitted.incarnation, admitted.rank, admitted.run
+                "event=admitted incarnation=%d rank=%s run=%d",
+                admitted.incarnation,
+                admitted.rank,
+                admitted.run,
             )
         elif isinstance(effect, FindCheckpoints):
             self._start(self._find(effect))
@@ -91,7 +94,9 @@ class Executor:
         elif isinstance(effect, Retain):
             self._gate.committed_step = max(self._gate.committed_step, effect.step)
         elif isinstance(effect, Say):
-            _logger.log(logging.WARNING if effect.warning else logging.INFO, "event=%s %s", effect.event, effect.text)
+            _logger.log(
+                logging.WARNING if effect.warning else logging.INFO, "event=%s %s", effect.event, effect.text
+            )
         elif isinstance(effect, Exit):
             self._gate.finish(Verdict(effect.code, effect.reason))
         else:
@@ -113,18 +118,21 @@ class Executor:
         try:
             await self._client.connect(_DIAL_S)
         except ConnectError as error:
-            self._deliver(s.ConnectFailed(str(error), random.random()))
+            self._deliver(s.ConnectFailed(str(error), jitter()))
         else:
             self._deliver(s.Connected())
 
     async def _disconnect(self) -> None:
         await self._client.close()
-        self._deliver(s.Disconnected("closed by this side", random.random()))
+        self._deliver(s.Disconnected("closed by this side", jitter()))
 
     async def _find(self, find: FindCheckpoints) -> None:
         try:
             held = await asyncio.to_thread(self._notebook.find_checkpoints, find.job, find.run)
-        except (RecoveryError, OSError) as error:  # who cannot look holds nothing; the plan says what follows from that
+        except (
+            RecoveryError,
+            OSError,
+        ) as error:  # who cannot look holds nothing; the plan says what follows from that
             _logger.warning("event=checkpoints_not_found %s", error)
             held = ()
         self._deliver(s.CheckpointsFound(self._notebook.new_request(), held))
@@ -138,4 +146,4 @@ class Executor:
 
     def _due(self, key: str) -> None:
         del self._timers[key]
-        self._deliver(s.WorkerTimerFired(key, random.random()))
+        self._deliver(s.WorkerTimerFired(key, jitter()))

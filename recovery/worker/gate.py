@@ -149,7 +149,9 @@ class Gate:
         """Let the main thread into a generation."""
         with self._changed:
             self._plan = plan
-            self._rendezvous = {key: value for key, value in self._rendezvous.items() if key >= plan.generation}
+            self._rendezvous = {
+                key: value for key, value in self._rendezvous.items() if key >= plan.generation
+            }
             self.committed_step = plan.committed_step
             self._changed.notify_all()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import secrets
 import threading
@@ -22,7 +23,6 @@ from recovery.core.ids import NodeId, RequestId, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.records import DirectoryRecord
 from recovery.errors import RecoveryError, RecoveryPathError, StoreError, StoreFullError, StoreLockedError
-
 from recovery.worker.descriptors import close_in_children
 
 if TYPE_CHECKING:
@@ -70,6 +70,12 @@ class Notebook:
 
     # --- the store -----------------------------------------------------------------------------------------------------
 
+    def warm_up(self) -> None:
+        """Import what opening the store needs, while this process waits to be let in."""
+        if self._path is not None:
+            importlib.import_module("recovery.store.repository")
+            importlib.import_module("recovery.store.writer")
+
     def open(self) -> None:
         """This process is the incarnation that may write. Blocks for some 0.2 s, so it runs in a thread of its own."""
         with self._opening:
@@ -81,7 +87,9 @@ class Notebook:
         from recovery.store.writer import Writer  # noqa: PLC0415
 
         try:
-            store = WorkerStore.open(recovery_path, self._node_id, accept_without_wal=self._accept_without_wal)
+            store = WorkerStore.open(
+                recovery_path, self._node_id, accept_without_wal=self._accept_without_wal
+            )
         except StoreLockedError as error:
             _logger.warning("event=store_locked %s", error)
             self._in_loop(self._open_later)
@@ -148,7 +156,9 @@ class Notebook:
         self.open()
         places = {(record.path, record.prefix) for record in self._directories.values() if record.run == run}
         if not places:
-            places = {(record.path, record.prefix) for record in self._stored(self._path) if record.run == run}
+            places = {
+                (record.path, record.prefix) for record in self._stored(self._path) if record.run == run
+            }
         found: dict[int, HeldCheckpoint] = {}
         for path, prefix in sorted(places):
             for held in catalogue.scan(Path(path), prefix, job=job, run=run, rank=None):

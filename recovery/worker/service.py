@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import threading
 from collections.abc import Callable
 
@@ -13,13 +12,15 @@ from recovery import clock
 from recovery.config import Settings, SettingsRole
 from recovery.core import stimuli as s
 from recovery.core.ids import NodeId, RequestId
-from recovery.core.member import Identity, Member
+from recovery.core.link import Identity
+from recovery.core.member import Member
 from recovery.core.messages import FromScheduler, Role
 from recovery.errors import RecoveryError
 from recovery.transport.client import Client
 from recovery.worker.descriptors import close_in_children
 from recovery.worker.executor import Executor
 from recovery.worker.gate import Gate
+from recovery.worker.jitter import jitter
 from recovery.worker.notebook import Notebook
 from recovery.worker.replace import replace_process, take_token
 
@@ -37,7 +38,9 @@ class WorkerService:
         Args:
             settings: role worker or server.
         """
-        assert settings.node_id is not None, "a node has an id, drawn by the caller if the environment gave none"
+        assert settings.node_id is not None, (
+            "a node has an id, drawn by the caller if the environment gave none"
+        )
         self.node_id: NodeId = settings.node_id
         self._settings = settings
         rules = settings.rules
@@ -89,7 +92,7 @@ class WorkerService:
             port=self._settings.sched_port,
             rules=self._settings.rules,
             on_message=self._on_message,
-            on_lost=lambda reason: self._deliver(s.Disconnected(reason, random.random())),
+            on_lost=lambda reason: self._deliver(s.Disconnected(reason, jitter())),
         )
         self._executor = Executor(
             client=self._client,
@@ -107,7 +110,11 @@ class WorkerService:
             await asyncio.sleep(_TICK_S)
 
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:
-        if isinstance(stimulus, s.WorkerTimerFired) and stimulus.key == "heartbeat" and self.progress is not None:
+        if (
+            isinstance(stimulus, s.WorkerTimerFired)
+            and stimulus.key == "heartbeat"
+            and self.progress is not None
+        ):
             self._deliver(self.progress())
         for effect in self.member.handle(stimulus, clock.monotonic_ms()):
             self._executor.carry_out(effect)

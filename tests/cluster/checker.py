@@ -33,11 +33,15 @@ def check_history(path: Path, *, last_step: int) -> None:
         kept: list[int] = []
         generation = incarnation = 0
         for line in applied:
-            assert line["generation"] >= generation, f"rank {rank} stepped in generation {line['generation']} after {generation}"
+            assert line["generation"] >= generation, (
+                f"rank {rank} stepped in generation {line['generation']} after {generation}"
+            )
             assert line["incarnation"] >= incarnation, f"a fenced life of rank {rank} stepped"
             if line["generation"] > generation:
                 del kept[line["step"] - 1 :]
-            assert line["step"] == len(kept) + 1, f"rank {rank}: step {line['step']} after {len(kept)} in generation {line['generation']}"
+            assert line["step"] == len(kept) + 1, (
+                f"rank {rank}: step {line['step']} after {len(kept)} in generation {line['generation']}"
+            )
             kept.append(line["step"])
             generation, incarnation = line["generation"], line["incarnation"]
         assert kept == list(range(1, last_step + 1)), f"rank {rank} ended at step {len(kept)} of {last_step}"

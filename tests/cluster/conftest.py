@@ -19,7 +19,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     def of(workers: int = 4, **environment: str) -> Cluster:
         key = (workers, *sorted(environment.items()))
         if key not in made:
-            cluster = Cluster(tmp_path_factory.mktemp("undisturbed"), workers=workers, **{**environment, "JOB_STEP_MS": "0"})
+            cluster = Cluster(
+                tmp_path_factory.mktemp("undisturbed"),
+                workers=workers,
+                environment={**environment, "JOB_STEP_MS": "0"},
+            )
             with cluster:
                 cluster.start()
                 cluster.wait_end()

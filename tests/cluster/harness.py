@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -28,7 +28,14 @@ _PAUSE = threading.Event()
 class Cluster:
     """A scheduler and its workers. Use as a context manager: nothing outlives it."""
 
-    def __init__(self, directory: Path, *, workers: int = 4, window_s: float = 1.0, **environment: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        workers: int = 4,
+        window_s: float = 1.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Choose the shape; `start` starts all.
 
         Args:
@@ -39,7 +46,11 @@ class Cluster:
         """
         self.directory, self.workers = directory, workers
         self._environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("MS_", "JOB_", "COV_", "COVERAGE"))},
+            **{
+                key: value
+                for key, value in os.environ.items()
+                if not key.startswith(("MS_", "JOB_", "COV_", "COVERAGE"))
+            },
             "MS_WORKER_NUM": str(workers),
             "MS_SCHED_HOST": "127.0.0.1",
             "MS_SCHED_PORT": str(_free_port()),
@@ -50,7 +61,7 @@ class Cluster:
             "MS_TOPO_TIMEOUT": "120",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(JOB.parents[2]),
-            **environment,
+            **(environment or {}),
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._all: list[subprocess.Popen[bytes]] = []
@@ -120,7 +131,9 @@ class Cluster:
         except RecoveryError:
             return []  # no store yet
         return [
-            stored for stored in found if kind in (None, stored.event.kind) and node in (None, stored.event.node_id)
+            stored
+            for stored in found
+            if kind in (None, stored.event.kind) and node in (None, stored.event.node_id)
         ]
 
     def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
@@ -134,13 +147,21 @@ class Cluster:
         """Wait until some rank has applied a step."""
         self.wait(lambda: self.step(generation) >= step, f"step {step} of generation {generation}", timeout_s)
 
-    def wait_event(self, kind: EventKind, node: str | None = None, *, count: int = 1, timeout_s: float = 60.0) -> None:
+    def wait_event(
+        self, kind: EventKind, node: str | None = None, *, count: int = 1, timeout_s: float = 60.0
+    ) -> None:
         """Wait until the story has so many events of a kind."""
-        self.wait(lambda: len(self.events(kind, node)) >= count, f"{kind.value} of {node or 'anyone'}", timeout_s)
+        self.wait(
+            lambda: len(self.events(kind, node)) >= count, f"{kind.value} of {node or 'anyone'}", timeout_s
+        )
 
     def wait_end(self, timeout_s: float = 120.0) -> None:
         """Wait until every process that was started last under its name has ended with exit code 0."""
-        self.wait(lambda: all(process.poll() is not None for process in self.processes.values()), "end of all", timeout_s)
+        self.wait(
+            lambda: all(process.poll() is not None for process in self.processes.values()),
+            "end of all",
+            timeout_s,
+        )
         codes = {name: process.returncode for name, process in self.processes.items()}
         assert set(codes.values()) == {0}, f"exit codes {codes}\n{self.tails()}"
 
@@ -160,21 +181,30 @@ class Cluster:
 
     def tails(self) -> str:
         """The last lines of every log."""
-        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.directory.glob("*.log")))
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
+            for path in sorted(self.directory.glob("*.log"))
+        )
 
     # --- ending --------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for process in self._all:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._all:
             process.wait(10)
         sessions = {process.pid for process in self._all}
-        left = [found.pid for found in psutil.process_iter() if _session_of(found.pid) in sessions and _runs(found)]
+        left = [
+            found.pid
+            for found in psutil.process_iter()
+            if _session_of(found.pid) in sessions and _runs(found)
+        ]
         assert not left, f"processes {left} outlived the test"
 
 

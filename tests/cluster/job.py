@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from typing_extensions import override
 
 import recovery
 import recovery.torch as rt
@@ -41,6 +42,7 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
     def __len__(self) -> int:
         return SAMPLES
 
+    @override
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return self._rows[index] + 0.01 * torch.randn(16), index
 
@@ -52,6 +54,7 @@ class Stream(IterableDataset[tuple[torch.Tensor, int]]):
         self._rank, self._world_size = rank, world_size
         self._rows = Samples(1)
 
+    @override
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
         info = get_worker_info()
         part, parts = (info.id, info.num_workers) if info else (0, 1)
@@ -64,12 +67,14 @@ class Stream(IterableDataset[tuple[torch.Tensor, int]]):
 class SlowState(rt.TrainState):
     """A state whose saving or loading can be made slow, so that a test can kill in the middle of it."""
 
+    @override
     def write(self, stream: Any) -> None:
         super().write(stream)
         if SAVE_DELAY_MS:
             Path(f"saving_{os.environ['MS_NODE_ID']}").touch()
             time.sleep(SAVE_DELAY_MS / 1000)
 
+    @override
     def read(self, path: Path) -> None:
         if LOAD_DELAY_MS:
             Path(f"loading_{os.environ['MS_NODE_ID']}").touch()
@@ -85,7 +90,9 @@ def train(session: recovery.Session) -> None:
     model = DistributedDataParallel(net)
     head, body = list(net[3].parameters()), list(net[0].parameters())
     optimizers = [torch.optim.SGD(body, lr=0.01, momentum=0.9), torch.optim.Adam(head, lr=0.001)]
-    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9) for optimizer in optimizers]
+    schedules = [
+        torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9) for optimizer in optimizers
+    ]
     data = Stream(session.rank, session.world_size) if DATA == "iterable" else Samples(1)
     loader = rt.ResumableLoader(data, batch_size=8, session=session, num_workers=NUM_WORKERS)
     second = rt.ResumableLoader(Samples(2), batch_size=4, session=session, seed=9, num_workers=NUM_WORKERS)
@@ -96,8 +103,10 @@ def train(session: recovery.Session) -> None:
     others = iter(second)
 
     with Path(f"samples_{session.rank}.jsonl").open("a") as log:
-        for step, (rows, ids) in session.steps(state, epochs=EPOCHS, callbacks=[recovery.LossMonitor(20), saver]):
-            used = ids.tolist()
+        for step, (main, ids) in session.steps(
+            state, epochs=EPOCHS, callbacks=[recovery.LossMonitor(20), saver]
+        ):
+            rows, used = main, ids.tolist()
             if DATA == "two":
                 try:
                     extra, extra_ids = next(others)

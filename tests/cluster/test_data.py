@@ -22,9 +22,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_sample_is_used_as_if_nothing_had_failed(tmp_path: Path, undisturbed: Undisturbed, case: str) -> None:
+def test_every_sample_is_used_as_if_nothing_had_failed(
+    tmp_path: Path, undisturbed: Undisturbed, case: str
+) -> None:
     environment = CASES[case]
-    with Cluster(tmp_path, workers=2, **environment) as cluster:
+    with Cluster(tmp_path, workers=2, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(45 if "epoch" in case else 33)
         cluster.kill_and_relaunch("worker_1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 from pathlib import Path
@@ -22,7 +23,9 @@ def pids(cluster: Cluster) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("victims", [("worker_2",), ("worker_0",), ("worker_1", "worker_3")], ids="+".join)
-def test_killed_workers_come_back_with_their_rank(tmp_path: Path, undisturbed: Undisturbed, victims: tuple[str, ...]) -> None:
+def test_killed_workers_come_back_with_their_rank(
+    tmp_path: Path, undisturbed: Undisturbed, victims: tuple[str, ...]
+) -> None:
     with Cluster(tmp_path) as cluster:
         cluster.start()
         cluster.wait_step(random.randint(12, 40))
@@ -59,7 +62,7 @@ def test_scheduler_comes_back_and_no_step_is_lost_or_paused(tmp_path: Path, undi
 
 
 def test_scheduler_and_a_worker_die_together(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path, **SHORT_LEASE) as cluster:
+    with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:
         cluster.start()
         cluster.wait_step(25)
         cluster.kill_and_relaunch("sched", "worker_1")
@@ -68,7 +71,7 @@ def test_scheduler_and_a_worker_die_together(tmp_path: Path, undisturbed: Undist
 
 
 def test_everything_dies_at_once_and_resumes_once(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path, **SHORT_LEASE) as cluster:
+    with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:
         cluster.start()
         cluster.wait_step(35)
         cluster.kill_and_relaunch("sched", *cluster.names)
@@ -117,8 +120,10 @@ def test_kill_during_a_rollback(tmp_path: Path, undisturbed: Undisturbed) -> Non
         cluster.check_same_as(undisturbed())
 
 
-def test_stopped_worker_whose_place_is_free_joins_the_next_generation(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path, **SHORT_LEASE) as cluster:
+def test_stopped_worker_whose_place_is_free_joins_the_next_generation(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:
         cluster.start()
         cluster.wait_step(20)
         before = pids(cluster)
@@ -133,7 +138,7 @@ def test_stopped_worker_whose_place_is_free_joins_the_next_generation(tmp_path: 
 
 
 def test_stopped_worker_whose_place_was_taken_ends_itself(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path, **SHORT_LEASE) as cluster:
+    with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:
         cluster.start()
         cluster.wait_step(20)
         old = cluster.processes["worker_1"]
@@ -146,10 +151,14 @@ def test_stopped_worker_whose_place_was_taken_ends_itself(tmp_path: Path, undist
         assert old.returncode == 76
         assert "FENCED" in cluster.log("worker_1")
         cluster.wait_end()
-        cluster.check_same_as(undisturbed())  # its checker also proves that the fenced life neither stepped nor saved
+        cluster.check_same_as(
+            undisturbed()
+        )  # its checker also proves that the fenced life neither stepped nor saved
 
 
-def test_damaged_checkpoint_sends_everybody_to_the_older_one(tmp_path: Path, undisturbed: Undisturbed) -> None:
+def test_damaged_checkpoint_sends_everybody_to_the_older_one(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
     with Cluster(tmp_path) as cluster:
         cluster.start()
         cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=3)
@@ -176,4 +185,4 @@ def _longest_pause_ms(cluster: Cluster) -> int:
     times: dict[int, list[int]] = {}
     for line in _steps(cluster):
         times.setdefault(line["rank"], []).append(line["wall_ms"])
-    return max(later - earlier for walls in times.values() for earlier, later in zip(walls, walls[1:], strict=False))
+    return max(later - earlier for walls in times.values() for earlier, later in itertools.pairwise(walls))

@@ -14,7 +14,9 @@ from tests.cluster.harness import Cluster
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240), pytest.mark.slow]
 
 
-def test_eight_workers_one_killed_is_refused_until_thirty_seconds(tmp_path: Path, undisturbed: Undisturbed) -> None:
+def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
     with Cluster(tmp_path, workers=8, window_s=30.0) as cluster:
         cluster.start()
         cluster.wait_step(14, timeout_s=90)
@@ -26,7 +28,9 @@ def test_eight_workers_one_killed_is_refused_until_thirty_seconds(tmp_path: Path
         admitted = cluster.events(EventKind.NODE_ADMITTED, "worker_5")[-1]
         assert 29_950 <= admitted.wall_ms - suspected.wall_ms <= 30_500
         assert (admitted.event.rank, admitted.event.incarnation) == (5, 2)
-        refusals = re.findall(r"event=refused REJOIN_WINDOW: .*may return in (\d+\.\d) s", cluster.log("worker_5"))
+        refusals = re.findall(
+            r"event=refused REJOIN_WINDOW: .*may return in (\d+\.\d) s", cluster.log("worker_5")
+        )
         assert len(refusals) == 1, "one line says how long"
         assert 0 < float(refusals[0]) <= 30.0
 

@@ -14,7 +14,10 @@ from recovery.core.ids import NodeId, Rank
 
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key in which runs of digits compare as numbers."""
-    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.findall(r"[0-9]+|[^0-9]+", text))
+    return tuple(
+        (0, int(part), part) if part.isdecimal() else (1, 0, part)
+        for part in re.findall(r"[0-9]+|[^0-9]+", text)
+    )
 
 
 def is_integer(node_id: str) -> bool:

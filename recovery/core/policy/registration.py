@@ -229,10 +229,13 @@ def decide(applicant: Applicant, rules: Rules) -> Decision:
 
 _REFUSALS = {
     Verdict.UNKNOWN_TOKEN: lambda node, rules: Refuse(
-        "UNKNOWN_TOKEN", f'node "{node}" brings a token that this scheduler\'s store never gave. It registers anew.', 0
+        "UNKNOWN_TOKEN",
+        f'node "{node}" brings a token that this scheduler\'s store never gave. It registers anew.',
+        0,
     ),
     Verdict.FENCED: lambda node, rules: Refuse(
-        "FENCED", f'node "{node}" has a newer incarnation, or its place is taken. This process may not go on and ends itself.'
+        "FENCED",
+        f'node "{node}" has a newer incarnation, or its place is taken. This process may not go on and ends itself.',
     ),
     Verdict.WORLD_FULL: lambda node, rules: Refuse(
         "WORLD_FULL",

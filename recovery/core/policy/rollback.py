@@ -91,4 +91,3 @@ def plan(
     if allow_restart_from_zero:
         return ToStart(f"no step is held by all ranks ({table}) and MS_ALLOW_RESTART_FROM_ZERO=1")
     return NoCommonStep(table)
-

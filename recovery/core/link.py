@@ -1,0 +1,204 @@
+"""The worker's connection to the scheduler: dial, register, wait out a refusal, notice silence.
+
+It comes and goes underneath training without the main thread noticing. The other half of the worker's machine is member.py.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import Enum
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core import stimuli as s
+from recovery.core.effects import Connect, Disconnect, Exit, Interrupt, Say, SetTimer, Tell, WorkerEffect
+from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, ResumeToken
+from recovery.core.policy import backoff
+from recovery.core.rules import Rules
+
+FAREWELL_MS = 2_000
+"""How long a leaving process waits for the scheduler to take its last word."""
+
+WAIT_NOTE_MS = 30_000
+"""How often a wait says what it waits for, after the first time at WAIT_NOTE_FIRST_MS."""
+
+WAIT_NOTE_FIRST_MS = 5_000
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who this process is."""
+
+    node_id: NodeId
+    role: m.Role
+    host: str
+    pid: int
+
+
+class Main(str, Enum):
+    """What the main thread does."""
+
+    IDLE = "idle"
+    TRAINING = "training"
+    LEAVING = "leaving"
+
+
+class Link:
+    """The half of the worker's machine that holds the connection."""
+
+    def __init__(self, identity: Identity, rules: Rules) -> None:
+        """Start outside the cluster.
+
+        Args:
+            identity: who registers.
+            rules: durations and limits.
+        """
+        self._identity, self._rules = identity, rules
+        self.main = Main.IDLE
+        self.admitted: m.Admitted | None = None
+        self.generation = Generation(0)
+        self._register_id = RequestId("")
+        self._token: ResumeToken | None = None
+        self._connected = False
+        self._in = False
+        """Admitted on the current connection."""
+        self._dials = 0
+        self._heard_ms = 0
+        self._unreachable_since_ms = 0
+        self._refused_since_ms = 0
+        self._refused_code = ""
+        self._awaiting_retry = False
+        self._requests: OrderedDict[RequestId, m.FromNode] = OrderedDict()
+        """What must not be lost on the way: told again after every reconnect until it is answered."""
+        self._waiting_for = ""
+        self._waiting_since_ms = 0
+        self._exit_code = ""
+        self._exit_reason = ""
+
+    def _on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
+        self._register_id, self._token = started.request_id, started.token
+        self._unreachable_since_ms = now_ms
+        return [*self._wait_for("the scheduler to answer", now_ms), Connect()]
+
+    def _on_connected(self, connected: s.Connected, now_ms: int) -> list[WorkerEffect]:
+        self._connected, self._dials, self._heard_ms = True, 0, now_ms
+        return [Tell(self._registration()), SetTimer("silence", now_ms + self._rules.receive_timeout_ms)]
+
+    def _registration(self) -> m.Register:
+        return m.Register(
+            request_id=self._register_id,
+            protocol=m.PROTOCOL_VERSION,
+            node_id=self._identity.node_id,
+            role=self._identity.role,
+            host=self._identity.host,
+            pid=self._identity.pid,
+            worker_count=self._rules.worker_count,
+            server_count=self._rules.server_count,
+            recovery_enabled=self._rules.recovery_enabled,
+            token=self._token,
+            incarnation=self.admitted.incarnation if self.admitted else Incarnation(0),
+            generation=self.generation,
+        )
+
+    def _on_dial_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        self._awaiting_retry = False
+        return [Disconnect()] if self._connected else [Connect()]  # the end of a connection dials by itself
+
+    def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
+        unreachable_ms = now_ms - self._unreachable_since_ms
+        limit_ms = self._unreachable_limit_ms()
+        if limit_ms is not None and unreachable_ms >= limit_ms:
+            reason = f"no scheduler answered for {unreachable_ms / 1000:g} s ({failed.reason})"
+            return self._end("SCHEDULER_UNREACHABLE", reason)
+        self._dials += 1
+        return [SetTimer("dial", now_ms + backoff.next_dial_ms(self._dials - 1, failed.jitter, self._rules))]
+
+    def _unreachable_limit_ms(self) -> int | None:
+        """Before it was ever in: as long as the cluster forms. Later: for ever with recovery, since training needs no scheduler."""
+        if self.main is Main.LEAVING:
+            return FAREWELL_MS
+        if self.admitted is None or (self.main is Main.IDLE and self._rules.recovery_enabled):
+            return self._rules.topology_timeout_ms
+        return None if self._rules.recovery_enabled else self._rules.heartbeat_retry_timeout_ms
+
+    def _on_disconnected(self, lost: s.Disconnected, now_ms: int) -> list[WorkerEffect]:
+        was_in, self._connected, self._in = self._in, False, False
+        if self._awaiting_retry:
+            return []  # it was refused; the timer dials
+        self._unreachable_since_ms = now_ms
+        effects: list[WorkerEffect] = [Connect()]
+        if was_in and self.main is not Main.LEAVING:
+            effects.append(
+                Say(
+                    "scheduler_lost",
+                    f"connection to the scheduler closed ({lost.reason}); trying again",
+                    warning=True,
+                )
+            )
+        return effects
+
+    def _on_silence_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        if not self._connected:
+            return []
+        silent_ms = now_ms - self._heard_ms
+        if silent_ms >= self._rules.receive_timeout_ms:
+            return [
+                Say(
+                    "scheduler_silent",
+                    f"no word of the scheduler for {silent_ms / 1000:.1f} s (MS_RECEIVE_MSG_TIMEOUT)",
+                    warning=True,
+                ),
+                Disconnect(),
+            ]
+        return [SetTimer("silence", self._heard_ms + self._rules.receive_timeout_ms)]
+
+    def _on_refused(self, refused: m.Refused, now_ms: int) -> list[WorkerEffect]:
+        if refused.code == "UNKNOWN_TOKEN":
+            self._token = None
+            return [
+                Say("registering_anew", refused.reason, warning=True)
+            ]  # the scheduler hangs up, that dials anew
+        if refused.retry_after_ms is None or not self._rules.rejoin_wait or self.main is Main.LEAVING:
+            return self._end(refused.code, refused.reason)
+        first = self._refused_code != refused.code
+        if first:
+            self._refused_since_ms, self._refused_code = now_ms, refused.code
+        patience_ms = self._rules.lease_ms + self._rules.reconnect_grace_ms
+        if refused.code == "NODE_ALIVE" and now_ms - self._refused_since_ms > patience_ms:
+            return self._end(
+                refused.code, refused.reason
+            )  # heard again within a whole lease: the holder lives
+        self._awaiting_retry = True
+        effects: list[WorkerEffect] = [SetTimer("dial", now_ms + refused.retry_after_ms)]
+        if first:
+            effects.append(Say("refused", f"{refused.code}: {refused.reason}", warning=True))
+            effects += self._wait_for(f"this node id to be free ({refused.code})", now_ms)
+        return effects
+
+    def _end(self, code: str, reason: str) -> list[WorkerEffect]:
+        """Leave for good. A main thread that trains is told by the interrupt, and finds out why when it waits for a plan."""
+        training = self.main is Main.TRAINING
+        self.main = Main.LEAVING
+        exit_ = Exit(self._exit_code or code, self._exit_reason or reason)
+        return [exit_, *([Interrupt(self.generation, reason)] if training else [])]
+
+    # --- small pieces --------------------------------------------------------------------------------------------------
+
+    def _request(self, request: m.CheckpointInvalid | m.Failure | m.Done | m.Leave) -> list[WorkerEffect]:
+        """Tell it, and again after every reconnect until it is answered."""
+        self._requests[request.request_id] = request
+        return [Tell(request)]
+
+    def _wait_for(self, what: str, now_ms: int) -> list[WorkerEffect]:
+        """Every wait says what it waits for: after 5 s, then every 30 s."""
+        self._waiting_for, self._waiting_since_ms = what, now_ms
+        return [SetTimer("wait", now_ms + WAIT_NOTE_FIRST_MS)]
+
+    def _on_wait_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        if not self._waiting_for:
+            return []
+        seconds = (now_ms - self._waiting_since_ms) / 1000
+        return [
+            Say("waiting", f"waiting for {self._waiting_for}, {seconds:.0f} s so far"),
+            SetTimer("wait", now_ms + WAIT_NOTE_MS),
+        ]
