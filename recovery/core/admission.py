@@ -135,6 +135,7 @@ def _refuse(
         code=refusal.code,
         reason=refusal.reason,
         retry_after_ms=refusal.retry_after_ms,
+        holder_connected=refusal.holder_connected,
     )
     effects: list[SchedulerEffect] = [
         Send(connection, refused),

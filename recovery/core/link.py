@@ -161,7 +161,7 @@ class Link:
         if refused.retry_after_ms is None or not self._rules.rejoin_wait or self.main is Main.LEAVING:
             return self._end(refused.code, refused.reason)
         first = self._refused_code != refused.code
-        if first:
+        if first or not refused.holder_connected:
             self._refused_since_ms, self._refused_code = now_ms, refused.code
         patience_ms = self._rules.lease_ms + self._rules.reconnect_grace_ms
         if refused.code == "NODE_ALIVE" and now_ms - self._refused_since_ms > patience_ms:

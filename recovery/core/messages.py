@@ -179,6 +179,8 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     code: ShortText
     reason: ShortText
     retry_after_ms: int | None = None
+    holder_connected: bool = False
+    """NODE_ALIVE only: a living process holds the id right now, not just one that may still come back."""
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):

@@ -171,6 +171,7 @@ class Refuse(msgspec.Struct, frozen=True):
     code: str
     reason: str
     retry_after_ms: int | None = None
+    holder_connected: bool = False
 
 
 Decision = Union[Admit, Resume, Refuse]
@@ -215,6 +216,7 @@ def decide(applicant: Applicant, rules: Rules) -> Decision:
             f'node "{node}" is held by a process that was heard {applicant.silent_ms / 1000:.1f} s ago. '
             "Give each process its own MS_NODE_ID; if that process is dead, its id is free after its lease and window.",
             applicant.suspect_left_ms,
+            holder_connected=applicant.situation.held is Held.LIVE,
         )
     if verdict is Verdict.REJOIN_WINDOW:
         return Refuse(

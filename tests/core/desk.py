@@ -1,0 +1,249 @@
+"""A cluster machine on a desk: its writes are durable at once, its answers lie in a tray per connection."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TypeVar
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core.cluster import Cluster, new_job, next_life
+from recovery.core.effects import Answer, CloseConnection, Exit, Persist, SchedulerEffect, Send, SetTimer
+from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, ResumeToken, RunId
+from recovery.core.records import (
+    CheckpointRecord,
+    EventKind,
+    EventRecord,
+    GenerationRecord,
+    JobRecord,
+    NodeRecord,
+    Record,
+)
+from recovery.core.rules import Rules
+from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+
+Kind = TypeVar("Kind")
+
+
+class Desk:
+    """Drives one scheduler over its lives."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.now = 0
+        self.rows: dict[tuple[object, ...], Record] = {}
+        self.events: list[EventRecord] = []
+        self.tray: dict[int, list[m.FromScheduler]] = {}
+        self.closed: set[int] = set()
+        self.timers: dict[str, int] = {}
+        self.exit: Exit | None = None
+        self._numbers = 0
+        self.cluster = Cluster(new_job("job", rules), rules)
+        self._do(self.cluster.start(self.now))
+
+    # --- the scheduler's lives -----------------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Kill the scheduler and start it again from what was written."""
+        job = self.row(JobRecord)[0]
+        self.timers.clear()
+        self.exit = None
+        self.cluster = Cluster(next_life(job), self.rules)
+        self.cluster.restore(
+            tuple(self.row(NodeRecord)), tuple(self.row(GenerationRecord)), tuple(self.row(CheckpointRecord))
+        )
+        self._do(self.cluster.start(self.now))
+
+    def row(self, kind: type[Kind]) -> list[Kind]:
+        """All stored rows of a kind, by key."""
+        return [
+            row
+            for _, row in sorted(self.rows.items(), key=lambda item: repr(item[0]))
+            if isinstance(row, kind)
+        ]
+
+    def kinds(self) -> list[EventKind]:
+        """The story's words."""
+        return [event.kind for event in self.events]
+
+    # --- time and the wire -----------------------------------------------------------------------------------------------
+
+    def at(self, now: int) -> None:
+        """Let time pass, firing what is due."""
+        while self.timers:
+            key, due = min(self.timers.items(), key=lambda item: (item[1], item[0]))
+            if due > now:
+                break
+            del self.timers[key]
+            self.now = max(self.now, due)
+            self.handle(TimerFired(key))
+        self.now = now
+
+    def handle(self, stimulus: SchedulerStimulus) -> None:
+        """Deliver one stimulus."""
+        self._do(self.cluster.handle(stimulus, self.now))
+
+    def connect(self) -> ConnectionId:
+        """A new connection."""
+        self._numbers += 1
+        self.tray[self._numbers] = []
+        return ConnectionId(self._numbers)
+
+    def say(self, connection: ConnectionId, message: m.FromNode) -> list[m.FromScheduler]:
+        """A node speaks; returns what it hears from then on."""
+        before = len(self.tray[connection])
+        token = ResumeToken(f"token-{connection}-{self.now}")
+        self.handle(MessageReceived(connection, message, "10.0.0.1", token))
+        return self.tray[connection][before:]
+
+    def lose(self, connection: ConnectionId, reason: str = "connection closed") -> None:
+        """A connection closes."""
+        self.handle(ConnectionLost(connection, reason))
+
+    def _do(self, effects: list[SchedulerEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self._write(effect)
+            elif isinstance(effect, Send):
+                self.tray.setdefault(effect.connection, []).append(effect.message)
+            elif isinstance(effect, SetTimer):
+                self.timers[effect.key] = effect.at_ms
+            elif isinstance(effect, CloseConnection):
+                self.closed.add(effect.connection)
+            elif isinstance(effect, Exit):
+                self.exit = effect
+
+    def _write(self, persist: Persist) -> None:
+        for record in persist.records:
+            if isinstance(record, EventRecord):
+                self.events.append(record)
+            else:
+                self.rows[_key(record)] = record
+        for step in persist.then:
+            if isinstance(step, Answer):
+                self.tray.setdefault(step.connection, []).append(step.message)
+            elif isinstance(step, Exit):
+                self.exit = step
+
+
+_KEYS = {
+    "NodeRecord": ("node_id",),
+    "RunRecord": ("run",),
+    "IncarnationRecord": ("node_id", "incarnation"),
+    "GenerationRecord": ("run", "generation"),
+    "CheckpointRecord": ("run", "step", "rank"),
+    "StepRecord": ("node_id",),
+}
+
+
+def _key(record: Record) -> tuple[object, ...]:
+    name = type(record).__name__
+    return (name, *(getattr(record, field) for field in _KEYS.get(name, ())))
+
+
+_numbers = itertools.count()
+
+
+class Worker:
+    """One worker's side of the conversation, without a machine: it says what a test wants it to say."""
+
+    def __init__(self, desk: Desk, node_id: str, **fields: object) -> None:
+        self.desk, self.node_id = desk, NodeId(node_id)
+        self.token: ResumeToken | None = None
+        self.incarnation = Incarnation(0)
+        self.generation = Generation(0)
+        self._fields = fields
+        self._requests = 0
+        self._number = next(_numbers)
+        self.connection = ConnectionId(0)
+        self.heard: list[m.FromScheduler] = []
+
+    def request(self) -> RequestId:
+        self._requests += 1
+        return RequestId(f"{self.node_id}-{self._number}-{self._requests}")
+
+    def register(self, *, request: RequestId | None = None, keep_token: bool = True) -> m.FromScheduler:
+        """Connect and register; returns the answer."""
+        self.connection = self.desk.connect()
+        message = m.Register(
+            request_id=request or self.request(),
+            protocol=m.PROTOCOL_VERSION,
+            node_id=self.node_id,
+            role=m.Role.WORKER,
+            host="",
+            pid=1,
+            worker_count=self.desk.rules.worker_count,
+            server_count=self.desk.rules.server_count,
+            recovery_enabled=self.desk.rules.recovery_enabled,
+            token=self.token if keep_token else None,
+            incarnation=self.incarnation,
+            generation=self.generation,
+        )
+        message = msgspec.structs.replace(message, **self._fields)
+        heard = self.desk.say(self.connection, message)
+        answer = next(one for one in heard if isinstance(one, (m.Admitted, m.Refused, m.JobEnded)))
+        if isinstance(answer, m.Admitted):
+            self.token, self.incarnation = answer.token, answer.incarnation
+        return answer
+
+    def tell(self, message: m.FromNode) -> list[m.FromScheduler]:
+        return self.desk.say(self.connection, message)
+
+    def ready(self, *held: m.HeldCheckpoint, step: int = 0) -> list[m.FromScheduler]:
+        return self.tell(m.Ready(request_id=self.request(), generation=self.generation, step=step, held=held))
+
+    def beat(self) -> None:
+        self.tell(m.Heartbeat(sequence=1, generation=self.generation, step=0))
+
+    def last(self, kind: type[Kind]) -> Kind:
+        """The newest message of a kind that it heard."""
+        return [one for one in self.desk.tray[self.connection] if isinstance(one, kind)][-1]
+
+    def hears(self, kind: type[object]) -> int:
+        """How many messages of a kind it heard on this connection."""
+        return sum(isinstance(one, kind) for one in self.desk.tray[self.connection])
+
+    def follow(self) -> m.Rollback:
+        """Take the newest plan."""
+        plan = self.last(m.Rollback)
+        self.generation = plan.generation
+        return plan
+
+    def save(self, step: int) -> m.HeldCheckpoint:
+        """Report a checkpoint."""
+        held = checkpoint(step, generation=self.generation, path=f"{self.node_id}/{step}")
+        self.tell(m.CheckpointReport(request_id=self.request(), checkpoint=held))
+        return held
+
+    def done(self, step: int = 100) -> None:
+        self.tell(m.Done(request_id=self.request(), generation=self.generation, step=step))
+
+    def die(self) -> None:
+        self.desk.lose(self.connection)
+
+
+def checkpoint(step: int, *, generation: int = 1, path: str = "", run: int = 1) -> m.HeldCheckpoint:
+    """A checkpoint of a step; ten steps are an epoch."""
+    return m.HeldCheckpoint(
+        run=RunId(run),
+        generation=Generation(generation),
+        step=step,
+        epoch=(step - 1) // 10 + 1,
+        step_in_epoch=(step - 1) % 10 + 1,
+        path=path,
+        digest=f"{path}@{generation}",
+        file_bytes=1,
+    )
+
+
+def full_house(desk: Desk, *names: str) -> list[Worker]:
+    """Workers that have registered, are ready and follow the first plan."""
+    workers = [Worker(desk, name) for name in names or ("worker_0", "worker_1")]
+    for worker in workers:
+        assert isinstance(worker.register(), m.Admitted)
+    for worker in workers:
+        worker.ready()
+    for worker in workers:
+        worker.follow()
+    return workers

@@ -1,0 +1,629 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recovery.core import messages as m
+from recovery.core.ids import ConnectionId, Generation, RequestId, ResumeToken
+from recovery.core.records import (
+    CheckpointRecord,
+    CheckpointState,
+    EventKind,
+    JobRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+)
+from recovery.core.rules import Rules
+from recovery.core.views import job_view
+from tests.core.desk import Desk, Worker, checkpoint, full_house
+
+
+def rules(**changes: Any) -> Rules:
+    return Rules(**{"worker_count": 2, **changes})
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(rules())
+
+
+def job(desk: Desk) -> JobRecord:
+    return desk.row(JobRecord)[0]
+
+
+def node(desk: Desk, name: str) -> NodeRecord:
+    return next(row for row in desk.row(NodeRecord) if row.node_id == name)
+
+
+def refusal(answer: m.FromScheduler) -> str:
+    assert isinstance(answer, m.Refused), answer
+    return answer.code
+
+
+# --- forming ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_house_is_ranked_and_starts_at_step_zero(desk: Desk) -> None:
+    first, second = full_house(desk, "worker_10", "worker_2")
+    assert (first.follow().rank, second.follow().rank) == (1, 0)
+    assert first.follow().step == 0
+    assert job(desk).state is JobState.RUNNING
+    assert EventKind.RANKS_ASSIGNED in desk.kinds()
+
+
+def test_an_extra_worker_is_refused_for_good(desk: Desk) -> None:
+    full_house(desk)
+    answer = Worker(desk, "worker_9").register()
+    assert isinstance(answer, m.Refused)
+    assert (answer.code, answer.retry_after_ms) == ("WORLD_FULL", None)
+
+
+def test_a_node_lost_while_forming_gives_its_seat_free_but_not_its_id() -> None:
+    desk = Desk(rules(lease_ms=60_000))
+    dead = Worker(desk, "worker_0")
+    dead.register()
+    dead.die()
+    desk.at(600)
+    assert refusal(Worker(desk, "worker_0").register()) == "REJOIN_WINDOW"
+    for name in ("worker_1", "worker_2"):
+        assert isinstance(Worker(desk, name).register(), m.Admitted)
+    assert refusal(dead.register()) == "FENCED"
+    desk.at(40_000)
+    assert refusal(Worker(desk, "worker_0").register()) == "WORLD_FULL"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"protocol": 99}, "PROTOCOL_VERSION"),
+        ({"worker_count": 3}, "JOB_MISMATCH"),
+        ({"server_count": 1}, "JOB_MISMATCH"),
+        ({"recovery_enabled": False}, "JOB_MISMATCH"),
+    ],
+)
+def test_who_is_of_another_job_is_refused(desk: Desk, fields: dict[str, object], code: str) -> None:
+    assert refusal(Worker(desk, "worker_0", **fields).register()) == code
+
+
+def test_an_integer_id_beyond_the_world_is_refused(desk: Desk) -> None:
+    assert refusal(Worker(desk, "5").register()) == "NODE_ID_INVALID"
+
+
+def test_an_id_of_another_role_is_refused() -> None:
+    desk = Desk(rules(server_count=1))
+    Worker(desk, "same").register()
+    assert refusal(Worker(desk, "same", role=m.Role.SERVER).register()) == "NODE_ID_INVALID"
+
+
+def test_servers_are_waited_for_and_their_loss_interrupts_nobody() -> None:
+    desk = Desk(rules(server_count=1))
+    workers = [Worker(desk, f"worker_{number}") for number in range(2)]
+    for worker in workers:
+        worker.register()
+        worker.ready()
+    assert job(desk).state is JobState.FORMING
+    server = Worker(desk, "server_0", role=m.Role.SERVER)
+    server.register()
+    assert job(desk).state is JobState.RUNNING
+    assert node(desk, "server_0").rank == 0
+    server.die()
+    desk.at(600)
+    assert node(desk, "server_0").state is NodeState.LOST
+    assert job(desk).state is JobState.RUNNING
+    desk.at(31_000)
+    assert isinstance(Worker(desk, "server_0", role=m.Role.SERVER).register(), m.Admitted)
+
+
+def test_too_few_workers_fail_the_job_with_their_names() -> None:
+    desk = Desk(rules(topology_timeout_ms=5_000, lease_ms=60_000))
+    worker = Worker(desk, "worker_1")
+    worker.register()
+    desk.at(4_999)
+    assert job(desk).state is JobState.FORMING
+    desk.at(5_000)
+    ended = worker.last(m.JobEnded)
+    assert "1 of 2 workers are here after 5 s" in ended.reason
+    assert "1 that never registered" in ended.reason
+    desk.at(10_000)
+    assert desk.exit is not None
+    assert desk.exit.code == "JOB_FAILED"
+
+
+def test_without_a_deadline_the_full_house_is_waited_for_for_ever() -> None:
+    desk = Desk(rules(topology_timeout_ms=None))
+    desk.at(10**9)
+    assert job(desk).state is JobState.FORMING
+
+
+# --- suspect, lost, window ------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_connection_costs_nothing_within_the_grace(desk: Desk) -> None:
+    worker, other = full_house(desk)
+    worker.die()
+    assert node(desk, "worker_0").state is NodeState.SUSPECT
+    desk.at(499)
+    assert isinstance(worker.register(), m.Admitted)
+    desk.at(5_000)
+    assert job(desk).state is JobState.RUNNING
+    assert not other.hears(m.Interrupt)
+    assert worker.incarnation == 1
+
+
+def test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing(desk: Desk) -> None:
+    worker, other = full_house(desk)
+    desk.at(1_000)
+    worker.die()
+    desk.at(1_500)
+    assert other.last(m.Interrupt).reason == "worker_0 lost: connection closed"
+    other.ready()
+    for at, left in ((2_000, 29_000), (30_999, 1)):
+        desk.at(at)
+        other.beat()
+        answer = Worker(desk, "worker_0").register()
+        assert isinstance(answer, m.Refused)
+        assert (answer.code, answer.retry_after_ms) == ("REJOIN_WINDOW", left)
+    desk.at(31_000)
+    again = Worker(desk, "worker_0")
+    admitted = again.register()
+    assert isinstance(admitted, m.Admitted)
+    assert (admitted.incarnation, admitted.rank, admitted.resumed) == (2, 0, False)
+    assert desk.kinds().count(EventKind.NODE_REFUSED) == 1
+    again.ready()
+    assert (again.follow().generation, again.follow().because) == (2, "worker_0 lost: connection closed")
+
+
+def test_a_living_id_is_refused_and_its_holder_untouched(desk: Desk) -> None:
+    full_house(desk)
+    heard = desk.cluster.table.nodes[next(iter(desk.cluster.table.nodes))].heard_ms
+    desk.at(2_000)
+    answer = Worker(desk, "worker_0").register()
+    assert refusal(answer) == "NODE_ALIVE"
+    assert desk.cluster.table.nodes[next(iter(desk.cluster.table.nodes))].heard_ms == heard
+
+
+def test_a_silent_node_is_lost_after_its_lease_and_resumes_into_the_next_generation(desk: Desk) -> None:
+    worker, other = full_house(desk)
+    for at in range(1_000, 30_000, 1_000):
+        desk.at(at)
+        other.beat()
+    desk.at(30_000)
+    assert node(desk, "worker_0").state is NodeState.LOST
+    assert worker.connection in desk.closed
+    assert (
+        worker.tell(m.Heartbeat(sequence=1, generation=Generation(1), step=5)) == []
+    )  # fenced off: no effect
+    other.ready()
+    assert isinstance(worker.register(), m.Admitted)
+    assert worker.incarnation == 1
+    assert worker.hears(m.Interrupt)
+    worker.ready()
+    assert worker.follow().generation == 2
+
+
+def test_without_heartbeats_silence_means_nothing() -> None:
+    desk = Desk(rules(heartbeat_enabled=False))
+    full_house(desk)
+    desk.at(10**7)
+    assert job(desk).state is JobState.RUNNING
+
+
+def test_a_stopped_life_is_fenced_once_the_next_is_in(desk: Desk) -> None:
+    worker, other = full_house(desk)
+    for at in range(1_000, 62_000, 1_000):
+        desk.at(at)
+        other.beat()
+    assert isinstance(Worker(desk, "worker_0").register(), m.Admitted)
+    assert refusal(worker.register()) == "FENCED"
+
+
+def test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_life(desk: Desk) -> None:
+    worker = Worker(desk, "worker_0")
+    request = RequestId("the same")
+    worker.register(request=request)
+    worker.die()
+    again = worker.register(request=request, keep_token=False)
+    assert isinstance(again, m.Admitted)
+    assert (again.incarnation, again.resumed) == (1, True)
+
+
+def test_a_newer_connection_of_the_same_life_replaces_the_older(desk: Desk) -> None:
+    worker, _ = full_house(desk)
+    older = worker.connection
+    worker.register()
+    assert older in desk.closed
+    desk.lose(older)
+    assert node(desk, "worker_0").state is NodeState.LIVE
+
+
+def test_a_foreign_token_registers_anew(desk: Desk) -> None:
+    worker = Worker(desk, "worker_0")
+    worker.token = ResumeToken("of another store")
+    answer = worker.register()
+    assert isinstance(answer, m.Refused)
+    assert (answer.code, answer.retry_after_ms) == ("UNKNOWN_TOKEN", 0)
+
+
+def test_strangers_and_double_registrations_are_hung_up(desk: Desk) -> None:
+    connection = desk.connect()
+    assert desk.say(connection, m.Heartbeat(sequence=1, generation=Generation(0), step=0)) == []
+    assert connection in desk.closed
+    worker = Worker(desk, "worker_0")
+    worker.register()
+    desk.say(
+        worker.connection,
+        m.Register(
+            request_id=RequestId("x"),
+            protocol=1,
+            node_id=worker.node_id,
+            role=m.Role.WORKER,
+            host="",
+            pid=1,
+            worker_count=2,
+            server_count=0,
+            recovery_enabled=True,
+        ),
+    )
+    assert worker.connection in desk.closed
+    desk.lose(ConnectionId(999))
+
+
+def test_many_refused_ids_are_remembered_within_a_bound(desk: Desk) -> None:
+    full_house(desk)
+    for number in range(1_100):
+        Worker(desk, f"extra_{number}").register()
+    assert desk.kinds().count(EventKind.NODE_REFUSED) == 1_100
+    Worker(desk, "extra_0").register()
+    assert desk.kinds().count(EventKind.NODE_REFUSED) == 1_101
+
+
+# --- checkpoints and plans --------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_committed_when_every_rank_holds_it(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.save(10)
+    assert not first.hears(m.Committed)
+    second.save(10)
+    assert first.last(m.Committed).step == second.last(m.Committed).step == 10
+    states = {row.state for row in desk.row(CheckpointRecord) if row.step == 10}
+    assert states == {CheckpointState.COMMITTED}
+
+
+def test_a_report_told_twice_has_one_effect_and_the_same_answer(desk: Desk) -> None:
+    first, second = full_house(desk)
+    second.save(10)
+    report = m.CheckpointReport(request_id=RequestId("r"), checkpoint=checkpoint(10, path="a"))
+    first.tell(report)
+    answers = first.tell(report)
+    assert [type(answer) for answer in answers] == [m.Received]
+    assert desk.kinds().count(EventKind.CHECKPOINT_COMMITTED) == 1
+
+
+def test_everybody_goes_back_to_the_newest_common_step(desk: Desk) -> None:
+    first, second = full_house(desk)
+    for step in (10, 20):
+        first.save(step)
+    held = second.save(10)
+    second.die()
+    desk.at(31_000 - 1_000)
+    desk.at(31_000)
+    first.register()
+    first.ready(checkpoint(10, path="worker_0/10"), checkpoint(20, path="worker_0/20"))
+    again = Worker(desk, "worker_1")
+    again.register()
+    again.ready(held)
+    plan = again.follow()
+    assert (plan.step, plan.epoch, plan.step_in_epoch, plan.path) == (10, 1, 10, "worker_1/10")
+    first.follow()
+    # what was saved beyond the plan belongs to a suffix that is done again
+    first.tell(
+        m.CheckpointReport(
+            request_id=first.request(), checkpoint=checkpoint(20, generation=1, path="worker_0/20")
+        )
+    )
+    again.save(20)
+    assert desk.cluster.table.coordinator.committed_step == 10
+    first.save(20)
+    assert desk.cluster.table.coordinator.committed_step == 20
+
+
+def test_a_bad_file_sends_all_to_the_next_older_step(desk: Desk) -> None:
+    first, second = full_house(desk)
+    for step in (10, 20):
+        first.save(step)
+        second.save(step)
+    first.tell(
+        m.CheckpointInvalid(
+            request_id=first.request(), generation=first.generation, step=20, path="p", reason="sha256"
+        )
+    )
+    assert second.hears(m.Interrupt)
+    held = [checkpoint(step, path=f"worker_0/{step}") for step in (10, 20)]
+    first.ready(*held)
+    second.ready(*(checkpoint(step, path=f"worker_1/{step}") for step in (10, 20)))
+    assert first.follow().step == second.follow().step == 10
+    bad = [row for row in desk.row(CheckpointRecord) if row.state is CheckpointState.INVALID]
+    assert [(row.rank, row.step) for row in bad] == [(0, 20)]
+    first.save(30)
+    desk.restart()
+    assert desk.cluster.table.coordinator.target(allow_restart_from_zero=False)
+    # reporting the bad file again changes nothing
+    first.register()
+    first.tell(m.CheckpointReport(request_id=first.request(), checkpoint=held[1]))
+    assert desk.cluster.table.coordinator.committed_step == 10
+    first.tell(
+        m.CheckpointInvalid(
+            request_id=first.request(), generation=first.generation, step=77, path="p", reason="gone"
+        )
+    )
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_no_common_step_stops_the_job_unless_zero_is_allowed(allowed: bool) -> None:
+    desk = Desk(rules(allow_restart_from_zero=allowed))
+    first, second = full_house(desk)
+    held = first.save(10)
+    first.ready(held)
+    second.ready()
+    if allowed:
+        assert first.follow().step == 0
+        return
+    assert "no step is held by all 2 ranks (rank 0: 10; rank 1: none)" in first.last(m.JobEnded).reason
+    assert job(desk).state is JobState.FAILED
+
+
+# --- interruptions ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_data_plane_interrupts_at_once_and_is_named_after_the_loss(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.tell(m.CollectiveFailed(generation=first.generation, step=7, reason="reset"))
+    assert first.hears(m.Interrupt)
+    second.die()
+    desk.at(500)
+    assert job(desk).reason == "worker_1 lost: connection closed"
+    first.tell(m.CollectiveFailed(generation=first.generation, step=7, reason="late"))
+    desk.at(600)
+    assert job(desk).reason == "worker_1 lost: connection closed"
+
+
+def test_a_worker_that_raised_is_lost_by_its_reason(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.tell(
+        m.Failure(
+            request_id=first.request(),
+            generation=first.generation,
+            step=3,
+            error="ValueError: x",
+            traceback="T",
+        )
+    )
+    assert [event.details for event in desk.events if event.kind is EventKind.NODE_FAILED] == ["T"]
+    first.die()
+    assert second.last(m.Interrupt).reason == "worker_0 lost: its own code raised ValueError: x"
+    assert node(desk, "worker_0").state is NodeState.LOST
+
+
+def test_leaving_on_purpose_frees_the_id_at_once(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.tell(m.Leave(request_id=first.request(), reason="SIGTERM"))
+    assert second.last(m.Interrupt).reason == "worker_0 left: SIGTERM"
+    first.die()
+    assert refusal(first.register()) == "FENCED"
+    assert isinstance(Worker(desk, "worker_0").register(), m.Admitted)
+
+
+def test_a_server_may_leave_without_interrupting_anybody() -> None:
+    desk = Desk(rules(server_count=1))
+    server = Worker(desk, "server_0", role=m.Role.SERVER)
+    server.register()
+    first, _ = full_house(desk)
+    server.tell(m.Leave(request_id=server.request(), reason="SIGTERM"))
+    assert not first.hears(m.Interrupt)
+
+
+def test_without_recovery_the_first_loss_ends_the_job_everywhere() -> None:
+    desk = Desk(rules(recovery_enabled=False))
+    first, second = full_house(desk)
+    first.die()
+    desk.at(500)
+    assert second.last(m.JobEnded).reason == "worker_0 lost: connection closed"
+    second.die()
+    assert desk.exit is not None
+    assert desk.exit.code == "JOB_FAILED"
+
+
+def test_a_lost_worker_that_stays_away_fails_the_job_by_name() -> None:
+    desk = Desk(rules(topology_timeout_ms=5_000))
+    first, second = full_house(desk)
+    second.die()
+    desk.at(600)
+    first.beat()
+    desk.at(6_000)
+    assert "missing: worker_1" in first.last(m.JobEnded).reason
+    assert "first failure: worker_1 lost" in first.last(m.JobEnded).reason
+    answer = first.register()
+    assert isinstance(answer, m.JobEnded)
+    desk.restart()  # relaunched on purpose: the same run, one more try
+    assert job(desk).state is JobState.INTERRUPTED
+
+
+def test_a_ready_from_before_the_newest_plan_is_a_leftover(desk: Desk) -> None:
+    first, second = full_house(desk)
+    stale = m.Ready(request_id=first.request(), generation=Generation(0), step=0)
+    first.tell(stale)
+    assert job(desk).state is JobState.RUNNING
+    first.ready(step=4)  # this one knows the plan: it stopped by itself
+    assert second.last(m.Interrupt).reason == "worker_0 stopped at step 4"
+
+
+def test_rendezvous_first_steps_and_late_words(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.tell(m.RendezvousOpen(generation=first.generation, address="h:1"))
+    first.tell(m.RendezvousOpen(generation=first.generation, address="h:1"))
+    assert desk.kinds().count(EventKind.RENDEZVOUS_OPENED) == 1
+    assert second.last(m.Rendezvous).address == "h:1"
+    first.tell(m.FirstStep(generation=first.generation, step=1))
+    assert desk.kinds().count(EventKind.FIRST_STEP_DONE) == 1
+    for late in (
+        m.RendezvousOpen(generation=Generation(9), address="h:2"),
+        m.FirstStep(generation=Generation(9), step=1),
+        m.Done(request_id=first.request(), generation=Generation(9), step=1),
+        m.Heartbeat(sequence=1, generation=Generation(9), step=1),
+    ):
+        first.tell(late)
+    assert job(desk).state is JobState.RUNNING
+    second.register()
+    assert second.last(m.Rendezvous).address == "h:1"
+
+
+def test_a_fresh_process_among_training_ones_interrupts_them(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.generation = Generation(0)  # it replaced itself by exec
+    first.register()
+    assert second.last(m.Interrupt).reason == "worker_0 came back without its training state"
+
+
+def test_a_node_that_missed_its_plan_is_told_again(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.ready(step=1)
+    first.desk.lose(first.connection)
+    first.register()
+    first.ready(step=1)
+    second.ready()
+    first.die()
+    first.generation = Generation(1)
+    first.register()
+    assert first.last(m.Rollback).generation == 2
+
+
+# --- the end ------------------------------------------------------------------------------------------------------------------
+
+
+def test_done_is_a_barrier_and_the_next_start_is_the_next_run(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.done()
+    assert job(desk).state is JobState.RUNNING
+    second.done()
+    assert first.last(m.JobEnded).outcome is m.JobOutcome.FINISHED
+    first.die()
+    second.die()
+    assert desk.exit is not None
+    assert desk.exit.code == ""
+    assert {row.state for row in desk.row(NodeRecord)} == {NodeState.LEFT}
+    desk.restart()
+    assert (job(desk).run, job(desk).state) == (2, JobState.FORMING)
+    again, _ = full_house(desk)
+    assert (again.incarnation, again.follow().run, again.follow().generation) == (2, 2, 1)
+
+
+def test_one_that_falls_at_its_last_step_takes_the_others_back_with_it(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.done()
+    second.die()
+    desk.at(500)
+    assert first.hears(m.Interrupt)
+    assert job(desk).state is JobState.INTERRUPTED
+
+
+def test_who_missed_the_end_is_told_and_who_is_new_starts_the_next_run(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.done()
+    second.done()
+    desk.restart()  # killed before anybody heard
+    assert job(desk).state is JobState.FINISHED
+    answer = first.register()
+    assert isinstance(answer, m.JobEnded)
+    assert answer.outcome is m.JobOutcome.FINISHED
+    fresh = Worker(desk, "worker_0")
+    assert isinstance(fresh.register(), m.Admitted)
+    assert job(desk).run == 2
+    other = Worker(desk, "worker_1")
+    other.register()
+    desk.at(desk.now + 10_000)
+
+
+def test_an_ended_scheduler_goes_by_itself_and_answers_with_the_end_until_then(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.done()
+    second.done()
+    assert isinstance(first.ready()[-1], m.JobEnded)
+    first.beat()
+    desk.at(3_000)
+    assert desk.exit is not None
+
+
+# --- restarts of the scheduler ---------------------------------------------------------------------------------------------------
+
+
+def test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.save(10)
+    second.save(10)
+    desk.at(5_000)
+    desk.restart()
+    for worker in (first, second):
+        assert isinstance(worker.register(), m.Admitted)
+        assert not worker.hears(m.Interrupt)
+        assert not worker.hears(m.Rollback)
+    assert desk.cluster.table.coordinator.committed_step == 10
+    desk.at(20_000)
+    assert job(desk).state is JobState.RUNNING
+    assert EventKind.SCHEDULER_RESTARTED in desk.kinds()
+
+
+def test_a_restarted_scheduler_gives_one_lease_to_return(desk: Desk) -> None:
+    first, _ = full_house(desk)
+    desk.at(5_000)
+    desk.restart()
+    first.register()
+    assert refusal(Worker(desk, "worker_1").register()) == "NODE_ALIVE"
+    for at in range(6_000, 35_000, 1_000):
+        desk.at(at)
+        first.beat()
+    desk.at(35_000)
+    assert isinstance(Worker(desk, "worker_1").register(), m.Admitted)
+
+
+def test_what_was_left_of_a_window_is_applied_again_after_a_restart(desk: Desk) -> None:
+    first, second = full_house(desk)
+    second.die()
+    desk.at(20_000)
+    first.beat()
+    desk.at(20_600)
+    desk.restart()
+    answer = Worker(desk, "worker_1").register()
+    assert isinstance(answer, m.Refused)
+    assert answer.retry_after_ms is not None
+    assert 9_400 <= answer.retry_after_ms <= 10_500
+    assert job_view(desk.cluster.table, desk.now)["nodes"][1]["rejoin_left_ms"] == answer.retry_after_ms
+
+
+def test_a_loss_written_without_its_interruption_is_made_good_at_the_restart(desk: Desk) -> None:
+    full_house(desk)
+    lost = node(desk, "worker_1")
+    import msgspec
+
+    desk.rows[("NodeRecord", "worker_1")] = msgspec.structs.replace(
+        lost, state=NodeState.LOST, reason="power"
+    )
+    desk.restart()
+    assert (job(desk).state, job(desk).reason) == (JobState.INTERRUPTED, "worker_1 lost: power")
+
+
+def test_answers_kept_for_repeats_are_bounded() -> None:
+    desk = Desk(rules(requests_remembered=2))
+    first, _ = full_house(desk)
+    for step in range(1, 6):
+        first.save(step)
+    assert len(desk.cluster.table.nodes[first.node_id].answers) == 2
+
+
+def test_the_view_shows_every_node_by_rank(desk: Desk) -> None:
+    full_house(desk)
+    view = job_view(desk.cluster.table, desk.now)
+    assert [entry["node_id"] for entry in view["nodes"]] == ["worker_0", "worker_1"]
+    assert (view["state"], view["generation"]) == ("running", 1)

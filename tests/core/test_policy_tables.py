@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.core.ids import Generation, NodeId, Rank, RunId
+from recovery.core.messages import HeldCheckpoint
+from recovery.core.policy import backoff, ranks, rollback
+from recovery.core.policy.registration import (
+    ROWS,
+    Admit,
+    Applicant,
+    Held,
+    Refuse,
+    Resume,
+    Seats,
+    Situation,
+    Token,
+    Window,
+    decide,
+)
+from recovery.core.records import GenerationRecord
+from recovery.core.rules import Rules
+from tests.core.desk import checkpoint
+
+RULES = Rules(worker_count=4)
+
+
+def test_every_situation_has_exactly_one_row() -> None:
+    for held, token, window, seats in itertools.product(Held, Token, Window, Seats):
+        situation = Situation(held, token, window, seats)
+        assert sum(row.matches(situation) for row in ROWS) == 1, situation
+
+
+@pytest.mark.parametrize(
+    ("held", "token", "window", "seats", "expected"),
+    [
+        (Held.UNKNOWN, Token.FOREIGN, Window.OVER, Seats.FREE, "UNKNOWN_TOKEN"),
+        (Held.UNKNOWN, Token.NONE, Window.OVER, Seats.FREE, Admit()),
+        (Held.UNKNOWN, Token.NONE, Window.OVER, Seats.STANDBY, Admit(standby=True)),
+        (Held.UNKNOWN, Token.NONE, Window.OVER, Seats.NONE, "WORLD_FULL"),
+        (Held.LIVE, Token.SAME, Window.OVER, Seats.FREE, Resume()),
+        (Held.LIVE, Token.NONE, Window.OVER, Seats.FREE, "NODE_ALIVE"),
+        (Held.SUSPECT, Token.SAME, Window.OVER, Seats.FREE, Resume()),
+        (Held.SUSPECT, Token.FOREIGN, Window.OVER, Seats.FREE, "NODE_ALIVE"),
+        (Held.LOST, Token.SAME, Window.OPEN, Seats.FREE, Resume()),
+        (Held.LOST, Token.NONE, Window.OPEN, Seats.FREE, "REJOIN_WINDOW"),
+        (Held.LOST, Token.SAME, Window.OVER, Seats.FREE, Resume()),
+        (Held.LOST, Token.NONE, Window.OVER, Seats.FREE, Admit()),
+        (Held.LEFT, Token.SAME, Window.OVER, Seats.FREE, "FENCED"),
+        (Held.LEFT, Token.NONE, Window.OPEN, Seats.FREE, Admit()),
+        (Held.REPLACED, Token.SAME, Window.OVER, Seats.NONE, "FENCED"),
+        (Held.REPLACED, Token.NONE, Window.OPEN, Seats.FREE, "REJOIN_WINDOW"),
+        (Held.REPLACED, Token.NONE, Window.OVER, Seats.NONE, "WORLD_FULL"),
+        *(
+            (held, Token.EARLIER, Window.OVER, Seats.FREE, "FENCED")
+            for held in Held
+            if held is not Held.UNKNOWN
+        ),
+    ],
+)
+def test_the_policy_of_the_design_row_by_row(
+    held: Held, token: Token, window: Window, seats: Seats, expected: object
+) -> None:
+    applicant = Applicant(
+        node_id="worker_3",
+        situation=Situation(held, token, window, seats),
+        silent_ms=12_400,
+        suspect_left_ms=500,
+        window_left_ms=17_600,
+    )
+    decision = decide(applicant, RULES)
+    assert (decision.code if isinstance(decision, Refuse) else decision) == expected
+    if expected == "REJOIN_WINDOW":
+        assert isinstance(decision, Refuse)
+        assert decision.retry_after_ms == 17_600
+        assert "12.4 s ago and may return in 17.6 s (MS_REJOIN_WINDOW=30)" in decision.reason
+
+
+# --- ranks --------------------------------------------------------------------------------------------------------------
+
+
+def test_integer_ids_are_the_ranks() -> None:
+    hosts = {NodeId("2"): "b", NodeId("0"): "c", NodeId("1"): "a"}
+    assert ranks.assign(hosts) == {"0": 0, "1": 1, "2": 2}
+
+
+def test_names_are_ranked_by_host_then_in_natural_order() -> None:
+    hosts = {NodeId(f"worker_{number}"): "10.0.0.10" for number in (10, 2)}
+    hosts[NodeId("worker_7")] = "10.0.0.9"
+    assert ranks.assign(hosts) == {"worker_7": 0, "worker_2": 1, "worker_10": 2}
+
+
+@given(
+    st.dictionaries(
+        st.text("ab0129_", min_size=1).map(NodeId), st.sampled_from(["h1", "h2", "h10"]), min_size=1
+    )
+)
+def test_ranks_are_a_permutation_and_hosts_are_contiguous(hosts: dict[NodeId, str]) -> None:
+    if all(ranks.is_integer(name) for name in hosts):
+        return
+    assigned = ranks.assign(hosts)
+    assert sorted(assigned.values()) == list(range(len(hosts)))
+    by_rank = [hosts[name] for name, _ in sorted(assigned.items(), key=lambda item: item[1])]
+    assert len(list(itertools.groupby(by_rank))) == len(set(by_rank))
+
+
+def test_local_places_count_within_each_host() -> None:
+    places = ranks.local_places({Rank(0): "a", Rank(1): "b", Rank(2): "a"})
+    assert places == {0: (0, 2), 2: (1, 2), 1: (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("node_id", "others", "part"),
+    [
+        ("4", [], "from 0 to 3"),
+        ("1", ["worker_2"], "either all ids are integers"),
+        ("worker_2", ["1"], "either all ids are integers"),
+        ("01", ["1"], "same rank 1"),
+        ("1", ["1", "2"], None),
+        ("worker_1", ["worker_2"], None),
+    ],
+)
+def test_ids_that_cannot_be_ranked_together_are_named(
+    node_id: str, others: list[str], part: str | None
+) -> None:
+    fault = ranks.fault_of(NodeId(node_id), [NodeId(other) for other in others], 4)
+    assert (fault is None) if part is None else (fault is not None and part in fault)
+
+
+# --- rollback -----------------------------------------------------------------------------------------------------------
+
+Holdings = dict[Rank, dict[int, HeldCheckpoint]]
+
+
+def held(*steps: set[int]) -> Holdings:
+    return {Rank(rank): {step: checkpoint(step) for step in of} for rank, of in enumerate(steps)}
+
+
+@given(st.lists(st.sets(st.integers(1, 6)), min_size=1, max_size=4))
+def test_newest_common_step_agrees_with_a_dumb_search(steps: list[set[int]]) -> None:
+    dumb = max((step for step in range(1, 7) if all(step in of for of in steps)), default=0)
+    assert rollback.newest_common(held(*steps), len(steps)) == dumb
+
+
+def test_plan_takes_every_ranks_own_file_of_the_newest_common_step() -> None:
+    target = rollback.plan(held({10, 20}, {10, 20, 30}), world_size=2, allow_restart_from_zero=False)
+    assert isinstance(target, rollback.ToCheckpoint)
+    assert (target.step, len(target.files)) == (20, 2)
+
+
+def test_nobody_holds_any_means_step_zero() -> None:
+    assert isinstance(rollback.plan({}, world_size=2, allow_restart_from_zero=False), rollback.ToStart)
+
+
+def test_nothing_in_common_stops_with_a_table_unless_allowed() -> None:
+    target = rollback.plan(held({10}, set()), world_size=2, allow_restart_from_zero=False)
+    assert target == rollback.NoCommonStep("rank 0: 10; rank 1: none")
+    assert isinstance(
+        rollback.plan(held({10}, set()), world_size=2, allow_restart_from_zero=True), rollback.ToStart
+    )
+
+
+def test_a_rolled_back_suffix_is_out_of_the_lineage() -> None:
+    generations = [_generation(1, 0), _generation(2, 400)]
+    kept = rollback.in_lineage(
+        [checkpoint(500, generation=1), checkpoint(400, generation=1), checkpoint(500, generation=2)],
+        generations,
+    )
+    assert [(one.step, one.generation) for one in kept] == [(400, 1), (500, 2)]
+    assert rollback.in_lineage(
+        [checkpoint(500, generation=1, run=2)], generations
+    )  # another run's plans say nothing
+
+
+def _generation(number: int, step: int) -> GenerationRecord:
+    return GenerationRecord(
+        run=RunId(1), generation=Generation(number), step=step, epoch=0, step_in_epoch=0, because=""
+    )
+
+
+# --- backoff ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 1_000), st.floats(0, 1, exclude_max=True))
+def test_dials_wait_between_half_and_the_whole_of_a_doubling_bound(attempt: int, jitter: float) -> None:
+    full = min(RULES.backoff_ms_max, RULES.backoff_ms_min * 2 ** min(attempt, 16))
+    assert full // 2 <= backoff.next_dial_ms(attempt, jitter, RULES) <= full
+    assert RULES.heartbeat_ms_min <= backoff.next_heartbeat_ms(jitter, RULES) <= RULES.heartbeat_ms_max
