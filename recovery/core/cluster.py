@@ -207,7 +207,7 @@ class Cluster:
         if answer is not None:  # a repeat: the same answer, behind the write that the first one waited for
             return [Persist((), (Answer(connection, answer),))]
         if table.ended and not isinstance(message, m.Heartbeat):
-            return [Send(connection, self._ending())]
+            return [Persist((), (Answer(connection, self._ending()),))]
         handlers: dict[type, Callable[[Node, Any, int], list[SchedulerEffect]]] = {
             m.Heartbeat: self._on_heartbeat,
             m.Ready: self._on_ready,
@@ -231,7 +231,7 @@ class Cluster:
         begun: list[SchedulerEffect] = []
         if table.ended:
             if message.generation or table.job.state is JobState.FAILED:  # it was there, and missed the end
-                return [Send(connection, self._ending()), CloseConnection(connection, "the job has ended")]
+                return [Persist((), (Answer(connection, self._ending()),))]  # it hangs up when it has it
             begun = [
                 Persist(tuple(lifecycle.begin_run(table))),
                 *lifecycle.wait_for_full_house(table, now_ms),
