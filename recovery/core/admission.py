@@ -25,7 +25,7 @@ from recovery.core.policy.registration import (
 )
 from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState
 from recovery.core.stimuli import MessageReceived
-from recovery.core.table import Table
+from recovery.core.table import RUN_FINISHED, Table
 
 ASK_AGAIN_MS = 1_000
 """When the bearer of a living node's id may ask again. The node may die at any moment, so there is no exact time."""
@@ -44,6 +44,9 @@ def register(table: Table, received: MessageReceived, now_ms: int) -> list[Sched
     fault = _fault_of(table, message)
     if fault is not None:
         return _refuse(table, received.connection, message, fault)
+    if node is not None and node.record.reason == RUN_FINISHED and _token_of(node, message) is Token.SAME:
+        ended = m.JobEnded(outcome=m.JobOutcome.FINISHED, reason=RUN_FINISHED)  # it missed the last word
+        return [Send(received.connection, ended), CloseConnection(received.connection, RUN_FINISHED)]
     decision = decide(_applicant(table, node, message, now_ms), table.rules)
     if isinstance(decision, Refuse):
         return _refuse(table, received.connection, message, decision)

@@ -38,7 +38,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.table import WINDOW_NOTE_MS, Table
+from recovery.core.table import RUN_FINISHED, WINDOW_NOTE_MS, Table
 
 
 class Cluster:
@@ -153,7 +153,7 @@ class Cluster:
         """A node leaves an ended job; after the last one the scheduler ends itself."""
         records: tuple[Record, ...] = ()
         if self.table.job.state is JobState.FINISHED:
-            records = (node.move(NodeState.LEFT, reason="the job finished"),)
+            records = (node.move(NodeState.LEFT, reason=RUN_FINISHED),)
         last = not any(other.connection is not None for other in self.table.nodes.values())
         return [Persist(records, (lifecycle.farewell(self.table),) if last else ())]
 

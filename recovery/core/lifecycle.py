@@ -22,7 +22,7 @@ from recovery.core.records import (
     Record,
     RunRecord,
 )
-from recovery.core.table import FAREWELL_MS, WINDOW_NOTE_MS, Table
+from recovery.core.table import FAREWELL_MS, RUN_FINISHED, WINDOW_NOTE_MS, Table
 
 _WAITING = (JobState.FORMING, JobState.INTERRUPTED)
 
@@ -244,7 +244,7 @@ def begin_run(table: Table) -> list[Record]:
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in table.nodes.values():
         if node.record.state is not NodeState.LEFT:
-            node.move(NodeState.LEFT, reason="its run finished")
+            node.move(NodeState.LEFT, reason=RUN_FINISHED)
         node.record = msgspec.structs.replace(node.record, rank=None, step=0, generation=Generation(0))
         records.append(node.record)
     return records

@@ -30,6 +30,9 @@ FAREWELL_MS = 2_000
 """How long a scheduler whose job has ended waits for its nodes to hang up. A lost answer is asked for again within 50 ms."""
 
 
+RUN_FINISHED = "its run finished"
+"""Why a node has left: it did its part to the end. Should it not have heard so, it is told when it asks."""
+
 REFUSALS_REMEMBERED = 1_024
 """How many refused ids are remembered so that a repeat is no news. Ten times the nodes of a large job on this machine."""
 
