@@ -21,7 +21,7 @@ from typing import cast
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, NullPool, create_engine, event, insert, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from recovery.errors import (
     RecoveryPathError,
@@ -185,6 +185,8 @@ def translated(path: Path, *, reading: bool) -> Iterator[None]:
         if reading or "malformed" in text or "not a database" in text:
             raise StoreCorruptError(path=str(path), reason=text) from error
         raise StoreWriteError(path=str(path), reason=text) from error
+    except SQLAlchemyError as error:  # the process ends while its writer is in the middle of a transaction
+        raise StoreWriteError(path=str(path), reason=str(error)) from error
 
 
 def harden(connection: sqlite3.Connection, path: str) -> None:
