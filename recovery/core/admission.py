@@ -46,7 +46,7 @@ def register(table: Table, received: MessageReceived, now_ms: int) -> list[Sched
         return _refuse(table, received.connection, message, fault)
     if node is not None and node.record.reason == RUN_FINISHED and _token_of(node, message) is Token.SAME:
         ended = m.JobEnded(outcome=m.JobOutcome.FINISHED, reason=RUN_FINISHED)  # it missed the last word
-        return [Send(received.connection, ended), CloseConnection(received.connection, RUN_FINISHED)]
+        return [Persist((), (Answer(received.connection, ended),))]
     decision = decide(_applicant(table, node, message, now_ms), table.rules)
     if isinstance(decision, Refuse):
         return _refuse(table, received.connection, message, decision)

@@ -80,9 +80,10 @@ class Cluster:
             table.change_job(
                 JobState.INTERRUPTED if generation else JobState.FORMING, reason=table.job.reason
             )
+        if not table.ended:
+            records.append(RunRecord(run=table.job.run))
         records += [
             table.job,
-            RunRecord(run=table.job.run),
             table.event(kind, incarnation=table.job.scheduler_incarnation),
         ]
         effects: list[SchedulerEffect] = [Persist(tuple(records))]
@@ -136,7 +137,7 @@ class Cluster:
             return []  # a socket of an earlier life, or of nobody: it speaks for nobody
         node.connection = None
         if table.ended:
-            return self._on_hung_up(node)
+            return self._on_hung_up(node, now_ms)
         if node.record.state is not NodeState.LIVE:
             return []
         node.heard_ms = now_ms  # the kernel that closed the socket was heard just now
@@ -149,18 +150,20 @@ class Cluster:
             SetTimer(f"grace:{record.node_id}", node.suspect_until_ms),
         ]
 
-    def _on_hung_up(self, node: Node) -> list[SchedulerEffect]:
-        """A node leaves an ended job; after the last one the scheduler ends itself."""
-        records: tuple[Record, ...] = ()
-        if self.table.job.state is JobState.FINISHED:
-            records = (node.move(NodeState.LEFT, reason=RUN_FINISHED),)
-        last = not any(other.connection is not None for other in self.table.nodes.values())
-        return [Persist(records, (lifecycle.farewell(self.table),) if last else ())]
+    def _on_hung_up(self, node: Node, now_ms: int) -> list[SchedulerEffect]:
+        """A node leaves an ended job, or was cut off before it heard so and asks again within the reconnect grace."""
+        effects: list[SchedulerEffect] = [Persist(tuple(lifecycle.part(self.table, [node])))]
+        if not any(
+            other.connection is not None or other.record.state is NodeState.SUSPECT
+            for other in self.table.nodes.values()
+        ):
+            effects.append(SetTimer("farewell", now_ms + self.table.rules.reconnect_grace_ms))
+        return effects
 
     def _on_timer(self, fired: TimerFired, now_ms: int) -> list[SchedulerEffect]:
         what, _, name = fired.key.partition(":")
         if what == "farewell":
-            return [lifecycle.farewell(self.table)] if self.table.ended else []
+            return self._on_farewell_due()
         if self.table.ended:
             return []
         if what == "windows":
@@ -173,6 +176,13 @@ class Cluster:
         if what == "lease" and node.record.state is NodeState.LIVE:
             return self._check_lease(node, now_ms)
         return []
+
+    def _on_farewell_due(self) -> list[SchedulerEffect]:
+        """Who has not come to hear the end by now does not come back: its id is free for the next run."""
+        if not self.table.ended:
+            return []
+        records = tuple(lifecycle.part(self.table, list(self.table.nodes.values())))
+        return [Persist(records, (lifecycle.farewell(self.table),))]
 
     def _check_lease(self, node: Node, now_ms: int) -> list[SchedulerEffect]:
         silent_ms = now_ms - node.heard_ms
@@ -230,8 +240,11 @@ class Cluster:
             return [CloseConnection(connection, "registered already on this connection")]
         begun: list[SchedulerEffect] = []
         if table.ended:
-            if message.generation or table.job.state is JobState.FAILED:  # it was there, and missed the end
-                return [Persist((), (Answer(connection, self._ending()),))]  # it hangs up when it has it
+            node = table.nodes.get(message.node_id)
+            missed_it = node is not None and not _has_left(node)  # it belongs to this run: its process, or the next life of it
+            if message.generation or missed_it or table.job.state is JobState.FAILED:
+                records = tuple(lifecycle.part(table, [node] if node is not None else []))
+                return [Persist(records, (Answer(connection, self._ending()),))]  # it hangs up when it has it
             begun = [
                 Persist(tuple(lifecycle.begin_run(table))),
                 *lifecycle.wait_for_full_house(table, now_ms),

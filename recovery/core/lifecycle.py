@@ -227,13 +227,23 @@ def end(table: Table, state: JobState, reason: str, now_ms: int) -> list[Schedul
     job = table.change_job(state, reason=reason)
     run = RunRecord(run=job.run, outcome=outcome.value, reason=reason)
     answers = table.to_all(m.JobEnded(outcome=outcome, reason=reason[:1024]))
-    leaving = () if answers else (farewell(table),)
-    return [Persist((job, run, event), (*answers, *leaving)), SetTimer("farewell", now_ms + FAREWELL_MS)]
+    return [Persist((job, run, event), answers), SetTimer("farewell", now_ms + FAREWELL_MS)]
 
 
 def farewell(table: Table) -> Exit:
     """The scheduler's own end, after the job's."""
     return Exit("" if table.job.state is JobState.FINISHED else "JOB_FAILED", table.job.reason)
+
+
+def part(table: Table, nodes: list[Node]) -> list[Record]:
+    """These have nothing more to do in a finished run: their ids are free. A failed one keeps them for its next try."""
+    if table.job.state is not JobState.FINISHED:
+        return []
+    return [
+        node.move(NodeState.LEFT, reason=RUN_FINISHED)
+        for node in nodes
+        if node.record.state is not NodeState.LEFT
+    ]
 
 
 def begin_run(table: Table) -> list[Record]:

@@ -114,10 +114,11 @@ class Link:
         return [SetTimer("dial", now_ms + backoff.next_dial_ms(self._dials - 1, failed.jitter, self._rules))]
 
     def _unreachable_limit_ms(self) -> int | None:
-        """Before it was ever in: as long as the cluster forms. Later: for ever with recovery, since training needs no scheduler."""
+        """Who waits for others: as long as the cluster forms. Who trains: for ever with recovery, since training needs no scheduler."""
         if self.main is Main.LEAVING:
             return FAREWELL_MS
-        if self.admitted is None or (self.main is Main.IDLE and self._rules.recovery_enabled):
+        done = any(isinstance(request, m.Done) for request in self._requests.values())
+        if self.admitted is None or ((self.main is Main.IDLE or done) and self._rules.recovery_enabled):
             return self._rules.topology_timeout_ms
         return None if self._rules.recovery_enabled else self._rules.heartbeat_retry_timeout_ms
 
