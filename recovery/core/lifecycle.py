@@ -48,20 +48,23 @@ def lose(table: Table, node: Node, reason: str, now_ms: int) -> list[SchedulerEf
 
 
 def interrupt(table: Table, reason: str, now_ms: int) -> list[SchedulerEffect]:
-    """End the generation. Survivors are told at once, before anything is written: it promises them nothing."""
+    """End the generation. Survivors are told at once, before anything is written: it promises them nothing.
+
+    They are told again behind the write: the first word may have overtaken the plan of this very generation.
+    """
     if table.job.state is JobState.INTERRUPTED:
         return _another_failure(table, reason, now_ms)
     if table.job.state is not JobState.RUNNING:
         return []
     if not table.rules.recovery_enabled:
         return end(table, JobState.FAILED, reason, now_ms)
-    effects: list[SchedulerEffect] = []
+    told: list[Answer] = []
+    interrupted = m.Interrupt(generation=table.job.generation, reason=reason[:1024])
     for node in table.workers:
         node.ready, node.done = None, False
         if node.connection is not None:
-            effects.append(
-                Send(node.connection, m.Interrupt(generation=table.job.generation, reason=reason[:1024]))
-            )
+            told.append(Answer(node.connection, interrupted))
+    effects: list[SchedulerEffect] = [Send(answer.connection, interrupted) for answer in told]
     table.because_is_guess, table.rendezvous = False, None
     ended = msgspec.structs.replace(
         table.generations[-1], ended=reason, ended_step=max(node.record.step for node in table.workers)
@@ -74,7 +77,7 @@ def interrupt(table: Table, reason: str, now_ms: int) -> list[SchedulerEffect]:
         reason=reason,
     )
     job = table.change_job(JobState.INTERRUPTED, reason=reason)
-    effects.append(Persist((job, ended, event)))
+    effects.append(Persist((job, ended, event), tuple(told)))
     return effects + wait_for_full_house(table, now_ms)
 
 
