@@ -9,6 +9,7 @@ import heapq
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -33,8 +34,8 @@ from recovery.core.effects import (
     Tell,
 )
 from recovery.core.ids import ConnectionId, NodeId, RequestId, ResumeToken
-from recovery.core.link import Identity
-from recovery.core.member import Main, Member
+from recovery.core.link import Identity, Main
+from recovery.core.member import Member
 from recovery.core.records import (
     CheckpointRecord,
     EventRecord,
@@ -91,10 +92,10 @@ class Process:
             assert self.plan is None, "the main thread is in one generation at a time"
             self.plan, self.step, self.stopping = effect.plan, effect.plan.step, False
             world.opened(self, effect.plan)
-            world.later(STEP_MS, lambda plan=effect.plan: self.train(plan))
+            world.later(STEP_MS, partial(self.train, effect.plan))
         elif isinstance(effect, Interrupt):
             self.stopping = True
-            world.later(world.random.randint(0, 30), lambda plan=self.plan: self.stop(plan))
+            world.later(world.random.randint(0, 30), partial(self.stop, self.plan))
         elif isinstance(effect, FindCheckpoints):
             held = tuple(sorted(world.disk[self.name].values(), key=lambda one: -one.step))
             held = tuple(one for one in held if one.run == effect.run)
@@ -236,16 +237,14 @@ class World:
         life = self.lives
         for effect in effects:
             if isinstance(effect, Persist):
-                self.later(self.random.randint(1, 8), lambda effect=effect: self._durable(effect, life))
+                self.later(self.random.randint(1, 8), partial(self._durable, effect, life))
             elif isinstance(effect, Send):
                 self.to_worker(effect.connection, effect.message)
             elif isinstance(effect, CloseConnection):
-                self.later(8, lambda connection=effect.connection: self.hang_up(connection))
+                self.later(8, partial(self.hang_up, effect.connection))
             elif isinstance(effect, SetTimer):
                 self.timers[effect.key] = effect.at_ms
-                self.later(
-                    effect.at_ms - self.now, lambda key=effect.key, at=effect.at_ms: self._due(key, at, life)
-                )
+                self.later(effect.at_ms - self.now, partial(self._due, effect.key, effect.at_ms, life))
             elif isinstance(effect, Exit):
                 self.kill_scheduler()
 
@@ -287,10 +286,12 @@ class World:
 
     def to_worker(self, connection: ConnectionId, message: m.FromScheduler) -> None:
         process = self.wires.get(connection)
-        if process is not None:
-            self.later(
-                3, lambda: self.wires.get(connection) is process and process.feel(s.SchedulerSpoke(message))
-            )  # type: ignore[func-returns-value]
+
+        def arrive() -> None:
+            if process is not None and self.wires.get(connection) is process:
+                process.feel(s.SchedulerSpoke(message))
+
+        self.later(3, arrive)
 
     def hang_up(self, connection: ConnectionId) -> None:
         process = self.wires.get(connection)

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import filelock
 import pytest
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.exc import InvalidRequestError
 
+from recovery.core.ids import RunId
 from recovery.core.records import RunRecord
 from recovery.errors import (
     RecoveryPathError,
@@ -178,6 +180,7 @@ def test_an_owner_whose_lock_file_was_removed_writes_no_more(tmp_path: Path) -> 
 
 
 def foreign(path: Path) -> None:
+    path.unlink()
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
 
@@ -231,7 +234,7 @@ def directory(path: Path) -> None:
         (lambda path: path.write_bytes(b""), StoreCorruptError),
         (lambda path: path.write_bytes(b"garbage" * 1_000), StoreNotOursError),
         (lambda path: path.write_bytes(b"SQLite format 3\0"), StoreCorruptError),
-        (lambda path: (path.unlink(), foreign(path)), StoreNotOursError),
+        (foreign, StoreNotOursError),
         (newer, StoreVersionError),
         (two_versions, StoreCorruptError),
         (no_mark, StoreCorruptError),
@@ -377,7 +380,7 @@ def test_unreadable_files_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(RecoveryPathError):
             SchedulerStore.open(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(lock.FileLock, "acquire", deny)
+        patch.setattr(filelock.FileLock, "acquire", deny)
         with pytest.raises(RecoveryPathError):
             SchedulerStore.open(tmp_path)
     with monkeypatch.context() as patch:
@@ -412,7 +415,7 @@ def test_a_full_disk_refuses_the_batch_whole_and_the_next_one_works(tmp_path: Pa
 def test_a_value_that_cannot_be_stored_is_an_error_of_the_write(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path)
     with pytest.raises(StoreWriteError):
-        store.apply([RunRecord(run=samples.RunId(2**70))], wall_ms=1)
+        store.apply([RunRecord(run=RunId(2**70))], wall_ms=1)
     store.close()  # after a failed write the files stay as they are
     assert (tmp_path / "scheduler.db-wal").exists()
     SchedulerStore.open(tmp_path).close()
