@@ -1,15 +1,6 @@
-"""Records for the store's tests: one of each class by hand, and strategies that make any."""
+"""Records of every kind, with values that hurt."""
 
 from __future__ import annotations
-
-import sqlite3
-import typing
-from contextlib import closing
-from pathlib import Path
-from typing import Any
-
-import msgspec
-from hypothesis import strategies as st
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import Role
@@ -29,132 +20,78 @@ from recovery.core.records import (
     RunRecord,
     StepRecord,
 )
-from recovery.store.repository import SchedulerState, SchedulerStore
-
-WALL_MS = 1_763_640_131_000
-ONE = RunId(1)
 
 
-def job(generation: int = 1) -> JobRecord:
+def job(generation: int = 0) -> JobRecord:
     return JobRecord(
-        job="train",
-        worker_count=4,
+        job="j'; DROP TABLE job;--",
+        worker_count=8,
         server_count=0,
-        run=ONE,
+        run=RunId(1),
         state=JobState.RUNNING,
         generation=Generation(generation),
         scheduler_incarnation=Incarnation(1),
+        reason='quote " newline \n snowman ☃',
     )
 
 
-def node(node_id: str = "worker_3", **changes: Any) -> NodeRecord:
-    record = NodeRecord(
-        node_id=NodeId(node_id),
+def node(name: str = "worker_3", step: int = 7) -> NodeRecord:
+    return NodeRecord(
+        node_id=NodeId(name),
         role=Role.WORKER,
         rank=Rank(3),
-        incarnation=Incarnation(1),
-        state=NodeState.LIVE,
+        incarnation=Incarnation(2),
+        state=NodeState.LOST,
         token_digest="ab" * 32,
-        admission_request="request-1",
-        host="host-a",
-        pid=4711,
+        admission_request="r",
+        host="10.0.0.1",
+        pid=2**31,
+        step=step,
+        rejoin_left_ms=12_345,
     )
-    return msgspec.structs.replace(record, **changes)
 
 
-def checkpoint(step: int, rank: int = 0) -> CheckpointRecord:
+def checkpoint(step: int = 10, rank: int = 0) -> CheckpointRecord:
     return CheckpointRecord(
-        run=ONE,
+        run=RunId(1),
         step=step,
         rank=Rank(rank),
         generation=Generation(1),
         epoch=1,
         step_in_epoch=step,
-        path=f"ckpt/train-1_{step}.ckpt",
+        path=f"/ckpt/{rank}/train-1_{step}.ckpt",
         digest="cd" * 32,
-        file_bytes=4_096,
-        state=CheckpointState.PUBLISHED,
+        file_bytes=2**40,
+        state=CheckpointState.COMMITTED,
     )
 
 
-def generation(number: int) -> GenerationRecord:
-    return GenerationRecord(
-        run=ONE, generation=Generation(number), step=0, epoch=1, step_in_epoch=0, because="the first full house"
-    )
+def event(text: str = "why") -> EventRecord:
+    return EventRecord(kind=EventKind.NODE_LOST, node_id=NodeId("worker_3"), reason=text)
 
 
-def event(step: int) -> EventRecord:
-    return EventRecord(kind=EventKind.CHECKPOINT_COMMITTED, step=step, reason="every rank holds it")
-
-
-ONE_OF_EACH: tuple[Record, ...] = (
-    job(),
-    RunRecord(run=ONE),
-    node(),
-    IncarnationRecord(
-        node_id=NodeId("worker_3"), incarnation=Incarnation(1), rank=None, host="host-a", pid=4711, run=ONE
-    ),
-    generation(1),
-    checkpoint(100),
-    StepRecord(
-        node_id=NodeId("worker_3"),
-        rank=Rank(3),
-        run=ONE,
-        generation=Generation(1),
-        incarnation=Incarnation(1),
-        step=412,
-        epoch=2,
-        step_in_epoch=12,
-    ),
-    event(100),
-    DirectoryRecord(path="/data/ckpt", prefix="train", run=ONE),
-)
-
-
-def filled(path: Path) -> SchedulerState:
-    """Make a store with a row in every table, close it cleanly, tell what it holds."""
-    store = SchedulerStore.open(path)
-    store.apply([*ONE_OF_EACH, node("worker_10"), checkpoint(200)], wall_ms=WALL_MS)
-    state = store.load()
-    store.close()
-    return state
-
-
-def sql(file: Path, *statements: str) -> None:
-    """Change a file as a stranger would."""
-    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-
-
-def files(directory: Path) -> dict[str, bytes]:
-    """Every file below a directory but the lock's own, with its content."""
-    return {
-        str(file.relative_to(directory)): file.read_bytes()
-        for file in sorted(directory.rglob("*"))
-        if file.is_file() and ".lock" not in file.name
-    }
-
-
-_PLAIN: dict[object, st.SearchStrategy[Any]] = {
-    int: st.integers(-(2**63), 2**63 - 1),
-    str: st.text(),
-    type(None): st.none(),
-}
-
-
-def _strategy(hint: Any) -> st.SearchStrategy[Any]:
-    hint = getattr(hint, "__supertype__", hint)
-    if hint in _PLAIN:
-        return _PLAIN[hint]
-    if typing.get_args(hint):
-        return st.one_of([_strategy(part) for part in typing.get_args(hint)])
-    return st.sampled_from(list(hint))
-
-
-def any_of(record: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
-    """Any record of a class, with any value that its types allow."""
-    hints = typing.get_type_hints(record)
-    return st.builds(record, **{field: _strategy(hints[field]) for field in record.__struct_fields__})
-
-
+def every_kind() -> list[Record]:
+    return [
+        job(),
+        RunRecord(run=RunId(1)),
+        node(),
+        IncarnationRecord(
+            node_id=NodeId("worker_3"), incarnation=Incarnation(2), rank=None, host="h", pid=1, run=RunId(1)
+        ),
+        GenerationRecord(
+            run=RunId(1), generation=Generation(1), step=0, epoch=0, step_in_epoch=0, because="first"
+        ),
+        checkpoint(),
+        StepRecord(
+            node_id=NodeId("worker_3"),
+            rank=Rank(3),
+            run=RunId(1),
+            generation=Generation(1),
+            incarnation=Incarnation(2),
+            step=5,
+            epoch=1,
+            step_in_epoch=5,
+        ),
+        event(),
+        DirectoryRecord(path="/ckpt/3", prefix="train", run=RunId(1)),
+    ]

@@ -19,7 +19,7 @@ from recovery.store.models import METADATA
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore, WorkerStore, records_of, worker_path
 from recovery.store.rows import SHAPES, record_of, row_of
-from tests.store.samples import ONE_OF_EACH, WALL_MS, any_of, checkpoint, event, generation, job, node
+from tests.store.any_records import ONE_OF_EACH, WALL_MS, any_of, checkpoint, event, generation, job, node
 
 MEMORY = Path("memory")
 
@@ -96,7 +96,9 @@ def test_a_renamed_job_stays_one_row(tmp_path: Path) -> None:
 def test_the_state_comes_in_the_order_of_its_keys(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path)
 
-    store.apply([checkpoint(9, 1), checkpoint(10, 0), checkpoint(9, 0), generation(2), generation(1)], wall_ms=0)
+    store.apply(
+        [checkpoint(9, 1), checkpoint(10, 0), checkpoint(9, 0), generation(2), generation(1)], wall_ms=0
+    )
 
     state = store.load()
     assert [(record.step, record.rank) for record in state.checkpoints] == [(9, 0), (9, 1), (10, 0)]

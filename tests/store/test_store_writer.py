@@ -14,7 +14,7 @@ from recovery.store import writer as writer_module
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import Writer
-from tests.store.samples import WALL_MS, checkpoint, event
+from tests.store.any_records import WALL_MS, checkpoint, event
 
 DEADLINE_S = 20.0
 
@@ -131,24 +131,26 @@ def test_a_full_disk_is_told_once_per_spell_and_the_answer_waits(tmp_path: Path)
     raw = store._database.connection.connection.dbapi_connection
     assert raw is not None
     writer = a_writer(store, told)
-    pages = raw.execute("PRAGMA page_count").fetchone()[0]  # type: ignore[attr-defined]  # sqlite3's own
+    pages = raw.execute("PRAGMA page_count").fetchone()[0]
     many = [checkpoint(step) for step in range(1, 2_000)]
 
     for spell in (1, 2):
-        raw.execute(f"PRAGMA max_page_count={pages}")  # type: ignore[attr-defined]
+        raw.execute(f"PRAGMA max_page_count={pages}")
         writer.submit([*many, event(spell)], f"big {spell}")
         told.wait(failures=spell)
         writer.submit([event(100 + spell)], f"small {spell}")
         assert f"big {spell}" not in told.tickets
-        raw.execute("PRAGMA max_page_count=1073741823")  # type: ignore[attr-defined]
+        raw.execute("PRAGMA max_page_count=1073741823")
         told.wait(tickets=2 * spell)
         many = [checkpoint(step, spell) for step in range(1, 2_000)]
-        pages = raw.execute("PRAGMA page_count").fetchone()[0]  # type: ignore[attr-defined]
+        pages = raw.execute("PRAGMA page_count").fetchone()[0]
     assert writer.close(DEADLINE_S)
 
     assert [type(error) for error in told.failures] == [StoreFullError, StoreFullError]
     assert told.tickets == ["big 1", "small 1", "big 2", "small 2"]
-    assert [line.event.step for line in read_events(tmp_path)] == [1, 101, 2, 102], "a retried batch is there once"
+    assert [line.event.step for line in read_events(tmp_path)] == [1, 101, 2, 102], (
+        "a retried batch is there once"
+    )
     store.close()
 
 
@@ -156,7 +158,7 @@ def test_a_writer_closed_on_a_full_disk_says_that_not_all_was_written(tmp_path: 
     store, told = SchedulerStore.open(tmp_path), Told()
     raw = store._database.connection.connection.dbapi_connection
     assert raw is not None
-    raw.execute(f"PRAGMA max_page_count={raw.execute('PRAGMA page_count').fetchone()[0]}")  # type: ignore[attr-defined]
+    raw.execute(f"PRAGMA max_page_count={raw.execute('PRAGMA page_count').fetchone()[0]}")
     writer = a_writer(store, told)
     writer.submit([checkpoint(step) for step in range(1, 2_000)], "never")
     told.wait(failures=1)
