@@ -38,7 +38,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.table import RUN_FINISHED, WINDOW_NOTE_MS, Table
+from recovery.core.table import WINDOW_NOTE_MS, Table
 
 
 class Cluster:
@@ -100,7 +100,9 @@ class Cluster:
         if node.record.state not in (NodeState.LIVE, NodeState.SUSPECT):
             return []
         if node.record.state is NodeState.LIVE:
-            node.move(NodeState.SUSPECT, reason="not heard since the scheduler restarted")
+            node.move(
+                NodeState.SUSPECT, reason=node.record.reason or "not heard since the scheduler restarted"
+            )
         node.suspect_until_ms = now_ms + self.table.rules.lease_ms
         return [SetTimer(f"grace:{node.record.node_id}", node.suspect_until_ms)]
 
@@ -216,6 +218,8 @@ class Cluster:
         answer = node.answers.get(getattr(message, "request_id", RequestId("")))
         if answer is not None:  # a repeat: the same answer, behind the write that the first one waited for
             return [Persist((), (Answer(connection, answer),))]
+        if node.record.state is NodeState.LEFT:
+            return []  # it has said its last word
         if table.ended and not isinstance(message, m.Heartbeat):
             return [Persist((), (Answer(connection, self._ending()),))]
         handlers: dict[type, Callable[[Node, Any, int], list[SchedulerEffect]]] = {
@@ -241,7 +245,9 @@ class Cluster:
         begun: list[SchedulerEffect] = []
         if table.ended:
             node = table.nodes.get(message.node_id)
-            missed_it = node is not None and not _has_left(node)  # it belongs to this run: its process, or the next life of it
+            missed_it = node is not None and not _has_left(
+                node
+            )  # it belongs to this run: its process, or the next life of it
             if message.generation or missed_it or table.job.state is JobState.FAILED:
                 records = tuple(lifecycle.part(table, [node] if node is not None else []))
                 return [Persist(records, (Answer(connection, self._ending()),))]  # it hangs up when it has it
@@ -257,22 +263,22 @@ class Cluster:
             effects.append(SetTimer(f"lease:{message.node_id}", now_ms + table.rules.lease_ms))
         return [
             *effects,
-            *self._tell_where_we_are(node, message.generation, now_ms),
+            *self._tell_where_we_are(node, message, now_ms),
             *lifecycle.try_open(table, now_ms),
         ]
 
-    def _tell_where_we_are(
-        self, node: Node, its_generation: Generation, now_ms: int
-    ) -> list[SchedulerEffect]:
+    def _tell_where_we_are(self, node: Node, register: m.Register, now_ms: int) -> list[SchedulerEffect]:
         """Bring a node that (re)connected to where the job stands. Behind the write that admits it, so in order."""
-        table, connection = self.table, node.connection
+        table, connection, its_generation = self.table, node.connection, register.generation
         assert connection is not None, "it just registered"
         if node.record.role is m.Role.SERVER or table.job.state is JobState.FORMING:
             return []
         if table.job.state is JobState.INTERRUPTED:
             interrupt = m.Interrupt(generation=table.job.generation, reason=table.job.reason[:1024])
             return [Persist((), (Answer(connection, interrupt),))] if its_generation else []
-        if not its_generation:  # a fresh process where a training one was: it replaced itself
+        if (
+            not its_generation and not register.incarnation
+        ):  # a fresh process where a training one was: it replaced itself
             return lifecycle.interrupt(
                 table, f"{node.record.node_id} came back without its training state", now_ms
             )
@@ -297,7 +303,7 @@ class Cluster:
         if ready.generation < node.told_generation:
             return []  # sent before it knew the newest plan; it will say it again after that one
         effects: list[SchedulerEffect] = []
-        if table.job.state is JobState.RUNNING:
+        if table.job.state is JobState.RUNNING and node.record.role is m.Role.WORKER:
             effects += lifecycle.interrupt(
                 table, f"{node.record.node_id} stopped at step {ready.step}", now_ms
             )
@@ -343,7 +349,10 @@ class Cluster:
         self, node: Node, bad: m.CheckpointInvalid, now_ms: int
     ) -> list[SchedulerEffect]:
         table = self.table
-        assert node.record.rank is not None, "only a rank with a plan loads a checkpoint"
+        if node.record.rank is None or bad.generation != table.job.generation:
+            return [
+                table.answer(node, bad.request_id, [])
+            ]  # of a plan that is over: the newer one does not go there
         checkpoint = table.coordinator.reject(node.record.rank, bad.step)
         records: list[Record] = [
             table.node_event(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.ids import ConnectionId, Generation, RequestId, ResumeToken
+from recovery.core.ids import ConnectionId, Generation, Incarnation, RequestId, ResumeToken
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
@@ -482,7 +482,7 @@ def test_rendezvous_first_steps_and_late_words(desk: Desk) -> None:
 
 def test_a_fresh_process_among_training_ones_interrupts_them(desk: Desk) -> None:
     first, second = full_house(desk)
-    first.generation = Generation(0)  # it replaced itself by exec
+    first.generation, first.incarnation = Generation(0), Incarnation(0)  # it replaced itself by exec
     first.register()
     assert second.last(m.Interrupt).reason == "worker_0 came back without its training state"
 
