@@ -63,6 +63,7 @@ class Member(Link):
         self._ready: m.Ready | None = None
         self._rendezvous: m.RendezvousOpen | None = None
         self._next_plan: m.Rollback | None = None
+        self._broke: m.CollectiveFailed | None = None
 
     def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:
         """Take one stimulus and say what is to be done, in order."""
@@ -152,11 +153,14 @@ class Member(Link):
             back: list[WorkerEffect] = [Say("resumed", "the scheduler knows this process again")]
             if self._rendezvous is not None and self._rendezvous.generation == self.generation:
                 back.append(Tell(self._rendezvous))
+            if self._broke is not None:
+                back.append(Tell(self._broke))
+            back += again  # before Ready: a checkpoint that is not usable must be known before the next plan
             if self._ready is not None:
                 back.append(Tell(self._ready))
             if self._confirm_sequence:
                 back += self._beat()
-            return [*back, *again, *([Retain(admitted.committed_step)] if admitted.committed_step else [])]
+            return [*back, *([Retain(admitted.committed_step)] if admitted.committed_step else [])]
         beat = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
         look = FindCheckpoints(admitted.job, admitted.run)
@@ -185,6 +189,11 @@ class Member(Link):
         return []
 
     def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
+        if self._next_plan is not None and interrupt.generation >= self._next_plan.generation:
+            self.generation = self._interrupted = (
+                self._next_plan.generation
+            )  # over before it began; Ready says that it was told
+            self._next_plan = None
         if self.main is Main.TRAINING and interrupt.generation >= self.generation:
             return self._interrupt_main(interrupt.reason, now_ms)
         return [Tell(self._ready)] if self._ready is not None else []
@@ -217,6 +226,7 @@ class Member(Link):
         self.main, self.generation = Main.TRAINING, plan.generation
         self._rank, self._plan_step = plan.rank, plan.step
         self._ready, self._next_plan, self._rendezvous, self._waiting_for = None, None, None, ""
+        self._broke = None
         return [OpenGeneration(plan)]
 
     def _on_rendezvous(self, rendezvous: m.Rendezvous, now_ms: int) -> list[WorkerEffect]:
@@ -305,7 +315,7 @@ class Member(Link):
             for request_id, request in self._requests.items()
             if not isinstance(request, m.Done)
         )
-        if self._next_plan is not None and not stopped.collective_error:
+        if self._next_plan is not None:  # whatever stopped it belongs to a generation that is over
             return self._open(self._next_plan)
         effects: list[WorkerEffect] = []
         if stopped.collective_error:
@@ -317,8 +327,8 @@ class Member(Link):
         return self._collective_failed(broke.generation, broke.step, broke.reason)
 
     def _collective_failed(self, generation: Generation, step: int, reason: str) -> list[WorkerEffect]:
-        failed = m.CollectiveFailed(generation=generation, step=step, reason=reason[:1024])
-        return [Tell(failed), Say("collective_failed", reason, warning=True)]
+        self._broke = m.CollectiveFailed(generation=generation, step=step, reason=reason[:1024])
+        return [Tell(self._broke), Say("collective_failed", reason, warning=True)]
 
     def _on_checkpoints_found(self, found: s.CheckpointsFound, now_ms: int) -> list[WorkerEffect]:
         if self.main is not Main.IDLE:
