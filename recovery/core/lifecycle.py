@@ -166,9 +166,12 @@ def _open(
 ) -> SchedulerEffect:
     files = target.files if isinstance(target, rollback.ToCheckpoint) else ()
     reason = target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {target.step}"
+    newest = max(node.ready.generation for node in table.workers if node.ready is not None)
     generation = GenerationRecord(
         run=table.job.run,
-        generation=Generation(table.job.generation + 1),
+        generation=Generation(
+            max(table.job.generation, newest) + 1
+        ),  # workers may know more than a store that was lost
         step=files[0].step if files else 0,
         epoch=files[0].epoch if files else 0,
         step_in_epoch=files[0].step_in_epoch if files else 0,
