@@ -129,9 +129,7 @@ class _Loop:
                     session.close()
                     self._raised(session, error)
                     raise
-                collective_error = (
-                    f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                )
+                collective_error = f"{type(error).__name__}: {_first_sentence(error)}"
             traceback.clear_frames(error.__traceback__)  # frames hold tensors, loaders and the old world
         else:
             session.close()
@@ -153,6 +151,11 @@ class _Loop:
     def _end(self, verdict: Verdict) -> None:
         if verdict.code:
             process.leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
+
+
+def _first_sentence(error: Exception) -> str:
+    """Torch adds advice and greetings to what happened; the story needs what happened."""
+    return (str(error).splitlines() or [""])[0].partition(". ")[0][-300:]
 
 
 class _signals:  # noqa: N801 - reads as a word after `with`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 
 from typing_extensions import assert_never
@@ -29,7 +30,7 @@ from recovery.core.effects import (
     Tell,
     WorkerEffect,
 )
-from recovery.errors import RecoveryError
+from recovery.errors import RecoveryError, exit_code_of
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.gate import Gate, Verdict
 from recovery.worker.jitter import jitter
@@ -49,12 +50,14 @@ class Executor:
         client: Client,
         gate: Gate,
         notebook: Notebook,
+        abort_timeout_ms: int,
         deliver: Callable[[s.WorkerStimulus], None],
         replace: Callable[[str], None],
     ) -> None:
         """Join the parts. Created inside the loop that it serves."""
         self._client, self._gate, self._notebook = client, gate, notebook
         self._deliver, self._replace = deliver, replace
+        self._abort_s = abort_timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,9 +101,22 @@ class Executor:
                 logging.WARNING if effect.warning else logging.INFO, "event=%s %s", effect.event, effect.text
             )
         elif isinstance(effect, Exit):
-            self._gate.finish(Verdict(effect.code, effect.reason))
+            self._exit(effect)
         else:
             assert_never(effect)
+
+    def _exit(self, effect: Exit) -> None:
+        """Tell the main thread to end the process; one that cannot hear it (stuck in a call) is ended from here."""
+        self._gate.finish(Verdict(effect.code, effect.reason))
+        if effect.code:
+            self._loop.call_later(self._abort_s, self._force, exit_code_of(effect.code))
+
+    @staticmethod
+    def _force(exit_code: int) -> None:
+        _logger.error(
+            "event=exit_forced code=%d the main thread did not end within MS_ABORT_TIMEOUT", exit_code
+        )
+        os._exit(exit_code)
 
     def release(self, persist: Persist) -> None:
         """The worker's own write is durable: what promised it may leave."""

@@ -98,6 +98,7 @@ class WorkerService:
             client=self._client,
             gate=self.gate,
             notebook=self.notebook,
+            abort_timeout_ms=self._settings.rules.abort_timeout_ms,
             deliver=self._deliver,
             replace=self._replace,
         )

@@ -155,7 +155,7 @@ def _all(loader: ResumableLoader) -> list[float]:
     return [row[0] for batch in loader for row in batch.tolist()]
 
 
-def net() -> nn.Module:
+def net() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.BatchNorm1d(8), nn.Linear(8, 1))
 
