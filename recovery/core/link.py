@@ -57,6 +57,9 @@ class Link:
         self.main = Main.IDLE
         self.admitted: m.Admitted | None = None
         self.generation = Generation(0)
+        self._first_step_told = Generation(0)
+        self._confirm_sequence = 0
+        """Heartbeat whose answer confirms this incarnation after a standstill; 0: none is waited for."""
         self._register_id = RequestId("")
         self._token: ResumeToken | None = None
         self._connected = False
@@ -117,10 +120,15 @@ class Link:
         """Who waits for others: as long as the cluster forms. Who trains: for ever with recovery, since training needs no scheduler."""
         if self.main is Main.LEAVING:
             return FAREWELL_MS
-        done = any(isinstance(request, m.Done) for request in self._requests.values())
-        if self.admitted is None or ((self.main is Main.IDLE or done) and self._rules.recovery_enabled):
+        if self.admitted is None or (self._rules.recovery_enabled and not self._trains_on()):
             return self._rules.topology_timeout_ms
         return None if self._rules.recovery_enabled else self._rules.heartbeat_retry_timeout_ms
+
+    def _trains_on(self) -> bool:
+        """Does one step follow the other without a scheduler? Not before the world has met, after a standstill, nor when done."""
+        done = any(isinstance(request, m.Done) for request in self._requests.values())
+        met = self.main is Main.TRAINING and self._first_step_told == self.generation
+        return met and not done and not self._confirm_sequence
 
     def _on_disconnected(self, lost: s.Disconnected, now_ms: int) -> list[WorkerEffect]:
         was_in, self._connected, self._in = self._in, False, False

@@ -55,10 +55,8 @@ class Member(Link):
         super().__init__(identity, rules)
         self._rank: Rank | None = None
         self._plan_step = 0
-        self._confirm_sequence = 0
         self._beats = 0
         self._progress = s.StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
-        self._first_step_told = Generation(0)
         self._interrupted = Generation(0)
         self._ready: m.Ready | None = None
         self._rendezvous: m.RendezvousOpen | None = None
