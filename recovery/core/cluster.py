@@ -38,7 +38,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.table import WINDOW_NOTE_MS, Table
+from recovery.core.table import STANDSTILL_MS, WINDOW_NOTE_MS, Table
 
 
 class Cluster:
@@ -174,6 +174,9 @@ class Cluster:
             return lifecycle.full_house_missed(self.table, now_ms)
         node = self.table.nodes[NodeId(name)]
         if what == "grace" and node.record.state is NodeState.SUSPECT and now_ms >= node.suspect_until_ms:
+            if now_ms - node.suspect_until_ms >= STANDSTILL_MS:
+                node.suspect_until_ms = now_ms + self.table.rules.reconnect_grace_ms
+                return [SetTimer(fired.key, node.suspect_until_ms)]
             return lifecycle.lose(self.table, node, node.record.reason, now_ms)
         if what == "lease" and node.record.state is NodeState.LIVE:
             return self._check_lease(node, now_ms)
@@ -187,11 +190,19 @@ class Cluster:
         return [Persist(records, (lifecycle.farewell(self.table),))]
 
     def _check_lease(self, node: Node, now_ms: int) -> list[SchedulerEffect]:
+        if now_ms - node.lease_check_ms >= STANDSTILL_MS:
+            node.heard_ms = (
+                now_ms  # this process stood still itself: what the node said meanwhile is not read yet
+            )
         silent_ms = now_ms - node.heard_ms
         if silent_ms < self.table.rules.lease_ms:
-            return [SetTimer(f"lease:{node.record.node_id}", node.heard_ms + self.table.rules.lease_ms)]
+            return [self._next_lease_check(node)]
         reason = f"silent for {silent_ms / 1000:.1f} s, its lease (MS_NODE_TIMEOUT) is {self.table.rules.lease_ms / 1000:g} s"
         return lifecycle.lose(self.table, node, reason, now_ms)
+
+    def _next_lease_check(self, node: Node) -> SetTimer:
+        node.lease_check_ms = node.heard_ms + self.table.rules.lease_ms
+        return SetTimer(f"lease:{node.record.node_id}", node.lease_check_ms)
 
     def _note_windows(self, now_ms: int) -> list[SchedulerEffect]:
         """Write down what is left of each open window, so that a restarted scheduler applies just that."""
@@ -260,7 +271,7 @@ class Cluster:
         if node is None:
             return effects  # refused
         if table.rules.heartbeat_enabled:
-            effects.append(SetTimer(f"lease:{message.node_id}", now_ms + table.rules.lease_ms))
+            effects.append(self._next_lease_check(node))
         return [
             *effects,
             *self._tell_where_we_are(node, message, now_ms),

@@ -34,6 +34,8 @@ class Node:
         self.heard_ms = heard_ms
         self.connection: ConnectionId | None = None
         self.suspect_until_ms = heard_ms
+        self.lease_check_ms = heard_ms
+        """When its lease is looked at next. Long after that, it was the scheduler that stood still."""
         self.window_ends_ms = heard_ms + record.rejoin_left_ms
         self.ready: Ready | None = None
         self.done = False

@@ -30,6 +30,10 @@ FAREWELL_MS = 2_000
 """How long a scheduler whose job has ended waits for its nodes to hang up. A lost answer is asked for again within 50 ms."""
 
 
+STANDSTILL_MS = 1_000
+"""A timer that is so late tells that this process itself stood still (SIGSTOP, a frozen machine): nobody is lost by that. A busy
+loop is late by tens of milliseconds; at twice it a standstill of two seconds could cost a lease that ended within it."""
+
 RUN_FINISHED = "its run finished"
 """Why a node has left: it did its part to the end. Should it not have heard so, it is told when it asks."""
 

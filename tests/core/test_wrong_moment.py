@@ -10,10 +10,10 @@ from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core import stimuli as s
 from recovery.core.effects import Answer, Persist, Send
-from recovery.core.ids import Generation, Incarnation, RequestId, ResumeToken
+from recovery.core.ids import Generation, Incarnation, Rank, RequestId, ResumeToken
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
-from recovery.core.stimuli import MessageReceived
+from recovery.core.stimuli import MessageReceived, TimerFired
 from tests.core.desk import Desk, Worker, checkpoint, full_house
 from tests.core.test_member_life import Pocket, plan
 
@@ -239,6 +239,46 @@ def test_a_bad_file_stays_bad_over_a_restart(desk: Desk) -> None:
     second.ready(good, checkpoint(5, path="worker_1/5"))
 
     assert first.follow().step == 5
+
+
+def test_a_file_that_was_called_bad_is_not_taken_again(desk: Desk) -> None:
+    first, second = full_house(desk)
+    bad = first.save(10)
+    second.save(10)
+    first.tell(
+        m.CheckpointInvalid(
+            request_id=first.request(), generation=Generation(1), step=10, path="", reason="x"
+        )
+    )
+
+    first.tell(m.CheckpointReport(request_id=first.request(), checkpoint=bad))
+
+    assert desk.cluster.table.coordinator.file_of(Rank(0), 10) is None
+
+
+def test_a_scheduler_that_stood_still_loses_nobody_by_that(desk: Desk) -> None:
+    first, _ = full_house(desk)
+    first.die()
+    grace, lease = TimerFired("grace:worker_0"), TimerFired("lease:worker_1")
+    desk.timers.clear()
+    desk.now = 120_000
+
+    desk.handle(grace)
+    desk.handle(lease)
+
+    assert _job(desk).state is JobState.RUNNING
+    assert desk.timers == {"grace:worker_0": 120_500, "lease:worker_1": 150_000}
+
+
+def test_after_a_standstill_the_fresh_lease_ends_as_any_other(desk: Desk) -> None:
+    full_house(desk)
+    desk.timers.clear()
+    desk.now = 120_000
+    desk.handle(TimerFired("lease:worker_1"))
+
+    desk.at(150_000)
+
+    assert _node(desk, "worker_1").state is NodeState.LOST
 
 
 # --- the worker's side ---------------------------------------------------------------------------------------------------
