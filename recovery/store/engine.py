@@ -175,6 +175,10 @@ def translated(path: Path, *, reading: bool) -> Iterator[None]:
     """
     try:
         yield
+    except (
+        UnicodeDecodeError
+    ) as error:  # SQLite's message quotes a damaged schema, and the driver cannot decode it
+        raise StoreCorruptError(path=str(path), reason=f"its schema is not text ({error})") from error
     except OSError as error:
         raise refused(path.parent, error) from error
     except (DBAPIError, sqlite3.Error) as error:

@@ -18,6 +18,7 @@ _APPLICATION_ID_AT = 68
 
 _NEXT_STEPS = {
     errno.ENAMETOOLONG: "Choose a shorter path.",
+    errno.EEXIST: "Choose a path whose parents are directories.",
     errno.ENOTDIR: "Choose a path whose parents are directories.",
     errno.EROFS: "Choose a directory on a file system that can be written.",
     errno.ENOSPC: "Free space on that file system.",

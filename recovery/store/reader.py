@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from sqlalchemy import Connection, NullPool, create_engine, select
+from sqlalchemy import Connection, NullPool, create_engine, event, select
 
 from recovery.core.records import EventRecord
 from recovery.errors import RecoveryPathError, StoreWalMissingError, StoreWriteError
@@ -123,8 +123,14 @@ def _read(path: Path, question: Callable[[Connection], Answer], accept_without_w
 def _connected(source: Path) -> Iterator[Connection]:
     """A connection through which nothing can be written."""
     engine = create_engine("sqlite://", creator=lambda: read_only(source), poolclass=NullPool)
+    event.listen(engine, "begin", _begin)
     with closing(engine.connect()) as connection:
         yield connection
+
+
+def _begin(connection: Connection) -> None:
+    """The driver begins nothing for a SELECT: each would see another state of a file that is being written."""
+    connection.exec_driver_sql("BEGIN")
 
 
 def is_dirty(connection: Connection) -> bool:

@@ -129,7 +129,7 @@ class _Store:
             self._lock.release()
             raise
         # Also runs when the process ends without close(): SQLite would fold and delete the -wal behind our back.
-        self._end = weakref.finalize(self, _end, self._database, self._lock)
+        self._end = weakref.finalize(self, _end, self._database, self._lock, self._one_at_a_time)
 
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
         """Write all records in one transaction, durable when this returns. Upsert by key; events are appended.
@@ -143,6 +143,7 @@ class _Store:
             StoreWriteError: anything else; whether it is on disk is unknown until the file is opened anew.
         """
         with self._one_at_a_time:
+            assert self._end.alive, "nothing is applied to a closed store"
             try:
                 self._write(records, wall_ms)
             except StoreFullError:
@@ -153,8 +154,7 @@ class _Store:
 
     def close(self) -> None:
         """Close cleanly and let the lock go. A second call does nothing."""
-        with self._one_at_a_time:
-            self._end()
+        self._end()
 
     def _write(self, records: Sequence[Record], wall_ms: int) -> None:
         self._lock.assert_held(self._path)
@@ -222,6 +222,8 @@ class WorkerStore(_Store):
             return worker_state(self._database.connection, self._path)
 
 
-def _end(database: Database, lock: OwnerLock) -> None:
-    database.close()
-    lock.release()
+def _end(database: Database, lock: OwnerLock, one_at_a_time: threading.Lock) -> None:
+    """Wait for the write under way: when the process merely ends, its writer thread still runs."""
+    with one_at_a_time:
+        database.close()
+        lock.release()

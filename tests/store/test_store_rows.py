@@ -65,7 +65,7 @@ def test_a_real_file_holds_the_last_record_of_each_key(records: list[msgspec.Str
 def test_every_table_has_exactly_the_columns_of_its_record() -> None:
     for shape in SHAPES.values():
         bookkeeping = {"one", "sequence", "wall_ms", "digest"}
-        columns = [name for name in shape.table.columns.keys() if name not in bookkeeping]
+        columns = [column.name for column in shape.table.columns if column.name not in bookkeeping]
         assert columns == [*shape.columns]
 
 
