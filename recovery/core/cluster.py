@@ -5,7 +5,7 @@
     FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [full house] -> plan -> RUNNING(g+1) ... -> FINISHED | FAILED
 
 Who is let in: admission.py. How generations and the job begin and end: lifecycle.py. Who holds which checkpoint: coordinator.py.
-Here: what each message, each closed connection and each timer means.
+Who is here: presence.py. Here: what each message means.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 from typing_extensions import assert_never
 
-from recovery.core import lifecycle
+from recovery.core import lifecycle, presence
 from recovery.core import messages as m
 from recovery.core.admission import register
 from recovery.core.coordinator import to_record
 from recovery.core.effects import Answer, CloseConnection, Persist, SchedulerEffect, Send, SetTimer
-from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, RunId
+from recovery.core.ids import Generation, Incarnation, RequestId, RunId
 from recovery.core.node import Node
 from recovery.core.policy import rollback
 from recovery.core.records import (
@@ -38,7 +38,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.table import STANDSTILL_MS, WINDOW_NOTE_MS, Table
+from recovery.core.table import WINDOW_NOTE_MS, Table
 
 
 class Cluster:
@@ -124,95 +124,10 @@ class Cluster:
         if isinstance(stimulus, MessageReceived):
             return self._on_message(stimulus, now_ms)
         if isinstance(stimulus, ConnectionLost):
-            return self._on_connection_lost(stimulus, now_ms)
+            return presence.connection_lost(self.table, stimulus, now_ms)
         if isinstance(stimulus, TimerFired):
-            return self._on_timer(stimulus, now_ms)
+            return presence.timer_fired(self.table, stimulus, now_ms)
         assert_never(stimulus)
-
-    # --- connections and time ----------------------------------------------------------------------------------------
-
-    def _on_connection_lost(self, lost: ConnectionLost, now_ms: int) -> list[SchedulerEffect]:
-        table = self.table
-        node = table.speaker(lost.connection)
-        table.speakers.pop(lost.connection, None)
-        if node is None:
-            return []  # a socket of an earlier life, or of nobody: it speaks for nobody
-        node.connection = None
-        if table.ended:
-            return self._on_hung_up(node, now_ms)
-        if node.record.state is not NodeState.LIVE:
-            return []
-        node.heard_ms = now_ms  # the kernel that closed the socket was heard just now
-        if node.record.reason:  # it said why it ends (its own code raised): there is nothing to wait for
-            return lifecycle.lose(table, node, node.record.reason, now_ms)
-        node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms
-        record = node.move(NodeState.SUSPECT, reason=lost.reason)
-        return [
-            Persist((record, table.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
-            SetTimer(f"grace:{record.node_id}", node.suspect_until_ms),
-        ]
-
-    def _on_hung_up(self, node: Node, now_ms: int) -> list[SchedulerEffect]:
-        """A node leaves an ended job, or was cut off before it heard so and asks again within the reconnect grace."""
-        effects: list[SchedulerEffect] = [Persist(tuple(lifecycle.part(self.table, [node])))]
-        if not any(
-            other.connection is not None or other.record.state is NodeState.SUSPECT
-            for other in self.table.nodes.values()
-        ):
-            effects.append(SetTimer("farewell", now_ms + self.table.rules.reconnect_grace_ms))
-        return effects
-
-    def _on_timer(self, fired: TimerFired, now_ms: int) -> list[SchedulerEffect]:
-        what, _, name = fired.key.partition(":")
-        if what == "farewell":
-            return self._on_farewell_due()
-        if self.table.ended:
-            return []
-        if what == "windows":
-            return self._note_windows(now_ms)
-        if what == "topology":
-            return lifecycle.full_house_missed(self.table, now_ms)
-        node = self.table.nodes[NodeId(name)]
-        if what == "grace" and node.record.state is NodeState.SUSPECT and now_ms >= node.suspect_until_ms:
-            if now_ms - node.suspect_until_ms >= STANDSTILL_MS:
-                node.suspect_until_ms = now_ms + self.table.rules.reconnect_grace_ms
-                return [SetTimer(fired.key, node.suspect_until_ms)]
-            return lifecycle.lose(self.table, node, node.record.reason, now_ms)
-        if what == "lease" and node.record.state is NodeState.LIVE:
-            return self._check_lease(node, now_ms)
-        return []
-
-    def _on_farewell_due(self) -> list[SchedulerEffect]:
-        """Who has not come to hear the end by now does not come back: its id is free for the next run."""
-        if not self.table.ended:
-            return []
-        records = tuple(lifecycle.part(self.table, list(self.table.nodes.values())))
-        return [Persist(records, (lifecycle.farewell(self.table),))]
-
-    def _check_lease(self, node: Node, now_ms: int) -> list[SchedulerEffect]:
-        if now_ms - node.lease_check_ms >= STANDSTILL_MS:
-            node.heard_ms = (
-                now_ms  # this process stood still itself: what the node said meanwhile is not read yet
-            )
-        silent_ms = now_ms - node.heard_ms
-        if silent_ms < self.table.rules.lease_ms:
-            return [self._next_lease_check(node)]
-        reason = f"silent for {silent_ms / 1000:.1f} s, its lease (MS_NODE_TIMEOUT) is {self.table.rules.lease_ms / 1000:g} s"
-        return lifecycle.lose(self.table, node, reason, now_ms)
-
-    def _next_lease_check(self, node: Node) -> SetTimer:
-        node.lease_check_ms = node.heard_ms + self.table.rules.lease_ms
-        return SetTimer(f"lease:{node.record.node_id}", node.lease_check_ms)
-
-    def _note_windows(self, now_ms: int) -> list[SchedulerEffect]:
-        """Write down what is left of each open window, so that a restarted scheduler applies just that."""
-        noted: list[Record] = []
-        for node in self.table.nodes.values():
-            left_ms = max(0, node.window_ends_ms - now_ms)
-            if node.record.state is NodeState.LOST and node.record.rejoin_left_ms != left_ms:
-                node.record = msgspec.structs.replace(node.record, rejoin_left_ms=left_ms)
-                noted.append(node.record)
-        return [Persist(tuple(noted)), SetTimer("windows", now_ms + WINDOW_NOTE_MS)] if noted else []
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -271,7 +186,7 @@ class Cluster:
         if node is None:
             return effects  # refused
         if table.rules.heartbeat_enabled:
-            effects.append(self._next_lease_check(node))
+            effects.append(presence.next_lease_check(self.table, node))
         return [
             *effects,
             *self._tell_where_we_are(node, message, now_ms),

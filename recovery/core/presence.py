@@ -1,0 +1,108 @@
+"""Who is here: what a closed connection and a timer mean for a node. Functions over the table.
+
+LIVE -> SUSPECT when its connection closes -> LOST when it does not come back in time; LIVE -> LOST when it is silent for its lease.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from recovery.core import lifecycle
+from recovery.core.effects import Persist, SchedulerEffect, SetTimer
+from recovery.core.ids import NodeId
+from recovery.core.node import Node
+from recovery.core.records import EventKind, NodeState, Record
+from recovery.core.stimuli import ConnectionLost, TimerFired
+from recovery.core.table import STANDSTILL_MS, WINDOW_NOTE_MS, Table
+
+
+def connection_lost(table: Table, lost: ConnectionLost, now_ms: int) -> list[SchedulerEffect]:
+    """A connection closed: its node is suspect, unless it said why it ends."""
+    node = table.speaker(lost.connection)
+    table.speakers.pop(lost.connection, None)
+    if node is None:
+        return []  # a socket of an earlier life, or of nobody: it speaks for nobody
+    node.connection = None
+    if table.ended:
+        return _hung_up(table, node, now_ms)
+    if node.record.state is not NodeState.LIVE:
+        return []
+    node.heard_ms = now_ms  # the kernel that closed the socket was heard just now
+    if node.record.reason:  # it said why it ends (its own code raised): there is nothing to wait for
+        return lifecycle.lose(table, node, node.record.reason, now_ms)
+    node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms
+    record = node.move(NodeState.SUSPECT, reason=lost.reason)
+    return [
+        Persist((record, table.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
+        SetTimer(f"grace:{record.node_id}", node.suspect_until_ms),
+    ]
+
+
+def _hung_up(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]:
+    """A node leaves an ended job, or was cut off before it heard so and asks again within the reconnect grace."""
+    effects: list[SchedulerEffect] = [Persist(tuple(lifecycle.part(table, [node])))]
+    if not any(
+        other.connection is not None or other.record.state is NodeState.SUSPECT
+        for other in table.nodes.values()
+    ):
+        effects.append(SetTimer("farewell", now_ms + table.rules.reconnect_grace_ms))
+    return effects
+
+
+def timer_fired(table: Table, fired: TimerFired, now_ms: int) -> list[SchedulerEffect]:
+    """A timer is due. The table says whether it still means anything."""
+    what, _, name = fired.key.partition(":")
+    if what == "farewell":
+        return _farewell_due(table)
+    if table.ended:
+        return []
+    if what == "windows":
+        return _note_windows(table, now_ms)
+    if what == "topology":
+        return lifecycle.full_house_missed(table, now_ms)
+    node = table.nodes[NodeId(name)]
+    if what == "grace" and node.record.state is NodeState.SUSPECT and now_ms >= node.suspect_until_ms:
+        if now_ms - node.suspect_until_ms >= STANDSTILL_MS:
+            node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms
+            return [SetTimer(fired.key, node.suspect_until_ms)]
+        return lifecycle.lose(table, node, node.record.reason, now_ms)
+    if what == "lease" and node.record.state is NodeState.LIVE:
+        return _check_lease(table, node, now_ms)
+    return []
+
+
+def _farewell_due(table: Table) -> list[SchedulerEffect]:
+    """Who has not come to hear the end by now does not come back: its id is free for the next run."""
+    if not table.ended:
+        return []
+    records = tuple(lifecycle.part(table, list(table.nodes.values())))
+    return [Persist(records, (lifecycle.farewell(table),))]
+
+
+def _check_lease(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]:
+    if now_ms - node.lease_check_ms >= STANDSTILL_MS:
+        node.heard_ms = (
+            now_ms  # this process stood still itself: what the node said meanwhile is not read yet
+        )
+    silent_ms = now_ms - node.heard_ms
+    if silent_ms < table.rules.lease_ms:
+        return [next_lease_check(table, node)]
+    reason = f"silent for {silent_ms / 1000:.1f} s, its lease (MS_NODE_TIMEOUT) is {table.rules.lease_ms / 1000:g} s"
+    return lifecycle.lose(table, node, reason, now_ms)
+
+
+def next_lease_check(table: Table, node: Node) -> SetTimer:
+    """When to look again whether the node was heard within its lease."""
+    node.lease_check_ms = node.heard_ms + table.rules.lease_ms
+    return SetTimer(f"lease:{node.record.node_id}", node.lease_check_ms)
+
+
+def _note_windows(table: Table, now_ms: int) -> list[SchedulerEffect]:
+    """Write down what is left of each open window, so that a restarted scheduler applies just that."""
+    noted: list[Record] = []
+    for node in table.nodes.values():
+        left_ms = max(0, node.window_ends_ms - now_ms)
+        if node.record.state is NodeState.LOST and node.record.rejoin_left_ms != left_ms:
+            node.record = msgspec.structs.replace(node.record, rejoin_left_ms=left_ms)
+            noted.append(node.record)
+    return [Persist(tuple(noted)), SetTimer("windows", now_ms + WINDOW_NOTE_MS)] if noted else []

@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recovery.core import messages as m
+from recovery.core.ids import Generation, Incarnation
+from recovery.core.records import (
+    EventKind,
+    JobRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+)
+from recovery.core.rules import Rules
+from recovery.core.views import job_view
+from tests.core.desk import Desk, Worker, full_house
+
+
+def rules(**changes: Any) -> Rules:
+    return Rules(**{"worker_count": 2, **changes})
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(rules())
+
+
+def job(desk: Desk) -> JobRecord:
+    return desk.row(JobRecord)[0]
+
+
+def node(desk: Desk, name: str) -> NodeRecord:
+    return next(row for row in desk.row(NodeRecord) if row.node_id == name)
+
+
+def refusal(answer: m.FromScheduler) -> str:
+    assert isinstance(answer, m.Refused), answer
+    return answer.code
+
+
+# --- interruptions ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_data_plane_interrupts_at_once_and_is_named_after_the_loss(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.tell(m.CollectiveFailed(generation=first.generation, step=7, reason="reset"))
+    assert first.hears(m.Interrupt)
+    second.die()
+    desk.at(500)
+    assert job(desk).reason == "worker_1 lost: connection closed"
+    first.tell(m.CollectiveFailed(generation=first.generation, step=7, reason="late"))
+    desk.at(600)
+    assert job(desk).reason == "worker_1 lost: connection closed"
+
+
+def test_a_worker_that_raised_is_lost_by_its_reason(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.tell(
+        m.Failure(
+            request_id=first.request(),
+            generation=first.generation,
+            step=3,
+            error="ValueError: x",
+            traceback="T",
+        )
+    )
+    assert [event.details for event in desk.events if event.kind is EventKind.NODE_FAILED] == ["T"]
+    first.die()
+    assert second.last(m.Interrupt).reason == "worker_0 lost: its own code raised ValueError: x"
+    assert node(desk, "worker_0").state is NodeState.LOST
+
+
+def test_leaving_on_purpose_frees_the_id_at_once(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.tell(m.Leave(request_id=first.request(), reason="SIGTERM"))
+    assert second.last(m.Interrupt).reason == "worker_0 left: SIGTERM"
+    first.die()
+    assert refusal(first.register()) == "FENCED"
+    assert isinstance(Worker(desk, "worker_0").register(), m.Admitted)
+
+
+def test_a_server_may_leave_without_interrupting_anybody() -> None:
+    desk = Desk(rules(server_count=1))
+    server = Worker(desk, "server_0", role=m.Role.SERVER)
+    server.register()
+    first, _ = full_house(desk)
+    server.tell(m.Leave(request_id=server.request(), reason="SIGTERM"))
+    assert not first.hears(m.Interrupt)
+
+
+def test_without_recovery_the_first_loss_ends_the_job_everywhere() -> None:
+    desk = Desk(rules(recovery_enabled=False))
+    first, second = full_house(desk)
+    first.die()
+    desk.at(500)
+    assert second.last(m.JobEnded).reason == "worker_0 lost: connection closed"
+    second.die()
+    desk.at(desk.now + 500)  # who was cut off before it heard the end may still ask
+    assert desk.exit is not None
+    assert desk.exit.code == "JOB_FAILED"
+
+
+def test_a_lost_worker_that_stays_away_fails_the_job_by_name() -> None:
+    desk = Desk(rules(topology_timeout_ms=5_000))
+    first, second = full_house(desk)
+    second.die()
+    desk.at(600)
+    first.beat()
+    desk.at(6_000)
+    assert "missing: worker_1" in first.last(m.JobEnded).reason
+    assert "first failure: worker_1 lost" in first.last(m.JobEnded).reason
+    answer = first.register()
+    assert isinstance(answer, m.JobEnded)
+    desk.restart()  # relaunched on purpose: the same run, one more try
+    assert job(desk).state is JobState.INTERRUPTED
+
+
+def test_a_ready_from_before_the_newest_plan_is_a_leftover(desk: Desk) -> None:
+    first, second = full_house(desk)
+    stale = m.Ready(request_id=first.request(), generation=Generation(0), step=0)
+    first.tell(stale)
+    assert job(desk).state is JobState.RUNNING
+    first.ready(step=4)  # this one knows the plan: it stopped by itself
+    assert second.last(m.Interrupt).reason == "worker_0 stopped at step 4"
+
+
+def test_rendezvous_first_steps_and_late_words(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.tell(m.RendezvousOpen(generation=first.generation, address="h:1"))
+    first.tell(m.RendezvousOpen(generation=first.generation, address="h:1"))
+    assert desk.kinds().count(EventKind.RENDEZVOUS_OPENED) == 1
+    assert second.last(m.Rendezvous).address == "h:1"
+    first.tell(m.FirstStep(generation=first.generation, step=1))
+    assert desk.kinds().count(EventKind.FIRST_STEP_DONE) == 1
+    for late in (
+        m.RendezvousOpen(generation=Generation(9), address="h:2"),
+        m.FirstStep(generation=Generation(9), step=1),
+        m.Done(request_id=first.request(), generation=Generation(9), step=1),
+        m.Heartbeat(sequence=1, generation=Generation(9), step=1),
+    ):
+        first.tell(late)
+    assert job(desk).state is JobState.RUNNING
+    second.register()
+    assert second.last(m.Rendezvous).address == "h:1"
+
+
+def test_a_fresh_process_among_training_ones_interrupts_them(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.generation, first.incarnation = Generation(0), Incarnation(0)  # it replaced itself by exec
+    first.register()
+    assert second.last(m.Interrupt).reason == "worker_0 came back without its training state"
+
+
+def test_a_node_that_missed_its_plan_is_told_again(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.ready(step=1)
+    first.desk.lose(first.connection)
+    first.register()
+    first.ready(step=1)
+    second.ready()
+    first.die()
+    first.generation = Generation(1)
+    first.register()
+    assert first.last(m.Rollback).generation == 2
+
+
+# --- the end ------------------------------------------------------------------------------------------------------------------
+
+
+def test_done_is_a_barrier_and_the_next_start_is_the_next_run(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.done()
+    assert job(desk).state is JobState.RUNNING
+    second.done()
+    assert first.last(m.JobEnded).outcome is m.JobOutcome.FINISHED
+    first.die()
+    second.die()
+    desk.at(desk.now + 500)
+    assert desk.exit is not None
+    assert desk.exit.code == ""
+    assert {row.state for row in desk.row(NodeRecord)} == {NodeState.LEFT}
+    desk.restart()
+    assert (job(desk).run, job(desk).state) == (2, JobState.FORMING)
+    again, _ = full_house(desk)
+    assert (again.incarnation, again.follow().run, again.follow().generation) == (2, 2, 1)
+
+
+def test_one_that_falls_at_its_last_step_takes_the_others_back_with_it(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.done()
+    second.die()
+    desk.at(500)
+    assert first.hears(m.Interrupt)
+    assert job(desk).state is JobState.INTERRUPTED
+
+
+def test_who_missed_the_end_is_told_and_who_is_new_starts_the_next_run(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.done()
+    second.done()
+    desk.restart()  # killed before anybody heard
+    assert job(desk).state is JobState.FINISHED
+    answer = first.register()
+    assert isinstance(answer, m.JobEnded)
+    assert answer.outcome is m.JobOutcome.FINISHED
+    fresh = Worker(desk, "worker_0")
+    assert isinstance(fresh.register(), m.Admitted)
+    assert job(desk).run == 2
+    other = Worker(desk, "worker_1")
+    other.register()
+    desk.at(desk.now + 10_000)
+
+
+def test_an_ended_scheduler_goes_by_itself_and_answers_with_the_end_until_then(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.done()
+    second.done()
+    assert isinstance(first.ready()[-1], m.JobEnded)
+    first.beat()
+    desk.at(3_000)
+    assert desk.exit is not None
+
+
+# --- restarts of the scheduler ---------------------------------------------------------------------------------------------------
+
+
+def test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.save(10)
+    second.save(10)
+    desk.at(5_000)
+    desk.restart()
+    for worker in (first, second):
+        assert isinstance(worker.register(), m.Admitted)
+        assert not worker.hears(m.Interrupt)
+        assert not worker.hears(m.Rollback)
+    assert desk.cluster.table.coordinator.committed_step == 10
+    desk.at(20_000)
+    assert job(desk).state is JobState.RUNNING
+    assert EventKind.SCHEDULER_RESTARTED in desk.kinds()
+
+
+def test_a_restarted_scheduler_gives_one_lease_to_return(desk: Desk) -> None:
+    first, _ = full_house(desk)
+    desk.at(5_000)
+    desk.restart()
+    first.register()
+    assert refusal(Worker(desk, "worker_1").register()) == "NODE_ALIVE"
+    for at in range(6_000, 35_000, 1_000):
+        desk.at(at)
+        first.beat()
+    desk.at(35_000)
+    assert isinstance(Worker(desk, "worker_1").register(), m.Admitted)
+
+
+def test_what_was_left_of_a_window_is_applied_again_after_a_restart(desk: Desk) -> None:
+    first, second = full_house(desk)
+    second.die()
+    desk.at(20_000)
+    first.beat()
+    desk.at(20_600)
+    desk.restart()
+    answer = Worker(desk, "worker_1").register()
+    assert isinstance(answer, m.Refused)
+    assert answer.retry_after_ms is not None
+    assert 9_400 <= answer.retry_after_ms <= 10_500
+    assert job_view(desk.cluster.table, desk.now)["nodes"][1]["rejoin_left_ms"] == answer.retry_after_ms
+
+
+def test_a_loss_written_without_its_interruption_is_made_good_at_the_restart(desk: Desk) -> None:
+    full_house(desk)
+    lost = node(desk, "worker_1")
+    import msgspec
+
+    desk.rows[("NodeRecord", "worker_1")] = msgspec.structs.replace(
+        lost, state=NodeState.LOST, reason="power"
+    )
+    desk.restart()
+    assert (job(desk).state, job(desk).reason) == (JobState.INTERRUPTED, "worker_1 lost: power")
+
+
+def test_answers_kept_for_repeats_are_bounded() -> None:
+    desk = Desk(rules(requests_remembered=2))
+    first, _ = full_house(desk)
+    for step in range(1, 6):
+        first.save(step)
+    assert len(desk.cluster.table.nodes[first.node_id].answers) == 2
+
+
+def test_the_view_shows_every_node_by_rank(desk: Desk) -> None:
+    full_house(desk)
+    view = job_view(desk.cluster.table, desk.now)
+    assert [entry["node_id"] for entry in view["nodes"]] == ["worker_0", "worker_1"]
+    assert (view["state"], view["generation"]) == ("running", 1)
