@@ -19,11 +19,14 @@ class Coordinator:
         self._held: dict[Rank, dict[int, HeldCheckpoint]] = {}
         self._invalid: set[tuple[Rank, int, str]] = set()
         self.committed_step = 0
+        self._ever_committed = False
+        """Was any step of this run ever held by all ranks? Until then a return to step 0 loses nothing that was promised."""
 
     def load(self, records: Iterable[CheckpointRecord], generations: Sequence[GenerationRecord]) -> None:
         """Take over what is stored of this run."""
         for record in records:
             held = to_held(record)
+            self._ever_committed = self._ever_committed or record.state is CheckpointState.COMMITTED
             if record.state is CheckpointState.INVALID:
                 self._invalid.add((record.rank, record.step, record.digest))
             elif record.state is not CheckpointState.RETIRED and rollback.in_lineage((held,), generations):
@@ -54,6 +57,7 @@ class Coordinator:
         before = self.committed_step
         self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
         self.committed_step = max(before, rollback.newest_common(self._held, self._world_size))
+        self._ever_committed = self._ever_committed or self.committed_step > 0
         return self.committed_step > before
 
     def replace(self, rank: Rank, held: Iterable[HeldCheckpoint]) -> None:
@@ -74,7 +78,10 @@ class Coordinator:
     def target(self, *, allow_restart_from_zero: bool) -> rollback.Target:
         """Choose the rollback target from the books as they are."""
         return rollback.plan(
-            self._held, world_size=self._world_size, allow_restart_from_zero=allow_restart_from_zero
+            self._held,
+            world_size=self._world_size,
+            ever_committed=self._ever_committed,
+            allow_restart_from_zero=allow_restart_from_zero,
         )
 
     def rolled_back(self, step: int) -> None:
@@ -83,6 +90,7 @@ class Coordinator:
             for newer in [other for other in held if other > step]:
                 del held[newer]
         self.committed_step = step
+        self._ever_committed = self._ever_committed or step > 0
 
 
 def to_held(record: CheckpointRecord) -> HeldCheckpoint:

@@ -364,8 +364,9 @@ def test_no_common_step_stops_the_job_unless_zero_is_allowed(allowed: bool) -> N
     desk = Desk(rules(allow_restart_from_zero=allowed))
     first, second = full_house(desk)
     held = first.save(10)
+    second.save(10)
     first.ready(held)
-    second.ready()
+    second.ready()  # its disk was lost
     if allowed:
         assert first.follow().step == 0
         return

@@ -65,17 +65,23 @@ def newest_common(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], world_size:
 
 
 def plan(
-    held: Mapping[Rank, Mapping[int, HeldCheckpoint]], *, world_size: int, allow_restart_from_zero: bool
+    held: Mapping[Rank, Mapping[int, HeldCheckpoint]],
+    *,
+    world_size: int,
+    ever_committed: bool,
+    allow_restart_from_zero: bool,
 ) -> Target:
     """Choose the rollback target.
 
     Args:
         held: per rank its usable checkpoints of this run by step; ranks without any may be absent.
         world_size: number of ranks, at least 1.
-        allow_restart_from_zero: what to do when some ranks hold checkpoints and none is common.
+        ever_committed: whether any step of this run was ever held by all ranks. If none was (a death between the ranks' very
+            first saves), step 0 is the newest state that all ranks had in common, and nothing committed is lost.
+        allow_restart_from_zero: what to do when committed steps existed and none is common any more.
 
     Returns:
-        ToCheckpoint, ToStart (no rank has any, or it is allowed), or NoCommonStep.
+        ToCheckpoint, ToStart (no rank has any, none was ever common, or it is allowed), or NoCommonStep.
 
     Source: docs/architecture.md "The plan".
     """
@@ -88,6 +94,8 @@ def plan(
         f"rank {rank}: {', '.join(str(step) for step in sorted(held.get(Rank(rank), {}))) or 'none'}"
         for rank in range(world_size)
     )
+    if not ever_committed:
+        return ToStart(f"no step has ever been held by all ranks ({table})")
     if allow_restart_from_zero:
         return ToStart(f"no step is held by all ranks ({table}) and MS_ALLOW_RESTART_FROM_ZERO=1")
     return NoCommonStep(table)
