@@ -1,0 +1,195 @@
+"""What the engine costs when nothing fails: the example's step with and without it, in pairs.
+
+    python benchmarks/overhead.py [--pairs 5] [--workers 2] [--steps 400] [--step-ms 10] [--json]
+
+Both sides train the example's network with DistributedDataParallel and gloo, each step filled up to `--step-ms` by sleeping, as
+a device would keep the processor free. With: `@recovery.run`, recovery on, a checkpoint every 100 steps. Without: plain
+torch.distributed with `torch.save` every 100 steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve()
+_WARM_STEPS = 50
+"""Steps before the clock starts, on both sides: what is paid once per process is no cost per step."""
+
+
+def work(mode: str, steps: int, step_ms: float) -> None:
+    """One process of one side."""
+    import torch  # noqa: PLC0415 - the parent never needs it
+    from torch import distributed, nn  # noqa: PLC0415
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    images, labels = torch.randn(32, 784), torch.randint(10, (32,))
+    loss_fn = nn.CrossEntropyLoss()
+
+    def one(net: nn.Module, optimizer: Any) -> Any:
+        begun = time.perf_counter()
+        optimizer.zero_grad()
+        loss = loss_fn(net(images), labels)
+        loss.backward()
+        optimizer.step()
+        time.sleep(max(0.0, step_ms / 1000 - (time.perf_counter() - begun)))
+        return loss
+
+    def result(rank: int, seconds: float) -> None:
+        if rank == 0:
+            Path("result").write_text(str(seconds))
+
+    if mode == "without":
+        rank = int(os.environ["MS_NODE_ID"].removeprefix("worker_"))
+        store = distributed.TCPStore(
+            "127.0.0.1",
+            int(os.environ["MS_SCHED_PORT"]),
+            int(os.environ["MS_WORKER_NUM"]),
+            is_master=rank == 0,
+        )
+        distributed.init_process_group(
+            "gloo", store=store, rank=rank, world_size=int(os.environ["MS_WORKER_NUM"])
+        )
+        net = DistributedDataParallel(nn.Linear(784, 10))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+        begun = 0.0
+        for step in range(1, steps + 1):
+            one(net, optimizer)
+            if step == _WARM_STEPS:
+                begun = time.perf_counter()
+            if step % 100 == 0:
+                torch.save(
+                    {"net": net.state_dict(), "optimizer": optimizer.state_dict()},
+                    f"plain_{rank}_{step}.ckpt",
+                )
+        result(rank, time.perf_counter() - begun)
+        distributed.destroy_process_group()
+        return
+
+    import recovery  # noqa: PLC0415
+    import recovery.torch as rt  # noqa: PLC0415
+
+    class Same(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return steps * int(os.environ["MS_WORKER_NUM"])
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    @recovery.run
+    def train(session: recovery.Session) -> None:
+        rt.init_process_group(session)
+        net = DistributedDataParallel(nn.Linear(784, 10))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+        loader = rt.ResumableLoader(Same(), 1, session=session)
+        state = rt.TrainState(model=net, optimizer=optimizer, loader=loader)
+        saver = recovery.ModelCheckpoint(
+            "bench", f"ckpt/{session.rank}", recovery.CheckpointConfig(save_checkpoint_steps=100)
+        )
+        begun = 0.0
+        for step, _ in session.steps(state, epochs=1, callbacks=[recovery.LossMonitor(20), saver]):
+            session.report(loss=one(net, optimizer))
+            if step == _WARM_STEPS:
+                begun = time.perf_counter()
+        result(session.rank, time.perf_counter() - begun)
+
+    train()
+
+
+def run_side(mode: str, options: argparse.Namespace) -> float:
+    """Run one side and return milliseconds per step."""
+    with tempfile.TemporaryDirectory() as place, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        environment = {
+            **os.environ,
+            "MS_WORKER_NUM": str(options.workers),
+            "MS_SCHED_HOST": "127.0.0.1",
+            "MS_SCHED_PORT": str(port),
+            "MS_ENABLE_RECOVERY": "1",
+            "MS_RECOVERY_PATH": "recovery",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+        }
+        names = [f"worker_{number}" for number in range(options.workers)] + (
+            ["sched"] if mode == "with" else []
+        )
+        processes = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    str(HERE),
+                    "--side",
+                    mode,
+                    "--steps",
+                    str(options.steps),
+                    "--step-ms",
+                    str(options.step_ms),
+                ],
+                cwd=place,
+                env={
+                    **environment,
+                    "MS_NODE_ID": name,
+                    "MS_ROLE": "MS_SCHED" if name == "sched" else "MS_WORKER",
+                },
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for name in names
+        ]
+        try:
+            codes = [process.wait(120) for process in processes]
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+        if any(codes):
+            raise SystemExit(f"{mode}: exit codes {codes}")
+        return float(Path(place, "result").read_text()) / (options.steps - _WARM_STEPS) * 1000
+
+
+def main() -> None:
+    """Measure in pairs, in turn, and compare pair by pair."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--step-ms", type=float, default=10.0)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--side", choices=["with", "without"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.side:
+        work(options.side, options.steps, options.step_ms)
+        return
+    pairs = [(run_side("with", options), run_side("without", options)) for _ in range(options.pairs)]
+    ratios = [engine / plain for engine, plain in pairs]
+    row = {
+        "mode": "overhead",
+        "workers": options.workers,
+        "with_ms": round(statistics.median(engine for engine, _ in pairs), 3),
+        "without_ms": round(statistics.median(plain for _, plain in pairs), 3),
+        "ratio_median": round(statistics.median(ratios), 4),
+        "ratio_min": round(min(ratios), 4),
+        "ratio_max": round(max(ratios), 4),
+        "n": len(pairs),
+    }
+    print(json.dumps(row) if options.json else "\n".join(f"{key:14} {value}" for key, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()
