@@ -13,6 +13,7 @@ export MS_RECOVERY_PATH=${MS_RECOVERY_PATH:-./recovery/}      # what is persiste
 # start NAME ROLE: start one process in the background; its log is appended to, its pid kept
 start() {
     local log=device/$1.log
+    [ "$1" != sched ] || log=device/scheduler.log
     mkdir -p device
     [ ! -s "$log" ] || printf '=== %s starts again\n' "$1" >>"$log"
     MS_NODE_ID=$1 MS_ROLE=$2 nohup "$PYTHON" "$EXAMPLE/train.py" >>"$log" 2>&1 </dev/null &
