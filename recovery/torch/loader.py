@@ -3,26 +3,32 @@
 Three cases:
 
 * map-style data set: the sampler skips what was used; nothing is loaded twice. Random augmentation in worker processes is seeded
-  anew for every batch from (seed, epoch, batch), so that it does not depend on what a worker did before.
-* iterable data set: the epoch's iterator is made again under the random state that held when it was first made, and what was used
-  is drawn and dropped.
+  anew for every batch from (seed, rank, epoch, batch), so that it does not depend on what a worker did before. Without worker
+  processes the data set draws from the program's own generators, which are in the checkpoint.
+* iterable data set: the epoch's iterator is made again and what was used is drawn and dropped. It draws from random streams of its
+  own (streams.py), so that the same numbers come back whatever training drew in between.
 * iterable data set with `state_dict`: torchdata's StatefulDataLoader brings it back without drawing.
 """
 
 from __future__ import annotations
 
-import random  # noqa: TID251 - seeded per batch inside worker processes
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from typing_extensions import override
 
-from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
-from recovery.training.session import Session
+from recovery.errors import CheckpointStateError, UsageError
+from recovery.torch import streams
+from recovery.torch.session_face import SessionFace
+from recovery.torch.streams import Streams
 
 _Key = tuple[int, int, int]
 """(epoch, batch in epoch, index in the data set)."""
+
+_OURS = frozenset({"sampler", "batch_sampler", "generator", "persistent_workers"})
 
 
 class ResumableLoader:
@@ -37,13 +43,14 @@ class ResumableLoader:
         dataset: Dataset[Any],
         batch_size: int = 32,
         *,
-        session: Session,
+        session: SessionFace,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
+        **options: Any,
     ) -> None:
         """Share the data set among the ranks.
 
@@ -58,7 +65,19 @@ class ResumableLoader:
             num_workers: as in torch.utils.data.DataLoader.
             collate_fn: likewise.
             pin_memory: likewise.
+            **options: further parameters of a DataLoader: worker_init_fn, multiprocessing_context, prefetch_factor, timeout.
+
+        Raises:
+            UsageError: a parameter that would take order or position out of our hands.
         """
+        if batch_size < 1 or options.keys() & _OURS:
+            raise UsageError(
+                field="ResumableLoader",
+                reason=f"takes no {sorted(options.keys() & _OURS)}"
+                if batch_size >= 1
+                else f"batch_size={batch_size}",
+                next_step="Order, shares and position are its own: leave these out, with a batch_size of at least 1.",
+            )
         self._dataset, self._batch_size = dataset, batch_size
         self._rank, self._world_size = session.rank, session.world_size
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
@@ -66,12 +85,13 @@ class ResumableLoader:
             "num_workers": num_workers,
             "collate_fn": collate_fn,
             "pin_memory": pin_memory,
+            **options,
         }
         self._iterable = isinstance(dataset, IterableDataset)
         self._stateful = self._iterable and hasattr(dataset, "state_dict")
         self._epoch = 0
         self._received = 0
-        self._began: RandomState | None = None
+        self._streams: Streams | None = None
         self._inner: Any = None
         self._inner_state: Any = None
         self._primed: Iterator[Any] | None = None
@@ -79,8 +99,12 @@ class ResumableLoader:
         session.on_generation_end(self.close)
 
     def __len__(self) -> int:
-        """Batches per epoch and rank, of a map-style data set."""
-        share = self._share_size()
+        """Batches per epoch and rank; of an iterable data set what it says of its own length.
+
+        Raises:
+            TypeError: the data set has no length.
+        """
+        share = self._size() if self._iterable else self._share_size()
         return share // self._batch_size if self._drop_last else -(-share // self._batch_size)
 
     def __iter__(self) -> Iterator[Any]:
@@ -91,22 +115,23 @@ class ResumableLoader:
             self._received += 1
             yield batch
         self.close()
-        self._epoch, self._received, self._began, self._inner_state = self._epoch + 1, 0, None, None
+        self._epoch, self._received, self._streams, self._inner_state = self._epoch + 1, 0, None, None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is: epoch (0-based), batches received in it, and what an iterable data set needs besides."""
         state: dict[str, Any] = {"epoch": self._epoch, "received": self._received}
-        if self._iterable and self._received:
-            state["began"] = self._began
-        if self._stateful and self._received and self._inner is not None:
-            state["inner"] = self._inner.state_dict()
+        if self._streams is not None and self._received:
+            state["streams"] = self._streams.state_dict()
+        if self._stateful and self._received:
+            state["inner"] = self._inner.state_dict() if self._inner is not None else self._inner_state
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a position. The iterator is made by `prime` or by the next iteration."""
         self.close()
         self._epoch, self._received = state["epoch"], state["received"]
-        self._began, self._inner_state = state.get("began"), state.get("inner")
+        self._inner_state = state.get("inner")
+        self._streams = Streams(state["streams"]) if "streams" in state else None
 
     def prime(self) -> None:
         """Make the iterator at the position now, drawing whatever that draws, before the random generators are put back."""
@@ -114,7 +139,7 @@ class ResumableLoader:
 
     def close(self) -> None:
         """End the worker processes of an iteration that was left."""
-        opened, self._open, self._primed = self._open, None, None
+        opened, self._open, self._primed, self._inner = self._open, None, None, None
         shut_down = getattr(opened, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
@@ -122,49 +147,71 @@ class ResumableLoader:
     # --- making an epoch's iterator ------------------------------------------------------------------------------------
 
     def _begin(self) -> Iterator[Any]:
+        at = self._inner.state_dict() if self._stateful and self._inner is not None else self._inner_state
+        self.close()  # an iteration that was left in the middle goes on here
         if not self._iterable:
             return self._keep(
                 DataLoader(
-                    _Keyed(self._dataset, self._seed),
-                    batch_sampler=self._batches(),
+                    _Keyed(self._dataset, self._seed, self._rank),
+                    batch_sampler=_Rest(self),
                     generator=self._generator(),
                     **self._options,
                 )
             )
-        if self._began is None:
-            self._began = capture_random_state()
-        else:
-            restore_random_state(self._began)
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(self._epoch)
         if self._stateful:
-            return self._begin_stateful()
-        batches = self._keep(
-            DataLoader(
-                self._dataset,
-                batch_size=self._batch_size,
-                drop_last=self._drop_last,
-                generator=self._generator(),
-                **self._options,
-            )
-        )
-        for _ in range(self._received):
-            next(batches)
-        return batches
-
-    def _begin_stateful(self) -> Iterator[Any]:
-        from torchdata.stateful_dataloader import (  # noqa: PLC0415 - for data sets with a state
-            StatefulDataLoader,
-        )
-
-        self._inner = StatefulDataLoader(
+            return self._begin_stateful(at)
+        if self._streams is None:
+            self._streams = Streams.derived()
+        self._streams.rewind()
+        loader: DataLoader[Any] = DataLoader(
             self._dataset,
             batch_size=self._batch_size,
             drop_last=self._drop_last,
             generator=self._generator(),
             **self._options,
         )
-        if self._inner_state is not None:
-            self._inner.load_state_dict(self._inner_state)
-        return self._keep(self._inner)
+        with self._streams:
+            batches = self._keep(loader)
+        batches = self._streams.around(batches)
+        for _ in range(self._received):
+            if next(batches, self) is self:
+                raise CheckpointStateError(
+                    field="loader",
+                    reason=f"the data set ended before batch {self._received} of epoch {self._epoch}, where the checkpoint stands",
+                    next_step="Give the data set that the checkpoint was made with.",
+                )
+        return batches
+
+    def _begin_stateful(self, at: Any) -> Iterator[Any]:
+        from torchdata.stateful_dataloader import (  # noqa: PLC0415 - for data sets with a state
+            StatefulDataLoader,
+        )
+
+        with warnings.catch_warnings():
+            # torchdata 0.11 calls torch.set_vital, which torch 2.13 has deprecated
+            warnings.simplefilter("ignore", UserWarning)
+            inner = StatefulDataLoader(
+                self._dataset,
+                batch_size=self._batch_size,
+                drop_last=self._drop_last,
+                generator=self._generator(),
+                **self._options,
+            )
+        if self._received and (at.get("fetcher_state") or {}).get("fetcher_ended"):
+            return iter(())  # torchdata 0.11 would load the data set's last state and never begin it: the next epoch would be empty
+        if self._streams is None:
+            self._streams = Streams.derived()
+        saved = self._streams.state_dict()
+        if self._received:
+            inner.load_state_dict(at)
+        with self._streams:
+            batches = self._keep(inner)
+        if self._received:
+            self._streams = Streams(saved)  # whatever making the iterator drew is drawn already
+        self._inner = inner
+        return self._streams.around(batches)
 
     def _keep(self, loader: Any) -> Iterator[Any]:
         self._open = iter(loader)
@@ -184,47 +231,38 @@ class ResumableLoader:
         size = self._size()
         return size // self._world_size if self._drop_last else -(-size // self._world_size)
 
-    def _batches(self) -> list[list[_Key]]:
-        """What is left of this epoch, as batches of keys."""
-        size, share = self._size(), self._share_size()
-        order = (
-            torch.randperm(size, generator=self._generator()).tolist() if self._shuffle else list(range(size))
-        )
-        total = share * self._world_size
-        order = (order * -(-total // max(1, size)))[
-            :total
-        ]  # wraps around where the ranks do not divide the data
-        mine = order[self._rank : total : self._world_size]
-        return [
-            [
-                (self._epoch, batch, index)
-                for index in mine[batch * self._batch_size : (batch + 1) * self._batch_size]
-            ]
-            for batch in range(self._received, len(self))
-        ]
+    def rest(self) -> Iterator[list[_Key]]:
+        """What is left of this epoch, as batches of keys. Padded by wrapping where the ranks do not divide the data."""
+        size, epoch = self._size(), self._epoch
+        order = torch.randperm(size, generator=self._generator()) if self._shuffle else torch.arange(size)
+        positions = torch.arange(self._share_size()) * self._world_size + self._rank
+        mine = order[positions % max(1, size)]
+        for batch in range(self._received, len(self)):
+            indices = mine[batch * self._batch_size : (batch + 1) * self._batch_size].tolist()
+            yield [(epoch, batch, index) for index in indices]
+
+
+class _Rest(Sampler[list[_Key]]):
+    """The batches that are left, as a sampler: each is made when it is asked for."""
+
+    def __init__(self, loader: ResumableLoader) -> None:
+        self._loader = loader
+
+    @override
+    def __iter__(self) -> Iterator[list[_Key]]:
+        return self._loader.rest()
 
 
 class _Keyed(Dataset[Any]):
     """A map-style data set asked by keys, so that a worker process knows which batch it prepares."""
 
-    def __init__(self, dataset: Dataset[Any], seed: int) -> None:
-        self._dataset, self._seed = dataset, seed
+    def __init__(self, dataset: Dataset[Any], seed: int, rank: int) -> None:
+        self._dataset, self._seed, self._rank = dataset, seed, rank
 
     def __getitems__(self, keys: Sequence[_Key]) -> list[Any]:
         if get_worker_info() is not None:
             epoch, batch, _ = keys[0]
-            _seed_all(hash((self._seed, epoch, batch)) & 0xFFFF_FFFF)
+            streams.seed_all(self._seed, self._rank, epoch, batch)
         indices = [index for _, _, index in keys]
         many = getattr(self._dataset, "__getitems__", None)
         return list(many(indices)) if many is not None else [self._dataset[index] for index in indices]
-
-
-def _seed_all(seed: int) -> None:
-    """All generators of a worker process. A hash of whole numbers is the same in every process."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    try:
-        import numpy  # noqa: PLC0415 - a worker has it loaded or does not need it
-    except ImportError:
-        return
-    numpy.random.seed(seed)

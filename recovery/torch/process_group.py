@@ -1,6 +1,6 @@
 """A world per generation: formed at a fresh rendezvous, broken from outside when the generation ends, closed behind it.
 
-Three facts of PyTorch 2.13 shape this file.
+Five facts of PyTorch 2.13 shape this file.
 
 1. A store that a client dials before it listens costs 5 s of back-off, so rank 0 publishes its address only once it listens.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
@@ -10,6 +10,10 @@ Three facts of PyTorch 2.13 shape this file.
 3. The destructor of DistributedDataParallel's reducer holds the GIL. If it drops the last reference to a gloo group, it waits for
    the group's thread, which may wait for the GIL to let go of a finished piece of work: a deadlock (seen once in a few dozen
    worlds). So a world keeps its group until the next one is formed; Python's own reference is dropped without the GIL.
+4. A store's client dials a dead address again and again until its timeout, and nothing can wake it in between: it has no socket then.
+   So the dialling is ours, and torch's own gets a timeout of a second; the real one is set once it is connected.
+5. A store's client that reaches a stopped server waits for its answer without any timeout, and gloo opens its connections one after
+   the other while a world is formed. So a world that is broken while it is formed is broken again and again until it gives up.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -24,19 +30,28 @@ import psutil
 from torch import distributed
 from torch._C._distributed_c10d import Reducer, Store, TCPStore
 
+from recovery import clock
 from recovery.errors import UsageError
 from recovery.torch import sockets
-from recovery.training.session import Session
+from recovery.torch.session_face import SessionFace
 from recovery.worker.descriptors import close_in_children
 
 _logger = logging.getLogger("recovery.torch")
 _TIMEOUT = timedelta(minutes=30)
 """torch's own default for collectives. A dead or stuck peer is the control plane's business, and is noticed much sooner."""
+_DIAL_TIMEOUT = timedelta(seconds=1)
+"""Of one try to connect to a store that already listens."""
+_DIAL_LIMIT_MS = 60_000
+"""How long an unreachable store is dialled, unless the generation ends before. A dead rank 0 is known within the lease."""
+_AGAIN_S = 0.02
+"""Between two tries to break a world that is still being formed, and five times that between two dials."""
 
 _world: World | None = None
+_kept_group: distributed.ProcessGroup | None = None
+"""Fact 3. Not in the World: whoever remembers a waker of an old world would keep its threads and descriptors alive."""
 
 
-def init_process_group(session: Session, backend: str = "gloo", *, timeout: timedelta = _TIMEOUT) -> None:
+def init_process_group(session: SessionFace, backend: str = "gloo", *, timeout: timedelta = _TIMEOUT) -> None:
     """Form this generation's world; afterwards `torch.distributed` and DistributedDataParallel work as usual.
 
     Call it first thing in the training function. The world is broken when the generation is interrupted and closed when the
@@ -51,7 +66,7 @@ def init_process_group(session: Session, backend: str = "gloo", *, timeout: time
         GenerationInterrupted: the generation ended while the world was formed.
         UsageError: there is a world already that is not ours.
     """
-    global _world  # noqa: PLW0603 - torch's default world is one per process as well
+    global _world, _kept_group  # noqa: PLW0603 - torch's default world is one per process as well
     if distributed.is_initialized():
         raise UsageError(
             field="init_process_group",
@@ -60,24 +75,34 @@ def init_process_group(session: Session, backend: str = "gloo", *, timeout: time
         )
     if _world is None:
         close_in_children(lambda: _world.descriptors() if _world is not None else [])
+    _kept_group = None
     _world = World(session, backend, timeout)
     session.on_interrupt(_world.wake)
     session.on_generation_end(_world.close)
-    _world.form()
+    session.check()  # an interrupt before `wake` was registered has woken nobody
+    _kept_group = _world.form()
 
 
 class World:
     """The sockets and the group of one generation."""
 
-    def __init__(self, session: Session, backend: str, timeout: timedelta) -> None:
+    def __init__(self, session: SessionFace, backend: str, timeout: timedelta) -> None:
         """Note what is open before anything of the world is."""
         self._session, self._backend, self._timeout = session, backend, timeout
         self._before = frozenset(sockets.open_sockets().values())
         self._formed: frozenset[int] | None = None
-        self._group: distributed.ProcessGroup | None = None
+        self._broken, self._form_left = threading.Event(), threading.Event()
 
-    def form(self) -> None:
+    def form(self) -> distributed.ProcessGroup | None:
         """Meet the other ranks."""
+        try:
+            self._form()
+        finally:
+            self._form_left.set()
+        self._session.check()
+        return distributed.group.WORLD
+
+    def _form(self) -> None:
         session = self._session
         _use_interface_of(session.host)
         _keep_bucket_layout()
@@ -90,9 +115,7 @@ class World:
             world_size=session.world_size,
             timeout=self._timeout,
         )
-        self._group = distributed.group.WORLD
         self._formed = self._inodes()
-        session.check()
 
     def _meet(self) -> Store:
         session = self._session
@@ -101,7 +124,26 @@ class World:
             session.publish_rendezvous(f"{session.host}:{store.port}")
             return store
         host, _, port = session.await_rendezvous().rpartition(":")
-        return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
+        return self._dial(host, int(port))
+
+    def _dial(self, host: str, port: int) -> Store:
+        """Connect to rank 0's store. Facts 4 and 5: nothing in here waits where it cannot be woken."""
+        give_up_ms = clock.monotonic_ms() + _DIAL_LIMIT_MS
+        while True:
+            self._session.check()
+            try:
+                with socket.create_connection((host, port), timeout=_DIAL_TIMEOUT.total_seconds()):
+                    pass
+                store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_DIAL_TIMEOUT)
+            except (OSError, distributed.DistNetworkError) as error:
+                self._session.check()
+                if clock.monotonic_ms() >= give_up_ms:
+                    reason = f"rank 0's store at {host}:{port} cannot be reached: {error}"
+                    raise distributed.DistNetworkError(reason) from error
+                self._broken.wait(5 * _AGAIN_S)
+            else:
+                store.set_timeout(self._timeout)
+                return store
 
     def _inodes(self) -> frozenset[int]:
         """What appeared since before, without the connection to the scheduler, which may have been dialled anew meanwhile."""
@@ -114,17 +156,29 @@ class World:
 
     def wake(self) -> None:
         """Break the world under a main thread that waits in it. Called from the connection's thread."""
-        count = sockets.shut_down(self._formed if self._formed is not None else self._inodes())
+        self._broken.set()
+        count = self._break()
+        if not self._form_left.is_set():
+            threading.Thread(target=self._break_until_left, name="recovery-break-world", daemon=True).start()
         if "nccl" in self._backend and distributed.is_initialized():
             distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - nccl's kernels wait on no socket
         _logger.debug("event=world_broken generation=%d sockets=%d", self._session.generation, count)
 
+    def _break(self) -> int:
+        return sockets.shut_down(self._formed if self._formed is not None else self._inodes())
+
+    def _break_until_left(self) -> None:
+        while not self._form_left.wait(_AGAIN_S):
+            self._break()
+
     def close(self) -> None:
-        """End the group. Every rank does, or has fallen: nobody is waited for."""
-        if distributed.is_initialized():
-            if self._session.interrupted:
-                self.wake()
-            distributed.destroy_process_group()
+        """End the group. Every rank does, or has fallen: nobody is waited for, so nothing may be left to wait on."""
+        try:
+            self._break()
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+        except Exception:  # whatever a broken world raises at its end, it is over
+            _logger.warning("event=world_close_failed generation=%d", self._session.generation, exc_info=True)
 
 
 def _keep_bucket_layout() -> None:

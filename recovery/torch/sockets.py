@@ -31,15 +31,34 @@ def descriptors_of(inodes: Iterable[int]) -> list[int]:
 
 
 def shut_down(inodes: Iterable[int]) -> int:
-    """Shut down every connected socket among them; a listening one is left alone (shutting it down aborts the process).
+    """Shut down every connected TCP socket among them; a listening one is left alone (shutting it down aborts the process).
 
     Returns:
         How many were shut down.
     """
-    count = 0
-    for descriptor in descriptors_of(inodes):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
-            duplicate.getpeername()  # raises for a socket that is not connected
-            duplicate.shutdown(socket.SHUT_RDWR)
-            count += 1
-    return count
+    wanted = frozenset(inodes)
+    return sum(_shut_down_one(descriptor, wanted) for descriptor in descriptors_of(wanted))
+
+
+def _shut_down_one(descriptor: int, inodes: frozenset[int]) -> bool:
+    """Shut down what the descriptor refers to now, if it is still one of the inodes and connected."""
+    try:
+        duplicate = os.dup(descriptor)  # holds the socket, so that the number cannot become another file's
+    except OSError:
+        return False
+    try:
+        if os.fstat(duplicate).st_ino not in inodes:
+            return False
+        opened = socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        return False
+    with opened:
+        if opened.family not in (socket.AF_INET, socket.AF_INET6) or opened.type != socket.SOCK_STREAM:
+            return False  # another thread's pipe to itself
+        try:
+            opened.getpeername()  # raises for a socket that is not connected
+            opened.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return False
+    return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -87,12 +89,15 @@ class TrainState:
         Raises:
             CheckpointStateError: a part holds what a safe load (weights_only) refuses; found at the first save.
         """
-        _Copy(self._take()).write(stream, check=not self._checked)
-        self._checked = True
+        _Copy(self._take()).write(stream)
 
     def snapshot(self) -> _Copy:
-        """Copy the state, tensors included, so that a thread may write it while training goes on."""
-        return _Copy(_copied(self._take()))
+        """Copy the state, tensors included, so that a thread may write it while training goes on.
+
+        Raises:
+            CheckpointStateError: as for `write`.
+        """
+        return _Copy(copy.deepcopy(self._take()))
 
     def read(self, path: Path) -> None:
         """Load a file that `write` made. The random generators come last: everything before them may draw.
@@ -104,20 +109,15 @@ class TrainState:
             payload = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises half a dozen types for what is no file of ours
             raise _unfit(str(path), f"cannot be loaded ({error})") from error
+        if not isinstance(payload, dict) or payload.get("format") != _FORMAT:
+            raise _unfit(str(path), "is no training state of this release")
         parts = payload["parts"]
         if set(parts) != set(self._parts):
             missing, extra = sorted(set(self._parts) - set(parts)), sorted(set(parts) - set(self._parts))
             reason = f"the checkpoint lacks {missing or 'nothing'} and has {extra or 'nothing'} besides"
             raise _unfit("TrainState", reason)  # noqa: EM101 - a field, no message
         for name, part in self._parts.items():
-            items = _items(part)
-            if len(items) != len(parts[name]):
-                raise _unfit(name, f"the checkpoint holds {len(parts[name])} of them, here are {len(items)}")
-            for item, state in zip(items, parts[name], strict=True):
-                try:
-                    _bare(item).load_state_dict(state)
-                except (KeyError, RuntimeError, ValueError) as error:
-                    raise _unfit(name, str(error)) from error
+            _load(name, _items(part), parts[name])
         for part in self._parts.values():
             for item in _items(part):
                 if isinstance(item, ResumableLoader):
@@ -132,6 +132,10 @@ class TrainState:
         parts = {
             name: [_bare(item).state_dict() for item in _items(part)] for name, part in self._parts.items()
         }
+        if not self._checked:
+            for name, states in parts.items():
+                _check(name, states, "")
+            self._checked = True
         return {"format": _FORMAT, "parts": parts, "random": capture_random_state()}
 
 
@@ -141,25 +145,52 @@ class _Copy:
     def __init__(self, payload: Mapping[str, Any]) -> None:
         self._payload = dict(payload)
 
-    def write(self, stream: BinaryIO, *, check: bool = False) -> None:
-        if check:
-            self._check()
+    def write(self, stream: BinaryIO) -> None:
         torch.save(self._payload, stream)
 
-    def _check(self) -> None:
-        """Would a safe load take it? Asked once, at the first save, when there is still time to change the program."""
-        for name, states in self._payload["parts"].items():
-            buffer = io.BytesIO()
-            try:
-                torch.save(states, buffer)
-                buffer.seek(0)
-                torch.load(buffer, weights_only=True)
-            except Exception as error:
-                raise CheckpointStateError(
-                    field=name,
-                    reason=f"its state_dict holds what a safe load (weights_only=True) refuses: {str(error).splitlines()[0]}",
-                    next_step="Keep only tensors, numbers, text, lists and dicts in it.",
-                ) from error
+
+def _load(name: str, items: list[Any], states: list[Any]) -> None:
+    if len(items) != len(states):
+        raise _unfit(name, f"the checkpoint holds {len(states)} of them, here are {len(items)}")
+    for item, state in zip(items, states, strict=True):
+        try:
+            _bare(item).load_state_dict(state)
+        except Exception as error:  # whatever a foreign object raises at a state that is not its own
+            raise _unfit(name, f"{type(error).__name__}: {error}") from error
+
+
+def _check(name: str, value: Any, where: str) -> None:
+    """Would a safe load take it? Asked once, at the first save, when there is still time to change the program.
+
+    What is surely safe is passed by its type; the rest is asked from torch, without the weights.
+    """
+    if value is None or type(value) in (bool, int, float, str, bytes, torch.Tensor, torch.nn.Parameter):
+        return
+    if type(value) in (dict, OrderedDict):
+        for key, inner in value.items():
+            _check(name, key, f"{where} (a key)")
+            _check(name, inner, f"{where}[{key!r}]")
+    elif type(value) in (list, tuple, set):
+        for position, inner in enumerate(value):
+            _check(name, inner, f"{where}[{position}]")
+    elif not _loads_safely(value):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise CheckpointStateError(
+            field=name,
+            reason=f"its state_dict holds a {kind} at {where}, which a safe load (weights_only=True) refuses",
+            next_step="Keep only tensors, numbers, text, lists and dicts in it.",
+        )
+
+
+def _loads_safely(value: Any) -> bool:
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+        buffer.seek(0)
+        torch.load(buffer, map_location="cpu", weights_only=True)
+    except Exception:  # noqa: BLE001 - pickle and torch raise a dozen types for what they refuse
+        return False
+    return True
 
 
 def _items(part: Any) -> list[Any]:
@@ -168,16 +199,6 @@ def _items(part: Any) -> list[Any]:
 
 def _bare(item: Any) -> Any:
     return item.module if isinstance(item, DistributedDataParallel) else item
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, Mapping):
-        return {key: _copied(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_copied(inner) for inner in value)
-    return value
 
 
 def _unfit(field: str, reason: str) -> CheckpointStateError:

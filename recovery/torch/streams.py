@@ -1,0 +1,98 @@
+"""Random streams of an iterable data set's own, and seeds that depend on nothing but what is named.
+
+A data set that shuffles through a buffer draws between the steps of training. If both drew from the same generators, its next choice
+would depend on every dropout mask before, and nothing but repeating the whole training could bring it back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random  # noqa: TID251 - seeded here, for data sets that draw from it
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
+
+_Seeds = dict[str, int]
+
+
+class Streams:
+    """Python's, NumPy's and PyTorch's CPU generators as one data set sees them. As a block: they stand where the data set left them.
+
+    CUDA generators are left alone: a data set that draws on a device draws from training's.
+    """
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self._seeds: _Seeds = state["seeds"]
+        self._now: RandomState | None = state["now"]
+        self._outside: RandomState | None = None
+
+    @classmethod
+    def derived(cls) -> Streams:
+        """Begin streams that follow from the program's generators as they stand, each from its own, without drawing from any.
+
+        So ranks that were seeded alike shuffle alike, and ranks that were not do not.
+        """
+        state = capture_random_state()
+        seeds = {name: _digest(state[name]) for name in ("python", "torch", "numpy") if name in state}
+        return cls({"seeds": seeds, "now": None})
+
+    def rewind(self) -> None:
+        """Go back to the beginning."""
+        self._now = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where they began and where they stand."""
+        return {"seeds": self._seeds, "now": self._now}
+
+    def around(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same batches, each drawn inside these streams."""
+        while True:
+            with self:
+                batch = next(batches, self)
+            if batch is self:
+                return
+            yield batch
+
+    def __enter__(self) -> None:
+        self._outside = _on_cpu(capture_random_state())
+        if self._now is not None:
+            restore_random_state(self._now)
+            return
+        random.seed(self._seeds["python"])
+        torch.default_generator.manual_seed(self._seeds["torch"])
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.seed(self._seeds.get("numpy", 0) % 2**32)
+
+    def __exit__(self, *exception: object) -> None:
+        self._now = _on_cpu(capture_random_state())
+        assert self._outside is not None, "entered before"
+        restore_random_state(self._outside)
+
+
+def seed_all(*parts: int) -> None:
+    """Seed every generator of this (worker) process from these numbers alone."""
+    seed = int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def _digest(state: Any) -> int:
+    plain = (
+        state.tolist()
+        if isinstance(state, torch.Tensor)
+        else [part.tolist() if isinstance(part, torch.Tensor) else part for part in state]
+    )
+    return int.from_bytes(hashlib.sha256(repr(plain).encode()).digest()[:8], "big") >> 1
+
+
+def _on_cpu(state: RandomState) -> RandomState:
+    return {**state, "cuda": [], "cuda_seed": None}

@@ -1,0 +1,134 @@
+"""Real processes that form worlds, and the test's hands on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PATIENCE_S = 40
+"""How long a test waits for one word of a process. A hundred times what it takes."""
+
+
+class Rank:
+    """One process."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.torch.rank_process"],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self._words: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._kept: list[dict[str, Any]] = []
+        self.world: Ranks | None = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            word = json.loads(line)
+            if "rendezvous" in word and self.world is not None:
+                self.world.meet(word["generation"], word["rendezvous"])
+            else:
+                self._words.put(word)
+
+    def say(self, **word: Any) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(word) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it was killed
+
+    def wait(self, key: str) -> dict[str, Any]:
+        """The next word with this key; others wait for their turn."""
+        while True:
+            for position, word in enumerate(self._kept):
+                if key in word:
+                    return self._kept.pop(position)
+            self._kept.append(self._words.get(timeout=_PATIENCE_S))
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        if number == signal.SIGKILL:
+            self.process.wait(_PATIENCE_S)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(_PATIENCE_S)
+        self._reader.join(_PATIENCE_S)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass
+
+
+class Ranks:
+    """A handful of processes; ended when the block is left."""
+
+    def __init__(self, count: int) -> None:
+        self.ranks = [Rank() for _ in range(count)]
+        self.withhold_rendezvous = False
+        for rank in self.ranks:
+            rank.world = self
+
+    def __enter__(self) -> Ranks:
+        for rank in self.ranks:
+            rank.wait("ready")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for rank in self.ranks:
+            rank.end()
+
+    def enter(self, generation: int, program: str = "all_reduce", steps: int = 10**9) -> None:
+        for number, rank in enumerate(self.ranks):
+            rank.say(
+                do="enter",
+                generation=generation,
+                rank=number,
+                world_size=len(self.ranks),
+                program=program,
+                steps=steps,
+            )
+
+    def meet(self, generation: int, address: str) -> None:
+        if not self.withhold_rendezvous:
+            self.tell_address(generation, address)
+
+    def tell_address(self, generation: int, address: str) -> None:
+        for rank in self.ranks[1:]:
+            rank.say(do="rendezvous", generation=generation, address=address)
+
+    def interrupt(self, generation: int, *, but: tuple[int, ...] = ()) -> None:
+        for number, rank in enumerate(self.ranks):
+            if number not in but:
+                rank.say(do="interrupt", generation=generation)
+
+    def wait_all(self, key: str, *, but: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+        return [rank.wait(key) for number, rank in enumerate(self.ranks) if number not in but]
+
+    def replace(self, number: int) -> None:
+        """Start a process in the place of one that was killed."""
+        self.ranks[number].end()
+        self.ranks[number] = Rank()
+        self.ranks[number].world = self
+        self.ranks[number].wait("ready")

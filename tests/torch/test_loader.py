@@ -1,0 +1,256 @@
+"""Whatever the loader and wherever the save: the samples that follow are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import psutil
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from typing_extensions import override
+
+from recovery.errors import CheckpointStateError, UsageError
+from recovery.torch import ResumableLoader, capture_random_state, restore_random_state
+from tests.torch.face import Face
+
+EPOCHS = 3
+SIZE = 23  # two ranks have 12 each, one of them by wrapping; batches of 5: the last is ragged
+
+
+class Noisy(Dataset[Any]):
+    @override
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
+        return index, random.random(), float(numpy.random.random()), torch.rand(()).item()
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+class Stream(IterableDataset[Any]):
+    """Shuffles through a buffer, with every generator, between the steps."""
+
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        left = list(range(info.id if info else 0, SIZE, info.num_workers if info else 1))
+        while left:
+            yield left.pop(random.randrange(len(left))), torch.rand(()).item(), float(numpy.random.random())
+
+
+class Positioned(IterableDataset[Any]):
+    """Brings its own state, and draws noise besides."""
+
+    def __init__(self) -> None:
+        self._at = 0
+        self._resumed = False
+
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        if not self._resumed:
+            self._at = 0
+        self._resumed = False
+        while self._at < SIZE:
+            self._at += 1
+            yield self._at - 1, random.random(), torch.rand(()).item()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self._at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._at, self._resumed = state["at"], True
+
+
+CASES = [(kind, workers) for kind in (Noisy, Stream) for workers in (0, 1, 2)] + [(Positioned, 0)]
+
+
+def _loader(kind: type[Any], workers: int, rank: int = 0) -> ResumableLoader:
+    return ResumableLoader(kind(), 5, session=Face(rank, 2), num_workers=workers, seed=3)
+
+
+def _plain(batch: Any) -> list[Any]:
+    return [part.tolist() for part in batch]
+
+
+def _run(loader: ResumableLoader, epochs: int) -> Iterator[list[Any]]:
+    """A training that draws between two batches, as dropout does."""
+    for _ in range(epochs):
+        for batch in loader:
+            random.random()
+            torch.rand(3)
+            yield _plain(batch)
+
+
+def _seed() -> None:
+    random.seed(1)
+    numpy.random.seed(1)
+    torch.manual_seed(1)
+
+
+def _elsewhere() -> None:
+    """Another process: all generators stand elsewhere."""
+    random.seed(99)
+    numpy.random.seed(99)
+    torch.manual_seed(99)
+
+
+@pytest.mark.parametrize(("kind", "workers"), CASES, ids=lambda part: getattr(part, "__name__", part))
+def test_continues_at_the_next_batch_wherever_it_was_saved(kind: type[Any], workers: int) -> None:
+    _seed()
+    undisturbed = list(_run(_loader(kind, workers), EPOCHS))
+    per_epoch = len(undisturbed) // EPOCHS
+    ends = [1, per_epoch, per_epoch + 2] if workers else range(1, 2 * per_epoch + 1)
+    for steps in ends:
+        _seed()
+        loader = _loader(kind, workers)
+        run = _run(loader, EPOCHS)
+        before = [next(run) for _ in range(steps)]
+        state, generators = loader.state_dict(), capture_random_state()
+        loader.close()
+        _elsewhere()
+        again = _loader(kind, workers)
+        again.load_state_dict(state)
+        again.prime()
+        restore_random_state(generators)
+        after = list(_run(again, EPOCHS - state["epoch"]))
+        assert before + after == undisturbed, f"saved after {steps} batches"
+
+
+def test_saved_between_two_epochs_it_begins_the_next() -> None:
+    loader = _loader(Noisy, 0)
+    first = [batch[0].tolist() for batch in loader]
+    state = loader.state_dict()
+    second = [batch[0].tolist() for batch in loader]
+    again = _loader(Noisy, 0)
+    again.load_state_dict(state)
+    assert [batch[0].tolist() for batch in again] == second != first
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks_share_the_data_as_the_distributed_sampler_does(drop_last: bool) -> None:
+    for world_size in (1, 2, 3, 4, 30):
+        shares = [
+            [
+                number
+                for batch in ResumableLoader(
+                    Noisy(), 1, session=Face(rank, world_size), shuffle=False, drop_last=drop_last
+                )
+                for number in batch[0].tolist()
+            ]
+            for rank in range(world_size)
+        ]
+        theirs = [
+            list(
+                torch.utils.data.DistributedSampler(
+                    Noisy(), world_size, rank, shuffle=False, drop_last=drop_last
+                )
+            )
+            if SIZE >= world_size or not drop_last
+            else []
+            for rank in range(world_size)
+        ]
+        assert shares == theirs
+
+
+def test_ranks_draw_different_noise_in_their_worker_processes() -> None:
+    first, second = (next(iter(_loader(Noisy, 1, rank))) for rank in (0, 1))
+    assert first[1].tolist() != second[1].tolist()
+
+
+@pytest.mark.parametrize("kind", [Noisy, Stream])
+def test_draws_nothing_from_the_programs_generators(kind: type[Any]) -> None:
+    before = repr(capture_random_state())
+    loader = _loader(kind, 1 if kind is Noisy else 0)
+    next(iter(loader))
+    loader.close()
+    assert repr(capture_random_state()) == before
+
+
+def test_two_loaders_in_one_loop_each_know_their_place() -> None:
+    def steps(first: ResumableLoader, second: ResumableLoader) -> Iterator[list[Any]]:
+        others = iter(second)
+        for _ in range(EPOCHS):
+            for batch in first:
+                try:
+                    other = next(others)
+                except StopIteration:
+                    others = iter(second)
+                    other = next(others)
+                yield [batch[0].tolist(), other[0].tolist()]
+
+    def pair() -> tuple[ResumableLoader, ResumableLoader]:
+        return _loader(Noisy, 0), ResumableLoader(Noisy(), 7, session=Face(1, 2), seed=8)
+
+    undisturbed = list(steps(*pair()))
+    for saved in range(1, 7):
+        loaders = pair()
+        run = steps(*loaders)
+        before = [next(run) for _ in range(saved)]
+        again = pair()
+        for old, new in zip(loaders, again, strict=True):
+            new.load_state_dict(old.state_dict())
+        missing = EPOCHS - loaders[0].state_dict()["epoch"]
+        after = list(steps(*again))[: len(undisturbed) - saved]
+        assert missing >= 1
+        assert before + after == undisturbed
+
+
+def test_closing_ends_the_worker_processes_of_an_iteration_that_was_left() -> None:
+    loader = _loader(Noisy, 2)
+    next(iter(loader))
+    workers = psutil.Process().children(recursive=True)
+    assert workers
+    loader.close()
+    assert not psutil.wait_procs(workers, timeout=5)[1]
+
+
+def test_the_session_closes_it_at_the_end_of_its_generation() -> None:
+    face = Face()
+    loader = ResumableLoader(Noisy(), 5, session=face, num_workers=1)
+    next(iter(loader))
+    workers = psutil.Process().children(recursive=True)
+    face.close()
+    assert not psutil.wait_procs(workers, timeout=5)[1]
+
+
+def test_a_data_set_that_has_become_shorter_is_an_error_that_says_so() -> None:
+    loader = _loader(Stream, 0)
+    loader.load_state_dict({"epoch": 0, "received": 50})
+    with pytest.raises(CheckpointStateError, match="batch 50"):
+        loader.prime()
+
+
+def test_a_stream_has_no_length() -> None:
+    with pytest.raises(TypeError):
+        len(_loader(Stream, 0))
+
+
+def test_parameters_that_would_take_the_order_away_are_refused() -> None:
+    with pytest.raises(UsageError, match="sampler"):
+        ResumableLoader(Noisy(), session=Face(), sampler=[1, 2])
+
+
+def test_a_step_costs_microseconds_more_than_a_plain_loader() -> None:
+    class Numbers(Dataset[Any]):
+        @override
+        def __getitem__(self, index: int) -> int:
+            return index
+
+        def __len__(self) -> int:
+            return 5_000
+
+    def cost_us(loader: Any) -> float:
+        best = float("inf")
+        for _ in range(3):
+            began = time.perf_counter()
+            count = sum(1 for _ in loader)
+            best = min(best, 1e6 * (time.perf_counter() - began) / count)
+        return best
+
+    ours = cost_us(ResumableLoader(Numbers(), 8, session=Face()))
+    plain = cost_us(torch.utils.data.DataLoader(Numbers(), 8, shuffle=True))
+    assert ours - plain < 100, f"{ours:.1f} us against {plain:.1f} us"
