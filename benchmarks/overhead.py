@@ -20,91 +20,95 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch._C._distributed_c10d import TCPStore
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
+from typing_extensions import override
+
+import recovery
+import recovery.torch as rt
 
 HERE = Path(__file__).resolve()
+torch.manual_seed(0)
+IMAGES, LABELS = torch.randn(32, 784), torch.randint(10, (32,))
 _WARM_STEPS = 50
 """Steps before the clock starts, on both sides: what is paid once per process is no cost per step."""
 
 
-def work(mode: str, steps: int, step_ms: float) -> None:
-    """One process of one side."""
-    import torch  # noqa: PLC0415 - the parent never needs it
-    from torch import distributed, nn  # noqa: PLC0415
-    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+def one_step(net: nn.Module, optimizer: torch.optim.Optimizer, step_ms: float) -> torch.Tensor:
+    """The example's step on fixed data, filled up to `step_ms`."""
+    begun = time.perf_counter()
+    optimizer.zero_grad()
+    loss: torch.Tensor = nn.functional.cross_entropy(net(IMAGES), LABELS)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+    optimizer.step()
+    time.sleep(max(0.0, step_ms / 1000 - (time.perf_counter() - begun)))
+    return loss
 
-    torch.set_num_threads(1)
-    images, labels = torch.randn(32, 784), torch.randint(10, (32,))
-    loss_fn = nn.CrossEntropyLoss()
 
-    def one(net: nn.Module, optimizer: Any) -> Any:
-        begun = time.perf_counter()
-        optimizer.zero_grad()
-        loss = loss_fn(net(images), labels)
-        loss.backward()
-        optimizer.step()
-        time.sleep(max(0.0, step_ms / 1000 - (time.perf_counter() - begun)))
-        return loss
+def without(steps: int, step_ms: float) -> None:
+    """One process of the plain side."""
+    rank, world_size = int(os.environ["MS_NODE_ID"].removeprefix("worker_")), int(os.environ["MS_WORKER_NUM"])
+    store = TCPStore("127.0.0.1", int(os.environ["MS_SCHED_PORT"]), world_size, is_master=rank == 0)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    net = DistributedDataParallel(nn.Linear(784, 10))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    begun = 0.0
+    for step in range(1, steps + 1):
+        one_step(net, optimizer, step_ms)
+        if step == _WARM_STEPS:
+            begun = time.perf_counter()
+        if step % 100 == 0:
+            torch.save(
+                {"net": net.state_dict(), "optimizer": optimizer.state_dict()}, f"plain_{rank}_{step}.ckpt"
+            )
+    note(rank, time.perf_counter() - begun)
+    distributed.destroy_process_group()
 
-    def result(rank: int, seconds: float) -> None:
-        if rank == 0:
-            Path("result").write_text(str(seconds))
 
-    if mode == "without":
-        rank = int(os.environ["MS_NODE_ID"].removeprefix("worker_"))
-        store = distributed.TCPStore(
-            "127.0.0.1",
-            int(os.environ["MS_SCHED_PORT"]),
-            int(os.environ["MS_WORKER_NUM"]),
-            is_master=rank == 0,
-        )
-        distributed.init_process_group(
-            "gloo", store=store, rank=rank, world_size=int(os.environ["MS_WORKER_NUM"])
-        )
-        net = DistributedDataParallel(nn.Linear(784, 10))
-        optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
-        begun = 0.0
-        for step in range(1, steps + 1):
-            one(net, optimizer)
-            if step == _WARM_STEPS:
-                begun = time.perf_counter()
-            if step % 100 == 0:
-                torch.save(
-                    {"net": net.state_dict(), "optimizer": optimizer.state_dict()},
-                    f"plain_{rank}_{step}.ckpt",
-                )
-        result(rank, time.perf_counter() - begun)
-        distributed.destroy_process_group()
-        return
+class Numbers(Dataset[int]):
+    """As many samples as there are steps."""
 
-    import recovery  # noqa: PLC0415
-    import recovery.torch as rt  # noqa: PLC0415
+    def __init__(self, count: int) -> None:
+        self._count = count
 
-    class Same(torch.utils.data.Dataset[Any]):
-        def __len__(self) -> int:
-            return steps * int(os.environ["MS_WORKER_NUM"])
+    def __len__(self) -> int:
+        return self._count
 
-        def __getitem__(self, index: int) -> int:
-            return index
+    @override
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def with_engine(steps: int, step_ms: float) -> None:
+    """One process of the engine's side."""
 
     @recovery.run
     def train(session: recovery.Session) -> None:
         rt.init_process_group(session)
         net = DistributedDataParallel(nn.Linear(784, 10))
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
-        loader = rt.ResumableLoader(Same(), 1, session=session)
+        loader = rt.ResumableLoader(Numbers(steps * session.world_size), 1, session=session)
         state = rt.TrainState(model=net, optimizer=optimizer, loader=loader)
-        saver = recovery.ModelCheckpoint(
-            "bench", f"ckpt/{session.rank}", recovery.CheckpointConfig(save_checkpoint_steps=100)
-        )
+        config = recovery.CheckpointConfig(save_checkpoint_steps=100)
+        saver = recovery.ModelCheckpoint("bench", f"ckpt/{session.rank}", config)
         begun = 0.0
         for step, _ in session.steps(state, epochs=1, callbacks=[recovery.LossMonitor(20), saver]):
-            session.report(loss=one(net, optimizer))
+            session.report(loss=one_step(net, optimizer, step_ms))
             if step == _WARM_STEPS:
                 begun = time.perf_counter()
-        result(session.rank, time.perf_counter() - begun)
+        note(session.rank, time.perf_counter() - begun)
 
     train()
+
+
+def note(rank: int, seconds: float) -> None:
+    """Rank 0 writes down how long its steps took."""
+    if rank == 0:
+        Path("result").write_text(str(seconds))
 
 
 def run_side(mode: str, options: argparse.Namespace) -> float:
@@ -157,8 +161,9 @@ def run_side(mode: str, options: argparse.Namespace) -> float:
                     process.send_signal(signal.SIGKILL)
                     process.wait()
         if any(codes):
-            raise SystemExit(f"{mode}: exit codes {codes}")
-        return float(Path(place, "result").read_text()) / (options.steps - _WARM_STEPS) * 1000
+            message = f"{mode}: exit codes {codes}"
+            raise SystemExit(message)
+        return float(Path(place, "result").read_text()) * 1000 / int(options.steps - _WARM_STEPS)
 
 
 def main() -> None:
@@ -174,7 +179,8 @@ def main() -> None:
     parser.add_argument("--side", choices=["with", "without"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
-        work(options.side, options.steps, options.step_ms)
+        side = with_engine if options.side == "with" else without
+        side(options.steps, options.step_ms)
         return
     pairs = [(run_side("with", options), run_side("without", options)) for _ in range(options.pairs)]
     ratios = [engine / plain for engine, plain in pairs]
