@@ -15,7 +15,8 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import ResumableLoader, capture_random_state, restore_random_state
+from recovery.torch import ResumableLoader
+from recovery.torch.random_state import capture_random_state, restore_random_state
 from tests.torch.face import Face
 
 EPOCHS = 3
@@ -143,7 +144,7 @@ def test_ranks_share_the_data_as_the_distributed_sampler_does(drop_last: bool) -
             ]
             for rank in range(world_size)
         ]
-        theirs = [
+        theirs: list[list[int]] = [
             list(
                 torch.utils.data.DistributedSampler(
                     Noisy(), world_size, rank, shuffle=False, drop_last=drop_last
