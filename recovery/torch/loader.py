@@ -200,7 +200,9 @@ class ResumableLoader:
                 **self._options,
             )
         if self._received and (at.get("fetcher_state") or {}).get("fetcher_ended"):
-            return iter(())  # torchdata 0.11 would load the data set's last state and never begin it: the next epoch would be empty
+            return iter(
+                ()
+            )  # torchdata 0.11 would load the data set's last state and never begin it: the next epoch would be empty
         if self._streams is None:
             self._streams = Streams.derived()
         saved = self._streams.state_dict()

@@ -73,7 +73,7 @@ class Rank:
         self._reader.join(_PATIENCE_S)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                try:
+                try:  # noqa: SIM105 - reads in the order of what happens
                     pipe.close()
                 except BrokenPipeError:
                     pass

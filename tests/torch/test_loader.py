@@ -150,7 +150,7 @@ def test_ranks_share_the_data_as_the_distributed_sampler_does(drop_last: bool) -
                     Noisy(), world_size, rank, shuffle=False, drop_last=drop_last
                 )
             )
-            if SIZE >= world_size or not drop_last
+            if world_size <= SIZE or not drop_last
             else []
             for rank in range(world_size)
         ]
