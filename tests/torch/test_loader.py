@@ -201,19 +201,21 @@ def test_two_loaders_in_one_loop_each_know_their_place() -> None:
 
 
 def test_closing_ends_the_worker_processes_of_an_iteration_that_was_left() -> None:
+    before = psutil.Process().children(recursive=True)  # another test's resource tracker stays
     loader = _loader(Noisy, 2)
     next(iter(loader))
-    workers = psutil.Process().children(recursive=True)
+    workers = [child for child in psutil.Process().children(recursive=True) if child not in before]
     assert workers
     loader.close()
     assert not psutil.wait_procs(workers, timeout=5)[1]
 
 
 def test_the_session_closes_it_at_the_end_of_its_generation() -> None:
+    before = psutil.Process().children(recursive=True)
     face = Face()
     loader = ResumableLoader(Noisy(), 5, session=face, num_workers=1)
     next(iter(loader))
-    workers = psutil.Process().children(recursive=True)
+    workers = [child for child in psutil.Process().children(recursive=True) if child not in before]
     face.close()
     assert not psutil.wait_procs(workers, timeout=5)[1]
 
