@@ -40,6 +40,7 @@ WORK = Path(__file__).resolve().with_name("work.py")
 SWITCH = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 STEPS_BETWEEN_KILLS = (30, 60)
 REFORM_ROUNDS = 20
+RESTARTS_MAX = 100  # one kill may cost torchrun several restarts; that alone shall not end the measurement
 
 Row = dict[str, Any]
 
@@ -72,7 +73,7 @@ class Kills:
         self.lost: list[int] = []
         self._processes, self._workers, self._launcher = processes, workers, launcher
         self._steps = StepLog(processes.place / "steps.jsonl")
-        self._round = -1
+        self._round = 0  # rounds count from 1
 
     def measure(
         self, kills: int, kill: Callable[[], float], begun_ms: Callable[[], float] | None = None
@@ -171,13 +172,9 @@ def torchrun(workers: int, kills: int, *, switch: bool) -> Row:
     """The same kills under `torchrun --max-restarts`, which starts all workers again by itself."""
     chosen = random.Random(2)
     with started(**({SWITCH: "1"} if switch else {})) as processes:
-        command = [
-            "-m",
-            "torch.distributed.run",
-            f"--nproc-per-node={workers}",
-            f"--max-restarts={kills + 1}",
-        ]
-        processes.start("torchrun", [*command, f"--master-port={free_port()}", str(WORK), "torchrun"])
+        # --standalone: with a fixed --master-port the switch has no effect and restarts fail either way.
+        command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+        processes.start("torchrun", [*command, f"--max-restarts={RESTARTS_MAX}", str(WORK), "torchrun"])
 
         def kill() -> float:
             victim = int((processes.place / f"pid_{chosen.randrange(workers)}").read_text())
