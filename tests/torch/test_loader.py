@@ -19,6 +19,8 @@ from recovery.torch import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from tests.torch.face import Face
 
+_made: list[ResumableLoader] = []
+
 EPOCHS = 3
 SIZE = 23  # two ranks have 12 each, one of them by wrapping; batches of 5: the last is ragged
 
@@ -70,7 +72,16 @@ CASES = [(kind, workers) for kind in (Noisy, Stream) for workers in (0, 1, 2)] +
 
 
 def _loader(kind: type[Any], workers: int, rank: int = 0) -> ResumableLoader:
-    return ResumableLoader(kind(), 5, session=Face(rank, 2), num_workers=workers, seed=3)
+    loader = ResumableLoader(kind(), 5, session=Face(rank, 2), num_workers=workers, seed=3)
+    _made.append(loader)
+    return loader
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_process_outlives_its_test() -> Iterator[None]:
+    yield
+    while _made:
+        _made.pop().close()
 
 
 def _plain(batch: Any) -> list[Any]:
