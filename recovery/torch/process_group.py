@@ -1,6 +1,6 @@
 """A world per generation: formed at a fresh rendezvous, broken from outside when the generation ends, closed behind it.
 
-Five facts of PyTorch 2.13 shape this file.
+Six facts of PyTorch 2.13 shape this file.
 
 1. A store that a client dials before it listens costs 5 s of back-off, so rank 0 publishes its address only once it listens.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
@@ -12,8 +12,13 @@ Five facts of PyTorch 2.13 shape this file.
    worlds). So a world keeps its group until the next one is formed; Python's own reference is dropped without the GIL.
 4. A store's client dials a dead address again and again until its timeout, and nothing can wake it in between: it has no socket then.
    So the dialling is ours, and torch's own gets a timeout of a second; the real one is set once it is connected.
+   (The delay of 5 s that it is known for is DNS: c10d asks getnameinfo for the name of every address it logs, and 127.0.0.1 as
+   ::ffff:127.0.0.1, which /etc/hosts does not answer.)
 5. A store's client that reaches a stopped server waits for its answer without any timeout, and gloo opens its connections one after
    the other while a world is formed. So a world that is broken while it is formed is broken again and again until it gives up.
+6. gloo forgets a send that was posted, not yet on the wire, when its connection breaks (its pair tells old-style buffers only): that
+   one waiter stays until its timeout, whatever one does to the sockets. It takes an interrupt in the microseconds between; the
+   replacement of the process after MS_ABORT_TIMEOUT is for this.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -201,16 +207,12 @@ def _use_interface_of(host: str) -> None:
                 return
 
 
-_DATA_PLANE = (
-    "gloo",
-    "nccl",
-    "connection closed by peer",
-    "connection reset by peer",
-    "broken pipe",
-    "tcpstore",
-    "socket timeout",
+_DATA_PLANE = re.compile(
+    r"gloo/(transport|rendezvous)/|connection (closed|reset) by peer|broken pipe|tcpstore|socket timeout"
+    r"|nccl (communicator was aborted|error|operation)|ncclremoteerror|ncclsystemerror|ncclinternalerror",
+    re.IGNORECASE,
 )
-"""Words of RuntimeErrors that torch 2.13 raises for a broken world, in lower case. A user's own error hardly says them."""
+"""What RuntimeErrors of torch 2.13 say of a broken world. Its complaints about arguments name ProcessGroupGloo, but no such place."""
 
 
 def is_collective_error(error: BaseException) -> bool:
@@ -221,7 +223,8 @@ def is_collective_error(error: BaseException) -> bool:
 def _is_data_plane(error: BaseException) -> bool:
     if isinstance(error, distributed.DistError):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _DATA_PLANE)
+    text = str(error)
+    return isinstance(error, RuntimeError) and bool(_DATA_PLANE.search(text))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -58,7 +58,7 @@ def _shut_down_one(descriptor: int, inodes: frozenset[int]) -> bool:
             return False  # another thread's pipe to itself
         try:
             opened.getpeername()  # raises for a socket that is not connected
-            opened.shutdown(socket.SHUT_RD)
+            opened.shutdown(socket.SHUT_RDWR)
         except OSError:
             return False
     return True

@@ -45,6 +45,12 @@ class Face:
         if self._interrupted:
             raise GenerationInterrupted(self.generation, "told so")
 
+    def await_interrupt(self) -> None:
+        with self._changed:
+            while True:
+                self.check()
+                self._changed.wait()
+
     def close(self) -> None:
         while self.closers:
             self.closers.pop()()

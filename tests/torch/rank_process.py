@@ -55,6 +55,13 @@ def _all_reduce(face: Face, steps: int) -> None:
             tell(first=True)
 
 
+def _idle(face: Face, steps: int) -> None:
+    """One reduction, then nothing until the generation ends."""
+    distributed.all_reduce(torch.ones(1000))
+    tell(first=True)
+    face.await_interrupt()
+
+
 def _train(face: Face, steps: int) -> None:
     """All ranks train with DistributedDataParallel: the world breaks in a backward pass."""
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 512), nn.Linear(512, 1)))
@@ -65,13 +72,7 @@ def _train(face: Face, steps: int) -> None:
             tell(first=True)
 
 
-def _mismatch(face: Face, steps: int) -> None:
-    """A bug of the user's: the ranks reduce different shapes."""
-    tell(first=True)
-    distributed.all_reduce(torch.ones(10 + 10 * face.rank))
-
-
-_PROGRAMS = {"all_reduce": _all_reduce, "train": _train, "mismatch": _mismatch}
+_PROGRAMS = {"all_reduce": _all_reduce, "idle": _idle, "train": _train}
 
 
 def _enter(word: dict[str, Any]) -> None:

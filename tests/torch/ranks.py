@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections import defaultdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -62,6 +64,19 @@ class Rank:
                     return self._kept.pop(position)
             self._kept.append(self._words.get(timeout=_PATIENCE_S))
 
+    def wait_idle(self) -> None:
+        """Until its main thread has slept through three looks in a row."""
+        stat = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat")
+        deadline, quiet, used = time.monotonic() + _PATIENCE_S, 0, ""
+        pause = threading.Event()
+        while quiet < 3:
+            assert time.monotonic() < deadline, "it never waits"
+            pause.wait(0.05)
+            fields = stat.read_text().rpartition(")")[2].split()
+            now = "/".join(fields[11:13])
+            quiet = quiet + 1 if fields[0] == "S" and now == used else 0
+            used = now
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)
         if number == signal.SIGKILL:
@@ -85,6 +100,7 @@ class Ranks:
     def __init__(self, count: int) -> None:
         self.ranks = [Rank() for _ in range(count)]
         self.withhold_rendezvous = False
+        self._addresses: defaultdict[int, queue.Queue[str]] = defaultdict(queue.Queue)
         for rank in self.ranks:
             rank.world = self
 
@@ -110,7 +126,12 @@ class Ranks:
                 steps=steps,
             )
 
+    def address(self, generation: int) -> str:
+        """Where rank 0 listens."""
+        return self._addresses[generation].get(timeout=_PATIENCE_S)
+
     def meet(self, generation: int, address: str) -> None:
+        self._addresses[generation].put(address)
         if not self.withhold_rendezvous:
             self.tell_address(generation, address)
 
