@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from recovery.checkpoint import manifest
+
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a log; a killed process may have left half a last one."""
@@ -45,6 +47,23 @@ def check_history(path: Path, *, last_step: int) -> None:
             kept.append(line["step"])
             generation, incarnation = line["generation"], line["incarnation"]
         assert kept == list(range(1, last_step + 1)), f"rank {rank} ended at step {len(kept)} of {last_step}"
+
+
+def check_saves(directory: Path, path: Path) -> None:
+    """Every checkpoint that lies there was saved by a life that was allowed to: the one that applied its step.
+
+    Args:
+        directory: one folder per rank, with checkpoints and their manifests.
+        path: the log that MS_STEP_LOG named.
+    """
+    applied = {(line["rank"], line["generation"], line["incarnation"], line["step"]) for line in lines(path)}
+    found = [manifest.read(path) for path in sorted(directory.glob("*/*.json"))]
+    assert found, "nothing was saved"
+    for one in found:
+        saved = (one.rank, one.generation, one.incarnation, one.step)
+        assert saved in applied, (
+            f"{one.file} of rank {one.rank} was saved by a life that did not apply its step"
+        )
 
 
 def samples(path: Path) -> dict[int, list[int]]:

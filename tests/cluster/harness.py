@@ -44,7 +44,7 @@ class Cluster:
             window_s: MS_REJOIN_WINDOW.
             environment: further variables of every process.
         """
-        self.directory, self.workers = directory, workers
+        self.directory, self.workers, self.port = directory, workers, _free_port()
         self._environment = {
             **{
                 key: value
@@ -53,7 +53,7 @@ class Cluster:
             },
             "MS_WORKER_NUM": str(workers),
             "MS_SCHED_HOST": "127.0.0.1",
-            "MS_SCHED_PORT": str(_free_port()),
+            "MS_SCHED_PORT": str(self.port),
             "MS_ENABLE_RECOVERY": "1",
             "MS_RECOVERY_PATH": "recovery",
             "MS_REJOIN_WINDOW": str(window_s),
@@ -178,6 +178,7 @@ class Cluster:
         assert self.digests() == undisturbed.digests(), f"final weights differ\n{self.tails()}"
         assert self.samples() == undisturbed.samples(), "samples were used otherwise"
         checker.check_history(self.directory / "steps.jsonl", last_step=undisturbed.step())
+        checker.check_saves(self.directory / "ckpt", self.directory / "steps.jsonl")
 
     def tails(self) -> str:
         """The last lines of every log."""

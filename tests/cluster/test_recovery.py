@@ -42,6 +42,18 @@ def test_killed_workers_come_back_with_their_rank(
         cluster.check_same_as(undisturbed())
 
 
+def test_three_of_eight_workers_come_back_together(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    victims = ("worker_0", "worker_3", "worker_7")
+    with Cluster(tmp_path, workers=8) as cluster:
+        cluster.start()
+        cluster.wait_step(random.randint(11, 19), timeout_s=90)
+        cluster.kill_and_relaunch(*victims)
+        cluster.wait_end()
+        assert len({line["incarnation"] for line in _steps(cluster) if line["rank"] in (0, 3, 7)}) == 2
+        assert {line["incarnation"] for line in _steps(cluster) if line["rank"] not in (0, 3, 7)} == {1}
+        cluster.check_same_as(undisturbed(workers=8))
+
+
 def test_scheduler_comes_back_and_no_step_is_lost_or_paused(tmp_path: Path, undisturbed: Undisturbed) -> None:
     with Cluster(tmp_path) as cluster:
         cluster.start()

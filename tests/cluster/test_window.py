@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from recovery import clock
+from recovery.core.messages import FromScheduler, Refused
 from recovery.core.records import EventKind
+from recovery.core.rules import Rules
+from recovery.transport.client import Client
 from tests.cluster.conftest import Undisturbed
 from tests.cluster.harness import Cluster
+from tests.transport.wire import HOST, register, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -22,9 +29,16 @@ def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
         cluster.wait_step(14, timeout_s=90)
         survivors = {name: process.pid for name, process in cluster.processes.items() if name != "worker_5"}
         cluster.kill_and_relaunch("worker_5")
-        cluster.wait_event(EventKind.NODE_ADMITTED, "worker_5", count=2)
-
+        cluster.wait_event(EventKind.NODE_SUSPECTED, "worker_5")
         [suspected] = cluster.events(EventKind.NODE_SUSPECTED, "worker_5")
+        cluster.wait(lambda: clock.wall_ms() >= suspected.wall_ms + 29_800, "29.8 s", timeout_s=40)
+        asked_ms = clock.wall_ms()
+        refused = asyncio.run(ask_to_be_let_in(cluster.port, "worker_5", workers=8))
+        assert refused.code == "REJOIN_WINDOW", "let in before 30 s"
+        assert refused.retry_after_ms is not None
+        assert abs(asked_ms + refused.retry_after_ms - suspected.wall_ms - 30_000) < 150
+
+        cluster.wait_event(EventKind.NODE_ADMITTED, "worker_5", count=2)
         admitted = cluster.events(EventKind.NODE_ADMITTED, "worker_5")[-1]
         assert 29_950 <= admitted.wall_ms - suspected.wall_ms <= 30_500
         assert (admitted.event.rank, admitted.event.incarnation) == (5, 2)
@@ -37,3 +51,22 @@ def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
         cluster.wait_end()
         assert survivors == {name: cluster.processes[name].pid for name in survivors}
         cluster.check_same_as(undisturbed(workers=8))
+
+
+async def ask_to_be_let_in(port: int, node: str, *, workers: int) -> Refused:
+    """What a try with no token is told; the process that waits for its turn is not disturbed by it."""
+    heard: list[FromScheduler] = []
+    client = Client(
+        host=HOST,
+        port=port,
+        rules=Rules(worker_count=workers),
+        on_message=heard.append,
+        on_lost=lambda _: None,
+    )
+    await client.connect(5)
+    client.send(msgspec.structs.replace(register(node), worker_count=workers))
+    await until(lambda: heard, "answer")
+    await client.close()
+    answer = heard[0]
+    assert isinstance(answer, Refused), f"{node} was let in: {answer}"
+    return answer
