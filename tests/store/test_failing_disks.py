@@ -1,0 +1,186 @@
+"""Paths and writes that fail."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import filelock
+import pytest
+from sqlalchemy.exc import InvalidRequestError
+
+from recovery.core.ids import RunId
+from recovery.core.records import RunRecord
+from recovery.errors import (
+    RecoveryPathError,
+    StoreCorruptError,
+    StoreFullError,
+    StoreWriteError,
+)
+from recovery.store import engine, lock, paths, rows
+from recovery.store.repository import SchedulerStore
+from tests.store import samples
+
+ROOT = Path(__file__).parents[2]
+
+
+# --- the recovery path ------------------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_a_file_or_too_long_or_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path, reason in (
+        (tmp_path / "file", "is not a directory"),
+        (tmp_path / ("x" * 300), "File name too long"),
+        (tmp_path / "file" / "below", "cannot be used"),
+    ):
+        with pytest.raises(RecoveryPathError, match=reason):
+            SchedulerStore.open(path)
+
+
+def test_another_users_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    with pytest.raises(RecoveryPathError, match=r"belongs to user \d+ and this process runs as user 12345"):
+        paths.prepare_directory(tmp_path)
+
+
+def test_a_read_only_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Facts:
+        f_flag = os.ST_RDONLY
+
+    monkeypatch.setattr(os, "statvfs", lambda path: Facts())
+    with pytest.raises(RecoveryPathError, match="Read-only file system"):
+        paths.prepare_directory(tmp_path)
+
+
+def test_a_directory_without_rights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *arguments, **options: False)
+    monkeypatch.setattr(os, "supports_effective_ids", {os.access})
+    with pytest.raises(RecoveryPathError, match="Permission denied"):
+        paths.prepare_directory(tmp_path)
+
+
+def test_unreadable_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SchedulerStore.open(tmp_path).close()
+    path = tmp_path / "scheduler.db"
+
+    def deny(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", deny)
+        with pytest.raises(RecoveryPathError):
+            paths.is_there(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", deny)
+        patch.setattr(Path, "is_symlink", lambda path: False)
+        with pytest.raises(RecoveryPathError):
+            paths.is_there(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "_write", deny)
+        with pytest.raises(RecoveryPathError):
+            SchedulerStore.open(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(filelock.FileLock, "acquire", deny)
+        with pytest.raises(RecoveryPathError):
+            SchedulerStore.open(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "fsync_directory", deny)
+        with pytest.raises(RecoveryPathError):
+            SchedulerStore.open(tmp_path / "fresh")
+    SchedulerStore.open(tmp_path).close()
+
+
+# --- writes that fail ---------------------------------------------------------------------------------------------------------
+
+
+def limit_pages(store: SchedulerStore, pages: int) -> None:
+    connection = store._database.connection
+    connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+    connection.rollback()
+
+
+def test_a_full_disk_refuses_the_batch_whole_and_the_next_one_works(tmp_path: Path) -> None:
+    store = SchedulerStore.open(tmp_path)
+    store.apply([samples.job(1)], wall_ms=1)
+    limit_pages(store, 1)
+    with pytest.raises(StoreFullError):
+        store.apply([samples.job(2), *(samples.event("x" * 500) for _ in range(200))], wall_ms=2)
+    assert store.load().job == samples.job(1)
+    limit_pages(store, 1_000_000)
+    store.apply([samples.job(3)], wall_ms=3)
+    assert store.load().job == samples.job(3)
+    store.close()
+
+
+def test_a_value_that_cannot_be_stored_is_an_error_of_the_write(tmp_path: Path) -> None:
+    store = SchedulerStore.open(tmp_path)
+    with pytest.raises(StoreWriteError):
+        store.apply([RunRecord(run=RunId(2**70))], wall_ms=1)
+    store.close()  # after a failed write the files stay as they are
+    assert (tmp_path / "scheduler.db-wal").exists()
+    SchedulerStore.open(tmp_path).close()
+
+
+def test_a_failed_clean_close_leaves_the_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SchedulerStore.open(tmp_path)
+    store.apply([samples.job()], wall_ms=1)
+
+    def fail(self: object, *, dirty: bool) -> None:
+        raise StoreWriteError(path="p", reason="r")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.Database, "_mark", fail)
+        store.close()
+    again = SchedulerStore.open(tmp_path)
+    assert again.load().job == samples.job()
+    again.close()
+
+
+def test_a_forked_child_leaves_the_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SchedulerStore.open(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 1)
+        store._database.close()
+    store.apply([samples.job()], wall_ms=1)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "reading", "kind"),
+    [
+        (sqlite3.OperationalError("database or disk is full"), False, StoreFullError),
+        (sqlite3.OperationalError("disk I/O error"), False, StoreWriteError),
+        (sqlite3.OperationalError("disk I/O error"), True, StoreCorruptError),
+        (sqlite3.DatabaseError("database disk image is malformed"), False, StoreCorruptError),
+        (PermissionError(13, "Permission denied"), False, RecoveryPathError),
+        (InvalidRequestError("in the middle of a transaction"), False, StoreWriteError),
+    ],
+)
+def test_errors_of_sqlite_become_ours_at_one_border(
+    tmp_path: Path, error: Exception, reading: bool, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind), engine.translated(tmp_path / "scheduler.db", reading=reading):
+        raise error
+
+
+def test_a_damaged_page_is_found_at_open(tmp_path: Path) -> None:
+    store = SchedulerStore.open(tmp_path)
+    store.apply([samples.event("x" * 100) for _ in range(500)], wall_ms=1)
+    store.close()
+    path = tmp_path / "scheduler.db"
+    content = bytearray(path.read_bytes())
+    last_page = len(content) - 4096
+    content[last_page + 8 : last_page + 12] = b"\x0f\xf0\x0f\xf0"  # where its first rows lie
+    path.write_bytes(content)
+    with pytest.raises(StoreCorruptError):
+        SchedulerStore.open(tmp_path)
+
+
+def test_a_row_that_no_release_wrote_is_refused_although_its_digest_fits(tmp_path: Path) -> None:
+    shape = rows.SHAPES[RunRecord]
+    row = {"run": "one", "outcome": "", "reason": "", "wall_ms": 1}
+    row["digest"] = rows._digest(shape, [row["run"], "", ""], 1)
+    with pytest.raises(StoreCorruptError, match="no release wrote"):
+        rows.record_of(RunRecord, row, tmp_path / "scheduler.db")
