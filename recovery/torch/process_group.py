@@ -1,6 +1,6 @@
 """A world per generation: formed at a fresh rendezvous, broken from outside when the generation ends, closed behind it.
 
-Six facts of PyTorch 2.13 shape this file.
+Seven facts of PyTorch 2.13 shape this file.
 
 1. A store that a client dials before it listens costs 5 s of back-off, so rank 0 publishes its address only once it listens.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
@@ -12,13 +12,14 @@ Six facts of PyTorch 2.13 shape this file.
    worlds). So a world keeps its group until the next one is formed; Python's own reference is dropped without the GIL.
 4. A store's client dials a dead address again and again until its timeout, and nothing can wake it in between: it has no socket then.
    So the dialling is ours, and torch's own gets a timeout of a second; the real one is set once it is connected.
-   (The delay of 5 s that it is known for is DNS: c10d asks getnameinfo for the name of every address it logs, and 127.0.0.1 as
-   ::ffff:127.0.0.1, which /etc/hosts does not answer.)
+   (The delay of 5 s that it is known for is DNS, see fact 7.)
 5. A store's client that reaches a stopped server waits for its answer without any timeout, and gloo opens its connections one after
    the other while a world is formed. So a world that is broken while it is formed is broken again and again until it gives up.
 6. gloo forgets a send that was posted, not yet on the wire, when its connection breaks (its pair tells old-style buffers only): that
    one waiter stays until its timeout, whatever one does to the sockets. It takes an interrupt in the microseconds between; the
    replacement of the process after MS_ABORT_TIMEOUT is for this.
+7. c10d asks a name server about every connection of its store, unless the address is of the family in which /etc/hosts has it: rank 0
+   listens on a socket of its address's own family, which halves the questions (the rest: resolver.py).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from torch._C._distributed_c10d import Reducer, Store, TCPStore
 from recovery import clock
 from recovery.errors import UsageError
 from recovery.torch import sockets
+from recovery.torch.resolver import ask_again_soon
 from recovery.torch.session_face import SessionFace
 from recovery.worker.descriptors import close_in_children
 
@@ -110,6 +112,7 @@ class World:
 
     def _form(self) -> None:
         session = self._session
+        ask_again_soon()
         _use_interface_of(session.host)
         _keep_bucket_layout()
         store = self._meet()
@@ -126,7 +129,15 @@ class World:
     def _meet(self) -> Store:
         session = self._session
         if session.rank == 0:
-            store = TCPStore(session.host, 0, is_master=True, wait_for_workers=False, timeout=self._timeout)
+            listening = _listen(session.host)
+            store = TCPStore(
+                session.host,
+                listening.getsockname()[1],
+                is_master=True,
+                wait_for_workers=False,
+                timeout=self._timeout,
+                master_listen_fd=listening.detach(),  # the store closes it
+            )
             session.publish_rendezvous(f"{session.host}:{store.port}")
             return store
         host, _, port = session.await_rendezvous().rpartition(":")
@@ -185,6 +196,18 @@ class World:
                 distributed.destroy_process_group()
         except Exception:  # whatever a broken world raises at its end, it is over
             _logger.warning("event=world_close_failed generation=%d", self._session.generation, exc_info=True)
+
+
+def _listen(host: str) -> socket.socket:
+    """A listening socket of the host's own family (fact 7); on every address where the host's is not of this machine, as behind NAT."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.bind(address)
+    except OSError:
+        listening.bind(("", 0))
+    listening.listen()
+    return listening
 
 
 def _keep_bucket_layout() -> None:

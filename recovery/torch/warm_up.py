@@ -13,10 +13,12 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from recovery.torch.random_state import capture_random_state, restore_random_state
+from recovery.torch.resolver import ask_again_soon
 
 
 def warm_up() -> None:
     """Do one training step of one number, in a world of one where there is none yet. No generator moves."""
+    ask_again_soon()
     state = capture_random_state()
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

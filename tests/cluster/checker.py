@@ -69,3 +69,11 @@ def check_saves(directory: Path, path: Path) -> None:
 def samples(path: Path) -> dict[int, list[int]]:
     """The sample ids that counted at each step: those of the newest generation that did it."""
     return {line["step"]: line["ids"] for line in lines(path)}
+
+
+def saved(directory: Path) -> dict[int, Path]:
+    """The checkpoints of one rank whose manifest is published, by step."""
+    return {
+        manifest.read(path).step: path.with_name(manifest.read(path).file)
+        for path in directory.glob("*.json")
+    }

@@ -102,9 +102,13 @@ def test_worlds_are_formed_twenty_times_without_leaking(ranks: Ranks) -> None:
         ranks.wait_all("left")
         held.append([(word["descriptors"], word["threads"]) for word in ranks.wait_all("closed_ms")])
     assert statistics.median(formed) < 1_000
-    for early, late in zip(held[2], held[-1], strict=True):
-        assert late[0] <= early[0] + 2, (early, late)
-        assert late[1] <= early[1], (early, late)
+    # gloo closes behind itself in its own time, so single rounds differ: what counts is the least of a few
+    for rank in range(3):
+        early, late = ([held[round_][rank] for round_ in rounds] for rounds in (range(2, 8), range(14, 20)))
+        assert (
+            min(descriptors for descriptors, _ in late) <= min(descriptors for descriptors, _ in early) + 2
+        ), held
+        assert min(threads for _, threads in late) <= min(threads for _, threads in early), held
 
 
 def test_users_errors_are_not_the_data_planes() -> None:
