@@ -4,7 +4,7 @@
 
 Both sides train the example's network with DistributedDataParallel and gloo, each step filled up to `--step-ms` by sleeping, as
 a device would keep the processor free. With: `@recovery.run`, recovery on, a checkpoint every 100 steps. Without: plain
-torch.distributed with `torch.save` every 100 steps.
+torch.distributed with torch's DataLoader and DistributedSampler, and `torch.save` every 100 steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from torch import distributed, nn
 from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from typing_extensions import override
 
 import recovery
@@ -49,26 +49,6 @@ def one_step(net: nn.Module, optimizer: torch.optim.Optimizer, step_ms: float) -
     return loss
 
 
-def without(steps: int, step_ms: float) -> None:
-    """One process of the plain side."""
-    rank, world_size = int(os.environ["MS_NODE_ID"].removeprefix("worker_")), int(os.environ["MS_WORKER_NUM"])
-    store = TCPStore("127.0.0.1", int(os.environ["MS_SCHED_PORT"]), world_size, is_master=rank == 0)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    net = DistributedDataParallel(nn.Linear(784, 10))
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
-    begun = 0.0
-    for step in range(1, steps + 1):
-        one_step(net, optimizer, step_ms)
-        if step == _WARM_STEPS:
-            begun = time.perf_counter()
-        if step % 100 == 0:
-            torch.save(
-                {"net": net.state_dict(), "optimizer": optimizer.state_dict()}, f"plain_{rank}_{step}.ckpt"
-            )
-    note(rank, time.perf_counter() - begun)
-    distributed.destroy_process_group()
-
-
 class Numbers(Dataset[int]):
     """As many samples as there are steps."""
 
@@ -81,6 +61,28 @@ class Numbers(Dataset[int]):
     @override
     def __getitem__(self, index: int) -> int:
         return index
+
+
+def without(steps: int, step_ms: float) -> None:
+    """One process of the plain side."""
+    rank, world_size = int(os.environ["MS_NODE_ID"].removeprefix("worker_")), int(os.environ["MS_WORKER_NUM"])
+    store = TCPStore("127.0.0.1", int(os.environ["MS_SCHED_PORT"]), world_size, is_master=rank == 0)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    net = DistributedDataParallel(nn.Linear(784, 10))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    data = Numbers(steps * world_size)
+    loader = DataLoader(data, 1, sampler=DistributedSampler(data, world_size, rank))
+    begun = 0.0
+    for step, _ in enumerate(loader, start=1):
+        one_step(net, optimizer, step_ms)
+        if step == _WARM_STEPS:
+            begun = time.perf_counter()
+        if step % 100 == 0:
+            torch.save(
+                {"net": net.state_dict(), "optimizer": optimizer.state_dict()}, f"plain_{rank}_{step}.ckpt"
+            )
+    note(rank, time.perf_counter() - begun)
+    distributed.destroy_process_group()
 
 
 def with_engine(steps: int, step_ms: float) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TEMPORARY_SUFFIX = ".tmp"
 
-_TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_GATHERED_BYTES = 65_536
 _OWNER_ONLY = 0o600
 """Weights are the user's own; who else may read them is for the user to say."""
 
@@ -33,7 +33,8 @@ _OWNER_ONLY = 0o600
 class DigestingWriter(io.RawIOBase):
     """A stream that only grows, digested while it is written, so that no bit is read twice.
 
-    Unbuffered: nothing is left to be flushed after a failure. Closing it leaves the descriptor to its owner.
+    Small pieces are gathered (a framework writes hundreds of a few bytes) until `drain`; after a failure nothing more is written.
+    Closing it leaves the descriptor to its owner.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -41,8 +42,9 @@ class DigestingWriter(io.RawIOBase):
         super().__init__()
         self._descriptor = descriptor
         self._hash = hashlib.sha256()
+        self._gathered = bytearray()
         self.size = 0
-        """Bytes written."""
+        """Bytes taken."""
         self.failure: OSError | None = None
         """The first failed write. torch.save turns it into a RuntimeError about positions, so it is kept here."""
 
@@ -53,28 +55,42 @@ class DigestingWriter(io.RawIOBase):
 
     @override
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write all of `data`.
+        """Take all of `data`.
 
         Raises:
-            OSError: it could not be written whole. Every later write fails likewise, nothing is tried again.
+            OSError: this or an earlier piece could not be written whole. Nothing is tried again.
         """
         if self.failure is not None:
             raise self.failure
-        rest = memoryview(data).cast("B")
-        length = len(rest)
+        taken = memoryview(data).cast("B")
+        self._hash.update(taken)
+        self.size += len(taken)
+        if len(self._gathered) + len(taken) < _GATHERED_BYTES:
+            self._gathered += taken
+        else:
+            self.drain()
+            self._write_out(taken)
+        return len(taken)
+
+    def drain(self) -> None:
+        """Write what was gathered.
+
+        Raises:
+            OSError: it could not be written whole.
+        """
+        gathered, self._gathered = self._gathered, bytearray()
+        self._write_out(memoryview(gathered))
+
+    def _write_out(self, rest: memoryview) -> None:
         try:
             while rest:
-                written = os.write(self._descriptor, rest)
-                self._hash.update(rest[:written])
-                self.size += written
-                rest = rest[written:]
+                rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
             self.failure = error
             raise
-        return length
 
     def digest(self) -> str:
-        """SHA-256 of what was written so far, hex."""
+        """SHA-256 of what was taken so far, hex."""
         return self._hash.hexdigest()
 
 
@@ -94,6 +110,7 @@ class Staged:
         self._directory = directory
         self._name = name
         self._temporary = f".{name}.{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+        self._descriptor = -1
         self._is_there = False
 
     def __enter__(self) -> Staged:
@@ -104,27 +121,37 @@ class Staged:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Remove the temporary file of this attempt, and nothing else."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self._close()
         if self._is_there:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._directory)
 
     def write(self, fill: Callable[[BinaryIO], None]) -> tuple[str, int]:
-        """Let `fill` write the content and make it durable under the temporary name.
+        """Let `fill` write the content under the temporary name. It is not durable before `settle`.
 
         Returns:
             SHA-256 in hex and size in bytes.
 
         Raises:
-            OSError: a write or the fsync failed; neither is tried again on this file.
+            OSError: a write failed; none is tried again on this file.
         """
-        descriptor = self._open()
-        try:
-            writer = DigestingWriter(descriptor)
-            _fill(writer, fill)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._descriptor = os.open(self._temporary, flags, _OWNER_ONLY, dir_fd=self._directory)
+        self._is_there = True
+        writer = DigestingWriter(self._descriptor)
+        _fill(writer, fill)
         return writer.digest(), writer.size
+
+    def settle(self) -> None:
+        """Make the content durable under the temporary name.
+
+        Raises:
+            OSError: the fsync failed; it is not tried again on this file.
+        """
+        os.fsync(self._descriptor)
+        self._close()
 
     def rename(self) -> None:
         """Give the file its final name and make that durable, in place of what had the name before."""
@@ -132,10 +159,9 @@ class Staged:
         self._is_there = False
         os.fsync(self._directory)
 
-    def _open(self) -> int:
-        descriptor = os.open(self._temporary, _TEMPORARY_FLAGS, _OWNER_ONLY, dir_fd=self._directory)
-        self._is_there = True
-        return descriptor
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
 
 def temporary_pattern(name: str) -> tuple[str, str]:
@@ -201,6 +227,7 @@ def _fill(writer: DigestingWriter, fill: Callable[[BinaryIO], None]) -> None:
     """Run `fill`; a write that failed inside it comes out as the OSError that it was, whatever `fill` made of it."""
     try:
         fill(cast("BinaryIO", writer))
+        writer.drain()
     except Exception as error:
         if writer.failure is not None:
             raise OSError(writer.failure.errno, reason_of(writer.failure)) from error

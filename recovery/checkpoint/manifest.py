@@ -86,6 +86,7 @@ def write(path: Path, manifest: Manifest) -> None:
     try:
         with opened_directory(path.parent) as directory, Staged(directory, path.name) as staged:
             staged.write(lambda stream: fill(manifest, stream))
+            staged.settle()
             staged.rename()
     except OSError as error:
         raise CheckpointWriteError(path=path, reason=reason_of(error)) from error

@@ -31,9 +31,6 @@ _STOP_S = 5.0
 
 _SUFFIXES = (names.SUFFIX, names.MANIFEST_SUFFIX)
 
-_READ_EVENTS = frozenset({"opened", "closed_no_write"})
-"""Our own looks and reads cause these; taken for a hint, each look would cause the next."""
-
 _Look = tuple[int, frozenset[tuple[str, int, int, int]]]
 """Inode of the directory (0: absent) and name, inode, size, time of change (ns) of each file."""
 
@@ -128,14 +125,23 @@ class DirectoryWatch:
         self._unobserve()
         if not inode:
             return
-        from watchdog.events import FileSystemEventHandler  # noqa: PLC0415 - not paid for by `import recovery`
+        from watchdog import events  # noqa: PLC0415 - not paid for by `import recovery`
         from watchdog.observers import Observer  # noqa: PLC0415
 
-        handler = FileSystemEventHandler()
+        # A file that is written is told once, when it is closed: an event per block would cost training the interpreter. Opening
+        # and reading are not told at all: our own look would cause the next.
+        telling: list[type[FileSystemEvent]] = [
+            events.FileClosedEvent,
+            events.FileMovedEvent,
+            events.FileDeletedEvent,
+            events.DirMovedEvent,
+            events.DirDeletedEvent,
+        ]
+        handler = events.FileSystemEventHandler()
         handler.on_any_event = self._on_event  # type: ignore[method-assign]
         observer = Observer()
         try:
-            observer.schedule(handler, str(self._directory))
+            observer.schedule(handler, str(self._directory), event_filter=telling)
             observer.start()
         except OSError as error:  # the directory is gone again, or this user's inotify watches are used up
             _logger.info(
@@ -157,8 +163,6 @@ class DirectoryWatch:
         self._observer, self._observed = None, 0
 
     def _on_event(self, event: FileSystemEvent) -> None:
-        if event.event_type in _READ_EVENTS:
-            return
         paths = (os.fsdecode(event.src_path), os.fsdecode(event.dest_path))
         if event.is_directory or any(_is_of_interest(Path(path).name) for path in paths):
             self._hint.set()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+import msgspec
 from typing_extensions import override
 
 from recovery import clock
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint.manifest import FORMAT, Manifest
-from recovery.checkpoint.publish import publish
+from recovery.checkpoint.publish import Stage, stage
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.ids import Generation, RunId
 from recovery.core.messages import HeldCheckpoint
@@ -113,53 +115,49 @@ class ModelCheckpoint(Callback):
         return bool(seconds) and clock.monotonic_ms() - self._saved_ms >= seconds * 1000
 
     def _save(self, session: Session) -> None:
+        """Take the state's bytes while it stands still; what makes them durable happens behind the next steps.
+
+        One save at a time: a disk that cannot keep up slows training instead of filling memory.
+        """
         state = session.state
         assert state is not None, "callbacks run inside steps()"
+        self._join()
+        save = _Save(session, self._prefix, integrated=self._config.integrated_save)
         self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
-        position = (session.step, session.epoch, session.step_in_epoch)
-        if not self._config.async_save:
-            self._publish(session, state, position)
-            return
-        self._join()  # one save at a time: a disk that cannot keep up slows training instead of filling memory
-        snapshot = state.snapshot()
-        self._thread = threading.Thread(
-            target=self._publish, args=(session, snapshot, position), name="recovery-save", daemon=True
-        )
+        self._known[save.step] = ""
+        if self._config.async_save:
+            snapshot = state.snapshot()
+            self._behind(lambda: self._finish(session, save, self._stage(save, snapshot)))
+        else:
+            staged = self._stage(save, state)
+            self._behind(lambda: self._finish(session, save, staged))
+
+    def _behind(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="recovery-save", daemon=True)
         self._thread.start()
 
-    def _publish(self, session: Session, state: _Writable, position: tuple[int, int, int]) -> None:
-        step, epoch, step_in_epoch = position
-        name = names.file_name(self._prefix, epoch=epoch, step_in_epoch=step_in_epoch)
-
-        def manifest_of(digest: str, file_bytes: int) -> Manifest:
-            return Manifest(
-                format=FORMAT,
-                job=session.job,
-                run=session.run,
-                rank=session.rank,
-                world_size=session.world_size,
-                incarnation=session.incarnation,
-                generation=session.generation,
-                step=step,
-                epoch=epoch,
-                step_in_epoch=step_in_epoch,
-                file=name,
-                digest=digest,
-                file_bytes=file_bytes,
-                versions=session.state.versions() if session.state is not None else {},
-                integrated=self._config.integrated_save,
-            )
-
-        self._known[step] = ""
+    def _stage(self, save: _Save, state: _Writable) -> Stage | None:
         try:
-            manifest, path = publish(self._directory, name, state.write, manifest_of)
+            return stage(self._directory, save.name, state.write)
         except CheckpointWriteError as error:
-            _logger.warning("event=checkpoint_not_saved step=%d %s", step, error)
-            del self._known[step]
+            self._not_saved(save, error)
+            return None
+
+    def _finish(self, session: Session, save: _Save, staged: Stage | None) -> None:
+        if staged is None:
             return
-        self._known[step] = manifest.digest
+        try:
+            manifest, path = staged.finish(save.manifest)
+        except CheckpointWriteError as error:
+            self._not_saved(save, error)
+            return
+        self._known[save.step] = manifest.digest
         session.checkpoint_published(_held(manifest, path))
         self._retain(session)
+
+    def _not_saved(self, save: _Save, error: CheckpointWriteError) -> None:
+        _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
+        del self._known[save.step]
 
     def _retain(self, session: Session) -> None:
         """Let older files go by the rule. What all ranks hold newest, and anything newer, stays whatever the rule says."""
@@ -200,6 +198,36 @@ class ModelCheckpoint(Callback):
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
+
+
+class _Save:
+    """What a checkpoint is of, noted when its save begins: the session is elsewhere when it ends."""
+
+    def __init__(self, session: Session, prefix: str, *, integrated: bool) -> None:
+        assert session.state is not None, "callbacks run inside steps()"
+        self.step = session.step
+        self.name = names.file_name(prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
+        self._manifest = Manifest(
+            format=FORMAT,
+            job=session.job,
+            run=session.run,
+            rank=session.rank,
+            world_size=session.world_size,
+            incarnation=session.incarnation,
+            generation=session.generation,
+            step=session.step,
+            epoch=session.epoch,
+            step_in_epoch=session.step_in_epoch,
+            file=self.name,
+            digest="",
+            file_bytes=0,
+            versions=session.state.versions(),
+            integrated=integrated,
+        )
+
+    def manifest(self, digest: str, file_bytes: int) -> Manifest:
+        """Complete it with what was written."""
+        return msgspec.structs.replace(self._manifest, digest=digest, file_bytes=file_bytes)
 
 
 def _held(manifest: Manifest, path: Path) -> HeldCheckpoint:
