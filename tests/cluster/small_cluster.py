@@ -1,0 +1,112 @@
+"""A cluster whose processes run the training without a framework (small_job.py), and may be parameter servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from tests.cluster import checker, small_job
+from tests.cluster.harness import Cluster
+
+SCRIPT = "train.py"
+PYTHON = (sys.executable, SCRIPT)
+PYTEST = (sys.executable, "-m", "pytest", "-s", "-v", "-p", "no:cacheprovider", SCRIPT)
+LAST_STEP = small_job.EPOCHS * small_job.BATCHES
+
+
+class SmallCluster(Cluster):
+    """Workers `worker_<n>`, servers `server_<n>` and `sched`. The script lies where it is started, as a user's does."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        workers: int = 2,
+        servers: int = 0,
+        window_s: float = 0.0,
+        command: Sequence[str] = PYTHON,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Choose the shape; `start` starts all.
+
+        Args:
+            directory: everything lies here.
+            workers: how many.
+            servers: how many; MS_SERVER_NUM.
+            window_s: MS_REJOIN_WINDOW.
+            command: how the script is started.
+            environment: further variables of every process.
+        """
+        super().__init__(
+            directory,
+            workers=workers,
+            window_s=window_s,
+            environment={"MS_SERVER_NUM": str(servers), **(environment or {})},
+        )
+        self._command, self.servers = command, [f"server_{number}" for number in range(servers)]
+        shutil.copy(small_job.__file__, directory / SCRIPT)
+
+    @override
+    def start(self) -> None:
+        """Start everything, the scheduler last."""
+        for name in (*self.names, *self.servers, "sched"):
+            self.launch(name)
+
+    @override
+    def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start (or start again) one process; its log is appended to."""
+        kind = name.partition("_")[0]
+        role = {"sched": "MS_SCHED", "server": "MS_PSERVER"}.get(kind, "MS_WORKER")
+        with (self.directory / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                self._command,
+                cwd=self.directory,
+                env={**self._environment, "MS_ROLE": role, "MS_NODE_ID": name, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes[name] = process
+        self._all.append(process)
+        return process
+
+    def wait_exit(self, name: str, timeout_s: float = 20.0) -> int:
+        """Wait for the end of a process; gives its exit code."""
+        process = self.processes[name]
+        self.wait(lambda: process.poll() is not None, f"end of {name}", timeout_s)
+        assert process.returncode is not None, "it has ended"
+        return process.returncode
+
+    def seen(self, name: str) -> dict[str, Any]:
+        """What the training function found at its newest entry."""
+        found: dict[str, Any] = json.loads((self.directory / f"seen_{name}.json").read_text())
+        return found
+
+    def generations(self) -> set[int]:
+        """In which generations steps were counted."""
+        return {line["generation"] for line in checker.lines(self.directory / "steps.jsonl")}
+
+    def check_result(self) -> None:
+        """Every rank ended with the value of an undisturbed training, every step counted once."""
+        for rank in range(self.workers):
+            found = (self.directory / f"result_{rank}").read_text()
+            assert found == small_job.result_of(rank), f"rank {rank} ended otherwise\n{self.tails()}"
+        checker.check_history(self.directory / "steps.jsonl", last_step=LAST_STEP)
+
+
+def is_open(pid: int) -> bool:
+    """Does this process exist?"""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

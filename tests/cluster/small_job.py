@@ -1,0 +1,166 @@
+"""A training without a framework: it starts in a fraction of a second, and its result tells of every step lost or doubled.
+
+Started as `python small_job.py` or as `pytest -s -v small_job.py`. Writes `result_<rank>` (the value after the last step) and
+`seen_<node id>.json` (what the training function found when it was entered: environment, command line, pid).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import recovery
+from recovery.training.state import Snapshot
+
+EPOCHS = 3
+BATCHES = 20
+"""Steps of an epoch."""
+STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
+DO, _, AT = os.environ.get("JOB_DO", "").partition("@")
+"""Something to do once, in the first generation, before a step counts: `raise@12`."""
+
+
+def value_after(rank: int, value: str, steps: range) -> str:
+    """The value that these steps make of `value`; `steps` are global and 1-based."""
+    for step in steps:
+        epoch, batch = divmod(step - 1, BATCHES)
+        value = hashlib.sha256(f"{value} {rank} {step} {epoch + 1} {batch + 1}".encode()).hexdigest()
+    return value
+
+
+def result_of(rank: int) -> str:
+    """What an undisturbed training ends with."""
+    return value_after(rank, "", range(1, EPOCHS * BATCHES + 1))
+
+
+class Tally:
+    """The whole training state: a chain of hashes and a position in the epoch."""
+
+    def __init__(self) -> None:
+        self.value, self._batch = "", 0
+
+    @property
+    def batches(self) -> Iterator[int]:
+        """The rest of the epoch, then it stands at the next."""
+        while self._batch < BATCHES:
+            self._batch += 1
+            yield self._batch
+        self._batch = 0
+
+    def begin(self) -> None:
+        """Nothing is loaded."""
+
+    def snapshot(self) -> Snapshot:
+        """A copy."""
+        copy = Tally()
+        copy.value, copy._batch = self.value, self._batch
+        return copy
+
+    def write(self, stream: BinaryIO) -> None:
+        """All of it."""
+        stream.write(json.dumps({"value": self.value, "batch": self._batch}).encode())
+
+    def read(self, path: Path) -> None:
+        """All of it."""
+        found = json.loads(path.read_bytes())
+        self.value, self._batch = found["value"], found["batch"]
+
+    def versions(self) -> dict[str, str]:
+        """There is no framework."""
+        return {}
+
+
+def train(session: recovery.Session) -> None:
+    seen = {
+        "pid": os.getpid(),
+        "argv": sys.orig_argv,
+        "incarnation": session.incarnation,
+        "generation": session.generation,
+        "environment": {name: value for name, value in os.environ.items() if name.startswith("MS_")},
+    }
+    Path(f"seen_{os.environ['MS_NODE_ID']}.json").write_text(json.dumps(seen))
+    result = Path(f"result_{session.rank}").absolute()
+    config = recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3)
+    saver = recovery.ModelCheckpoint("small", f"ckpt/{session.rank}", config)
+    state = Tally()
+    for step, batch in session.steps(state, epochs=EPOCHS, callbacks=[saver]):
+        if DO and step == int(AT) and session.generation == 1:
+            DEEDS[DO]()
+        epoch = (step - 1) // BATCHES + 1
+        state.value = hashlib.sha256(
+            f"{state.value} {session.rank} {step} {epoch} {batch}".encode()
+        ).hexdigest()
+        time.sleep(STEP_MS / 1000)
+    result.write_text(state.value)
+
+
+# --- what a test may ask for ---------------------------------------------------------------------------------------------
+
+
+def _raise() -> None:
+    raise ZeroDivisionError("a mistake in the user's own code")
+
+
+def _leave_the_directory() -> None:
+    Path("elsewhere").mkdir(exist_ok=True)
+    os.chdir("elsewhere")
+
+
+def _hang() -> None:
+    """Wait for ever where nobody but the process's end helps, with a port that a program after exec would inherit."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.set_inheritable(True)
+    Path("hangs_at").write_text(str(listening.getsockname()[1]))
+    caller, _ = listening.accept()
+    caller.set_inheritable(True)
+    caller.sendall(b"I hang")
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def _fork() -> None:
+    if not (pid := os.fork()):
+        time.sleep(300)
+        os._exit(0)
+    _note_child(pid)
+
+
+def _fork_by_multiprocessing() -> None:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(300,), daemon=True)
+    child.start()
+    _note_child(child.pid or 0)
+
+
+def _note_child(pid: int) -> None:
+    Path("child.part").write_text(str(pid))
+    Path("child.part").rename("child")
+
+
+DEEDS: dict[str, Callable[[], None]] = {
+    "raise": _raise,
+    "chdir": _leave_the_directory,
+    "hang": _hang,
+    "fork": _fork,
+    "multiprocessing": _fork_by_multiprocessing,
+}
+
+
+def test_train() -> None:
+    recovery.run(train)()
+
+
+if __name__ == "__main__":
+    if os.environ.get("JOB_FACE") == "init":
+        train(recovery.init())
+    else:
+        recovery.run(train)()
