@@ -128,7 +128,8 @@ def _make_way(opened: int, path: Path, manifest: Manifest) -> None:
     """Before the same step is saved again after a rollback: its old manifest goes first, so it never stands beside new bytes.
 
     Raises:
-        CheckpointWriteError: the name is another's: of another job or run, or of another rank that shares the directory.
+        CheckpointWriteError: the name is another's: of another job or run, of another rank that shares the directory, or of a
+            newer generation.
     """
     beside = names.manifest_path(path)
     try:
@@ -140,6 +141,13 @@ def _make_way(opened: int, path: Path, manifest: Manifest) -> None:
             path=path,
             reason=f"job {old.job!r} run {old.run} rank {old.rank} has saved under this name;"
             " every rank needs a directory of its own, every run a prefix of its own",
+        )
+    if (
+        old is not None and old.generation > manifest.generation
+    ):  # somebody of our id trains on: we are fenced and not told yet
+        raise CheckpointWriteError(
+            path=path,
+            reason=f"generation {old.generation} has saved this step, this process is still in generation {manifest.generation}",
         )
     try:
         os.unlink(beside.name, dir_fd=opened)

@@ -57,8 +57,8 @@ def register(table: Table, received: MessageReceived, now_ms: int) -> list[Sched
     return _admit(table, node, received, now_ms)
 
 
-def _fault_of(table: Table, register: m.Register) -> Refuse | None:
-    """What makes this process no member of this job, whatever its id."""
+def job_fault_of(table: Table, register: m.Register) -> Refuse | None:
+    """What makes this process no member of this job, whatever its id and whatever the run."""
     rules = table.rules
     if register.protocol != m.PROTOCOL_VERSION:
         return Refuse(
@@ -76,6 +76,14 @@ def _fault_of(table: Table, register: m.Register) -> Refuse | None:
                 "JOB_MISMATCH",
                 f'{field}={its} in node "{register.node_id}", but {ours} in the scheduler: it must be the same in every process.',
             )
+    return None
+
+
+def _fault_of(table: Table, register: m.Register) -> Refuse | None:
+    """What makes this process no member of this run under this id."""
+    fault = job_fault_of(table, register)
+    if fault is not None:
+        return fault
     node = table.nodes.get(register.node_id)
     if node is not None and node.record.role is not register.role:
         return Refuse(
@@ -84,8 +92,8 @@ def _fault_of(table: Table, register: m.Register) -> Refuse | None:
             "Give each process its own id.",
         )
     seated = [other.record.node_id for other in table.seated(register.role)]
-    fault = ranks.fault_of(register.node_id, seated, _seat_count(table, register.role))
-    return Refuse("NODE_ID_INVALID", f"{fault}. Give each process its own id.") if fault else None
+    misfit = ranks.fault_of(register.node_id, seated, _seat_count(table, register.role))
+    return Refuse("NODE_ID_INVALID", f"{misfit}. Give each process its own id.") if misfit else None
 
 
 def _seat_count(table: Table, role: m.Role) -> int:

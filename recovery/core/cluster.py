@@ -18,7 +18,7 @@ from typing_extensions import assert_never
 
 from recovery.core import lifecycle, presence
 from recovery.core import messages as m
-from recovery.core.admission import register
+from recovery.core.admission import job_fault_of, register
 from recovery.core.coordinator import to_record
 from recovery.core.effects import Answer, CloseConnection, Persist, SchedulerEffect, Send, SetTimer
 from recovery.core.ids import Generation, Incarnation, RequestId, RunId
@@ -169,12 +169,13 @@ class Cluster:
         if connection in table.speakers:
             return [CloseConnection(connection, "registered already on this connection")]
         begun: list[SchedulerEffect] = []
-        if table.ended:
+        if table.ended and job_fault_of(table, message) is None:
             node = table.nodes.get(message.node_id)
             missed_it = node is not None and not _has_left(
                 node
             )  # it belongs to this run: its process, or the next life of it
-            if message.generation or missed_it or table.job.state is JobState.FAILED:
+            was_in = bool(message.generation) or message.token is not None
+            if was_in or missed_it or table.job.state is JobState.FAILED:
                 records = tuple(lifecycle.part(table, [node] if node is not None else []))
                 return [Persist(records, (Answer(connection, self._ending()),))]  # it hangs up when it has it
             begun = [
@@ -259,6 +260,10 @@ class Cluster:
             return [
                 table.answer(node, report.request_id, [])
             ]  # of another run or of a rolled-back suffix: it counts nowhere
+        if table.coordinator.knows(rank, held):
+            return [
+                table.answer(node, report.request_id, [])
+            ]  # told again: what is written stays, committed or bad
         committed = table.coordinator.add(rank, held)
         records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
         if not committed:

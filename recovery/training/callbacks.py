@@ -160,12 +160,12 @@ class ModelCheckpoint(Callback):
         del self._known[save.step]
 
     def _retain(self, session: Session) -> None:
-        """Let older files go by the rule. What all ranks hold newest, and anything newer, stays whatever the rule says."""
+        """Let older files go by the rule. The two newest steps that all ranks hold, and anything newer, stay whatever it says."""
         kept = {held.step: held for held in self._scan(session)}
         times = {step: Path(held.path).stat().st_mtime for step, held in kept.items()}
         for step in removable(
             [Kept(step, times[step]) for step in sorted(kept)],
-            committed_step=session.committed_step,
+            committed_before=session.committed_before,
             keep_checkpoint_max=self._config.keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=self._config.keep_checkpoint_per_n_minutes,
         ):

@@ -132,6 +132,11 @@ class Session:
         """Newest step that every rank holds, as far as this rank has heard."""
         return self._service.gate.committed_step
 
+    @property
+    def committed_before(self) -> int:
+        """The newest global step but one that every rank holds; 0 while fewer than two are known in this generation."""
+        return self._service.gate.committed_before
+
     def _restore(self, state: TrainingState) -> None:
         if not self._plan.step:
             state.begin()

@@ -95,7 +95,7 @@ class Executor:
         elif isinstance(effect, Confirmed):
             self._gate.confirm()
         elif isinstance(effect, Retain):
-            self._gate.committed_step = max(self._gate.committed_step, effect.step)
+            self._gate.note_committed(effect.step)
         elif isinstance(effect, Say):
             _logger.log(
                 logging.WARNING if effect.warning else logging.INFO, "event=%s %s", effect.event, effect.text

@@ -45,7 +45,8 @@ class Gate:
         self._verdict: Verdict | None = None
         self._confirmed = True
         self._wakers: list[Callable[[], None]] = []
-        self.committed_step = 0
+        self.committed_before = self.committed_step = 0
+        """The two newest steps that all ranks hold, as far as this generation was told; 0: none."""
         self.tick_ms = clock.monotonic_ms()
 
     # --- the main thread's side ----------------------------------------------------------------------------------------
@@ -152,8 +153,13 @@ class Gate:
             self._rendezvous = {
                 key: value for key, value in self._rendezvous.items() if key >= plan.generation
             }
-            self.committed_step = plan.committed_step
+            self.committed_before, self.committed_step = 0, plan.committed_step
             self._changed.notify_all()
+
+    def note_committed(self, step: int) -> None:
+        """All ranks hold this step. Told again after a reconnect, so a step may come twice."""
+        if step > self.committed_step:
+            self.committed_before, self.committed_step = self.committed_step, step
 
     def open_rendezvous(self, generation: int, address: str) -> None:
         """Tell where rank 0 listens."""

@@ -257,6 +257,15 @@ def test_a_failed_write_that_the_state_swallows_still_fails_the_save(save: Save)
     assert seen == [b""]
 
 
+def test_a_newer_generation_of_the_same_step_is_never_written_over(save: Save) -> None:
+    path = save(content=b"newer", generation=4)
+    with pytest.raises(CheckpointWriteError, match="generation 4 has saved this step"):
+        save(content=b"of a life that is fenced and was not told yet", generation=3)
+
+    assert path.read_bytes() == b"newer"
+    assert verify.check(path).generation == 4
+
+
 def test_the_writer_takes_what_writers_hand_it_and_cannot_go_back(tmp_path: Path) -> None:
     import numpy as np
 

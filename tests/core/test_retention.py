@@ -40,7 +40,7 @@ _SMALL = st.integers(0, 8)
 def test_both_implementations_agree(held: list[Kept], committed: int, keep: int, minutes: int) -> None:
     gone = removable(
         held,
-        committed_step=committed,
+        committed_before=committed,
         keep_checkpoint_max=keep,
         keep_checkpoint_per_n_minutes=minutes,
     )
@@ -50,11 +50,11 @@ def test_both_implementations_agree(held: list[Kept], committed: int, keep: int,
 
 
 @given(_HELD, st.integers(0, 45), _SMALL, _SMALL)
-def test_the_newest_committed_step_and_all_newer_ones_stay(
+def test_the_older_of_the_two_newest_committed_steps_and_all_newer_ones_stay(
     held: list[Kept], committed: int, keep: int, minutes: int
 ) -> None:
     gone = removable(
-        held, committed_step=committed, keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=minutes
+        held, committed_before=committed, keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=minutes
     )
 
     assert all(step < committed for step in gone)
@@ -66,7 +66,7 @@ def test_what_stays_once_stays_when_asked_again(
 ) -> None:
     def ask(these: list[Kept]) -> tuple[int, ...]:
         return removable(
-            these, committed_step=committed, keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=minutes
+            these, committed_before=committed, keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=minutes
         )
 
     gone = ask(held)
@@ -77,7 +77,7 @@ def test_what_stays_once_stays_when_asked_again(
 def _ask(held: list[tuple[int, float]], committed: int, keep: int = 0, minutes: int = 0) -> tuple[int, ...]:
     return removable(
         [Kept(step, saved_s) for step, saved_s in held],
-        committed_step=committed,
+        committed_before=committed,
         keep_checkpoint_max=keep,
         keep_checkpoint_per_n_minutes=minutes,
     )

@@ -20,18 +20,18 @@ class Kept(msgspec.Struct, frozen=True):
 def removable(
     held: Sequence[Kept],
     *,
-    committed_step: int,
+    committed_before: int,
     keep_checkpoint_max: int,
     keep_checkpoint_per_n_minutes: int,
 ) -> tuple[int, ...]:
     """Name the steps that may be deleted now, oldest first.
 
-    The newest committed step and everything newer always stay: the first is where all ranks can go back to, the others may
-    become that at any moment. With no committed step nothing goes.
+    The two newest committed steps and everything newer always stay: the newest is where all ranks can go back to, the other one
+    where they go when a file of it is damaged, what is newer may become that at any moment.
 
     Args:
         held: one entry per step, in any order.
-        committed_step: newest step that every rank holds verified; 0: none yet.
+        committed_before: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
         keep_checkpoint_max: how many to keep, the newest; 0: the other rule decides. It wins when both are given.
         keep_checkpoint_per_n_minutes: keep one per this many minutes, the first of each stretch; 0: no rule.
 
@@ -44,7 +44,7 @@ def removable(
         surplus = _within_a_stretch(ordered, stretch_s=keep_checkpoint_per_n_minutes * _SECONDS_PER_MINUTE)
     else:
         surplus = []
-    return tuple(step for step in surplus if step < committed_step)
+    return tuple(step for step in surplus if step < committed_before)
 
 
 def _within_a_stretch(ordered: Sequence[Kept], *, stretch_s: int) -> list[int]:

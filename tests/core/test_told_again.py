@@ -1,0 +1,72 @@
+"""Words that come twice, or from a life that is over, change nothing. Each was found by the simulation."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.core import messages as m
+from recovery.core.records import CheckpointRecord, CheckpointState, JobRecord, JobState, RunRecord
+from recovery.core.rules import Rules
+from tests.core.desk import Desk, Worker, full_house
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(Rules(worker_count=2))
+
+
+def test_a_checkpoint_told_again_stays_committed(desk: Desk) -> None:
+    workers = full_house(desk)
+    held = [worker.save(20) for worker in workers]
+    desk.restart()
+    workers[0].register()
+    workers[0].tell(m.CheckpointReport(request_id=workers[0].request(), checkpoint=held[0]))
+
+    assert {row.state for row in desk.row(CheckpointRecord)} == {CheckpointState.COMMITTED}
+
+
+def test_a_bad_checkpoint_told_again_stays_bad(desk: Desk) -> None:
+    workers = full_house(desk)
+    held = [worker.save(20) for worker in workers]
+    invalid = m.CheckpointInvalid(
+        request_id=workers[0].request(), generation=workers[0].generation, step=20, path="p", reason="digest"
+    )
+    workers[0].tell(invalid)
+    workers[0].tell(m.CheckpointReport(request_id=workers[0].request(), checkpoint=held[0]))
+
+    assert next(row.state for row in desk.row(CheckpointRecord) if row.rank == 0) is CheckpointState.INVALID
+
+
+def _finish(desk: Desk) -> list[Worker]:
+    workers = full_house(desk)
+    for worker in workers:
+        worker.done()
+    for worker in workers:
+        worker.die()
+    assert desk.row(JobRecord)[0].state is JobState.FINISHED
+    return workers
+
+
+def test_a_life_of_the_run_that_ended_begins_no_other(desk: Desk) -> None:
+    first, _ = _finish(desk)
+    first.generation = type(first.generation)(0)  # it replaced itself and knows of no plan, only its token
+
+    assert isinstance(first.register(), m.JobEnded)
+    assert len(desk.row(RunRecord)) == 1
+
+
+def test_a_process_of_another_job_is_refused_and_begins_no_run(desk: Desk) -> None:
+    _finish(desk)
+    stranger = Worker(desk, "worker_0", worker_count=3)
+    answer = stranger.register()
+
+    assert isinstance(answer, m.Refused)
+    assert answer.code == "JOB_MISMATCH"
+    assert len(desk.row(RunRecord)) == 1
+
+
+def test_a_fresh_process_of_the_job_begins_the_next_run(desk: Desk) -> None:
+    _finish(desk)
+
+    assert isinstance(Worker(desk, "worker_0").register(), m.Admitted)
+    assert len(desk.row(RunRecord)) == 2

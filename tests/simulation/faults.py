@@ -1,0 +1,193 @@
+"""What breaks, when. A seed's faults are a list drawn beforehand, so that a failure can be shrunk by leaving some out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from recovery.core import stimuli as s
+from recovery.core.ids import RequestId
+from tests.simulation.network import DOWN, UP
+from tests.simulation.process import Process
+from tests.simulation.shape import FAULTS_UNTIL_MS, Shape
+from tests.simulation.world import World
+
+_WAYS = ((UP,), (DOWN,), (UP, DOWN))
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that breaks."""
+
+    at_ms: int
+    kind: str
+    number: int
+    """Seeds the fault's own choices (whom, how long), which therefore do not depend on the other faults."""
+
+
+def faults_of(seed: int, shape: Shape) -> list[Fault]:
+    """Draw the faults of a seed."""
+    draw = random.Random(f"{seed}/faults")
+    found, at_ms = [], draw.randint(0, shape.pause_ms)
+    while at_ms < FAULTS_UNTIL_MS:
+        found.append(Fault(at_ms, draw.choice(shape.kinds), draw.randrange(10**6)))
+        at_ms += draw.choice((1, 50, shape.pause_ms, shape.pause_ms)) * draw.randint(1, 4) // 2 + 1
+    return found
+
+
+def inject(world: World, fault: Fault) -> None:
+    """Let it happen."""
+    draw = random.Random(fault.number)
+    world.clock.say(f"fault {fault.kind}")
+    world.clock.seen[f"fault: {fault.kind}"] += 1
+    living = world.living
+    whole = WHOLE.get(fault.kind)
+    if whole is not None:
+        whole(world, draw)
+    elif living:
+        ONE[fault.kind](world, draw.choice(living), draw)
+
+
+# --- one process ------------------------------------------------------------------------------------------------------
+
+
+def _kill(world: World, process: Process, draw: random.Random) -> None:
+    world.kill(process)
+
+
+def _kill_both(world: World, process: Process, draw: random.Random) -> None:
+    world.kill_scheduler()
+    world.kill(process)
+
+
+def _cut(world: World, process: Process, draw: random.Random) -> None:
+    if process.wire is not None:
+        process.wire.cut("connection reset")
+
+
+def _vanish(world: World, process: Process, draw: random.Random) -> None:
+    if process.wire is not None:
+        process.wire.vanish()
+
+
+def _partition(world: World, process: Process, draw: random.Random) -> None:
+    longest = 3 * world.rules.lease_ms if draw.random() < 0.3 else world.rules.lease_ms // 2
+    world.network.partition(process.name, draw.choice(_WAYS), draw.randint(50, longest))
+
+
+def _flap(world: World, process: Process, draw: random.Random) -> None:
+    for beat in range(draw.randint(3, 10)):
+        world.clock.later(
+            beat * 1_000, lambda: process.wire.cut("flapping") if process.wire is not None else None
+        )
+
+
+def _freeze(world: World, process: Process, draw: random.Random) -> None:
+    _stand_still(process, draw.randint(100, int(1.5 * world.rules.lease_ms)))
+
+
+def _supplant(world: World, process: Process, draw: random.Random) -> None:
+    """It stands still for longer than lease and window together: its place is taken meanwhile."""
+    world.second(process)
+    _stand_still(process, world.rules.lease_ms + world.rules.rejoin_window_ms + draw.randint(1_000, 5_000))
+
+
+def _stand_still(process: Process, for_ms: int) -> None:
+    process.frozen_until = process.clock.now + for_ms
+    if for_ms > process.world.rules.lease_ms // 2:
+        process.confirmed = False
+        process.handle(s.PauseNoticed(for_ms))
+
+
+def _impostor(world: World, process: Process, draw: random.Random) -> None:
+    world.second(process)
+
+
+def _raise(world: World, process: Process, draw: random.Random) -> None:
+    plan = process.plan
+    if plan is not None and process.phase == "training":
+        world.parted(process, plan)
+        process.phase = "raised"
+        request = RequestId(f"raised-{draw.randrange(10**9)}")
+        process.handle(s.TrainingRaised(request, plan.generation, process.step, "ValueError: x", ""))
+
+
+def _stop(world: World, process: Process, draw: random.Random) -> None:
+    if process.phase == "raised":
+        return
+    if process.plan is not None:
+        world.parted(process, process.plan)
+        process.phase = "raised"
+    process.handle(s.StopAsked(RequestId(f"stopped-{draw.randrange(10**9)}"), "SIGTERM"))
+
+
+def _rot(world: World, process: Process, draw: random.Random) -> None:
+    files = world.disk[process.name]
+    if files:
+        step = max(files) if draw.random() < 0.7 else draw.choice(sorted(files))
+        files[step] = msgspec.structs.replace(files[step], good=False)
+
+
+def _repeat(world: World, process: Process, draw: random.Random) -> None:
+    if process.last_request is not None:
+        process.tell(process.last_request)
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+def _scheduler(world: World, draw: random.Random) -> None:
+    world.kill_scheduler()
+
+
+def _freeze_scheduler(world: World, draw: random.Random) -> None:
+    if world.scheduler is not None:
+        world.scheduler.frozen_until = world.clock.now + draw.randint(100, int(1.5 * world.rules.lease_ms))
+
+
+def _power(world: World, draw: random.Random) -> None:
+    world.kill_scheduler()
+    if world.store.cut_power(draw):
+        world.clock.seen["a power cut took a transaction that nobody was told of"] += 1
+    for process in world.living:
+        world.kill(process)
+
+
+def _disk_full(world: World, draw: random.Random) -> None:
+    world.disk_full_until = world.clock.now + draw.randint(500, 10_000)
+
+
+def _sync_fails(world: World, draw: random.Random) -> None:
+    world.next_sync_fails = True
+
+
+def _split(world: World, draw: random.Random) -> None:
+    for name in draw.sample(world.names, draw.randint(1, len(world.names))):
+        world.network.partition(name, (UP, DOWN), draw.randint(1_000, 2 * world.rules.lease_ms))
+
+
+ONE: dict[str, Callable[[World, Process, random.Random], None]] = {
+    "kill": _kill,
+    "kill with the scheduler": _kill_both,
+    "cut": _cut,
+    "vanish": _vanish,
+    "partition": _partition,
+    "flap": _flap,
+    "freeze": _freeze,
+    "supplant": _supplant,
+    "impostor": _impostor,
+    "raise": _raise,
+    "stop": _stop,
+    "rot": _rot,
+    "repeat": _repeat,
+}
+WHOLE: dict[str, Callable[[World, random.Random], None]] = {
+    "scheduler": _scheduler,
+    "freeze scheduler": _freeze_scheduler,
+    "power": _power,
+    "disk full": _disk_full,
+    "fsync fails": _sync_fails,
+    "split": _split,
+}
+KINDS = (*ONE, *WHOLE)

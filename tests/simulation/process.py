@@ -1,0 +1,321 @@
+"""One training process: the real machine in its connection's thread, and a main thread that trains, saves, loads and hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core import stimuli as s
+from recovery.core.effects import (
+    Confirmed,
+    Connect,
+    Disconnect,
+    Exit,
+    FindCheckpoints,
+    Interrupt,
+    OpenGeneration,
+    OpenRendezvous,
+    Persist,
+    ReplaceProcess,
+    Report,
+    Retain,
+    SetTimer,
+    Tell,
+    WorkerEffect,
+)
+from recovery.core.ids import NodeId, RequestId, ResumeToken
+from recovery.core.link import Identity
+from recovery.core.member import Member
+from recovery.core.policy.retention import Kept, removable
+from tests.simulation.clock import OwnClock
+from tests.simulation.network import UP, Wire
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Content = tuple[tuple[int, int], ...]
+"""How weights came to be: (generation, from step) of each stretch. Two ranks with different histories have different bits."""
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A checkpoint file on a node's disk."""
+
+    held: m.HeldCheckpoint
+    content: Content
+    good: bool = True
+    """False: a bit of it has flipped."""
+
+
+class Process:
+    """From its start to its end, or to the exec that replaces it."""
+
+    def __init__(self, world: World, name: str, role: m.Role, token: ResumeToken | None = None) -> None:
+        self.world, self.clock, self.name, self.role = world, world.clock, name, role
+        self.own = OwnClock(world.clock, world.shape.drift)
+        self.alive, self.frozen_until, self.confirmed = True, 0, True
+        self.wire: Wire | None = None
+        self.plan: m.Rollback | None = None
+        self.content: Content = ()
+        self.step, self.phase, self.interrupted = 0, "", 0
+        self.committed_before = self.committed = 0
+        self.last_request: m.FromNode | None = None
+        self._saving: tuple[m.Rollback, int] | None = None
+        self._addresses: set[int] = set()
+        self._due: dict[str, int] = {}
+        self.member = Member(Identity(node_id=NodeId(name), role=role, host="h", pid=1), world.rules)
+        self.handle(s.Started(self._request(), token))
+
+    def _request(self) -> RequestId:
+        return RequestId(f"{self.name}-{self.clock.draw('requests').getrandbits(64):x}")
+
+    def _jitter(self) -> float:
+        return self.clock.draw("jitter").random()
+
+    # --- the connection's thread ---------------------------------------------------------------------------------------
+
+    def handle(self, stimulus: s.WorkerStimulus) -> None:
+        """Let the machine take a stimulus, or have it wait while the process stands still."""
+        if not self.alive:
+            return
+        if self.clock.now < self.frozen_until:
+            self.clock.later(self.frozen_until - self.clock.now, lambda: self.handle(stimulus))
+            return
+        if isinstance(stimulus, s.WorkerTimerFired):
+            if self._due.get(stimulus.key, self.own.read() + 1) > self.own.read():
+                return  # a later one took its place
+            del self._due[stimulus.key]
+            if stimulus.key == "heartbeat" and self.plan is not None:
+                self.handle(s.StepsDone(self.plan.generation, self.step, 1, self.step))
+        for effect in self.member.handle(stimulus, self.own.read()):
+            if self.alive:
+                self._do(effect)
+
+    def hear(self, wire: Wire, message: m.FromScheduler) -> None:
+        """A message has arrived."""
+        self._when_awake(lambda: self.handle(s.SchedulerSpoke(message)) if self.wire is wire else None)
+
+    def hung_up(self, wire: Wire, reason: str) -> None:
+        """The end of a connection is known here."""
+        self._when_awake(lambda: self._disconnected(wire, reason))
+
+    def _when_awake(self, what: Callable[[], None]) -> None:
+        if self.clock.now < self.frozen_until:
+            self.clock.later(self.frozen_until - self.clock.now, lambda: self._when_awake(what))
+        else:
+            what()
+
+    def _disconnected(self, wire: Wire, reason: str) -> None:
+        if self.wire is wire and self.alive:
+            self.wire = None
+            self.handle(s.Disconnected(reason, self._jitter()))
+
+    def _do(self, effect: WorkerEffect) -> None:
+        if isinstance(effect, Tell):
+            self.tell(effect.message)
+        elif isinstance(effect, Persist):
+            self.clock.soon("disk", 1, 10, lambda: self._release(effect))
+        elif isinstance(effect, SetTimer):
+            self._due[effect.key] = effect.at_ms
+            fired = s.WorkerTimerFired(effect.key, self._jitter())
+            self.clock.later(self.own.until(effect.at_ms), lambda: self.handle(fired))
+        elif isinstance(effect, Connect):
+            self.clock.soon("network", 1, 10, self._dial)
+        elif isinstance(effect, Disconnect):
+            wire, self.wire = self.wire, None
+            if wire is not None:
+                wire.send(UP, lambda: wire.cut("closed by the node"))
+            self.clock.later(1, lambda: self.handle(s.Disconnected("closed by this side", self._jitter())))
+        elif isinstance(effect, Interrupt):
+            self._interrupt(effect.generation)
+        elif isinstance(effect, OpenGeneration):
+            self._open(effect.plan)
+        elif isinstance(effect, OpenRendezvous):
+            self._addresses.add(effect.generation)
+            self._join()
+        elif isinstance(effect, ReplaceProcess):
+            assert self.member.admitted is not None, "only a member replaces itself"
+            self.world.replaced(self, self.member.admitted.token)
+        elif isinstance(effect, FindCheckpoints):
+            self.clock.soon("disk", 1, 50, lambda: self._found(effect.run))
+        elif isinstance(effect, Confirmed):
+            self.confirmed = True
+        elif isinstance(effect, Retain):
+            if effect.step > self.committed:
+                self.committed_before, self.committed = self.committed, effect.step
+        elif isinstance(effect, Exit):
+            self.world.exited(self, effect)
+
+    def tell(self, message: m.FromNode) -> None:
+        """Say something to the scheduler, if there is a connection."""
+        if getattr(message, "request_id", "") and not isinstance(message, m.Register):
+            self.last_request = message
+        if self.wire is not None:
+            self.wire.up(message)
+
+    def _release(self, persist: Persist) -> None:
+        if self.alive:
+            for step in persist.then:
+                assert isinstance(step, Report), step
+                self.tell(step.message)
+
+    def _dial(self) -> None:
+        if not self.alive or self.wire is not None:
+            return
+        wire = self.world.dialled(self)
+        if wire is not None:
+            self.wire = wire
+            self.handle(s.Connected())
+        elif self.world.network.is_blocked(self.name):  # nobody refuses: the dial's own deadline ends it
+            self.clock.later(5_000, lambda: self.handle(s.ConnectFailed("no answer", self._jitter())))
+        else:
+            self.handle(s.ConnectFailed("refused", self._jitter()))
+
+    def _found(self, run: int) -> None:
+        files = self.world.disk[self.name].values()
+        held = tuple(sorted((file.held for file in files if file.held.run == run), key=lambda one: -one.step))
+        self.handle(s.CheckpointsFound(self._request(), held))
+
+    # --- the main thread -----------------------------------------------------------------------------------------------
+
+    def _open(self, plan: m.Rollback) -> None:
+        assert self.plan is None, "the main thread is still in a generation"
+        self.world.promises.told_plan(self, plan)
+        self.plan, self.phase, self.step = plan, "loading", plan.step
+        self.committed_before, self.committed = 0, plan.committed_step
+        self.clock.soon("training", 5, 500, lambda: self._load(plan))
+
+    def _load(self, plan: m.Rollback) -> None:
+        if not self._is_in(plan):
+            return
+        self.content = ()
+        if plan.step:
+            file = self.world.disk[self.name].get(plan.step)
+            assert file is not None or self.world.promises.is_fenced(self), (
+                f"I11: the target {plan.step} of {self.name} was deleted"
+            )
+            if file is None or not file.good or file.held.digest != plan.digest:
+                self.clock.seen["a checkpoint was rejected when it was loaded"] += 1
+                self.phase = "rejected"
+                bad = s.CheckpointRejected(self._request(), plan.generation, plan.step, plan.path, "digest")
+                self.handle(bad)
+                return
+            self.content = file.content
+        self.world.promises.loaded(plan, self.content)
+        self.phase = "joining"
+        if plan.rank == 0:
+            self.clock.soon("training", 1, 20, lambda: self._listen(plan))
+        self._join()
+
+    def _listen(self, plan: m.Rollback) -> None:
+        if self._is_in(plan):
+            self.handle(s.RendezvousOpened(plan.generation, "h:1"))
+            self._addresses.add(plan.generation)
+            self._join()
+
+    def _is_in(self, plan: m.Rollback) -> bool:
+        return (
+            self.alive and self.plan is plan and self.phase != "hung" and self.interrupted < plan.generation
+        )
+
+    def _join(self) -> None:
+        if self.plan is not None and self.phase == "joining" and self.plan.generation in self._addresses:
+            self.phase = "training"
+            self.world.joined(self, self.plan)
+
+    def trained(self, step: int) -> None:
+        """One step is done."""
+        plan = self.plan
+        assert plan is not None, "only who has a plan trains"
+        self.world.promises.stepped(self, plan, step)
+        first, self.step = self.step == plan.step, step
+        if first:
+            self.handle(s.StepsDone(plan.generation, step, 1, step))
+        if step % self.world.shape.save_every == 0:
+            self._save(plan, step)
+        if step == self.world.shape.steps:
+            self.finish(step)
+
+    def finish(self, step: int) -> None:
+        """The training function returned."""
+        assert self.plan is not None, "only who has a plan finishes"
+        self._saved()
+        self.phase = "done"
+        self.handle(s.TrainingDone(self._request(), self.plan.generation, step))
+
+    def _save(self, plan: m.Rollback, step: int) -> None:
+        self._saved()  # one save at a time
+        if self.clock.draw("disk").random() < self.world.failing_saves:
+            self.clock.seen["a save failed"] += 1
+            return
+        self._saving = (plan, step)
+        self.clock.soon("disk", 1, 300, lambda: self._saved() if self._saving == (plan, step) else None)
+
+    def _saved(self) -> None:
+        """The save under way is durable. A process that is killed before leaves nothing; what lay there stays."""
+        if self._saving is None or not self.alive:
+            return
+        (plan, step), self._saving = self._saving, None
+        disk = self.world.disk[self.name]
+        there = disk.get(step)
+        if there is not None and there.held.run == plan.run and there.held.generation > plan.generation:
+            self.clock.seen["a fenced life's save was refused"] += 1
+            return
+        file = checkpoint(plan, step, self.name)
+        disk[step] = Saved(file, (*self.content, (plan.generation, plan.step)))
+        self.handle(s.CheckpointPublished(self._request(), file))
+        for old in removable(
+            [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],
+            committed_before=self.committed_before,
+            keep_checkpoint_max=self.world.shape.keep,
+            keep_checkpoint_per_n_minutes=0,
+        ):
+            self.world.promises.deleted(self, old)
+            del disk[old]
+
+    def _interrupt(self, generation: int) -> None:
+        self.interrupted = max(self.interrupted, generation)
+        if self.plan is not None and self.phase != "hung":
+            if self.clock.draw("training").random() < self.world.hanging:
+                self.phase = "hung"
+                self.clock.seen["a main thread did not come back"] += 1
+            else:
+                plan = self.plan
+                self.clock.soon("training", 1, 200, lambda: self.stop(plan, ""))
+
+    def stop(self, plan: m.Rollback, collective_error: str) -> None:
+        """The main thread leaves the generation."""
+        if not self.alive or self.plan is not plan or self.phase == "hung":
+            return
+        self._saved()
+        self.world.parted(self, plan)
+        if self.world.shape.scripts:
+            self._script_ended(plan, collective_error)
+            return
+        self.plan, self.phase = None, ""
+        self.handle(s.TrainingStopped(plan.generation, self.step, collective_error))
+
+    def _script_ended(self, plan: m.Rollback, collective_error: str) -> None:
+        """A script cannot be entered again: it replaces itself once its generation has ended for the scheduler too."""
+        if collective_error and self.interrupted < plan.generation:
+            self.phase = "waiting"
+            self.handle(s.DataPlaneBroke(plan.generation, self.step, collective_error))
+            return
+        assert self.member.admitted is not None, "it trained"
+        self.world.replaced(self, self.member.admitted.token)
+
+
+def checkpoint(plan: m.Rollback, step: int, name: str) -> m.HeldCheckpoint:
+    """A checkpoint file as its manifest tells it."""
+    return m.HeldCheckpoint(
+        run=plan.run,
+        generation=plan.generation,
+        step=step,
+        epoch=1,
+        step_in_epoch=step,
+        path=f"{name}/{step}",
+        digest=f"{name}-{plan.run}-{plan.generation}-{step}",
+        file_bytes=1,
+    )

@@ -1,0 +1,340 @@
+"""The invariants of docs/architecture.md "Promises", checked while things happen. Each failure begins with the number it breaks.
+
+I1   one living incarnation per id            I8, I9  one target for all, the newest step that all hold, of one history
+I2   numbers only rise                        I10     no step is skipped or done twice
+I3   a lost id waits out its window           I11     the two newest committed steps and every target stay
+I4   a refused try changes nothing            I12     a fenced life changes nothing
+I5   acknowledged is durable                  I13     a repeated request has one effect
+I6   a transaction is whole                   I14     every job ends (run.py)
+I18  no decision looks at a wall clock (house tests; here every process's clock begins anywhere and drifts)
+I20  all ranks end with one history (run.py)
+I7, I15, I16, I17 and I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core.effects import Answer, Persist, SchedulerEffect, Send
+from recovery.core.ids import RequestId
+from recovery.core.records import (
+    CheckpointRecord,
+    CheckpointState,
+    IncarnationRecord,
+    JobRecord,
+    NodeRecord,
+    NodeState,
+)
+from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Content, Process
+    from tests.simulation.scheduler import SchedulerLife
+    from tests.simulation.world import World
+
+Watch = Callable[[list[SchedulerEffect]], None]
+
+
+class Promises:
+    """What was promised so far, and what was looked at how often."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.checked: Counter[str] = Counter()
+        self._admitted: dict[str, int] = {}
+        self._planned = (0, 0)
+        self._scheduler_told = 0
+        self._heard: dict[tuple[str, int], int] = {}
+        """When (everybody's time) a scheduler last heard an incarnation of an id."""
+        self._plans: list[tuple[int, int, int]] = []
+        """(run, generation, step) of every plan that was told, in order."""
+        self._told: dict[tuple[int, int], dict[int, Process]] = {}
+        self._histories: dict[tuple[int, int], Content] = {}
+        self._claims: dict[str, dict[int, m.HeldCheckpoint]] = {}
+        """What the scheduler was told that each id holds, by step."""
+        self._bad: set[str] = set()
+        self._applied: dict[int, list[int]] = {}
+        self._applied_in: dict[int, tuple[int, int]] = {}
+        self._run_of_steps = 0
+
+    # --- the scheduler -------------------------------------------------------------------------------------------------
+
+    def scheduler_started(self, life: SchedulerLife) -> None:
+        """I5, I2: what an earlier life acknowledged is what this one begins with."""
+        self.checked["I5"] += 1
+        store = self.world.store
+        for name, incarnation in self._admitted.items():
+            row = store.rows.get((NodeRecord, name))
+            assert row is not None, f"I5: {name} is lost"
+            assert row.incarnation >= incarnation, f"I5: incarnation {incarnation} of {name} is lost"
+        job = store.job
+        if job is not None:
+            assert (job.run, job.generation) >= self._planned, f"I5: the plan {self._planned} is lost"
+        number = life.cluster.table.job.scheduler_incarnation
+        assert number > self._scheduler_told, (
+            f"I2: the scheduler's number {number} was told by an earlier life"
+        )
+        self._claims.clear()  # every node says anew what it holds before there is a plan
+        self._bad = {
+            row.digest for row in store.all(CheckpointRecord) if row.state is CheckpointState.INVALID
+        }
+
+    def before(self, life: SchedulerLife, stimulus: SchedulerStimulus) -> Watch:
+        """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""
+        table = life.cluster.table
+        if isinstance(stimulus, ConnectionLost):
+            speaker = table.speaker(stimulus.connection)
+            if speaker is not None:
+                self._hear(speaker.record)
+            return self._after_all
+        if not isinstance(stimulus, MessageReceived):
+            return self._after_all
+        message = stimulus.message
+        if isinstance(message, m.Register):
+            return self._before_register(life, message)
+        speaker = table.speaker(stimulus.connection)
+        if speaker is None:
+            state = _state(life)
+            return lambda effects: self._unchanged(
+                "I12", life, state, f"{message} of a stranger or a fenced life"
+            )
+        self._hear(speaker.record)
+        if getattr(message, "request_id", RequestId("")) in speaker.answers:
+            state, answer = _state(life), speaker.answers[message.request_id]  # type: ignore[union-attr]
+            return lambda effects: self._repeated(life, state, answer, effects)
+        if speaker.record.state is not NodeState.LEFT:  # who left has said its last word
+            self._note_claims(speaker.record.node_id, message, table.job.generation)
+        return self._after_all
+
+    def _before_register(self, life: SchedulerLife, register: m.Register) -> Watch:
+        node = life.cluster.table.nodes.get(register.node_id)
+        before = node.record if node is not None else None
+        state = _state(life)
+
+        def after(effects: list[SchedulerEffect]) -> None:
+            if any(isinstance(effect, Send) and isinstance(effect.message, m.Refused) for effect in effects):
+                self._unchanged("I4", life, state, f"the refused try of {register.node_id}")
+                return
+            now = life.cluster.table.nodes.get(register.node_id)
+            if now is not None and (before is None or now.record.incarnation > before.incarnation):
+                self._window_is_over(before, register.node_id)
+            if now is not None and now.connection is not None:
+                self._hear(now.record)
+            self._after_all(effects)
+
+        return after
+
+    def _hear(self, record: NodeRecord) -> None:
+        """A return from the dead counts when it is durable: before, nobody was told of it, and a next life knows nothing of it."""
+        durable = self.world.store.is_durable((NodeRecord, record.node_id))
+        if (
+            durable is None
+            or durable.incarnation != record.incarnation
+            or durable.state is not NodeState.LOST
+        ):
+            self._heard[record.node_id, record.incarnation] = self.world.clock.now
+
+    def _window_is_over(self, before: NodeRecord | None, name: str) -> None:
+        self.checked["I3"] += 1
+        if before is None or before.state is NodeState.LEFT:
+            return
+        assert before.state is NodeState.LOST, (
+            f"I1: {name} was {before.state.value} when its next life was admitted"
+        )
+        silent_ms = self.world.clock.now - self._heard[name, before.incarnation]
+        least_ms = self.world.rules.rejoin_window_ms * (1 - self.world.shape.drift) - 1
+        assert silent_ms >= least_ms, f"I3: {name} was let in again after {silent_ms} ms"
+
+    def _unchanged(self, number: str, life: SchedulerLife, before: Any, what: str) -> None:
+        self.checked[number] += 1
+        assert _state(life) == before, f"{number}: {what} changed the scheduler's state"
+
+    def _repeated(
+        self, life: SchedulerLife, before: Any, answer: m.FromScheduler, effects: list[SchedulerEffect]
+    ) -> None:
+        self._unchanged("I13", life, before, "a repeated request")
+        answers = [
+            step.message
+            for effect in effects
+            if isinstance(effect, Persist)
+            for step in effect.then
+            if isinstance(step, Answer)
+        ]
+        assert answers == [answer], f"I13: another answer to a repeat: {answers}, {answer} before"
+
+    def _after_all(self, effects: list[SchedulerEffect]) -> None:
+        """I9: a plan that was just made."""
+        for effect in effects:
+            if isinstance(effect, Persist):
+                for step in effect.then:
+                    if isinstance(step, Answer) and isinstance(step.message, m.Rollback):
+                        self._plan_made(step.message)
+
+    def _plan_made(self, plan: m.Rollback) -> None:
+        if self._plans and self._plans[-1][:2] >= (plan.run, plan.generation):
+            assert self._plans[-1] == (plan.run, plan.generation, plan.step), (
+                f"I9: another target in the same generation: {plan}"
+            )
+            return
+        self.checked["I9"] += 1
+        expected = self._newest_common(plan.run)
+        assert plan.step == expected, (
+            f"I9: the target is {plan.step}, the newest step that all hold is {expected}"
+        )
+        self._plans.append((plan.run, plan.generation, plan.step))
+        for held in self._claims.values():
+            for newer in [step for step in held if step > plan.step]:
+                del held[newer]
+
+    def _newest_common(self, run: int) -> int:
+        """Told anew from what the ranks said, by histories instead of by generations."""
+        workers = [name for name in self.world.names if name.startswith("w")]
+        common = set.intersection(*(set(self._claims.get(name, {})) for name in workers))
+        for step in sorted(common, reverse=True):
+            files = [self._claims[name][step] for name in workers]
+            if all(
+                file.run == run and file.digest not in self._bad and self._is_past(file) for file in files
+            ):
+                return step
+        return 0
+
+    def _is_past(self, file: m.HeldCheckpoint | CheckpointRecord) -> bool:
+        """Does training, as it was planned since, still go through this file?"""
+        return not any(
+            run == file.run and generation > file.generation and step < file.step
+            for run, generation, step in self._plans
+        )
+
+    def _note_claims(self, name: str, message: m.FromNode, generation: int) -> None:
+        if isinstance(message, m.Ready):
+            node = self.world.scheduler.cluster.table.nodes[name] if self.world.scheduler else None  # type: ignore[index]
+            if node is not None and message.generation >= node.told_generation:
+                self._claims[name] = {held.step: held for held in message.held}
+        elif isinstance(message, m.CheckpointReport) and self._is_past(message.checkpoint):
+            self._claims.setdefault(name, {})[message.checkpoint.step] = message.checkpoint
+        elif isinstance(message, m.CheckpointInvalid) and message.generation == generation:
+            self._claims.get(name, {}).pop(message.step, None)
+            self._bad.add(self.world.disk[name][message.step].held.digest)
+
+    def answered(self, message: m.FromScheduler) -> None:
+        """I5: what leaves now is durable by now."""
+        self.checked["I5"] += 1
+        store = self.world.store
+        if isinstance(message, m.JobEnded):
+            assert message.outcome.value in self.world.outcomes, f"I5: {message} before it is written"
+        elif isinstance(message, m.Rollback):
+            job = store.is_durable((JobRecord,))
+            assert (job.run, job.generation) >= (message.run, message.generation), (
+                "I5: a plan before it is written"
+            )
+            self._planned = max(self._planned, (message.run, message.generation))
+        elif isinstance(message, m.Admitted):
+            self._scheduler_told = message.scheduler_incarnation
+            rows = [row for row in store.all(NodeRecord) if row.incarnation == message.incarnation]
+            named = [
+                row for row in rows if store.is_durable((IncarnationRecord, row.node_id, row.incarnation))
+            ]
+            assert named, f"I5: {message} before it is written"
+        elif isinstance(message, m.Committed):
+            rows = [
+                store.is_durable((CheckpointRecord, message.run, message.step, rank))
+                for rank in range(self.world.rules.world_size)
+            ]
+            assert all(row is not None and row.state is CheckpointState.COMMITTED for row in rows), (
+                f"I5: {message} before it is written"
+            )
+
+    # --- the workers ---------------------------------------------------------------------------------------------------
+
+    def told_plan(self, process: Process, plan: m.Rollback) -> None:
+        """I1, I8: one process per rank and generation, and it holds the file it is sent to."""
+        admitted = process.member.admitted
+        assert admitted is not None, "a plan is for members"
+        if self.is_fenced(process):
+            self.world.clock.seen["a fenced life woke up to an old plan"] += 1
+            return
+        self.checked["I8"] += 1
+        self._admitted[process.name] = max(self._admitted.get(process.name, 0), admitted.incarnation)
+        told = self._told.setdefault((plan.run, plan.generation), {})
+        assert plan.rank not in told, (
+            f"I1: rank {plan.rank} was entered twice in generation {plan.generation}"
+        )
+        told[plan.rank] = process
+        if plan.step:
+            assert plan.step in self.world.disk[process.name], (
+                f"I8: {process.name} was sent to a file that it does not hold"
+            )
+
+    def is_fenced(self, process: Process) -> bool:
+        """Has a newer life of its id been admitted?"""
+        row = self.world.store.rows.get((NodeRecord, process.name))
+        admitted = process.member.admitted
+        return row is None or admitted is None or row.incarnation > admitted.incarnation
+
+    def loaded(self, plan: m.Rollback, content: Content) -> None:
+        """I8, I20: all ranks load one history, and it leads to the target without a gap."""
+        self.checked["I20"] += 1
+        known = self._histories.setdefault((plan.run, plan.generation), content)
+        assert known == content, f"I20: ranks with different histories train together: {known} {content}"
+
+    def stepped(self, process: Process, plan: m.Rollback, step: int) -> None:
+        """I10: without what was rolled back, the steps of a rank are 1, 2, 3, ..."""
+        self.checked["I10"] += 1
+        now = (plan.run, plan.generation)
+        applied = self._applied.setdefault(plan.rank, [])
+        before = self._applied_in.get(plan.rank, (0, 0))
+        if now < before and self.is_fenced(process):
+            self.world.clock.seen[
+                "a world that nobody could reach trained on after its places were taken"
+            ] += 1
+            return  # its files are of a history that was left: nobody goes back to them
+        if now != before:
+            assert now > before, f"I10: rank {plan.rank} stepped in generation {now} after {before}"
+            if plan.run != before[0]:
+                applied.clear()
+            del applied[plan.step :]
+            self._applied_in[plan.rank] = now
+        assert step == len(applied) + 1, f"I10: rank {plan.rank} did step {step} after {len(applied)}"
+        applied.append(step)
+
+    def deleted(self, process: Process, step: int) -> None:
+        """I11: retention took away the file of a step."""
+        self.checked["I11"] += 1
+        run = process.plan.run if process.plan is not None else 0
+        committed = sorted(
+            row.step
+            for row in self.world.store.all(CheckpointRecord)
+            if row.run == run
+            and row.rank == 0
+            and row.state is CheckpointState.COMMITTED
+            and self._is_past(row)
+        )
+        assert step not in committed[-2:], (
+            f"I11: {process.name} deleted step {step}, committed are {committed}"
+        )
+
+
+def _state(life: SchedulerLife) -> Any:
+    """Everything that a message without effect must leave alone, but for when a node was heard."""
+    table = life.cluster.table
+    return (
+        msgspec.structs.astuple(table.job),
+        table.coordinator.committed_step,
+        tuple(
+            (
+                msgspec.structs.astuple(node.record),
+                node.connection,
+                node.suspect_until_ms,
+                node.window_ends_ms,
+                node.done,
+                node.told_generation,
+                node.ready,
+            )
+            for node in table.nodes.values()
+        ),
+    )

@@ -1,0 +1,122 @@
+"""Runs one seed: a safety phase with its faults, a liveness phase without, and a look at how it ended. Shrinks what fails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import msgspec
+
+from recovery.core.records import RunRecord
+from tests.simulation.faults import KINDS, Fault, faults_of, inject
+from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, shape_of
+from tests.simulation.world import World
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one seed."""
+
+    seed: int
+    shape: Shape
+    faults: tuple[Fault, ...]
+    failure: str
+    """Empty: every promise was kept."""
+    story: tuple[str, ...]
+    fingerprint: str
+    simulated_ms: int
+    events: int
+    checked: dict[str, int]
+    seen: dict[str, int]
+
+
+def run(seed: int, *, workers: int | None = None, faults: list[Fault] | None = None) -> Outcome:
+    """Run a seed.
+
+    Args:
+        seed: everything else follows from it.
+        workers: None: drawn from the seed.
+        faults: None: drawn from the seed.
+    """
+    shape = shape_of(seed, KINDS, workers=workers)
+    chosen = faults_of(seed, shape) if faults is None else faults
+    world = World(seed, shape)
+    failure = ""
+    try:
+        for fault in chosen:
+            world.clock.later(fault.at_ms, partial(inject, world, fault))
+        world.clock.later(FAULTS_UNTIL_MS, partial(_heal, world))
+        world.clock.run(FAULTS_UNTIL_MS + LIVENESS_MS, lambda: bool(world.verdict) and not world.living)
+        _check_end(world)
+    except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
+        failure = f"{type(error).__name__}: {error}"
+    return Outcome(
+        seed=seed,
+        shape=shape,
+        faults=tuple(chosen),
+        failure=failure,
+        story=tuple(world.clock.story),
+        fingerprint=world.clock.fingerprint,
+        simulated_ms=world.clock.now,
+        events=world.clock.events,
+        checked=dict(world.promises.checked),
+        seen=dict(world.clock.seen),
+    )
+
+
+def shrink(failed: Outcome, *, workers: int | None = None) -> Outcome:
+    """Leave out faults as long as the same promise still breaks (delta debugging: halves first, then single ones)."""
+    smallest, size = failed, max(1, len(failed.faults) // 2)
+    while size:
+        position, found = 0, False
+        while position < len(smallest.faults):
+            fewer = [*smallest.faults[:position], *smallest.faults[position + size :]]
+            tried = run(failed.seed, workers=workers, faults=fewer)
+            if _promise(tried) == _promise(failed):
+                smallest, found = tried, True
+            else:
+                position += size
+        if not found or size > 1:
+            size //= 2
+    return smallest
+
+
+def _promise(outcome: Outcome) -> str:
+    return outcome.failure.partition(": ")[2].partition(":")[0] if outcome.failure else ""
+
+
+def total(outcomes: list[Outcome], field: str) -> Counter[str]:
+    """Sum a table of counts over many seeds."""
+    added: Counter[str] = Counter()
+    for outcome in outcomes:
+        added.update(getattr(outcome, field))
+    return added
+
+
+def _heal(world: World) -> None:
+    world.hanging = world.failing_saves = world.slow_writes = world.network.stall_share = 0.0
+    world.relaunch_ms, world.step_ms = (200, 1_000), (10, 30)
+    world.disk_full_until, world.next_sync_fails = 0, False
+    world.network.heal()
+    for process in world.living:
+        if process.wire is not None and process.wire.broken:
+            process.wire.near.hung_up(process.wire, "connection reset")
+
+
+def _check_end(world: World) -> None:
+    """I14: the job has ended, and with a reason. I20: with one history on all ranks, checked at every load."""
+    job = world.store.job
+    assert job is not None, "I14: there is no job"
+    if (
+        job.run > 1
+    ):  # somebody was killed after the end, before he could say that he knows: his next life began the next run
+        assert world.store.all(RunRecord)[0].outcome == "finished", (
+            "I14: a next run began and the first has not ended"
+        )
+        return
+    if world.verdict == "JOB_FAILED":
+        assert "NO_COMMON_CHECKPOINT" in job.reason, f"I14: it failed without need: {job.reason}"
+        world.clock.seen["a job ended for want of a common checkpoint"] += 1
+        return
+    assert world.verdict == "FINISHED", f"I14: nothing ended: {job}"
+    assert world.living == [], "I14: somebody waits for ever for a scheduler that has ended"
+    world.clock.seen["a job finished"] += 1

@@ -1,0 +1,80 @@
+"""What one seed looks like: how large, how fast, how patient, how faulty."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from recovery.core.rules import Rules
+
+FAULTS_UNTIL_MS = 60_000
+"""The safety phase: faults may come at any moment of it."""
+
+LIVENESS_MS = 200_000
+"""The liveness phase: from now on nothing new breaks, and the job must end."""
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """Drawn once per seed. Faults that are not on in a seed leave room for what needs a long time without them."""
+
+    rules: Rules
+    steps: int
+    step_ms: tuple[int, int]
+    save_every: int
+    keep: int
+    scripts: bool
+    """Processes replace themselves by exec at the end of a generation (recovery.init)."""
+    drift: float
+    """How much faster or slower a process's clock may run."""
+    delay_ms: tuple[int, int]
+    stall_share: float
+    slow_writes: float
+    failing_saves: float
+    hanging: float
+    relaunch_ms: tuple[int, int]
+    kinds: tuple[str, ...]
+    pause_ms: int
+    """Longest time between two faults."""
+
+
+def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = None) -> Shape:
+    """Draw the shape of a seed.
+
+    Args:
+        seed: which.
+        all_kinds: of faults; some of them are on.
+        workers: None: drawn too, 1 to 8.
+    """
+    draw = random.Random(f"{seed}/shape")
+    lease_ms = draw.choice((3_000, 6_000, 12_000))
+    workers = workers or draw.choice((1, 2, 3, 4, 6, 8))
+    rules = Rules(
+        worker_count=workers,
+        server_count=draw.choice((0, 0, 0, 0, 1, 2)),
+        lease_ms=lease_ms,
+        rejoin_window_ms=draw.choice((0, lease_ms, lease_ms, 2 * lease_ms)),
+        reconnect_grace_ms=draw.choice((0, 500, 500, 2_000)),
+        topology_timeout_ms=100_000,  # longer than any wait that faults explain: a job that only waits is found by its reason
+        abort_timeout_ms=draw.choice((1_000, 3_000)),
+        receive_timeout_ms=lease_ms // 2,
+        heartbeat_ms_min=lease_ms // 10,
+        heartbeat_ms_max=lease_ms // 6,
+    )
+    return Shape(
+        rules=rules,
+        steps=draw.choice((40, 100, 300)),
+        step_ms=draw.choice(((20, 60), (100, 300), (300, 600))),
+        save_every=draw.choice((5, 5, 10, 25)),
+        keep=draw.choice((2, 3, 5)),
+        scripts=draw.random() < 0.3,
+        drift=draw.choice((0.0, 0.001, 0.01)),
+        delay_ms=draw.choice(((1, 3), (1, 8), (5, 50))),
+        stall_share=draw.choice((0.0, 0.0, 0.01, 0.1)),
+        slow_writes=draw.choice((0.0, 0.05, 0.5)),
+        failing_saves=draw.choice((0.0, 0.05, 0.2)),
+        hanging=draw.choice((0.0, 0.03, 0.2)),
+        relaunch_ms=draw.choice(((200, 4_000), (10, 500), (3_000, 10_000))),
+        kinds=tuple(kind for kind in all_kinds if draw.random() < 0.6) or all_kinds,
+        pause_ms=draw.choice((1_000, 3_000, 10_000)),
+    )
