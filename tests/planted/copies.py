@@ -1,0 +1,111 @@
+"""A private copy of the package and its tests, and what pytest says of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.planted.bug import Bug
+from tests.planted.proof import SAYS
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 100
+"""For one run of pytest. The slowest row takes some five seconds on an idle machine."""
+_OPTIONS = (
+    "-x",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:randomly",
+    "-p",
+    "tests.planted.proof",
+    "-r",
+    "fE",
+)
+_FAILED = re.compile(r"^FAILED (?P<test>.+?)(?: - (?P<why>.*))?$", re.MULTILINE)
+_BROKEN = re.compile(
+    r"(\w+\.)*(ImportError|ModuleNotFoundError|NameError|SyntaxError|AttributeError|TypeError)\b"
+)
+"""A mutation that ends so was caught by Python, not by a test: the row is badly made."""
+
+
+class Verdict(NamedTuple):
+    """What one run of pytest said."""
+
+    exit_code: int
+    test: str
+    """The first that failed; empty when none did."""
+    why: str
+    """Its error, or what pytest said last when no test failed."""
+
+    @property
+    def passed(self) -> bool:
+        """Did every test pass?"""
+        return self.exit_code == 0
+
+    @property
+    def caught(self) -> bool:
+        """Did a test fail by what it asserts? A module that does not import or a test that cannot be collected is no catch."""
+        return self.exit_code == 1 and bool(self.test) and _BROKEN.match(self.why) is None
+
+
+def make_base(place: Path) -> Path:
+    """Copy the working tree's package and tests into `place / base`, unmutated."""
+    base = place / "base"
+    for room in ("recovery", "tests"):
+        shutil.copytree(ROOT / room, base / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy2(ROOT / "pyproject.toml", base)
+    return base
+
+
+def make_mutant(base: Path, bug: Bug, place: Path) -> Path:
+    """Copy `base` with what Python has compiled there, and plant `bug` in the copy."""
+    copy = shutil.copytree(base, place / "mutant", symlinks=True)
+    bug.plant(copy / "recovery")
+    source = copy / "recovery" / bug.file
+    for compiled in source.parent.glob(f"__pycache__/{source.stem}.*"):
+        compiled.unlink()
+    return copy
+
+
+def run_tests(copy: Path, tests: tuple[str, ...]) -> Verdict:
+    """Run `tests` on a copy.
+
+    Raises:
+        RuntimeError: the tests imported another package than the copy's.
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("COVERAGE", "COV_", "PYTEST"))
+    }
+    environment |= {"PYTHONPATH": str(copy), "COLUMNS": "400", "HYPOTHESIS_PROFILE": "dev"}
+    command = [sys.executable, "-m", "pytest", *_OPTIONS, "--hypothesis-seed=0", *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return Verdict(-1, "", f"pytest did not end within {LIMIT_S} s")
+    imported = [line.removeprefix(SAYS) for line in done.stdout.splitlines() if line.startswith(SAYS)]
+    if imported and imported != [str(copy / "recovery" / "__init__.py")]:
+        message = f"the tests of {copy} imported {imported[0]}"
+        raise RuntimeError(message)
+    if not imported:
+        return Verdict(done.returncode or -1, "", _last_words(done))
+    failed = _FAILED.search(done.stdout)
+    if failed is None:
+        return Verdict(done.returncode, "", _last_words(done))
+    return Verdict(done.returncode, failed["test"], failed["why"] or "")
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The last lines that say something."""
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return " / ".join(lines[-4:])

@@ -1,0 +1,176 @@
+"""Bugs in what is said to whom and when: answers behind writes, repeats, deadlines, bounds."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+ANSWERS = (
+    Bug(
+        "the end of the job is told before it is written",
+        "I5",
+        "core/lifecycle.py",
+        "return [Persist((job, run, event), answers), SetTimer(",
+        "return [*(Send(told.connection, told.message) for told in answers), Persist((job, run, event)), SetTimer(",
+        ("tests/core",),
+    ),
+    Bug(
+        "the scheduler's answers do not wait for the disk",
+        "I5",
+        "scheduler/executor.py",
+        "self._writer.submit(persist.records, persist)",
+        "self.release(persist)\n            self._writer.submit(persist.records, Persist(()))",
+        ("tests/scheduler",),
+    ),
+    Bug(
+        "a worker reports a checkpoint before its row is written",
+        "I5",
+        "core/member.py",
+        "return [Persist(self._checkpoint_row(published.checkpoint), (Report(report),))]",
+        "return [Tell(report), Persist(self._checkpoint_row(published.checkpoint))]",
+        ("tests/core",),
+    ),
+    Bug(
+        "a commit is told that is not written",
+        "I5",
+        "core/cluster.py",
+        "records += table.coordinator.committed_records()",
+        "records += table.coordinator.committed_records()[:0]",
+        ("tests/core",),
+    ),
+    Bug(
+        "a request told twice has two effects",
+        "I13",
+        "core/cluster.py",
+        "if answer is not None:  # a repeat",
+        "if answer is not None and node.done:  # a repeat",
+        ("tests/core",),
+    ),
+    Bug(
+        "answers are kept without a bound",
+        "I17",
+        "core/node.py",
+        "while len(self.answers) > at_most:",
+        "while len(self.answers) > at_most * 1_000:",
+        ("tests/core",),
+    ),
+    Bug(
+        "what was not answered is not told again",
+        "I13",
+        "core/member.py",
+        "again = [Tell(request) for request in self._requests.values()]",
+        "again = [Tell(request) for request in tuple(self._requests.values())[:0]]",
+        ("tests/core",),
+    ),
+    Bug(
+        "a fenced life may name the rendezvous",
+        "I12",
+        "core/cluster.py",
+        "if opened.generation != table.job.generation or table.job.state is not JobState.RUNNING:",
+        "if table.job.state is not JobState.RUNNING:",
+        ("tests/core",),
+    ),
+)
+
+DEADLINES = (
+    Bug(
+        "a main thread that does not come back is waited for, for ever",
+        "I14",
+        "core/member.py",
+        'SetTimer("abort", now_ms + self._rules.abort_timeout_ms),',
+        "",
+        ("tests/core",),
+    ),
+    Bug(
+        "the silence of the scheduler is not noticed",
+        "I14",
+        "core/link.py",
+        "if silent_ms >= self._rules.receive_timeout_ms:",
+        "if silent_ms < 0:",
+        ("tests/core",),
+    ),
+    Bug(
+        "a missing worker is waited for, for ever",
+        "I14",
+        "core/lifecycle.py",
+        "if table.deadline_ms is None or now_ms < table.deadline_ms or",
+        "if table.deadline_ms is None or now_ms <= table.deadline_ms + 10 or",
+        ("tests/core",),
+    ),
+    Bug(
+        "a refused worker asks again at once",
+        "I17",
+        "core/link.py",
+        'SetTimer("dial", now_ms + refused.retry_after_ms)]',
+        'SetTimer("dial", now_ms)]',
+        ("tests/core",),
+    ),
+    Bug(
+        "a thousand workers dial in the same instant",
+        "I17",
+        "core/policy/backoff.py",
+        "return int(full / 2 + full / 2 * jitter)",
+        "return int(full / 2)",
+        ("tests/core",),
+    ),
+)
+
+BOUNDS = (
+    Bug(
+        "a stranger may send as much as a node",
+        "I17",
+        "transport/server.py",
+        "self._rules.frame_bytes_max if connection.admitted else self._rules.frame_bytes_max_unregistered",
+        "self._rules.frame_bytes_max",
+        ("tests/transport",),
+    ),
+    Bug(
+        "what waits for a peer that does not read has no bound",
+        "I17",
+        "transport/outbox.py",
+        "if len(self._frames) >= MESSAGES_MAX or self._bytes + len(frame) > BYTES_MAX:",
+        "if len(self._frames) < 0:",
+        ("tests/transport",),
+    ),
+    Bug(
+        "one address may fill all places for strangers",
+        "I17",
+        "transport/gate.py",
+        "or self._unregistered[visit.peer] >= UNREGISTERED_MAX_PER_PEER",
+        "or self._unregistered[visit.peer] >= UNREGISTERED_MAX",
+        ("tests/transport",),
+    ),
+    Bug(
+        "a peer without a first message stays",
+        "I14",
+        "transport/gate.py",
+        'self._arm(visit, FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
+        'self._arm(visit, 1_000 * FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
+        ("tests/transport",),
+    ),
+    Bug(
+        "a connection number is used twice",
+        "I12",
+        "transport/server.py",
+        "number = ConnectionId(next(self._numbers))",
+        "number = ConnectionId(len(self._connections) + 1)",
+        ("tests/transport",),
+    ),
+    Bug(
+        "what a peer wrote may break a log line",
+        "I17",
+        "transport/codec.py",
+        'shown = str(error).encode("unicode_escape").decode()',
+        "shown = str(error)",
+        ("tests/transport",),
+    ),
+    Bug(
+        "a closed connection is not told",
+        "I14",
+        "transport/server.py",
+        "if self._connections.pop(connection.number, None) is None or not connection.spoke:",
+        "if self._connections.pop(connection.number, None) is None or connection.spoke:",
+        ("tests/transport",),
+    ),
+)
+
+PROTOCOL = ANSWERS + DEADLINES + BOUNDS
