@@ -51,9 +51,7 @@ class Coordinator:
         return self._held.get(rank, {}).get(step)
 
     def add(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
-        """A rank holds one more. Returns whether its step is committed by it."""
-        if (rank, checkpoint.step, checkpoint.digest) in self._invalid:
-            return False
+        """A rank holds one more that is not in the books yet (`knows`). Returns whether its step is committed by it."""
         before = self.committed_step
         self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
         self.committed_step = max(before, rollback.newest_common(self._held, self._world_size))

@@ -63,6 +63,7 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
         with process.one_clear_line():
             return _Loop(process.begin(), function, warm_up).run()
 
+    del recoverable.__wrapped__  # it takes no arguments: pytest would look for a fixture "session"
     return recoverable
 
 
@@ -86,9 +87,14 @@ class _Loop:
                 return self._train()
             except (_StopAsked, KeyboardInterrupt) as asked:
                 number = asked.number if isinstance(asked, _StopAsked) else signal.SIGINT
-                self._service.post(s.StopAsked(self._service.new_request(), signal.Signals(number).name))
+                for again in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(
+                        again, signal.SIG_IGN
+                    )  # the farewell is bounded; a second wish would only break it
+                name = signal.Signals(number).name
+                self._service.post(s.StopAsked(self._service.new_request(), name))
                 self._service.gate.verdict()
-                process.leave(128 + number, "")
+                process.leave(128 + number, f"STOPPED: stopped by {name}")
 
     def _train(self) -> Any:
         if self._settings.role is config.SettingsRole.SERVER:
