@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from tests.cluster.harness import Cluster
 
 SCRIPT = "train.py"
 PYTHON = (sys.executable, SCRIPT)
-PYTEST = (sys.executable, "-m", "pytest", "-s", "-v", "-p", "no:cacheprovider", SCRIPT)
+PYTEST = (str(Path(sysconfig.get_path("scripts"), "pytest")), "-s", "-v", SCRIPT)
+"""As the documents of msrun show it."""
 LAST_STEP = small_job.EPOCHS * small_job.BATCHES
 
 
@@ -53,6 +55,10 @@ class SmallCluster(Cluster):
         )
         self._command, self.servers = command, [f"server_{number}" for number in range(servers)]
         shutil.copy(small_job.__file__, directory / SCRIPT)
+
+    @override
+    def __enter__(self) -> SmallCluster:
+        return self
 
     @override
     def start(self) -> None:
@@ -94,6 +100,10 @@ class SmallCluster(Cluster):
     def generations(self) -> set[int]:
         """In which generations steps were counted."""
         return {line["generation"] for line in checker.lines(self.directory / "steps.jsonl")}
+
+    def last_step_ms(self) -> int:
+        """Wall time of the step that was counted last, on any rank."""
+        return max(int(line["wall_ms"]) for line in checker.lines(self.directory / "steps.jsonl"))
 
     def check_result(self) -> None:
         """Every rank ended with the value of an undisturbed training, every step counted once."""

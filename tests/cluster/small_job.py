@@ -21,12 +21,13 @@ from typing import BinaryIO
 import recovery
 from recovery.training.state import Snapshot
 
+HERE = Path(__file__).absolute().parent
 EPOCHS = 3
 BATCHES = 20
 """Steps of an epoch."""
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
-DO, _, AT = os.environ.get("JOB_DO", "").partition("@")
-"""Something to do once, in the first generation, before a step counts: `raise@12`."""
+DEEDS_ASKED = [deed.partition("@")[::2] for deed in os.environ.get("JOB_DO", "").split()]
+"""What to do once, in the first generation, in which step: `chdir@3 hang@12`."""
 
 
 def value_after(rank: int, value: str, steps: range) -> str:
@@ -87,20 +88,20 @@ def train(session: recovery.Session) -> None:
         "generation": session.generation,
         "environment": {name: value for name, value in os.environ.items() if name.startswith("MS_")},
     }
-    Path(f"seen_{os.environ['MS_NODE_ID']}.json").write_text(json.dumps(seen))
-    result = Path(f"result_{session.rank}").absolute()
+    (HERE / f"seen_{os.environ['MS_NODE_ID']}.json").write_text(json.dumps(seen))
     config = recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3)
-    saver = recovery.ModelCheckpoint("small", f"ckpt/{session.rank}", config)
+    saver = recovery.ModelCheckpoint("small", HERE / f"ckpt/{session.rank}", config)
     state = Tally()
     for step, batch in session.steps(state, epochs=EPOCHS, callbacks=[saver]):
-        if DO and step == int(AT) and session.generation == 1:
-            DEEDS[DO]()
+        for deed, its_step in DEEDS_ASKED:
+            if step == int(its_step) and session.generation == 1:
+                DEEDS[deed]()
         epoch = (step - 1) // BATCHES + 1
         state.value = hashlib.sha256(
             f"{state.value} {session.rank} {step} {epoch} {batch}".encode()
         ).hexdigest()
         time.sleep(STEP_MS / 1000)
-    result.write_text(state.value)
+    (HERE / f"result_{session.rank}").write_text(state.value)
 
 
 # --- what a test may ask for ---------------------------------------------------------------------------------------------
@@ -111,15 +112,15 @@ def _raise() -> None:
 
 
 def _leave_the_directory() -> None:
-    Path("elsewhere").mkdir(exist_ok=True)
-    os.chdir("elsewhere")
+    (HERE / "elsewhere").mkdir(exist_ok=True)
+    os.chdir(HERE / "elsewhere")
 
 
 def _hang() -> None:
     """Wait for ever where nobody but the process's end helps, with a port that a program after exec would inherit."""
     listening = socket.create_server(("127.0.0.1", 0))
     listening.set_inheritable(True)
-    Path("hangs_at").write_text(str(listening.getsockname()[1]))
+    (HERE / "hangs_at").write_text(str(listening.getsockname()[1]))
     caller, _ = listening.accept()
     caller.set_inheritable(True)
     caller.sendall(b"I hang")
@@ -142,8 +143,8 @@ def _fork_by_multiprocessing() -> None:
 
 
 def _note_child(pid: int) -> None:
-    Path("child.part").write_text(str(pid))
-    Path("child.part").rename("child")
+    (HERE / "child.part").write_text(str(pid))
+    (HERE / "child.part").rename(HERE / "child")
 
 
 DEEDS: dict[str, Callable[[], None]] = {

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
+import stat
 from pathlib import Path
 
 import pytest
 
 from recovery.core.records import EventKind
-from tests.cluster.small_cluster import LAST_STEP, PYTEST, SmallCluster
+from tests.cluster.small_cluster import PYTEST, SCRIPT, SmallCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
+
+FRAMEWORK = {
+    "MS_HCCL_CM_INIT": "1",
+    "MS_ENABLE_LCCL": " 1 ",
+    "MS_DISABLE_LCCL_KERNELS_LIST": "AllReduce,ReduceScatter",
+}
+"""Not ours to read: even what looks mistyped arrives as it was set."""
 
 
 def test_script_started_by_pytest_in_every_role_survives_a_killed_worker(tmp_path: Path) -> None:
@@ -24,6 +31,79 @@ def test_script_started_by_pytest_in_every_role_survives_a_killed_worker(tmp_pat
         admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, "worker_1")]
         assert [(event.incarnation, event.rank) for event in admitted[1:]] == [(2, 1)]
         assert cluster.generations() == {1, 2}
-        assert "1 passed" in cluster.log("worker_0")
-        assert "1 passed" in cluster.log("worker_1")
+        for name in cluster.names:
+            assert "1 passed" in cluster.log(name)
+        cluster.check_result()
+
+
+def test_training_function_that_is_itself_the_test_runs_under_pytest(tmp_path: Path) -> None:
+    with SmallCluster(tmp_path, workers=1, command=PYTEST) as cluster:
+        script = tmp_path / SCRIPT
+        script.write_text(
+            script.read_text().replace(
+                "def test_train() -> None:\n    recovery.run(train)()",
+                "@recovery.run\ndef test_train(session: recovery.Session) -> None:\n    train(session)",
+            )
+        )
+        assert "@recovery.run" in script.read_text()
+        cluster.start()
+        cluster.wait_end()
+        cluster.check_result()
+
+
+def test_wrong_setting_under_pytest_ends_with_its_own_exit_code_and_line(tmp_path: Path) -> None:
+    with SmallCluster(tmp_path, command=PYTEST) as cluster:
+        cluster.launch("worker_0", MS_WORKER_NUM="0")
+        cluster.launch("sched", MS_WORKER_NUM="0")
+
+        for name in ("worker_0", "sched"):
+            assert cluster.wait_exit(name) == 22
+            assert "SETTING_RANGE: MS_WORKER_NUM='0'" in cluster.log(name)
+            assert "Traceback" not in cluster.log(name)
+
+
+@pytest.mark.parametrize("leaked", ["worker_1", "0", "not a node id!", ""])
+def test_scheduler_ignores_the_node_id_that_it_inherits(tmp_path: Path, leaked: str) -> None:
+    with SmallCluster(tmp_path, environment={"JOB_STEP_MS": "2"}) as cluster:
+        for name in cluster.names:
+            cluster.launch(name)
+        cluster.launch("sched", MS_NODE_ID=leaked)
+
+        cluster.wait_end()
+
+        assert {stored.event.node_id for stored in cluster.events(EventKind.NODE_ADMITTED)} == set(
+            cluster.names
+        )
+        cluster.check_result()
+
+
+def test_variables_of_the_framework_reach_training_untouched_over_a_rollback(tmp_path: Path) -> None:
+    with SmallCluster(tmp_path, environment=FRAMEWORK) as cluster:
+        cluster.start()
+        cluster.wait_step(7)
+        cluster.kill_and_relaunch("worker_0")
+        cluster.wait_end()
+
+        for name in cluster.names:
+            seen = cluster.seen(name)
+            assert seen["generation"] == 2
+            assert FRAMEWORK.items() <= seen["environment"].items()
+            assert "MS_RESUME_TOKEN" not in seen["environment"]
+
+
+def test_relative_recovery_path_stays_where_the_process_started_when_training_changes_the_directory(
+    tmp_path: Path,
+) -> None:
+    with SmallCluster(
+        tmp_path, environment={"MS_RECOVERY_PATH": "./recovery/", "JOB_DO": "chdir@3"}
+    ) as cluster:
+        cluster.start()
+        cluster.wait_step(12)
+        cluster.kill_and_relaunch("worker_1")
+        cluster.wait_end()
+
+        assert stat.S_IMODE((tmp_path / "recovery").stat().st_mode) == 0o700
+        assert (tmp_path / "recovery/workers/worker_1.db").exists()
+        assert list((tmp_path / "elsewhere").iterdir()) == []
+        assert (cluster.events(EventKind.PLAN_MADE)[-1].event.step or 0) >= 5, "it began anew"
         cluster.check_result()
