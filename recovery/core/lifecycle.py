@@ -42,7 +42,10 @@ def lose(table: Table, node: Node, reason: str, now_ms: int) -> list[SchedulerEf
         Persist((record, table.life_of(node, ended=reason), event)),
         SetTimer("windows", now_ms + WINDOW_NOTE_MS),
     ]
-    if record.role is m.Role.WORKER:
+    ends_generation = (
+        record.role is m.Role.WORKER or not table.rules.recovery_enabled
+    )  # off: any loss ends all
+    if ends_generation:
         effects += interrupt(table, f"{record.node_id} lost: {reason}", now_ms)
     return effects
 

@@ -11,7 +11,7 @@ from recovery.core import lifecycle
 from recovery.core.effects import Persist, SchedulerEffect, SetTimer
 from recovery.core.ids import NodeId
 from recovery.core.node import Node
-from recovery.core.records import EventKind, NodeState, Record
+from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.stimuli import ConnectionLost, TimerFired
 from recovery.core.table import STANDSTILL_MS, WINDOW_NOTE_MS, Table
 
@@ -39,13 +39,18 @@ def connection_lost(table: Table, lost: ConnectionLost, now_ms: int) -> list[Sch
 
 
 def _hung_up(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]:
-    """A node leaves an ended job, or was cut off before it heard so and asks again within the reconnect grace."""
+    """A node leaves an ended job, or was cut off before it heard so and asks again within the reconnect grace.
+
+    Without recovery a failed job ends everywhere within a second, and half of that went by until the loss was certain: the
+    scheduler then waits for nobody. Who was cut off at that very moment finds no scheduler any more and fails all the same.
+    """
     effects: list[SchedulerEffect] = [Persist(tuple(lifecycle.part(table, [node])))]
     if not any(
         other.connection is not None or other.record.state is NodeState.SUSPECT
         for other in table.nodes.values()
     ):
-        effects.append(SetTimer("farewell", now_ms + table.rules.reconnect_grace_ms))
+        at_once = table.job.state is JobState.FAILED and not table.rules.recovery_enabled
+        effects.append(SetTimer("farewell", now_ms + (0 if at_once else table.rules.reconnect_grace_ms)))
     return effects
 
 
