@@ -33,7 +33,7 @@ def prepare_directory(path: Path) -> None:
     """
     try:
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_parents(path.parent)
             path.mkdir(mode=0o700, exist_ok=True)
             fsync_directory(path.parent)
         facts = path.stat()
@@ -52,6 +52,14 @@ def prepare_directory(path: Path) -> None:
         )
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise refused(path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def _make_parents(path: Path) -> None:
+    """Make a directory and those above it, each durable in the one above: the newest name is no safer than the oldest."""
+    if not path.exists():
+        _make_parents(path.parent)
+        path.mkdir(exist_ok=True)
+        fsync_directory(path.parent)
 
 
 def refused(path: Path, error: OSError) -> RecoveryPathError:
