@@ -1,0 +1,138 @@
+"""Where the two threads of a worker meet: no step while nobody knows whether this life is still the one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from recovery.core.ids import Generation, Rank, RunId
+from recovery.core.messages import Rollback
+from recovery.errors import GenerationInterrupted
+from recovery.worker.gate import Gate, Verdict
+
+WAIT_S = 10.0
+PAUSE_LIMIT_MS = 1_000
+
+
+class Training:
+    """A gate in generation 1, and the order in which things happened."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.asked = threading.Event()
+        self.gate = Gate(pause_limit_ms=PAUSE_LIMIT_MS, on_pause=self._ask)
+        self.gate.open(plan(committed_step=10))
+
+    def _ask(self, stood_ms: int) -> None:
+        self.said.append("asked" if stood_ms > PAUSE_LIMIT_MS else f"asked after {stood_ms} ms")
+        self.asked.set()
+
+    def stand_still(self) -> None:
+        """The connection's thread has not run for longer than the limit."""
+        self.gate.tick_ms -= 2 * PAUSE_LIMIT_MS
+
+    @contextmanager
+    def main_thread(self, work: Callable[[], object]) -> Iterator[None]:
+        """Another thread that does `work`, which has ended when the block ends."""
+
+        def run() -> None:
+            try:
+                work()
+                self.said.append("stepped")
+            except GenerationInterrupted as error:
+                self.said.append(f"interrupted: {error.reason}")
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield
+        thread.join(WAIT_S)
+        assert not thread.is_alive(), "it waits for ever"
+
+
+def plan(*, committed_step: int) -> Rollback:
+    return Rollback(
+        generation=Generation(1),
+        run=RunId(1),
+        step=committed_step,
+        epoch=1,
+        step_in_epoch=committed_step,
+        rank=Rank(0),
+        world_size=1,
+        local_rank=0,
+        local_world_size=1,
+        path="",
+        digest="",
+        committed_step=committed_step,
+        because="",
+    )
+
+
+def test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed() -> None:
+    training = Training()
+    training.stand_still()
+
+    with training.main_thread(lambda: training.gate.check(1)):
+        assert training.asked.wait(WAIT_S), "it stepped without asking"
+        training.said.append("confirmed")
+        training.gate.confirm()
+
+    assert training.said == ["asked", "confirmed", "stepped"]
+
+
+def test_a_pause_that_both_threads_notice_is_asked_about_once() -> None:
+    training = Training()
+    training.stand_still()
+
+    training.gate.tick()
+    training.stand_still()
+    training.gate.tick()
+
+    assert training.said == ["asked"]
+    training.gate.confirm()
+    training.stand_still()
+    training.gate.tick()
+    assert training.said == ["asked", "asked"], "the next pause is another question"
+
+
+def test_a_process_that_lost_its_place_while_it_stood_still_never_steps() -> None:
+    training = Training()
+    training.stand_still()
+
+    with training.main_thread(lambda: training.gate.check(1)):
+        assert training.asked.wait(WAIT_S), "it stepped without asking"
+        training.gate.finish(Verdict("FENCED", "a newer life has its place"))
+
+    assert training.said == ["asked", "interrupted: a newer life has its place"]
+
+
+def test_nobody_asks_about_a_pause_that_is_within_the_limit() -> None:
+    training = Training()
+
+    training.gate.tick()
+    training.gate.check(1)
+
+    assert training.said == []
+
+
+def test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither() -> None:
+    gate = Training().gate
+
+    assert (gate.committed_before, gate.committed_step) == (0, 10)
+    gate.note_committed(20)
+    assert (gate.committed_before, gate.committed_step) == (10, 20)
+    gate.note_committed(20)
+    assert (gate.committed_before, gate.committed_step) == (10, 20)
+
+
+def test_an_interrupt_of_an_older_generation_stops_nobody() -> None:
+    training = Training()
+    training.gate.interrupt(0, "long ago")
+
+    training.gate.check(1)
+
+    training.gate.interrupt(1, "w1 lost")
+    with pytest.raises(GenerationInterrupted, match="w1 lost"):
+        training.gate.check(1)
