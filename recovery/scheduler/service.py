@@ -18,7 +18,7 @@ from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStim
 from recovery.core.views import job_view
 from recovery.errors import JobFailedError, RecoveryError, StoreError, StoreFullError
 from recovery.scheduler.executor import Executor
-from recovery.scheduler.startup import load_cluster, open_store
+from recovery.scheduler.startup import load_cluster, open_store, raise_descriptor_limit
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import Writer
 from recovery.transport.inspection import json_route
@@ -36,6 +36,7 @@ def serve(settings: Settings) -> None:
         JobFailedError: the job ended without success.
         StoreError, RecoveryPathError, PortInUseError, HostUnusableError, JobMismatchError: it could not start, or lost its store.
     """
+    raise_descriptor_limit()
     store = open_store(settings)
     try:
         cluster = load_cluster(store, settings)

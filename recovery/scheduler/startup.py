@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import uuid
 
 from recovery.config import Settings
 from recovery.core.cluster import Cluster, new_job, next_life
 from recovery.errors import JobMismatchError
 from recovery.store.repository import SchedulerState, SchedulerStore
+
+_DESCRIPTORS_MAX = 1_048_576
+"""Linux allows no process more unless fs.nr_open was changed; a hard limit of "unlimited" means this many."""
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process hold as many connections as it is allowed to: usual shells leave 1,024 of them.
+
+    The soft limit protects programs that wait by select(2); this one does not. A limit that may not be raised is left as it is.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def open_store(settings: Settings) -> SchedulerStore | None:
