@@ -10,6 +10,7 @@ import atexit
 import sys
 import traceback
 from types import TracebackType
+from typing import NoReturn
 
 from recovery.core import stimuli as s
 from recovery.errors import GenerationInterrupted, UsageError, exit_code_of
@@ -60,7 +61,7 @@ class _Script:
             warm_up()
         plan = self._service.gate.next_plan(0)
         if isinstance(plan, Verdict):
-            process.leave(exit_code_of(plan.code), f"{plan.code}: {plan.reason}")
+            _leave(plan)
         admitted = self._service.member.admitted
         assert admitted is not None, "a plan is for members"
         self._session = Session(self._service, plan, admitted)
@@ -107,10 +108,17 @@ class _Script:
         service = self._service
         verdict = service.gate.verdict_if_any()
         if verdict is not None:
-            process.leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
+            _leave(verdict)
         if collective_error:
             service.post(s.DataPlaneBroke(session.plan_generation, session.step, collective_error))
             service.gate.await_interrupt(session.generation)
         admitted = service.member.admitted
         assert admitted is not None, "it trained"
         replace_process(admitted.token)
+
+
+def _leave(verdict: Verdict) -> NoReturn:
+    """End as the scheduler said: a server, or who comes after the end, has nothing to do in a finished job."""
+    if not verdict.code:
+        process.leave(0, "")
+    process.leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")

@@ -29,6 +29,10 @@ from recovery.transport.listening import BACKLOG, listening_sockets
 
 CLUSTER_PATH = "/cluster"
 
+ACCEPTED_AT_ONCE = 64
+"""Connections accepted before the loop does anything else, as asyncio's `backlog` also means. At the kernel's backlog of 1,024 a
+burst of strangers used up every descriptor before the gate could close the first; at 16 a thousand workers dial no slower."""
+
 _logger = logging.getLogger("recovery.transport")
 
 
@@ -91,10 +95,11 @@ class Server:
                     self._gate,
                     sock=each,
                     ssl=self._ssl_context,
-                    backlog=BACKLOG,
+                    backlog=ACCEPTED_AT_ONCE,
                     ssl_handshake_timeout=handshake_s,
                 )
             )
+            each.listen(BACKLOG)  # asyncio has just cut the kernel's queue down to its own
         return bound_port
 
     async def stop(self) -> None:

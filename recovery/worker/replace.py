@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from recovery.core.ids import ResumeToken
@@ -13,18 +14,22 @@ from recovery.worker.descriptors import close_all_but_standard
 TOKEN_VARIABLE = "MS_RESUME_TOKEN"  # noqa: S105 - the name of a variable
 """Carries the resume token over the exec. Taken out of the environment at start, so that no child sees it."""
 
+_START_DIRECTORY = Path.cwd()
+"""Where the command line was typed, as long as nobody left it before importing us: relative names in it mean this directory."""
+
 
 def replace_process(token: ResumeToken) -> NoReturn:
     """Start the same program in this process, from whichever thread this is. Children of `multiprocessing` are ended first.
 
     The program is `sys.orig_argv`, so `python train.py`, `python -m pytest train.py` and `pytest train.py` all come back as
-    they were started.
+    they were started, in the directory they were started in.
     """
     for child in multiprocessing.active_children():
         child.kill()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.environ[TOKEN_VARIABLE] = token  # noqa: TID251 - the only way over an exec besides a descriptor
+    os.chdir(_START_DIRECTORY)
     close_all_but_standard()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 

@@ -127,7 +127,7 @@ class Cluster:
     def events(self, kind: EventKind | None = None, node: str | None = None) -> list[StoredEvent]:
         """The stored story so far."""
         try:
-            found = read_events(self.directory / "recovery", limit=100_000)
+            found = read_events(self.directory / self._environment["MS_RECOVERY_PATH"], limit=100_000)
         except RecoveryError:
             return []  # no store yet
         return [
@@ -200,13 +200,18 @@ class Cluster:
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._all:
             process.wait(10)
+        deadline = time.monotonic() + 5  # a killed grandchild is not ours to wait for
+        while left := self._left():
+            assert time.monotonic() < deadline, f"processes {left} outlived the test"
+            _PAUSE.wait(0.02)
+
+    def _left(self) -> list[int]:
         sessions = {process.pid for process in self._all}
-        left = [
+        return [
             found.pid
             for found in psutil.process_iter()
             if _session_of(found.pid) in sessions and _runs(found)
         ]
-        assert not left, f"processes {left} outlived the test"
 
 
 def _runs(process: psutil.Process) -> bool:

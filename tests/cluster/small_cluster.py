@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -111,12 +110,3 @@ class SmallCluster(Cluster):
             found = (self.directory / f"result_{rank}").read_text()
             assert found == small_job.result_of(rank), f"rank {rank} ended otherwise\n{self.tails()}"
         checker.check_history(self.directory / "steps.jsonl", last_step=LAST_STEP)
-
-
-def is_open(pid: int) -> bool:
-    """Does this process exist?"""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

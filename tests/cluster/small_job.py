@@ -7,6 +7,7 @@ Started as `python small_job.py` or as `pytest -s -v small_job.py`. Writes `resu
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -80,8 +81,12 @@ class Tally:
         return {}
 
 
+_entries = itertools.count(1)
+
+
 def train(session: recovery.Session) -> None:
     seen = {
+        "entries": next(_entries),
         "pid": os.getpid(),
         "argv": sys.orig_argv,
         "incarnation": session.incarnation,
@@ -156,12 +161,15 @@ DEEDS: dict[str, Callable[[], None]] = {
 }
 
 
+# --- how it begins -------------------------------------------------------------------------------------------------------
+
+
 def test_train() -> None:
-    recovery.run(train)()
-
-
-if __name__ == "__main__":
     if os.environ.get("JOB_FACE") == "init":
         train(recovery.init())
     else:
         recovery.run(train)()
+
+
+if __name__ == "__main__":
+    test_train()

@@ -56,7 +56,7 @@ class Network:
         """Would a dial stay without an answer?"""
         return any(self._blocked_until.get((name, way), 0) > self.clock.now for way in (UP, DOWN))
 
-    def heal(self) -> None:
+    def mend(self) -> None:
         """Everything passes from now on."""
         self._blocked_until.clear()
 

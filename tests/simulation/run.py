@@ -44,7 +44,7 @@ def run(seed: int, *, workers: int | None = None, faults: list[Fault] | None = N
     try:
         for fault in chosen:
             world.clock.later(fault.at_ms, partial(inject, world, fault))
-        world.clock.later(FAULTS_UNTIL_MS, partial(_heal, world))
+        world.clock.later(FAULTS_UNTIL_MS, partial(_mend, world))
         world.clock.run(FAULTS_UNTIL_MS + LIVENESS_MS, lambda: bool(world.verdict) and not world.living)
         _check_end(world)
     except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
@@ -92,11 +92,11 @@ def total(outcomes: list[Outcome], field: str) -> Counter[str]:
     return added
 
 
-def _heal(world: World) -> None:
+def _mend(world: World) -> None:
     world.hanging = world.failing_saves = world.slow_writes = world.network.stall_share = 0.0
     world.relaunch_ms, world.step_ms = (200, 1_000), (10, 30)
     world.disk_full_until, world.next_sync_fails = 0, False
-    world.network.heal()
+    world.network.mend()
     for process in world.living:
         if process.wire is not None and process.wire.broken:
             process.wire.near.hung_up(process.wire, "connection reset")
