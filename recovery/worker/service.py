@@ -17,6 +17,7 @@ from recovery.core.member import Member
 from recovery.core.messages import FromScheduler, Role
 from recovery.errors import RecoveryError
 from recovery.transport.client import Client
+from recovery.worker.calls import Calls
 from recovery.worker.descriptors import close_in_children
 from recovery.worker.executor import Executor
 from recovery.worker.gate import Gate
@@ -87,6 +88,7 @@ class WorkerService:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(Calls(thread_name_prefix="recovery-call"))
         self._client = Client(
             host=self._settings.sched_host,
             port=self._settings.sched_port,

@@ -56,7 +56,8 @@ def test_script_that_calls_init_and_is_done_rolls_back_with_a_peer_that_is_not(t
         cluster.wait((tmp_path / "result_0").exists, "end of the faster rank")
         first = cluster.processes["worker_0"]
         cluster.kill_and_relaunch("sched")
-        cluster.wait_event(EventKind.NODE_RESUMED, "worker_0")
+        for name in cluster.names:
+            cluster.wait_event(EventKind.NODE_RESUMED, name)
 
         cluster.kill_and_relaunch("worker_1")
         cluster.wait_end()
@@ -130,8 +131,7 @@ def test_child_of_a_killed_worker_keeps_neither_its_connection_nor_its_store(
         cluster.launch("worker_1")
         cluster.wait_end()
 
-        assert child.is_running() and child.status() != psutil.STATUS_ZOMBIE, (
-            "it held nothing because it was gone"
-        )
+        assert child.is_running(), "it held nothing because it was gone"
+        assert child.status() != psutil.STATUS_ZOMBIE
         assert "STORE_LOCKED" not in cluster.log("worker_1")
         cluster.check_result()

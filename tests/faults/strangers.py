@@ -11,6 +11,7 @@ from collections import Counter
 from types import TracebackType
 
 import msgspec
+from typing_extensions import override
 
 from recovery.core.ids import RequestId
 from recovery.core.messages import Refused
@@ -131,6 +132,7 @@ class Hammer(_Paced):
         )
         self.answers: Counter[str] = Counter()
 
+    @override
     def once(self, noise: random.Random) -> None:
         with plain_socket(self._port, "127.0.0.2") as one:
             one.sendall(HANDSHAKE + masked_frame(encode(self._asked)))
@@ -156,6 +158,7 @@ class Garbage(_Paced):
         super().__init__(per_second)
         self._port = port
 
+    @override
     def once(self, noise: random.Random) -> None:
         kind = noise.randrange(4)
         with plain_socket(self._port, "127.0.0.3") as one:

@@ -1,0 +1,32 @@
+"""Blocking calls of the connection's loop, also after the script has ended.
+
+A script that called `recovery.init()` waits for its peers in an atexit handler. By then Python has shut every executor down, but a
+scheduler's name may still have to be looked up, and checkpoints to be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from typing_extensions import override
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Calls(ThreadPoolExecutor):
+    """Threads as long as Python gives any; then in the caller's own, which has nothing else to do."""
+
+    @override
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:  # shut down, or no new thread can start
+            done: Future[_T] = Future()
+            try:
+                done.set_result(fn(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - the caller's future carries it
+                done.set_exception(error)
+            return done
