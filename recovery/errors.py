@@ -7,7 +7,7 @@ RecoveryError
   CheckpointError         CHECKPOINT_*
   RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  WORLD_FULL ...
   ConnectionError_        PORT_IN_USE  SCHEDULER_UNREACHABLE ...
-  JobError                JOB_*
+  JobFailedError          JOB_FAILED  NO_COMMON_CHECKPOINT  WAIT_TIMEOUT
   UsageError              wrong use of the Python face
 
 The sentence is a template of the class; its parts stay as attributes (`error.parts["value"]`). Nobody parses texts.
@@ -284,21 +284,16 @@ class JobFailedError(RecoveryError):
     template = "{reason}"
 
 
-class NoCommonCheckpointError(RecoveryError):
-    """Some ranks hold checkpoints, but there is no step that all hold."""
+class NoCommonCheckpointError(JobFailedError):
+    """Some ranks hold checkpoints, but there is no step that all hold; `reason` says who holds what."""
 
     code, exit_code = "NO_COMMON_CHECKPOINT", 61
-    template = (
-        "no step is held by all {world_size} ranks: {table}. Nothing was deleted. Bring the missing files back, "
-        "or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."
-    )
 
 
-class WaitTimeoutError(RecoveryError):
-    """A wait with a deadline ended; the setting that names it is in the text."""
+class WaitTimeoutError(JobFailedError):
+    """Not all workers came within MS_TOPO_TIMEOUT; `reason` names who is missing."""
 
     code, exit_code = "WAIT_TIMEOUT", 62
-    template = "waited {seconds:g} s for {what} ({setting}). {next_step}"
 
 
 # --- usage ----------------------------------------------------------------------------------------------------------
@@ -309,6 +304,12 @@ class UsageError(RecoveryError):
 
     code, exit_code = "USAGE", 64
     template = "{field}: {reason}. {next_step}"
+
+
+def job_failure(code: str, reason: str) -> JobFailedError:
+    """The error of a job that ended with this code."""
+    kinds = {kind.code: kind for kind in (JobFailedError, NoCommonCheckpointError, WaitTimeoutError)}
+    return kinds[code](reason=reason)
 
 
 def exit_code_of(code: str) -> int:

@@ -347,7 +347,7 @@ class Cluster:
         effects: list[SchedulerEffect] = [table.answer(node, done.request_id, [node.record])]
         if all(worker.done for worker in table.workers):
             reason = f"all {table.rules.world_size} ranks are done at step {done.step}"
-            effects += lifecycle.end(table, JobState.FINISHED, reason, now_ms)
+            effects += lifecycle.end(table, m.JobOutcome.FINISHED, reason, now_ms)
         return effects
 
     def _on_leave(self, node: Node, leave: m.Leave, now_ms: int) -> list[SchedulerEffect]:
@@ -360,9 +360,7 @@ class Cluster:
         return effects
 
     def _ending(self) -> m.JobEnded:
-        finished = self.table.job.state is JobState.FINISHED
-        outcome = m.JobOutcome.FINISHED if finished else m.JobOutcome.FAILED
-        return m.JobEnded(outcome=outcome, reason=self.table.job.reason[:1024])
+        return m.JobEnded(outcome=self.table.outcome, reason=self.table.job.reason[:1024])
 
 
 def _has_left(node: Node) -> bool:

@@ -60,7 +60,7 @@ def interrupt(table: Table, reason: str, now_ms: int) -> list[SchedulerEffect]:
     if table.job.state is not JobState.RUNNING:
         return []
     if not table.rules.recovery_enabled:
-        return end(table, JobState.FAILED, reason, now_ms)
+        return end(table, m.JobOutcome.JOB_FAILED, reason, now_ms)
     told: list[Answer] = []
     interrupted = m.Interrupt(generation=table.job.generation, reason=reason[:1024])
     for node in table.workers:
@@ -120,7 +120,7 @@ def full_house_missed(table: Table, now_ms: int) -> list[SchedulerEffect]:
     )
     if table.job.reason:
         reason += f"; first failure: {table.job.reason}"
-    return end(table, JobState.FAILED, reason, now_ms)
+    return end(table, m.JobOutcome.WAIT_TIMEOUT, reason, now_ms)
 
 
 def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
@@ -131,10 +131,10 @@ def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
     target = table.coordinator.target(allow_restart_from_zero=table.rules.allow_restart_from_zero)
     if isinstance(target, rollback.NoCommonStep):
         reason = (
-            f"NO_COMMON_CHECKPOINT: no step is held by all {table.rules.world_size} ranks ({target.table}). Nothing was "
+            f"no step is held by all {table.rules.world_size} ranks ({target.table}). Nothing was "
             "deleted. Bring the missing files back, or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."
         )
-        return end(table, JobState.FAILED, reason, now_ms)
+        return end(table, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms)
     return [_open(table, target, records)]
 
 
@@ -228,12 +228,12 @@ def rollback_for(table: Table, node: Node) -> m.Rollback:
     )
 
 
-def end(table: Table, state: JobState, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def end(table: Table, outcome: m.JobOutcome, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """The job is over: written first, then told to everyone connected. A node has left when it hangs up after that."""
-    finished = state is JobState.FINISHED
-    outcome = m.JobOutcome.FINISHED if finished else m.JobOutcome.FAILED
+    table.outcome = outcome
+    finished = outcome is m.JobOutcome.FINISHED
     event = table.event(EventKind.JOB_FINISHED if finished else EventKind.JOB_FAILED, reason=reason)
-    job = table.change_job(state, reason=reason)
+    job = table.change_job(JobState.FINISHED if finished else JobState.FAILED, reason=reason)
     run = RunRecord(run=job.run, outcome=outcome.value, reason=reason)
     answers = table.to_all(m.JobEnded(outcome=outcome, reason=reason[:1024]))
     return [Persist((job, run, event), answers), SetTimer("farewell", now_ms + FAREWELL_MS)]
@@ -241,7 +241,7 @@ def end(table: Table, state: JobState, reason: str, now_ms: int) -> list[Schedul
 
 def farewell(table: Table) -> Exit:
     """The scheduler's own end, after the job's."""
-    return Exit("" if table.job.state is JobState.FINISHED else "JOB_FAILED", table.job.reason)
+    return Exit(table.outcome.code, table.job.reason)
 
 
 def part(table: Table, nodes: list[Node]) -> list[Record]:

@@ -234,8 +234,7 @@ class Member(Link):
         return [Retain(committed.step)]
 
     def _on_job_ended(self, ended: m.JobEnded, now_ms: int) -> list[WorkerEffect]:
-        code = "" if ended.outcome is m.JobOutcome.FINISHED else "JOB_FAILED"
-        return self._end(code, ended.reason)
+        return self._end(ended.outcome.code, ended.reason)
 
     # --- the main thread's words ---------------------------------------------------------------------------------------
 

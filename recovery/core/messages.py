@@ -35,7 +35,15 @@ class JobOutcome(str, Enum):
     """How a job ended."""
 
     FINISHED = "finished"
-    FAILED = "failed"
+    JOB_FAILED = "failed"
+    WAIT_TIMEOUT = "wait_timeout"
+    """The full house did not come within MS_TOPO_TIMEOUT."""
+    NO_COMMON_CHECKPOINT = "no_common_checkpoint"
+
+    @property
+    def code(self) -> str:
+        """Stable code of the error that every process ends with; empty for none."""
+        return "" if self is JobOutcome.FINISHED else self.name
 
 
 class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -93,7 +93,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunId
     outcome: str = ""
-    """finished, failed, or empty while it goes on."""
+    """A value of `JobOutcome`, or empty while it goes on."""
     reason: str = ""
 
 

@@ -53,6 +53,8 @@ class Table:
         self.coordinator = Coordinator(rules.world_size)
         self.generations: list[GenerationRecord] = []
         self.rendezvous: m.Rendezvous | None = None
+        self.outcome = m.JobOutcome.FINISHED if job.state is JobState.FINISHED else m.JobOutcome.JOB_FAILED
+        """How the job ended; said once it has."""
         self.deadline_ms: int | None = None
         """When the wait for the full house ends; None while nobody waits, or for ever."""
         self.because_is_guess = False

@@ -16,7 +16,7 @@ from recovery.core.messages import FromNode
 from recovery.core.records import JobState
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.views import job_view
-from recovery.errors import JobFailedError, RecoveryError, StoreError, StoreFullError
+from recovery.errors import RecoveryError, StoreError, StoreFullError, job_failure
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_cluster, open_store, raise_descriptor_limit
 from recovery.store.repository import SchedulerStore
@@ -33,7 +33,7 @@ def serve(settings: Settings) -> None:
     """Serve one job until it ends, or until SIGTERM or SIGINT. Blocks.
 
     Raises:
-        JobFailedError: the job ended without success.
+        JobFailedError: the job ended without success; a subclass says in which way.
         StoreError, RecoveryPathError, PortInUseError, HostUnusableError, JobMismatchError: it could not start, or lost its store.
     """
     raise_descriptor_limit()
@@ -132,10 +132,7 @@ class _Service:
         self._finish(error)
 
     def _on_exit(self, code: str, reason: str) -> None:
-        if not code:
-            self._finish(None)
-        else:
-            self._finish(JobFailedError(reason=reason))
+        self._finish(job_failure(code, reason) if code else None)
 
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name

@@ -126,9 +126,9 @@ def test_mistake_in_the_users_code_that_nobody_mends_fails_the_job_by_its_name(t
 
         assert cluster.wait_exit("worker_1") == 1
         for name in ("worker_0", "sched"):
-            assert cluster.wait_exit(name) == 60
+            assert cluster.wait_exit(name) == 62
             assert (
-                f"JOB_FAILED: 1 of 2 workers are here after 3 s (MS_TOPO_TIMEOUT); missing: worker_1; here: worker_0; first failure: worker_1 lost: its own code raised {RAISES}"
+                f"WAIT_TIMEOUT: 1 of 2 workers are here after 3 s (MS_TOPO_TIMEOUT); missing: worker_1; here: worker_0; first failure: worker_1 lost: its own code raised {RAISES}"
                 in cluster.log(name)
             )
         [failed] = cluster.events(EventKind.JOB_FAILED)

@@ -127,7 +127,7 @@ def test_too_few_workers_fail_the_job_with_their_names() -> None:
     assert "1 that never registered" in ended.reason
     desk.at(10_000)
     assert desk.exit is not None
-    assert desk.exit.code == "JOB_FAILED"
+    assert desk.exit.code == "WAIT_TIMEOUT"
 
 
 def test_without_a_deadline_the_full_house_is_waited_for_for_ever() -> None:

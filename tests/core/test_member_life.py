@@ -354,7 +354,7 @@ def test_a_done_that_was_interrupted_is_forgotten() -> None:
 
 def test_a_failed_job_ends_the_process_with_its_reason() -> None:
     pocket = Pocket().training()
-    pocket.hear(m.JobEnded(outcome=m.JobOutcome.FAILED, reason="worker_1 lost"))
+    pocket.hear(m.JobEnded(outcome=m.JobOutcome.JOB_FAILED, reason="worker_1 lost"))
     assert [(exit_.code, exit_.reason) for exit_ in pocket.got(e.Exit)] == [("JOB_FAILED", "worker_1 lost")]
     assert pocket.got(e.Interrupt)
 
