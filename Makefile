@@ -40,8 +40,9 @@ test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their b
 	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
 	$(BIN)/python -m pytest -m cluster
 
-docs: $(STAMP)  ## write docs/settings.md anew from the table of settings
+docs: $(STAMP)  ## write docs/settings.md, errors.md and events.md anew from the code
 	$(BIN)/python -m tests.house.generate_settings
+	$(BIN)/python -m tests.house.generate_pages
 
 demo: $(STAMP)  ## train, kill a worker and the scheduler, bring them back, compare the weights
 	$(BIN)/python examples/disaster_recover/demo.py

@@ -12,6 +12,7 @@ import pytest
 
 from recovery import errors
 from tests.house.files import ROOT
+from tests.house.generate_pages import PAGES
 from tests.house.generate_settings import PAGE, settings_page
 
 IMPORT_MS_MAX = 150
@@ -99,6 +100,11 @@ def _all_errors() -> list[type[errors.RecoveryError]]:
 
 def test_the_page_of_settings_is_fresh() -> None:
     assert PAGE.read_text(encoding="utf-8") == settings_page(), "run: make docs"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_pages_of_errors_and_events_are_fresh(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == PAGES[path](), "run: make docs"
 
 
 def test_the_rooms_stand_on_each_other_in_their_order() -> None:
