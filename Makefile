@@ -47,8 +47,9 @@ docs: $(STAMP)  ## write docs/settings.md, errors.md and events.md anew from the
 demo: $(STAMP)  ## train, kill a worker and the scheduler, bring them back, compare the weights
 	$(BIN)/python examples/disaster_recover/demo.py
 
-bench: $(STAMP)  ## measure recovery time and the cost when nothing fails
+bench: $(STAMP)  ## measure recovery time, how soon a death is noticed, and the cost when nothing fails
 	$(BIN)/python benchmarks/recover.py
+	$(BIN)/python benchmarks/detect.py
 	$(BIN)/python benchmarks/overhead.py
 
 clean:  ## remove caches and build products; never a recovery path

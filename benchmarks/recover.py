@@ -26,6 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,28 @@ class Kills:
         return self._processes.wait(until, alive=self._launcher)
 
 
+@contextmanager
+def cluster(workers: int, window_s: float) -> Iterator[tuple[Processes, Callable[[str], None]]]:
+    """A job of this engine that runs, and what starts one of its processes (again)."""
+    with started(
+        MS_WORKER_NUM=str(workers),
+        MS_SCHED_HOST="127.0.0.1",
+        MS_SCHED_PORT=str(free_port()),
+        MS_ENABLE_RECOVERY="1",
+        MS_RECOVERY_PATH="recovery",
+        MS_REJOIN_WINDOW=f"{window_s:g}",
+        MS_STEP_LOG="steps.jsonl",
+    ) as processes:
+
+        def start(name: str) -> None:
+            role = "MS_SCHED" if name == "sched" else "MS_WORKER"
+            processes.start(name, [str(WORK), "engine"], MS_ROLE=role, MS_NODE_ID=name)
+
+        for name in ("sched", *(f"worker_{number}" for number in range(workers))):
+            start(name)
+        yield processes, start
+
+
 def engine(workers: int, kills: int, *, window_s: float) -> Row:
     """This engine: each killed worker is started again at once, as a person with recover.sh would.
 
@@ -122,20 +145,8 @@ def engine(workers: int, kills: int, *, window_s: float) -> Row:
     """
     chosen = random.Random(2)
     victims: list[str] = []
-    with started(
-        MS_WORKER_NUM=str(workers),
-        MS_SCHED_HOST="127.0.0.1",
-        MS_SCHED_PORT=str(free_port()),
-        MS_ENABLE_RECOVERY="1",
-        MS_RECOVERY_PATH="recovery",
-        MS_REJOIN_WINDOW=f"{window_s:g}",
-        MS_STEP_LOG="steps.jsonl",
-    ) as processes:
-        names = [f"worker_{number}" for number in range(workers)]
-
-        def start(name: str) -> None:
-            role = "MS_SCHED" if name == "sched" else "MS_WORKER"
-            processes.start(name, [str(WORK), "engine"], MS_ROLE=role, MS_NODE_ID=name)
+    names = [f"worker_{number}" for number in range(workers)]
+    with cluster(workers, window_s) as (processes, start):
 
         def kill() -> float:
             victims.append(chosen.choice(names))
@@ -145,8 +156,6 @@ def engine(workers: int, kills: int, *, window_s: float) -> Row:
             start(victims[-1])
             return killed_ms
 
-        for name in ("sched", *names):
-            start(name)
         job = Kills(processes, workers, "sched")
         admitted = partial(admitted_ms, processes.place / "recovery", victims) if window_s else None
         failed = job.measure(kills, kill, admitted)
