@@ -154,10 +154,15 @@ def test_plan_takes_every_ranks_own_file_of_the_newest_common_step() -> None:
     assert (target.step, len(target.files)) == (20, 2)
 
 
-def test_nobody_holds_any_means_step_zero() -> None:
+def test_nobody_holds_any_yet_means_step_zero() -> None:
     assert isinstance(
-        rollback.plan({}, world_size=2, ever_committed=True, allow_restart_from_zero=False), rollback.ToStart
+        rollback.plan({}, world_size=2, ever_committed=False, allow_restart_from_zero=False), rollback.ToStart
     )
+
+
+def test_files_that_are_all_gone_are_not_taken_for_none_yet() -> None:
+    target = rollback.plan({}, world_size=2, ever_committed=True, allow_restart_from_zero=False)
+    assert target == rollback.NoCommonStep("rank 0: none; rank 1: none")
 
 
 def test_nothing_in_common_stops_with_a_table_unless_allowed() -> None:

@@ -81,14 +81,14 @@ def plan(
         allow_restart_from_zero: what to do when committed steps existed and none is common any more.
 
     Returns:
-        ToCheckpoint, ToStart (no rank has any, none was ever common, or it is allowed), or NoCommonStep.
+        ToCheckpoint, ToStart (none was ever common, or it is allowed), or NoCommonStep.
 
     Source: docs/architecture.md "The plan".
     """
     step = newest_common(held, world_size)
     if step:
         return ToCheckpoint(step, tuple(held[Rank(rank)][step] for rank in range(world_size)))
-    if not any(held.values()):
+    if not any(held.values()) and not ever_committed:
         return ToStart("no rank has a checkpoint of this run yet")
     table = "; ".join(
         f"rank {rank}: {', '.join(str(step) for step in sorted(held.get(Rank(rank), {}))) or 'none'}"
