@@ -19,7 +19,15 @@ NODE_ID_PATTERN = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 """A node id names files (`workers/<node_id>.db`), so it holds nothing that a path or a log line could be led astray by."""
 
 NodeName = Annotated[NodeId, msgspec.Meta(pattern=NODE_ID_PATTERN)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_COUNT = msgspec.Meta(ge=0, le=2**53)
+"""Fits SQLite's integers and every JSON reader's."""
+Count = Annotated[int, _COUNT]
+RunNumber = Annotated[RunId, _COUNT]
+RankNumber = Annotated[Rank, _COUNT]
+GenerationNumber = Annotated[Generation, _COUNT]
+IncarnationNumber = Annotated[Incarnation, _COUNT]
+RequestName = Annotated[RequestId, msgspec.Meta(max_length=64)]
+Token = Annotated[ResumeToken, msgspec.Meta(max_length=64)]
 Text = Annotated[str, msgspec.Meta(max_length=16_384)]
 ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]
 
@@ -49,8 +57,8 @@ class JobOutcome(str, Enum):
 class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's complete checkpoint file, as its manifest tells it."""
 
-    run: RunId
-    generation: Generation
+    run: RunNumber
+    generation: GenerationNumber
     """The generation it was written in. With the plans of later generations this tells a rolled-back suffix."""
     step: Count
     """Global step, 1-based: this many steps are in it."""
@@ -66,8 +74,8 @@ class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """A node asks for admission, or to resume its incarnation."""
 
-    request_id: RequestId
-    protocol: int
+    request_id: RequestName
+    protocol: Count
     node_id: NodeName
     role: Role
     host: ShortText
@@ -76,18 +84,18 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     worker_count: Count
     server_count: Count
     recovery_enabled: bool
-    token: ResumeToken | None = None
-    incarnation: Incarnation = Incarnation(0)
+    token: Token | None = None
+    incarnation: IncarnationNumber = Incarnation(0)
     """The incarnation that the token belongs to; 0 without one."""
-    generation: Generation = Generation(0)
+    generation: GenerationNumber = Generation(0)
     """The last generation whose plan this process received; 0 when it has received none."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The node has stopped (or just started) and can follow a plan. Lists every checkpoint it holds."""
 
-    request_id: RequestId
-    generation: Generation
+    request_id: RequestName
+    generation: GenerationNumber
     step: Count
     """Last step it applied; 0 for none."""
     held: tuple[HeldCheckpoint, ...] = ()
@@ -97,22 +105,22 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
     """Still here, and at which step."""
 
     sequence: Count
-    generation: Generation
+    generation: GenerationNumber
     step: Count
 
 
 class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_report"):
     """A checkpoint is complete, digested and durable on this rank."""
 
-    request_id: RequestId
+    request_id: RequestName
     checkpoint: HeldCheckpoint
 
 
 class CheckpointInvalid(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_invalid"):
     """A checkpoint of the plan does not verify on this rank. The plan must step back."""
 
-    request_id: RequestId
-    generation: Generation
+    request_id: RequestName
+    generation: GenerationNumber
     step: Count
     path: ShortText
     reason: ShortText
@@ -121,21 +129,21 @@ class CheckpointInvalid(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoi
 class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_open"):
     """Rank 0 listens: the data plane of this generation can be formed at `address` (host:port)."""
 
-    generation: Generation
+    generation: GenerationNumber
     address: ShortText
 
 
 class FirstStep(msgspec.Struct, frozen=True, kw_only=True, tag="first_step"):
     """The rank has done the first step of this generation."""
 
-    generation: Generation
+    generation: GenerationNumber
     step: Count
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, kw_only=True, tag="collective_failed"):
     """The data plane broke under this rank; whose fault it is, the scheduler finds out."""
 
-    generation: Generation
+    generation: GenerationNumber
     step: Count
     reason: ShortText
 
@@ -143,8 +151,8 @@ class CollectiveFailed(msgspec.Struct, frozen=True, kw_only=True, tag="collectiv
 class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     """The user's own code raised. The node ends after this."""
 
-    request_id: RequestId
-    generation: Generation
+    request_id: RequestName
+    generation: GenerationNumber
     step: Count
     error: ShortText
     traceback: Text
@@ -153,29 +161,29 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     """The rank has finished training; it waits until all ranks have."""
 
-    request_id: RequestId
-    generation: Generation
+    request_id: RequestName
+    generation: GenerationNumber
     step: Count
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
     """The node goes on purpose (a planned stop). Its id is free at once."""
 
-    request_id: RequestId
+    request_id: RequestName
     reason: ShortText
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
     """The node is in, anew or resumed."""
 
-    request_id: RequestId
-    incarnation: Incarnation
-    token: ResumeToken
-    rank: Rank | None
+    request_id: RequestName
+    incarnation: IncarnationNumber
+    token: Token
+    rank: RankNumber | None
     """None while the cluster forms and ranks are not assigned yet."""
     job: ShortText
-    run: RunId
-    scheduler_incarnation: Incarnation
+    run: RunNumber
+    scheduler_incarnation: IncarnationNumber
     resumed: bool
     committed_step: Count = 0
 
@@ -183,7 +191,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """The node is not in. `retry_after_ms` None: asking again will not help."""
 
-    request_id: RequestId
+    request_id: RequestName
     code: ShortText
     reason: ShortText
     retry_after_ms: int | None = None
@@ -200,26 +208,26 @@ class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack
 class Received(msgspec.Struct, frozen=True, kw_only=True, tag="received"):
     """The request is durable."""
 
-    request_id: RequestId
+    request_id: RequestName
 
 
 class Interrupt(msgspec.Struct, frozen=True, kw_only=True, tag="interrupt"):
     """The generation is over. Stop at the step, keep the process, say Ready."""
 
-    generation: Generation
+    generation: GenerationNumber
     reason: ShortText
 
 
 class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     """The plan of a generation, the same for every rank but for the rank's own place."""
 
-    generation: Generation
-    run: RunId
+    generation: GenerationNumber
+    run: RunNumber
     step: Count
     """Step to go back to; 0: start with weights initialised anew."""
     epoch: Count
     step_in_epoch: Count
-    rank: Rank
+    rank: RankNumber
     world_size: Count
     local_rank: Count
     local_world_size: Count
@@ -234,14 +242,14 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):
     """Where rank 0 of this generation listens."""
 
-    generation: Generation
+    generation: GenerationNumber
     address: ShortText
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed"):
     """All ranks hold this step; older ones may go by the rule of retention."""
 
-    run: RunId
+    run: RunNumber
     step: Count
 
 

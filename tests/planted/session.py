@@ -145,14 +145,6 @@ PRESENCE = (
         ("tests/core",),
     ),
     Bug(
-        "the older connection of a life speaks on",
-        "I12",
-        "core/admission.py",
-        "older, node.connection = node.connection, None\n    return",
-        "older = node.connection\n    return",
-        ("tests/core",),
-    ),
-    Bug(
         "a closed socket counts as silence since the last word",
         "I3",
         "core/presence.py",

@@ -192,3 +192,25 @@ def test_a_traceback_of_any_length_reaches_the_scheduler_with_its_last_line() ->
     assert arrived.traceback.startswith("[cut] ")
     assert len(arrived.traceback) == 16_384
     assert len(arrived.error) == 1_024
+
+
+def unbounded(kind: msgspec.inspect.Type, where: str) -> list[str]:
+    """Fields in which a peer could send more than can be stored, from msgspec's own reading of the annotations."""
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return [found for each in kind.types for found in unbounded(each, where)]
+    if isinstance(kind, msgspec.inspect.VarTupleType):
+        return unbounded(kind.item_type, where)
+    if isinstance(kind, msgspec.inspect.StructType):
+        return [found for field in kind.fields for found in unbounded(field.type, f"{where}.{field.name}")]
+    if isinstance(kind, msgspec.inspect.IntType):
+        return [] if (kind.ge, kind.le) == (0, 2**53) else [where]
+    if isinstance(kind, msgspec.inspect.StrType):
+        return [] if kind.max_length or kind.pattern else [where]
+    return []
+
+
+def test_every_number_and_text_that_a_node_sends_is_bounded() -> None:
+    found = [
+        name for kind in NODE_TYPES for name in unbounded(msgspec.inspect.type_info(kind), kind.__name__)
+    ]
+    assert found == []

@@ -104,6 +104,17 @@ def test_garbage_is_turned_away_with_one_log_line_and_no_traceback(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_a_stranger_may_not_send_as_much_as_a_node(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with serving() as (_, port):
+            await asyncio.wait_for(
+                in_thread(lambda: talk(port, HANDSHAKE + masked_frame(bytes(70_000)))), 4.0
+            )
+
+    run(main())
+    assert "at most 65536 are allowed" in caplog.text
+
+
 def test_random_bytes_in_any_number_disturb_nobody() -> None:
     async def main() -> None:
         chance = random.Random(20_261_120)
