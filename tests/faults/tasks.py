@@ -1,0 +1,264 @@
+"""What is interrupted at every system call: six tasks of a scheduler and a worker, each with its real store or its real files.
+
+A task is prepared once (in a directory that is copied for each try), then done in a child that tells each moment at which something
+was acknowledged. Nothing in it is drawn, so what the store holds after its k-th write is known beforehand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from typing_extensions import override
+
+from recovery.checkpoint import catalogue, verify
+from recovery.checkpoint.manifest import FORMAT, Manifest
+from recovery.checkpoint.publish import publish
+from recovery.core import messages as m
+from recovery.core.effects import Persist
+from recovery.core.rules import Rules
+from recovery.store import engine, migrations
+from recovery.store.reader import read_events
+from recovery.store.repository import SchedulerState, SchedulerStore
+from tests.core.desk import Desk, Worker, full_house
+
+RULES = Rules(worker_count=2, rejoin_window_ms=0)
+Told = Callable[[], None]
+"""Called behind each write that was acknowledged."""
+
+REVISIONS = ("0001", "0002", "0003")
+"""The real first schema and two that only the task of migration knows."""
+
+
+class StoredDesk(Desk):
+    """A cluster machine whose writes go to a real store first, if there is one."""
+
+    store: SchedulerStore | None = None
+    told: Told = staticmethod(lambda: None)
+
+    @override
+    def _write(self, persist: Persist) -> None:
+        if self.store is not None and persist.records:
+            self.store.apply(persist.records, wall_ms=1)
+        super()._write(persist)
+        if self.store is not None and persist.records:
+            self.told()
+
+
+class Task(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    prepare: Callable[[Path], object]
+    """Makes what is there before, and returns what the child goes on with."""
+    work: Callable[[Path, object, Told], None]
+    look: Callable[[Path], object]
+    """What a next life finds, compared by value with what it found after each write of an undisturbed child."""
+
+
+def find_store(place: Path) -> tuple[SchedulerState, int]:
+    """Open as a restarted scheduler does."""
+    store = SchedulerStore.open(place)
+    try:
+        return store.load(), len(read_events(place, limit=10_000))
+    finally:
+        store.close()
+
+
+# --- the scheduler -------------------------------------------------------------------------------------------------------
+
+
+def _nothing(place: Path) -> object:
+    place.mkdir()
+    return None
+
+
+def _start(place: Path, _: object, told: Told) -> None:
+    store = SchedulerStore.open(place)
+    told()
+    desk = Desk(RULES)
+    store.apply([*desk.rows.values(), *desk.events], wall_ms=1)
+    told()
+    store.close()
+
+
+def _stored(place: Path, story: Callable[[StoredDesk], list[Worker]]) -> object:
+    """A desk that has lived through a story, with its store written and closed."""
+    place.mkdir()
+    desk = StoredDesk(RULES)
+    workers = story(desk)
+    store = SchedulerStore.open(place)
+    store.apply([*desk.rows.values(), *desk.events], wall_ms=1)
+    store.close()
+    return desk, workers
+
+
+def _go_on(
+    place: Path, prepared: object, told: Told, story: Callable[[StoredDesk, list[Worker]], None]
+) -> None:
+    assert isinstance(prepared, tuple)
+    desk, workers = prepared
+    desk.store, desk.told = SchedulerStore.open(place), told
+    told()
+    story(desk, workers)
+    desk.store.close()
+
+
+def _register(desk: StoredDesk, _: list[Worker]) -> None:
+    desk.restart()
+    full_house(desk)
+
+
+def _change_generation(desk: StoredDesk, workers: list[Worker]) -> None:
+    first, second = workers
+    second.die()
+    desk.at(desk.now + 1_000)
+    relaunched = Worker(desk, "worker_1")
+    relaunched.register()
+    first.ready(*_held(first, 10))
+    relaunched.ready(*_held(relaunched, 10))
+
+
+def _held(worker: Worker, *steps: int) -> tuple[m.HeldCheckpoint, ...]:
+    records = worker.desk.cluster.table.coordinator
+    rank = worker.desk.cluster.table.nodes[worker.node_id].record.rank
+    assert rank is not None, "the world is formed"
+    return tuple(held for step in steps if (held := records.file_of(rank, step)) is not None)
+
+
+def _commit(desk: StoredDesk, workers: list[Worker]) -> None:
+    for step in (20, 30):
+        for worker in workers:
+            worker.save(step)
+
+
+def _formed(desk: StoredDesk) -> list[Worker]:
+    workers = full_house(desk)
+    for worker in workers:
+        worker.save(10)
+    return workers
+
+
+# --- migration -----------------------------------------------------------------------------------------------------------
+
+
+def _write_versions(place: Path) -> Path:
+    versions = place.parent / "versions"
+    versions.mkdir(exist_ok=True)
+    for source in migrations.VERSIONS.glob("0*.py"):
+        (versions / source.name).write_bytes(source.read_bytes())
+    for older, newer, column in (("0001", "0002", "colour"), ("0002", "0003", "shape")):
+        (versions / f"{newer}_{column}.py").write_text(
+            f"from alembic import op\nimport sqlalchemy as sa\nrevision, down_revision = '{newer}', '{older}'\n"
+            f"def upgrade():\n    op.add_column('meta', sa.Column('{column}', sa.Text))\n"
+            f"    op.execute(\"UPDATE meta SET {column} = 'x'\")\n"
+        )
+    return versions
+
+
+def _old_file(place: Path) -> object:
+    _stored(place, _formed)
+    return _write_versions(place)
+
+
+def _migrate(place: Path, versions: object, told: Told) -> None:
+    assert isinstance(versions, Path)
+    file = place / "scheduler.db"
+    with engine.translated(file, reading=False):  # as Database opens a file, but with revisions of our own
+        connection = engine._connect(file, wal=True)
+        migrations.migrate(connection, file, revisions=REVISIONS, versions=versions)
+        told()
+        connection.close()
+
+
+def find_schema(place: Path) -> tuple[object, ...]:
+    """Revision, columns and rows of the table that the migrations change: of one schema, never of two."""
+    file = place / "scheduler.db"
+    connection = engine._connect(file, wal=True)
+    try:
+        revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+        rows = connection.exec_driver_sql("SELECT * FROM meta ORDER BY name").mappings().all()
+        nodes = connection.exec_driver_sql("SELECT count(*) FROM nodes").scalar()
+        return revision, tuple(tuple(sorted(row.items())) for row in rows), nodes
+    finally:
+        connection.close()
+
+
+# --- the worker's save ---------------------------------------------------------------------------------------------------
+
+
+def _save(place: Path, _: object, told: Told) -> None:
+    for number in (2, 3):
+        _publish(place, number)
+        told()
+
+
+def _publish(place: Path, number: int) -> None:
+    content = hashlib.sha256(str(number).encode()).digest() * 5_000
+    name = f"train-{number}_1.ckpt"
+
+    def manifest(digest: str, file_bytes: int) -> Manifest:
+        return Manifest(
+            format=FORMAT,
+            job="job",
+            run=1,
+            rank=0,
+            world_size=1,
+            incarnation=1,
+            generation=1,
+            step=number,
+            epoch=number,
+            step_in_epoch=1,
+            file=name,
+            digest=digest,
+            file_bytes=file_bytes,
+            versions={},
+            integrated=True,
+        )
+
+    publish(place / "ckpt", name, lambda stream: _fill(stream.write, content), manifest)
+
+
+def _fill(write: Callable[[bytes], object], content: bytes) -> None:
+    write(content)
+
+
+def _first_save(place: Path) -> object:
+    place.mkdir()
+    _publish(place, 1)
+    return None
+
+
+def find_checkpoints(place: Path) -> tuple[int, ...]:
+    """The steps that are visible; each must verify."""
+    found = catalogue.scan(place / "ckpt", "train", job="job", run=1, rank=0)
+    for held in found:
+        verify.check(Path(held.path))
+    return tuple(sorted(held.step for held in found))
+
+
+TASKS = (
+    Task("scheduler start", _nothing, _start, find_store),
+    Task(
+        "register",
+        lambda place: _stored(place, lambda _: []),
+        lambda place, prepared, told: _go_on(place, prepared, told, _register),
+        find_store,
+    ),
+    Task(
+        "generation change",
+        lambda place: _stored(place, _formed),
+        lambda place, prepared, told: _go_on(place, prepared, told, _change_generation),
+        find_store,
+    ),
+    Task(
+        "checkpoint commit",
+        lambda place: _stored(place, _formed),
+        lambda place, prepared, told: _go_on(place, prepared, told, _commit),
+        find_store,
+    ),
+    Task("migration", _old_file, _migrate, find_schema),
+    Task("checkpoint save", _first_save, _save, find_checkpoints),
+)
