@@ -54,16 +54,16 @@ class OwnerLock:
         """Check that the lock file is still the one we locked: a deleted one lets a second owner in.
 
         Raises:
-            StoreWriteError: it was removed or replaced; this process may no longer write.
+            StoreWriteError: it was removed or replaced, or nobody can tell; this process may no longer write.
         """
         try:
-            still = self._found() == self._identity
+            reason = "" if self._found() == self._identity else "was removed or replaced"
         except FileNotFoundError:
-            still = False
-        if not still:
-            raise StoreWriteError(
-                path=str(database), reason=f"its lock file {self._path.name} was removed or replaced"
-            )
+            reason = "was removed or replaced"
+        except OSError as error:  # the file system is gone: nothing can be written there either
+            reason = f"cannot be looked at: {error.strerror}"
+        if reason:
+            raise StoreWriteError(path=str(database), reason=f"its lock file {self._path.name} {reason}")
 
     def release(self) -> None:
         """Let the next owner in. The lock file stays: unlinking it would let two owners in."""

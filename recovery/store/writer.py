@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from recovery.core.records import Record
-from recovery.errors import InvariantError, StoreError, StoreFullError
+from recovery.errors import InvariantError, StoreError, StoreFullError, StoreWriteError
 
 RETRY_S = 0.5
 """Between two tries on a full disk. Whoever frees space waits at most this long for the answers; a tenth of it
@@ -131,10 +131,18 @@ class Writer:
                     if self._changed.wait_for(lambda: self._given_up, RETRY_S):
                         self._failed = True
                         return False
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - a thread that ends without a word leaves every answer waiting for ever
                 with self._changed:
                     self._failed = True
                     self._queue.clear()
-                self._on_failure(error)
+                self._on_failure(_as_store_error(error))
                 return False
         return True
+
+
+def _as_store_error(error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    unexpected = StoreWriteError(path="the store", reason=f"unexpectedly: {type(error).__name__}: {error}")
+    unexpected.__cause__ = error
+    return unexpected

@@ -191,11 +191,12 @@ def find_schema(place: Path) -> tuple[object, ...]:
 
 def _save(place: Path, _: object, told: Told) -> None:
     for number in (2, 3):
-        _publish(place, number)
+        publish_step(place, number)
         told()
 
 
-def _publish(place: Path, number: int) -> None:
+def publish_step(place: Path, number: int) -> None:
+    """Save one checkpoint of some size below `place`."""
     content = hashlib.sha256(str(number).encode()).digest() * 5_000
     name = f"train-{number}_1.ckpt"
 
@@ -227,7 +228,7 @@ def _fill(write: Callable[[bytes], object], content: bytes) -> None:
 
 def _first_save(place: Path) -> object:
     place.mkdir()
-    _publish(place, 1)
+    publish_step(place, 1)
     return None
 
 

@@ -114,6 +114,23 @@ def test_a_full_disk_refuses_the_batch_whole_and_the_next_one_works(tmp_path: Pa
     store.close()
 
 
+def test_a_lock_file_that_cannot_be_looked_at_is_an_error_of_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SchedulerStore.open(tmp_path)
+
+    def unreadable(self: lock.OwnerLock) -> tuple[int, int]:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lock.OwnerLock, "_found", unreadable)
+        with pytest.raises(
+            StoreWriteError, match=r"scheduler\.db\.lock cannot be looked at: Input/output error"
+        ):
+            store.apply([samples.event("1")], wall_ms=1)
+    store.close()
+
+
 def test_a_value_that_cannot_be_stored_is_an_error_of_the_write(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path)
     with pytest.raises(StoreWriteError):

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 class Disk:
     """A store whose writes fail as a test wants."""
 
-    def __init__(self, *outcomes: StoreError | None) -> None:
+    def __init__(self, *outcomes: Exception | None) -> None:
         self.outcomes = list(outcomes)
         self.written: list[Record] = []
         self.entered, self.go_on = threading.Event(), threading.Event()
@@ -109,6 +109,15 @@ def test_any_other_failure_stops_the_writer_for_good() -> None:
     opened.submit([samples.event()], "b")
     assert not opened.close(10)
     assert heard.durable == []
+
+
+def test_a_failure_that_nobody_foresaw_is_told_and_not_swallowed_with_the_thread() -> None:
+    opened, heard = open_writer(Disk(ValueError("a bug")))
+    opened.submit([samples.event()], "a")
+    heard.wait(failures=1)
+    assert isinstance(heard.failures[0], StoreWriteError)
+    assert "ValueError: a bug" in str(heard.failures[0])
+    assert not opened.close(5)
 
 
 def test_the_queue_has_a_bound_and_a_stuck_disk_does_not_hold_the_close(

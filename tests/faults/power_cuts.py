@@ -1,0 +1,226 @@
+"""Power cuts on real file systems in loop mounts (needs root). `python -m tests.faults.power_cuts`.
+
+A child writes to a scheduler's store and saves checkpoints, and tells what was acknowledged. Then the file system is shut down without
+flushing its log (the ioctl that its own test suites use), mounted anew, and looked at. Nothing acknowledged may be missing.
+
+The same is done once more with what our promise forbids: synchronous=NORMAL, and saves without fsync. That must show a loss, or else
+this harness shows nothing and fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from recovery.checkpoint import catalogue, publish, verify
+from recovery.errors import RecoveryError
+from recovery.store.repository import SchedulerStore
+from tests.faults.tasks import publish_step
+from tests.store.any_records import checkpoint, event, job
+
+SHUTDOWN = 0x8004587D
+"""_IOR('X', 125, u32): ext4's and XFS's shutdown."""
+NO_LOG_FLUSH = 2
+IMAGE_BYTES = {"ext4": 64 << 20, "xfs": 320 << 20}
+WORK_S = (0.05, 0.25)
+
+
+class Cut(NamedTuple):
+    """One power cut."""
+
+    told: int
+    lost: int
+    """Acknowledged and not there, or there in part."""
+    what: str
+
+
+def why_not(kind: str) -> str:
+    """Why this file system cannot be tested here; empty if it can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if shutil.which(f"mkfs.{kind}") is None:
+        return f"mkfs.{kind} is not installed"
+    with tempfile.TemporaryDirectory(prefix="cuts-") as place:
+        try:
+            with mounted(Path(place), kind):
+                return ""
+        except subprocess.CalledProcessError as error:
+            return f"cannot mount: {error.stderr.decode(errors='replace').strip()}"
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+@contextmanager
+def mounted(place: Path, kind: str) -> Iterator[Path]:
+    """A fresh file system of its own, made and mounted."""
+    image, where = place / "image", place / "mount"
+    where.mkdir()
+    with image.open("wb") as file:
+        file.truncate(IMAGE_BYTES[kind])
+    _run(f"mkfs.{kind}", "-q", str(image))
+    _mount(image, where)
+    try:
+        yield where
+    finally:
+        _unmount(where)
+
+
+def _mount(image: Path, where: Path) -> None:
+    _run("mount", "-o", "loop", str(image), str(where))
+
+
+def _unmount(where: Path) -> None:
+    deadline = time.monotonic() + 20
+    while subprocess.run(["umount", str(where)], capture_output=True, check=False).returncode:
+        assert time.monotonic() < deadline, f"{where} stays busy"
+        time.sleep(0.02)
+
+
+def cut_power(where: Path) -> None:
+    """What was not synced is gone from now on; every call on it fails."""
+    descriptor = os.open(where, os.O_RDONLY)
+    try:
+        fcntl.ioctl(descriptor, SHUTDOWN, ctypes.c_uint32(NO_LOG_FLUSH))
+    finally:
+        os.close(descriptor)
+
+
+def write(place: Path, channel: int, *, careless: bool) -> None:
+    """The child: store batches and checkpoints in turn, each told when it is acknowledged. Ends with the power."""
+    store = SchedulerStore.open(place / "recovery")
+    if careless:
+        raw = store._database.connection.connection.driver_connection
+        assert raw is not None, "it is open"
+        raw.execute("PRAGMA synchronous=NORMAL")
+        publish.os.fsync = lambda descriptor: None  # type: ignore[attr-defined]  # the child's own copy
+    store.apply([job(1)], wall_ms=1)
+    for number in range(1, 100_000):
+        store.apply([event(number), checkpoint(number)], wall_ms=1)
+        os.write(channel, b"row %d\n" % number)
+        if number % 5 == 0:
+            publish_step(place, number)
+            os.write(channel, b"save %d\n" % number)
+
+
+def cut_once(place: Path, where: Path, after_s: float, *, careless: bool) -> Cut:
+    """Let a child write, cut the power, mount again and look."""
+    work = where / f"cut_{time.monotonic_ns()}"
+    work.mkdir()
+    os.sync()
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+        try:
+            write(work, theirs, careless=careless)
+        except RecoveryError:  # the power is gone
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            raise
+        finally:
+            os._exit(1)
+    os.close(theirs)
+    heard = _hear_until(ours, time.monotonic() + after_s)
+    cut_power(where)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(ours)  # what it told after the cut is void: a directory's fsync on a shut-down XFS returns 0
+    told = [line.split() for line in heard.decode().splitlines() if line.count(" ") == 1]
+    _unmount(where)
+    _mount(place / "image", where)
+    found = _look(work)
+    lost = [" ".join(line) for line in told if (line[0], int(line[1])) not in found]
+    shutil.rmtree(work)
+    return Cut(len(told), len(lost), ", ".join(lost[:3]))
+
+
+def _hear_until(channel: int, deadline: float) -> bytes:
+    """What the child tells until then, and at least its first word."""
+    heard = b""
+    while True:
+        left = deadline - time.monotonic() if heard else 30.0
+        if left <= 0 or not select.select([channel], [], [], left)[0]:
+            return heard
+        content = os.read(channel, 65_536)
+        assert content, f"the child ended by itself after {heard[-100:]!r}"
+        heard += content
+
+
+def _look(work: Path) -> set[tuple[str, int]]:
+    """What a next life finds: rows of the store, and checkpoints that verify. What cannot be opened holds nothing."""
+    store = SchedulerStore.open(work / "recovery")
+    rows = {("row", row.step) for row in store.load().checkpoints}
+    store.close()
+    held = catalogue.scan(work / "ckpt", "train", job="job", run=1, rank=0)
+    for one in held:
+        verify.check(Path(one.path))
+    return rows | {("save", one.step) for one in held}
+
+
+def measure(kind: str, cuts: int, *, careless: bool, seed: int) -> dict[str, object]:
+    """Cut so many times, each on what the last left; one row of the result."""
+    draw, begun = random.Random(f"{seed} {kind}"), time.monotonic()
+    done: list[Cut] = []
+    with tempfile.TemporaryDirectory(prefix="cuts-") as place, mounted(Path(place), kind) as where:
+        for _ in range(cuts):
+            try:
+                done.append(cut_once(Path(place), where, draw.uniform(*WORK_S), careless=careless))
+            except RecoveryError as error:  # cannot be opened any more: also a loss
+                done.append(Cut(1, 1, error.code))
+    return {
+        "file_system": kind,
+        "rule": "NORMAL, no fsync (control)" if careless else "FULL, fsync",
+        "cuts": len(done),
+        "acknowledged": sum(cut.told for cut in done),
+        "cuts_with_loss": sum(cut.lost > 0 for cut in done),
+        "first_loss": next((cut.what for cut in done if cut.lost), ""),
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def main() -> int:
+    """Run from the command line; returns the exit code. 77: no file system could be tested."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.power_cuts", description=__doc__)
+    parser.add_argument("--cuts", type=int, default=50, help="over all file systems (50)")
+    parser.add_argument("--control-cuts", type=int, default=5, help="for each file system (5)")
+    parser.add_argument("--seed", type=int, default=1, help="draws the moments (1)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row")
+    asked = parser.parse_args()
+    reasons = {kind: why_not(kind) for kind in IMAGE_BYTES}
+    usable = [kind for kind, reason in reasons.items() if not reason]
+    for kind, reason in reasons.items():
+        if reason:
+            print(f"skipped 1 file system: {kind}: {reason}")
+    failed = False
+    for kind in usable:
+        row = measure(kind, -(-asked.cuts // len(usable)), careless=False, seed=asked.seed)
+        control = measure(kind, asked.control_cuts, careless=True, seed=asked.seed)
+        for one in (row, control):
+            print(
+                json.dumps(one) if asked.json else "  ".join(f"{k} {v}" for k, v in one.items()), flush=True
+            )
+        failed = failed or bool(row["cuts_with_loss"]) or not control["cuts_with_loss"]
+    return int(failed) if usable else 77
+
+
+if __name__ == "__main__":
+    sys.exit(main())
