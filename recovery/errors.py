@@ -124,6 +124,16 @@ class StoreWalMissingError(StoreError):
     )
 
 
+class StoreRowsMissingError(StoreError):
+    """The file holds fewer writes than were acknowledged: its -wal was cut or damaged, or an older copy took its place."""
+
+    code, exit_code = "STORE_ROWS_MISSING", 37
+    template = (
+        "{path} holds {found} of {known} acknowledged writes: its -wal is damaged, or an older copy was put in its place. "
+        "It was left as it is; bring the right files back, or set MS_STORE_WITHOUT_WAL=1 once to go on without the missing ones."
+    )
+
+
 class StoreFullError(StoreError):
     """No space left for a write. The batch is kept and tried again."""
 

@@ -219,7 +219,7 @@ RECOVERY = (
     Setting(
         name="MS_STORE_WITHOUT_WAL",
         kind=Kind.CHOICE,
-        meaning="1: a store whose -wal file is missing is opened all the same. Set it once, after another tool folded the -wal in.",
+        meaning="1: a store whose -wal file is missing or has lost its end is opened all the same. Set it once, after another tool folded the -wal in, or to go on without the lost rows.",
         rule="must be 1 (on) or 0 (off)",
         example="0",
         default="0",

@@ -32,6 +32,7 @@ from recovery.errors import (
     StoreWalMissingError,
     StoreWriteError,
 )
+from recovery.store.commits import Commits, first_value
 from recovery.store.migrations import REVISIONS, migrate
 from recovery.store.models import META, METADATA, VERSION
 from recovery.store.paths import APPLICATION_ID, companion, fsync_directory, is_there, refused
@@ -55,10 +56,11 @@ class Database:
         Args:
             path: the file.
             owner: whose file it is: `scheduler`, or `worker:<node_id>`.
-            accept_without_wal: open a dirty file whose -wal is missing, once.
+            accept_without_wal: open a dirty file whose -wal is missing or has lost its end, once.
             check_rows: reads all rows once, within a transaction, before anything is written.
         """
         self.path = path
+        self.commits = Commits(path)
         self._pid = os.getpid()
         self._failed = False
         self._marked = False
@@ -73,9 +75,11 @@ class Database:
             with translated(path, reading=True):
                 check_file(self.connection, path, owner)
                 with self.connection.begin():
+                    self.commits.check(self.connection, accept_fewer=accept_without_wal)
                     check_rows(self.connection)
             with translated(path, reading=False):
                 self._mark(dirty=True)
+                self.commits.settle()
                 fsync_directory(path.parent)
         except BaseException:
             self.fail()
@@ -247,9 +251,8 @@ def _create(path: Path, owner: str) -> None:
                 connection.exec_driver_sql(f"PRAGMA application_id={APPLICATION_ID}")
                 METADATA.create_all(connection, checkfirst=False)
                 connection.execute(insert(VERSION).values(version_num=REVISIONS[-1]))
-                connection.execute(
-                    insert(META), [{"name": "owner", "value": owner}, {"name": "dirty", "value": "0"}]
-                )
+                facts = {"owner": owner, "dirty": "0", "commits": first_value()}
+                connection.execute(insert(META), [{"name": name, "value": facts[name]} for name in facts])
             harden(_raw(connection), str(path))
         os.fsync(descriptor)
         draft.rename(path)

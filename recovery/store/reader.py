@@ -19,6 +19,7 @@ from sqlalchemy import Connection, NullPool, create_engine, event, select
 
 from recovery.core.records import EventRecord
 from recovery.errors import RecoveryPathError, StoreWalMissingError, StoreWriteError
+from recovery.store.commits import Commits
 from recovery.store.engine import read_only, translated
 from recovery.store.migrations import migrate
 from recovery.store.models import EVENTS, META
@@ -97,6 +98,7 @@ def read_events(recovery_path: Path, *, after: int = 0, limit: int = 1000) -> tu
 
 def _read(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:
     for _ in range(TRIES):
+        commits = Commits(path)
         with tempfile.TemporaryDirectory() as place, translated(path, reading=True):
             if not is_there(path):
                 next_step = "Name the directory that the job was started with."
@@ -115,6 +117,7 @@ def _read(path: Path, question: Callable[[Connection], Answer], accept_without_w
                             and is_dirty(connection)
                         ):
                             raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
+                        commits.check(connection, accept_fewer=accept_without_wal)
                         return question(connection)
     raise StoreWriteError(path=str(path), reason="it changed each time it was copied")
 

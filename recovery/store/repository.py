@@ -166,10 +166,12 @@ class _Store:
             with translated(self._path, reading=False), connection.begin():
                 for kind, batch in rows.items():
                     connection.execute(SHAPES[kind].write, batch)
+                self._database.commits.add(connection)
         except (UnicodeError, OverflowError) as error:
             raise StoreWriteError(
                 path=str(self._path), reason=f"a value cannot be stored: {error}"
             ) from error
+        self._database.commits.note()
         self._rows_since_fold += len(records)
         if self._rows_since_fold >= FOLD_ROWS or not self._database.marked:
             self._rows_since_fold = 0

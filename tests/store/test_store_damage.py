@@ -222,6 +222,7 @@ def test_a_file_of_an_older_release_is_migrated_and_keeps_its_rows(tmp_path: Pat
     with closing(engine.read_only(file)) as raw:
         assert raw.execute("SELECT version_num FROM alembic_version").fetchall() == [("0002",)]
         assert raw.execute("SELECT name, colour FROM meta ORDER BY name").fetchall() == [
+            ("commits", None),
             ("dirty", None),
             ("owner", None),
         ]

@@ -53,7 +53,7 @@ def test_a_new_store_is_durable_before_its_name_and_its_name_before_its_first_ro
         "fsync job/.scheduler.db.new",
         "rename job/.scheduler.db.new to job/scheduler.db",
         "fsync job with scheduler.db",
-        "fsync job with scheduler.db scheduler.db-wal",
+        "fsync job with scheduler.db scheduler.db-wal scheduler.db.commits",
     ]
 
 
@@ -75,7 +75,7 @@ def test_the_log_of_a_store_that_was_there_is_durable_by_name_too(tmp_path: Path
 
     SchedulerStore.open(tmp_path / "job").close()
 
-    assert story == ["fsync job with scheduler.db scheduler.db-wal"]
+    assert story == ["fsync job with scheduler.db scheduler.db-wal scheduler.db.commits"]
 
 
 def test_an_owner_whose_lock_file_was_replaced_writes_no_more(tmp_path: Path) -> None:
