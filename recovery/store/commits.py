@@ -85,12 +85,12 @@ def _read_note(path: Path) -> tuple[str, int]:
     """Identity and count; empty and 0 if nothing readable was noted."""
     try:
         descriptor = os.open(companion(path, ".commits"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            content, _, checksum = os.read(descriptor, _NOTE_BYTES_MAX).partition(b"\n")[0].rpartition(b" ")
+        finally:
+            os.close(descriptor)
     except OSError:
         return "", 0
-    try:
-        content, _, checksum = os.read(descriptor, _NOTE_BYTES_MAX).partition(b"\n")[0].rpartition(b" ")
-    finally:
-        os.close(descriptor)
     if checksum != f"{zlib.crc32(content):08x}".encode():
         return "", 0
     return _parsed(content.decode(), path)
