@@ -1,12 +1,13 @@
 # `make` shows what there is. Only Linux, Python >= 3.10 with venv, and make are needed; `setup` brings the rest into .venv.
 
 PYTHON ?= python3
+HOURS ?= 1
 BIN := .venv/bin
 STAMP := .venv/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test docs demo bench clean
+.PHONY: help setup lint format test planted torture docs demo bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+: .*## |^[a-z]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -39,6 +40,12 @@ test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their b
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
 	$(BIN)/python -m pytest -m cluster
+
+planted: $(STAMP)  ## plant every bug of the table, one at a time; fails when one survives
+	$(BIN)/python -m tests.planted.run
+
+torture: $(STAMP)  ## everything that is killed, cut, flipped and planted, for HOURS (1); writes docs/reliability.md
+	$(BIN)/python -m tests.faults.torture --hours $(HOURS)
 
 docs: $(STAMP)  ## write docs/settings.md, errors.md and events.md anew from the code
 	$(BIN)/python -m tests.house.generate_settings

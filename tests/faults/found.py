@@ -1,0 +1,69 @@
+"""Bugs of the engine that the fault work found. Each row says what would have happened to a user."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """One bug."""
+
+    what: str
+    by: str
+    """Which work found it, with the seed if it had one."""
+    kept: str
+    """Test that keeps it mended, and the commit that mended it."""
+
+
+FOUND = (
+    Found(
+        "A damaged frame in the -wal passed for its end: acknowledged rows went missing without a word",
+        "flips",
+        '`tests/store/test_commits.py`; "Count the writes of a store"',
+    ),
+    Found(
+        "A file system that was gone ended the writer's thread by an error that nobody caught; every answer waited for ever",
+        "power cuts, seed 1",
+        "`tests/store/test_failing_disks.py`, `tests/store/test_writer.py`; 45b0a38",
+    ),
+    Found(
+        "All committed checkpoints gone: training began again at step 0 instead of saying so",
+        "a planted bug that survived",
+        "`tests/core/test_policy_tables.py`; 64aaad8",
+    ),
+    Found(
+        "A directory made above the recovery path was not durable: a power cut could take the whole store",
+        "a planted bug that survived",
+        "`tests/store/test_store_names.py`, `tests/checkpoint/test_new_directories.py`; a209be8",
+    ),
+    Found(
+        "A checkpoint report repeated after a scheduler restart took the commit back",
+        "simulation, seeds 106, 225",
+        "`tests/core/test_told_again.py`, the seeds; 3560388",
+    ),
+    Found(
+        "A process that was fenced, or of another job, began a new run of a finished job",
+        "simulation, seeds 226, 228, 300",
+        "`tests/core/test_told_again.py`, the seeds; 3560388",
+    ),
+    Found(
+        "Retention deleted the step before the newest committed one, which a damaged newest file sends everybody back to",
+        "simulation, seed 732",
+        "`tests/core/test_retention.py`, the seed; 3560388",
+    ),
+    Found(
+        "The late save of a partitioned process overwrote a newer generation's file",
+        "simulation, seeds 3140, 3574, 4127",
+        "`tests/checkpoint/test_publish.py`, the seeds; 3560388",
+    ),
+    Found(
+        "2,000 strangers at once: accept ran out of descriptors and a good worker waited 2 s for its answer",
+        "hostile peers",
+        "`tests/faults/test_hostile_peers.py`; 031cb20",
+    ),
+    Found(
+        "A generation number of 2^63 from an admitted node could not be stored and would have ended the scheduler",
+        "reading for I17",
+        "`tests/transport/test_wire_codec.py`; 29667b8",
+    ),
+)

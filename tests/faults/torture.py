@@ -1,0 +1,166 @@
+"""Everything that is planted, killed, cut and flipped, in rounds, for hours; writes docs/reliability.md. `make torture HOURS=2`.
+
+Each round draws other seeds. The page is written after each round, with the sums of all rounds; a failure ends the loop with its output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.faults.found import FOUND
+from tests.planted.bugs import BUGS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reliability.md"
+SKIPPED = 77
+
+_HEAD = """\
+# Reliability
+
+What was done to the engine, how much of it, and what it found. The promises by number: [architecture](architecture.md), "Promises".
+`make torture HOURS=n` runs all of it for hours and writes this page; a smaller round of the same runs in every `make test`.
+
+## What was run
+
+| what | how much | result | again by |
+|---|---|---|---|
+"""
+
+
+class Loop(NamedTuple):
+    """One row of the page."""
+
+    name: str
+    command: str
+    """Of one round; `{seed}` is the round's."""
+    result: str
+    """Filled with the sums of all rounds."""
+
+
+LOOPS = (
+    Loop(
+        "simulated jobs of 8 workers under 19 kinds of faults",
+        "tests.simulation --workers 8 --seeds 2000 --first {first} --json",
+        "{seeds} seeds, {simulated_s} simulated s, {faults} faults | {checks} checks, 0 failures",
+    ),
+    Loop(
+        "SIGKILL at a state-changing system call of six tasks",
+        "tests.faults.kill_points --what kill --json",
+        "{points} points, {killed} reached | nothing acknowledged lost, nothing half: {failed} failures",
+    ),
+    Loop(
+        "EIO, ENOSPC, EROFS there, once and for good",
+        "tests.faults.kill_points --what errors --json",
+        "{points} points | {refused} refused by name, {survived} survived, {failed} failures",
+    ),
+    Loop(
+        "flipped bits and cut ends of stores, logs, checkpoints, manifests",
+        "tests.faults.flips --flips 6000 --seed {seed} --json",
+        "{flips} | {detected} refused before use, {without_effect} without effect, {wrong} read as something else",
+    ),
+    Loop(
+        "power cuts of ext4 and XFS",
+        "tests.faults.power_cuts --cuts 100 --control-cuts 5 --seed {seed} --json",
+        "{cuts} cuts, {acknowledged} acknowledged writes | none lost; the control (synchronous=NORMAL, no fsync) lost in {control} of its cuts",
+    ),
+    Loop(
+        "8 processes with PyTorch, a fault every 10 s",
+        "tests.soak.soak --seconds 120 --seed {seed}",
+        "{runs} trainings | final weights identical in all",
+    ),
+    Loop("planted bugs", "tests.planted.run", "{bugs} bugs | all caught, by name"),
+)
+
+
+def once(loop: Loop, number: int) -> Iterator[tuple[str, int]]:
+    """One round of a loop; what is to be added up.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    command = loop.command.format(seed=number, first=10_000 + 2_000 * number)
+    print(f"python -m {command}", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode == SKIPPED:
+        print(done.stdout, flush=True)
+        return
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    yield "runs", 1
+    yield "bugs", len(BUGS)
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            yield from _sums(json.loads(line))
+
+
+def _sums(row: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    control = "control" in str(row.get("rule", ""))
+    if control:
+        yield "control", int(row["cuts_with_loss"])
+        return
+    for name, value in row.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield name, int(value)
+    if isinstance(row.get("checked"), dict):
+        yield "checks", sum(row["checked"].values())
+
+
+def page(sums: dict[str, Counter[str]], hours: float) -> str:
+    """The whole page."""
+    rows = []
+    for loop in LOOPS:
+        counts = sums[loop.name]
+        figures = loop.result.format_map(_Counted(counts)) if counts else "skipped here | "
+        again = loop.command.format(seed=1, first=10_000)
+        rows.append(f"| {loop.name} | {figures} | `python -m {again}` |\n")
+    found = "".join(f"| {bug.what} | {bug.by} | {bug.kept} |\n" for bug in FOUND)
+    return (
+        _HEAD
+        + "".join(rows)
+        + f"\nIn {hours:.1f} hours on two cores.\n\n## What it found\n\n"
+        + "Every one is mended; its reproducer is kept as a test.\n\n| bug | found by | kept as |\n|---|---|---|\n"
+        + found
+    )
+
+
+class _Counted(dict[str, str]):
+    def __init__(self, counts: Counter[str]) -> None:
+        super().__init__({name: f"{value:,}" for name, value in counts.items()})
+
+    def __missing__(self, name: str) -> str:
+        return "0"
+
+
+def main() -> int:
+    """Run from the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.torture", description=__doc__)
+    parser.add_argument("--hours", type=float, default=1.0, help="no round begins after this (1)")
+    parser.add_argument("--first", type=int, default=1, help="seed of the first round (1)")
+    asked = parser.parse_args()
+    begun, sums = time.monotonic(), {loop.name: Counter[str]() for loop in LOOPS}
+    number = asked.first
+    while number == asked.first or time.monotonic() - begun < asked.hours * 3_600:
+        for loop in LOOPS:
+            for name, value in once(loop, number):
+                if loop.name == "planted bugs" and name == "bugs":
+                    sums[loop.name][name] = value
+                else:
+                    sums[loop.name][name] += value
+        PAGE.write_text(page(sums, (time.monotonic() - begun) / 3_600), encoding="utf-8")
+        print(f"round {number} is over; wrote {PAGE.name}", flush=True)
+        number += 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""A long training of real processes with a random fault every ten seconds; at the end the same bits. `python -m tests.soak.soak`.
+
+Faults: SIGKILL of a worker, of the scheduler, of both; SIGSTOP beyond the lease, then SIGCONT; a full disk under store and checkpoints
+(needs root for its mounts); a flipped bit in the newest checkpoint of a rank, followed by a kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.cluster import checker
+from tests.cluster.harness import Cluster
+
+LEASE = {"MS_NODE_TIMEOUT": "3", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+BEYOND_LEASE_S = 5.0
+FULL_S = 3.0
+DISK_BYTES = 32 << 20
+STEPS_PER_EPOCH = 10
+STEP_MS = 100
+_PAUSE = threading.Event()
+
+
+class Faults:
+    """What is done to a cluster. Each fault is over when its method returns, its consequences are not."""
+
+    def __init__(self, cluster: Cluster, draw: random.Random, disks: list[Path]) -> None:
+        self._cluster, self._draw, self._disks = cluster, draw, disks
+        self.done: Counter[str] = Counter()
+
+    @property
+    def kinds(self) -> list[Callable[[], None]]:
+        """Those that can be done here."""
+        always = [
+            self.kill_worker,
+            self.kill_worker,
+            self.kill_scheduler,
+            self.kill_both,
+            self.stop,
+            self.damage,
+        ]
+        return [*always, self.fill_disk] if self._disks else always
+
+    def one(self) -> None:
+        """Draw and do one."""
+        fault = self._draw.choice(self.kinds)
+        self.done[fault.__name__] += 1
+        fault()
+
+    def _victim(self) -> str:
+        return self._draw.choice(self._cluster.names)
+
+    def kill_worker(self) -> None:
+        self._cluster.kill_and_relaunch(self._victim())
+
+    def kill_scheduler(self) -> None:
+        self._cluster.kill_and_relaunch("sched")
+
+    def kill_both(self) -> None:
+        self._cluster.kill_and_relaunch("sched", self._victim())
+
+    def stop(self) -> None:
+        victim = self._victim()
+        self._cluster.signal(victim, signal.SIGSTOP)
+        _PAUSE.wait(BEYOND_LEASE_S)
+        self._cluster.signal(victim, signal.SIGCONT)
+
+    def damage(self) -> None:
+        rank = self._draw.randrange(self._cluster.workers)
+        files = checker.saved(self._cluster.directory / "ckpt" / str(rank))
+        if files:
+            newest = files[max(files)]
+            with contextlib.suppress(FileNotFoundError):  # retired in this moment
+                content = bytearray(newest.read_bytes())
+                content[self._draw.randrange(len(content))] ^= 1
+                newest.write_bytes(content)
+        self.kill_worker()
+
+    def fill_disk(self) -> None:
+        fillers = [disk / "filler" for disk in self._disks]
+        for filler in fillers:
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(65_536))
+        _PAUSE.wait(FULL_S)
+        for filler in fillers:
+            filler.unlink()
+
+
+@contextlib.contextmanager
+def small_disks(directory: Path) -> Iterator[list[Path]]:
+    """Small file systems where store and checkpoints lie; none where they cannot be mounted."""
+    mounted: list[Path] = []
+    try:
+        for name in ("recovery", "ckpt") if os.geteuid() == 0 else ():
+            (directory / name).mkdir(mode=0o700)
+            command = [
+                "mount",
+                "-t",
+                "tmpfs",
+                "-o",
+                f"size={DISK_BYTES},mode=0700",
+                "tmpfs",
+                str(directory / name),
+            ]
+            if subprocess.run(command, capture_output=True, check=False).returncode:
+                break
+            mounted.append(directory / name)
+        yield mounted
+    finally:
+        for place in mounted:
+            subprocess.run(["umount", str(place)], check=True)
+
+
+def soak(place: Path, *, workers: int, seconds: float, seed: int, period_s: float = 10.0) -> str:
+    """Train with faults until `seconds` have passed, then let it end, and compare with an undisturbed training.
+
+    Returns:
+        What was done, in one line.
+    """
+    steps = int(seconds * 1_000 / STEP_MS / 2)  # about half of the time goes into coming back
+    environment = {"JOB_EPOCHS": str(max(2, steps // STEPS_PER_EPOCH)), **LEASE}
+    sound, disturbed = place / "undisturbed", place / "disturbed"
+    for directory in (sound, disturbed):
+        directory.mkdir()
+    with Cluster(sound, workers=workers, environment={**environment, "JOB_STEP_MS": "0"}) as undisturbed:
+        undisturbed.start()
+        undisturbed.wait_end(timeout_s=60 + seconds)
+    slower = {**environment, "JOB_STEP_MS": str(STEP_MS)}
+    with (
+        small_disks(disturbed) as disks,
+        Cluster(disturbed, workers=workers, window_s=1.0, environment=slower) as cluster,
+    ):
+        cluster.start()
+        cluster.wait_step(1)
+        faults, begun = Faults(cluster, random.Random(seed), disks), time.monotonic()
+        while (passed := time.monotonic() - begun) < seconds and not _is_over(cluster):
+            _PAUSE.wait(min(period_s, seconds - passed))
+            if not _is_over(cluster):
+                faults.one()
+        cluster.wait_end(timeout_s=60 + seconds)
+        cluster.check_same_as(undisturbed)
+        done = ", ".join(f"{name} {count}" for name, count in sorted(faults.done.items()))
+        generation = max(line["generation"] for line in checker.lines(disturbed / "steps.jsonl"))
+        return (
+            f"seed {seed}: {workers} workers, {undisturbed.step()} steps, {time.monotonic() - begun:.0f} s, "
+            f"{generation} generations; {done}; disk faults {'on' if disks else 'skipped (needs root)'}; final weights identical"
+        )
+
+
+def _is_over(cluster: Cluster) -> bool:
+    """Has somebody ended well? A kill from now on would begin the next run."""
+    return any(process.poll() == 0 for process in list(cluster.processes.values()))
+
+
+def main() -> int:
+    """Run from the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120, help="how long faults are planted (120)")
+    parser.add_argument("--workers", type=int, default=8, help="number of workers (8)")
+    parser.add_argument("--seed", type=int, default=1, help="draws the faults (1)")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="soak-") as place:
+        print(soak(Path(place), workers=asked.workers, seconds=asked.seconds, seed=asked.seed))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
