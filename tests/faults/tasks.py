@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from alembic import command, config
 from typing_extensions import override
 
 from recovery.checkpoint import catalogue, verify
@@ -23,6 +24,9 @@ from recovery.store import engine, migrations
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerState, SchedulerStore
 from tests.core.desk import Desk, Worker, full_house
+
+IMPORTED_HERE = (command, config)
+"""Once for all children of the migration: the store imports them only when a file is of an older release."""
 
 RULES = Rules(worker_count=2, rejoin_window_ms=0)
 Told = Callable[[], None]
@@ -190,7 +194,7 @@ def find_schema(place: Path) -> tuple[object, ...]:
 
 
 def _save(place: Path, _: object, told: Told) -> None:
-    for number in (2, 3):
+    for number in range(2, 9):
         publish_step(place, number)
         told()
 

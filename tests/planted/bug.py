@@ -47,8 +47,8 @@ class Bug(NamedTuple):
         """How often the old text stands in the file of `package`; the table follows the code when it is 1."""
         return (package / self.file).read_text(encoding="utf-8").count(self.old)
 
-    def plant(self, package: Path) -> None:
-        """Write the mutation into the private copy `package`.
+    def check(self, package: Path) -> None:
+        """See that the row follows the code.
 
         Raises:
             ValueError: the old text does not stand there exactly once.
@@ -57,5 +57,9 @@ class Bug(NamedTuple):
         if found != 1:
             message = f'"{self.name}": the old text stands {found} times in recovery/{self.file}, not once'
             raise ValueError(message)
+
+    def plant(self, package: Path) -> None:
+        """Write the mutation into the private copy `package`. Raises as `check`."""
+        self.check(package)
         path = package / self.file
         path.write_text(path.read_text(encoding="utf-8").replace(self.old, self.new), encoding="utf-8")

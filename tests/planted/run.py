@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tests.planted.bug import PROMISES, Bug
 from tests.planted.bugs import BUGS
-from tests.planted.copies import Verdict, make_base, make_mutant, run_tests
+from tests.planted.copies import ROOT, Verdict, make_base, make_mutant, run_tests
 
 
 class Outcome(NamedTuple):
@@ -47,6 +47,8 @@ def plant_all(bugs: Sequence[Bug], *, jobs: int) -> Iterator[Outcome]:
         RuntimeError: the tests do not pass on the unmutated copy.
         ValueError: a row's old text does not stand in the code exactly once.
     """
+    for bug in bugs:
+        bug.check(ROOT / "recovery")
     with tempfile.TemporaryDirectory(prefix="planted-") as place, ThreadPoolExecutor(jobs) as pool:
         base = make_base(Path(place).resolve())
         sound = run_tests(base, catchers(bugs))
