@@ -19,6 +19,7 @@ LIMIT_S = 100
 _OPTIONS = (
     "-x",
     "-q",
+    "--timeout=20",
     "-p",
     "no:cacheprovider",
     "-p",

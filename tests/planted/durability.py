@@ -11,7 +11,7 @@ STORE = (
         "store/engine.py",
         'connection.execute("PRAGMA wal_autocheckpoint=0")',
         'connection.executescript("PRAGMA wal_autocheckpoint=0; PRAGMA synchronous=NORMAL")',
-        ("tests/store",),
+        ("tests/store/test_files.py::test_durability_is_asserted_on_the_connection",),
     ),
     Bug(
         "nobody reads back whether the log can be had",
@@ -19,7 +19,7 @@ STORE = (
         "store/engine.py",
         'if (mode, level) != ("wal", 2):',
         "if level != 2:",
-        ("tests/store",),
+        ("tests/store/test_files.py::test_a_file_system_that_cannot_keep_a_log_is_refused",),
     ),
     Bug(
         "a new store gets its name before its bytes are durable",
@@ -27,7 +27,9 @@ STORE = (
         "store/engine.py",
         "os.fsync(descriptor)\n        draft.rename(path)",
         "draft.rename(path)",
-        ("tests/store",),
+        (
+            "tests/store/test_store_names.py::test_a_new_store_is_durable_before_its_name_and_its_name_before_its_first_row",
+        ),
     ),
     Bug(
         "the name of a new store is not made durable",
@@ -35,7 +37,9 @@ STORE = (
         "store/engine.py",
         "draft.rename(path)\n        fsync_directory(path.parent)",
         "draft.rename(path)",
-        ("tests/store",),
+        (
+            "tests/store/test_store_names.py::test_a_new_store_is_durable_before_its_name_and_its_name_before_its_first_row",
+        ),
     ),
     Bug(
         "the name of the -wal is not made durable",
@@ -43,7 +47,9 @@ STORE = (
         "store/engine.py",
         "self.commits.settle()\n                fsync_directory(path.parent)",
         "self.commits.settle()",
-        ("tests/store",),
+        (
+            "tests/store/test_store_names.py::test_a_new_store_is_durable_before_its_name_and_its_name_before_its_first_row",
+        ),
     ),
     Bug(
         "the recovery path itself is not made durable",
@@ -51,7 +57,9 @@ STORE = (
         "store/paths.py",
         "path.mkdir(mode=0o700, exist_ok=True)\n            fsync_directory(path.parent)",
         "path.mkdir(mode=0o700, exist_ok=True)",
-        ("tests/store",),
+        (
+            "tests/store/test_store_names.py::test_a_new_store_is_durable_before_its_name_and_its_name_before_its_first_row",
+        ),
     ),
     Bug(
         "an open store is not marked dirty",
@@ -59,7 +67,7 @@ STORE = (
         "store/engine.py",
         "self._mark(dirty=True)",
         "self._mark(dirty=False)",
-        ("tests/store",),
+        ("tests/store/test_files.py::test_a_missing_wal_is_noticed_and_can_be_accepted_once",),
     ),
     Bug(
         "a missing -wal is not asked for",
@@ -67,7 +75,7 @@ STORE = (
         "store/engine.py",
         "and not accept_without_wal and _is_dirty(path)",
         "and not accept_without_wal and not _is_dirty(path)",
-        ("tests/store",),
+        ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),
     ),
     Bug(
         "a file whose write failed is written once more at close",
@@ -75,7 +83,7 @@ STORE = (
         "store/engine.py",
         "self._failed = True\n\n    def close",
         "self._marked = True\n\n    def close",
-        ("tests/store",),
+        ("tests/store/test_failing_disks.py::test_a_value_that_cannot_be_stored_is_an_error_of_the_write",),
     ),
     Bug(
         "a failed write does not end the file's use",
@@ -83,7 +91,7 @@ STORE = (
         "store/repository.py",
         "except StoreError:\n                self._database.fail()",
         "except StoreError:\n                self._rows_since_fold = 0",
-        ("tests/store",),
+        ("tests/store/test_failing_disks.py::test_a_value_that_cannot_be_stored_is_an_error_of_the_write",),
     ),
     Bug(
         "each table of a batch is a transaction of its own",
@@ -91,7 +99,7 @@ STORE = (
         "store/repository.py",
         "with translated(self._path, reading=False), connection.begin():\n                for kind, batch in rows.items():\n",
         "for kind, batch in rows.items():\n                with translated(self._path, reading=False), connection.begin():\n",
-        ("tests/store",),
+        ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),
     ),
     Bug(
         "a row that is there is never replaced",
@@ -99,7 +107,7 @@ STORE = (
         "store/rows.py",
         "write.on_conflict_do_update(index_elements=key, set_=rest)",
         "write.on_conflict_do_nothing(index_elements=key)",
-        ("tests/store",),
+        ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),
     ),
     Bug(
         "the digest of a row is not compared",
@@ -107,7 +115,7 @@ STORE = (
         "store/rows.py",
         'if _digest(shape, values, row["wall_ms"]) != row["digest"]:',
         'if len(_digest(shape, values, row["wall_ms"])) != len(row["digest"]):',
-        ("tests/store",),
+        ("tests/store/test_files.py::test_a_file_that_is_not_right_is_refused_and_left_as_it_is",),
     ),
     Bug(
         "the digest of a row leaves out its table",
@@ -115,7 +123,9 @@ STORE = (
         "store/rows.py",
         "[str(shape.table.name), wall_ms, *values]",
         "[wall_ms, *values]",
-        ("tests/store",),
+        (
+            "tests/store/test_store_rows.py::test_a_row_that_was_moved_to_another_table_does_not_match_its_digest",
+        ),
     ),
     Bug(
         "a store of a newer release is opened",
@@ -123,7 +133,7 @@ STORE = (
         "store/migrations/__init__.py",
         "if found[0] not in revisions:",
         "if not found[0]:",
-        ("tests/store",),
+        ("tests/store/test_files.py::test_a_file_that_is_not_right_is_refused_and_left_as_it_is",),
     ),
     Bug(
         "the file of another node is opened",
@@ -131,7 +141,7 @@ STORE = (
         "store/engine.py",
         "if found != owner:",
         "if not found:",
-        ("tests/store",),
+        ("tests/store/test_files.py::test_a_worker_has_a_file_of_its_own",),
     ),
     Bug(
         "another program's database is taken for ours",
@@ -139,7 +149,7 @@ STORE = (
         "store/paths.py",
         '"big") != APPLICATION_ID:',
         '"big") < 0:',
-        ("tests/store",),
+        ("tests/store/test_files.py::test_a_file_that_is_not_right_is_refused_and_left_as_it_is",),
     ),
     Bug(
         "the lock is not taken",
@@ -147,7 +157,7 @@ STORE = (
         "store/lock.py",
         "self._lock.acquire()",
         "assert not self._lock.is_locked",
-        ("tests/store",),
+        ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),
     ),
     Bug(
         "an owner whose lock file was replaced writes on",
@@ -155,7 +165,7 @@ STORE = (
         "store/lock.py",
         'reason = "" if self._found() == self._identity else',
         'reason = "" if self._found() is not None else',
-        ("tests/store",),
+        ("tests/store/test_store_names.py::test_an_owner_whose_lock_file_was_replaced_writes_no_more",),
     ),
     Bug(
         "a file that lost the end of its log passes for an older one",
@@ -163,7 +173,7 @@ STORE = (
         "store/commits.py",
         "known > self._count and not accept_fewer",
         "known > self._count + 1_000 and not accept_fewer",
-        ("tests/store",),
+        ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),
     ),
     Bug(
         "answers leave although the commit failed",
@@ -171,7 +181,9 @@ STORE = (
         "store/writer.py",
         "for record in records]):\n                return",
         "for record in records]):\n                self._failed = True",
-        ("tests/store",),
+        (
+            "tests/store/test_store_writer.py::test_a_writer_closed_on_a_full_disk_says_that_not_all_was_written",
+        ),
     ),
     Bug(
         "answers leave before the commit",
@@ -179,7 +191,7 @@ STORE = (
         "store/writer.py",
         "while batches := self._next():\n",
         "while batches := [(records, self._on_durable(ticket)) for records, ticket in self._next()]:\n",
-        ("tests/store",),
+        ("tests/store/test_writer.py::test_an_answer_waits_for_its_write",),
     ),
     Bug(
         "a disk that is full once ends the writer",
@@ -187,7 +199,7 @@ STORE = (
         "store/writer.py",
         "if self._changed.wait_for(lambda: self._given_up, RETRY_S):",
         "if not self._changed.wait_for(lambda: self._given_up, RETRY_S):",
-        ("tests/store",),
+        ("tests/store/test_store_writer.py::test_a_full_disk_is_told_once_per_spell_and_the_answer_waits",),
     ),
     Bug(
         "the writer's queue has no bound",
@@ -195,7 +207,7 @@ STORE = (
         "store/writer.py",
         "if len(self._queue) >= QUEUE_BATCHES_MAX:",
         "if len(self._queue) < 0:",
-        ("tests/store",),
+        ("tests/store/test_store_writer.py::test_a_queue_that_is_full_refuses_instead_of_growing",),
     ),
 )
 
@@ -206,7 +218,9 @@ CHECKPOINTS = (
         "checkpoint/files.py",
         "os.fsync(self._descriptor)",
         "os.fstat(self._descriptor)",
-        ("tests/checkpoint",),
+        (
+            "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",
+        ),
     ),
     Bug(
         "no fsync of the directory after the rename",
@@ -214,7 +228,9 @@ CHECKPOINTS = (
         "checkpoint/files.py",
         "os.fsync(self._directory)",
         "os.fstat(self._directory)",
-        ("tests/checkpoint",),
+        (
+            "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",
+        ),
     ),
     Bug(
         "a new directory of checkpoints is not made durable",
@@ -222,7 +238,9 @@ CHECKPOINTS = (
         "checkpoint/files.py",
         "os.fsync(parent)",
         "os.fstat(parent)",
-        ("tests/checkpoint",),
+        (
+            "tests/checkpoint/test_new_directories.py::test_every_new_directory_is_made_durable_in_the_one_above",
+        ),
     ),
     Bug(
         "the manifest gets its name before the file",
@@ -230,7 +248,9 @@ CHECKPOINTS = (
         "checkpoint/publish.py",
         "self._state.rename()\n            beside.rename()",
         "beside.rename()\n            self._state.rename()",
-        ("tests/checkpoint",),
+        (
+            "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",
+        ),
     ),
     Bug(
         "an old manifest stands beside new bytes",
@@ -238,7 +258,9 @@ CHECKPOINTS = (
         "checkpoint/publish.py",
         "os.unlink(beside.name, dir_fd=opened)",
         "os.stat(beside.name, dir_fd=opened)",
-        ("tests/checkpoint",),
+        (
+            "tests/checkpoint/test_publish.py::test_a_step_saved_again_loses_its_old_manifest_before_its_old_bytes",
+        ),
     ),
     Bug(
         "the end of an old manifest is not made durable",
@@ -246,7 +268,9 @@ CHECKPOINTS = (
         "checkpoint/publish.py",
         "return\n    os.fsync(opened)",
         "return\n    os.fstat(opened)",
-        ("tests/checkpoint",),
+        (
+            "tests/checkpoint/test_publish.py::test_a_step_saved_again_loses_its_old_manifest_before_its_old_bytes",
+        ),
     ),
     Bug(
         "a checkpoint of another rank is written over",
@@ -254,7 +278,9 @@ CHECKPOINTS = (
         "checkpoint/publish.py",
         "(old.job, old.run, old.rank) != (manifest.job, manifest.run, manifest.rank)",
         "(old.job, old.run) != (manifest.job, manifest.run)",
-        ("tests/checkpoint",),
+        (
+            "tests/checkpoint/test_publish.py::test_a_checkpoint_of_another_job_run_or_rank_is_never_written_over",
+        ),
     ),
     Bug(
         "a failed write is forgotten",
@@ -262,7 +288,9 @@ CHECKPOINTS = (
         "checkpoint/files.py",
         "self.failure = error\n",
         "self.failure = None\n",
-        ("tests/checkpoint",),
+        (
+            "tests/checkpoint/test_publish.py::test_a_disk_that_takes_no_more_of_torch_save_is_a_write_error_with_its_cause",
+        ),
     ),
     Bug(
         "the digest of a checkpoint is not compared",
@@ -270,7 +298,7 @@ CHECKPOINTS = (
         "checkpoint/verify.py",
         "if found != manifest.digest:",
         "if len(found) != len(manifest.digest):",
-        ("tests/checkpoint",),
+        ("tests/checkpoint/test_verify.py::test_three_hundred_random_single_bit_flips_are_all_noticed",),
     ),
     Bug(
         "a file longer than its manifest says is taken",
@@ -278,7 +306,7 @@ CHECKPOINTS = (
         "checkpoint/verify.py",
         "if found != manifest.file_bytes:",
         "if found < manifest.file_bytes:",
-        ("tests/checkpoint",),
+        ("tests/checkpoint/test_verify.py::test_a_longer_file_is_noticed",),
     ),
     Bug(
         "the seal of a manifest is not compared",
@@ -286,7 +314,7 @@ CHECKPOINTS = (
         "checkpoint/manifest.py",
         "if hashlib.sha256(body).hexdigest() != sealed.manifest_sha256:",
         "if len(hashlib.sha256(body).hexdigest()) != len(sealed.manifest_sha256):",
-        ("tests/checkpoint",),
+        ("tests/checkpoint/test_manifest.py::test_every_changed_bit_is_noticed",),
     ),
     Bug(
         "a checkpoint of another run is found",
@@ -294,7 +322,7 @@ CHECKPOINTS = (
         "checkpoint/catalogue.py",
         "if (manifest.job, manifest.run) == (job, run)",
         "if manifest.job == job",
-        ("tests/checkpoint",),
+        ("tests/checkpoint/test_catalogue.py::test_a_scan_takes_only_the_job_run_and_rank_asked_for",),
     ),
 )
 

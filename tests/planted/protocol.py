@@ -11,7 +11,7 @@ ANSWERS = (
         "core/lifecycle.py",
         "return [Persist((job, run, event), answers), SetTimer(",
         "return [*(Send(told.connection, told.message) for told in answers), Persist((job, run, event)), SetTimer(",
-        ("tests/core",),
+        ("tests/core/test_late_words.py::test_nobody_hears_of_the_end_before_it_is_written",),
     ),
     Bug(
         "the scheduler's answers do not wait for the disk",
@@ -19,7 +19,9 @@ ANSWERS = (
         "scheduler/executor.py",
         "self._writer.submit(persist.records, persist)",
         "self.release(persist)\n            self._writer.submit(persist.records, Persist(()))",
-        ("tests/scheduler",),
+        (
+            "tests/scheduler/test_answers_wait.py::test_an_answer_waits_for_the_disk_and_what_promises_nothing_overtakes_it",
+        ),
     ),
     Bug(
         "a worker reports a checkpoint before its row is written",
@@ -27,7 +29,7 @@ ANSWERS = (
         "core/member.py",
         "return [Persist(self._checkpoint_row(published.checkpoint), (Report(report),))]",
         "return [Tell(report), Persist(self._checkpoint_row(published.checkpoint))]",
-        ("tests/core",),
+        ("tests/core/test_member_life.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
     ),
     Bug(
         "a commit is told that is not written",
@@ -35,7 +37,7 @@ ANSWERS = (
         "core/cluster.py",
         "records += table.coordinator.committed_records()",
         "records += table.coordinator.committed_records()[:0]",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_a_step_is_committed_when_every_rank_holds_it",),
     ),
     Bug(
         "a request told twice has two effects",
@@ -43,7 +45,7 @@ ANSWERS = (
         "core/cluster.py",
         "if answer is not None:  # a repeat",
         "if answer is not None and node.done:  # a repeat",
-        ("tests/core",),
+        ("tests/core/test_late_words.py::test_a_request_told_twice_has_one_effect_and_the_same_answer",),
     ),
     Bug(
         "answers are kept without a bound",
@@ -51,7 +53,7 @@ ANSWERS = (
         "core/node.py",
         "while len(self.answers) > at_most:",
         "while len(self.answers) > at_most * 1_000:",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_answers_kept_for_repeats_are_bounded",),
     ),
     Bug(
         "what was not answered is not told again",
@@ -59,7 +61,7 @@ ANSWERS = (
         "core/member.py",
         "again = [Tell(request) for request in self._requests.values()]",
         "again = [Tell(request) for request in tuple(self._requests.values())[:0]]",
-        ("tests/core",),
+        ("tests/core/test_member_life.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
     ),
     Bug(
         "a fenced life may name the rendezvous",
@@ -67,7 +69,7 @@ ANSWERS = (
         "core/cluster.py",
         "if opened.generation != table.job.generation or table.job.state is not JobState.RUNNING:",
         "if table.job.state is not JobState.RUNNING:",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_rendezvous_first_steps_and_late_words",),
     ),
 )
 
@@ -78,7 +80,9 @@ DEADLINES = (
         "core/member.py",
         'SetTimer("abort", now_ms + self._rules.abort_timeout_ms),',
         "",
-        ("tests/core",),
+        (
+            "tests/core/test_member_life.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
+        ),
     ),
     Bug(
         "the silence of the scheduler is not noticed",
@@ -86,7 +90,7 @@ DEADLINES = (
         "core/link.py",
         "if silent_ms >= self._rules.receive_timeout_ms:",
         "if silent_ms < 0:",
-        ("tests/core",),
+        ("tests/core/test_member_life.py::test_silence_of_the_scheduler_is_ended_by_dialling_anew",),
     ),
     Bug(
         "a missing worker is waited for, for ever",
@@ -94,7 +98,7 @@ DEADLINES = (
         "core/lifecycle.py",
         "if table.deadline_ms is None or now_ms < table.deadline_ms or",
         "if table.deadline_ms is None or now_ms <= table.deadline_ms + 10 or",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_a_lost_worker_that_stays_away_fails_the_job_by_name",),
     ),
     Bug(
         "a refused worker asks again at once",
@@ -102,7 +106,9 @@ DEADLINES = (
         "core/link.py",
         'SetTimer("dial", now_ms + refused.retry_after_ms)]',
         'SetTimer("dial", now_ms)]',
-        ("tests/core",),
+        (
+            "tests/core/test_member_life.py::test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time",
+        ),
     ),
     Bug(
         "a thousand workers dial in the same instant",
@@ -110,7 +116,7 @@ DEADLINES = (
         "core/policy/backoff.py",
         "return int(full / 2 + full / 2 * jitter)",
         "return int(full / 2)",
-        ("tests/core",),
+        ("tests/core/test_late_words.py::test_dials_are_spread_over_half_of_the_wait",),
     ),
 )
 
@@ -121,7 +127,7 @@ BOUNDS = (
         "transport/server.py",
         "self._rules.frame_bytes_max if connection.admitted else self._rules.frame_bytes_max_unregistered",
         "self._rules.frame_bytes_max",
-        ("tests/transport",),
+        ("tests/transport/test_wire_hostile.py::test_a_stranger_may_not_send_as_much_as_a_node",),
     ),
     Bug(
         "what waits for a peer that does not read has no bound",
@@ -129,7 +135,9 @@ BOUNDS = (
         "transport/outbox.py",
         "if len(self._frames) >= MESSAGES_MAX or self._bytes + len(frame) > BYTES_MAX:",
         "if len(self._frames) < 0:",
-        ("tests/transport",),
+        (
+            "tests/transport/test_wire_client.py::test_a_scheduler_that_does_not_read_is_left_and_close_does_not_wait_for_it",
+        ),
     ),
     Bug(
         "one address may fill all places for strangers",
@@ -137,7 +145,9 @@ BOUNDS = (
         "transport/gate.py",
         "or self._unregistered[visit.peer] >= UNREGISTERED_MAX_PER_PEER",
         "or self._unregistered[visit.peer] >= UNREGISTERED_MAX",
-        ("tests/transport",),
+        (
+            "tests/transport/test_wire_hostile.py::test_the_65th_stranger_of_one_address_is_refused_and_another_address_is_not",
+        ),
     ),
     Bug(
         "a peer without a first message stays",
@@ -145,7 +155,7 @@ BOUNDS = (
         "transport/gate.py",
         'self._arm(visit, FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
         'self._arm(visit, 1_000 * FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
-        ("tests/transport",),
+        ("tests/transport/test_wire_hostile.py::test_a_peer_without_a_first_message_is_closed",),
     ),
     Bug(
         "a connection number is used twice",
@@ -153,7 +163,7 @@ BOUNDS = (
         "transport/server.py",
         "number = ConnectionId(next(self._numbers))",
         "number = ConnectionId(len(self._connections) + 1)",
-        ("tests/transport",),
+        ("tests/transport/test_wire_server.py::test_connection_numbers_are_never_used_twice",),
     ),
     Bug(
         "what a peer wrote may break a log line",
@@ -161,7 +171,7 @@ BOUNDS = (
         "transport/codec.py",
         'shown = str(error).encode("unicode_escape").decode()',
         "shown = str(error)",
-        ("tests/transport",),
+        ("tests/transport/test_wire_codec.py::test_what_a_peer_wrote_cannot_break_a_log_line",),
     ),
     Bug(
         "a closed connection is not told",
@@ -169,7 +179,7 @@ BOUNDS = (
         "transport/server.py",
         "if self._connections.pop(connection.number, None) is None or not connection.spoke:",
         "if self._connections.pop(connection.number, None) is None or connection.spoke:",
-        ("tests/transport",),
+        ("tests/transport/test_wire_client.py::test_a_broken_socket_is_told_once",),
     ),
 )
 

@@ -11,7 +11,9 @@ PLAN = (
         "core/policy/rollback.py",
         "common = set.intersection(*",
         "common = set.union(*",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
+        ),
     ),
     Bug(
         "the plan is the oldest common step",
@@ -19,7 +21,7 @@ PLAN = (
         "core/policy/rollback.py",
         "return max(common, default=0)",
         "return min(common, default=0)",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(
         "the last rank is not asked what it holds",
@@ -27,7 +29,9 @@ PLAN = (
         "core/policy/rollback.py",
         "{})) for rank in range(world_size)))",
         "{})) for rank in range(max(1, world_size - 1))))",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
+        ),
     ),
     Bug(
         "every rank is sent to the file of rank 0",
@@ -35,7 +39,7 @@ PLAN = (
         "core/lifecycle.py",
         "file = table.coordinator.file_of(rank, generation.step)",
         "file = table.coordinator.file_of(Rank(0), generation.step)",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(
         "the lineage is ignored",
@@ -43,7 +47,7 @@ PLAN = (
         "core/policy/rollback.py",
         "later.step >= checkpoint.step",
         "later.step >= 0",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(
         "the generation that saved a step disowns it",
@@ -51,7 +55,9 @@ PLAN = (
         "core/policy/rollback.py",
         "later.generation > checkpoint.generation",
         "later.generation >= checkpoint.generation",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
+        ),
     ),
     Bug(
         "rolled-back checkpoints stay in the books",
@@ -59,7 +65,7 @@ PLAN = (
         "core/coordinator.py",
         "[other for other in held if other > step]",
         "[other for other in held if other < 0]",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(
         "another run's checkpoints count",
@@ -67,7 +73,7 @@ PLAN = (
         "core/table.py",
         "if checkpoint.run == self.job.run)",
         "if checkpoint.run <= self.job.run)",
-        ("tests/core",),
+        ("tests/core/test_late_words.py::test_checkpoints_of_the_run_before_are_no_place_to_go_back_to",),
     ),
     Bug(
         "a bad file is not remembered",
@@ -75,7 +81,7 @@ PLAN = (
         "core/coordinator.py",
         "self._invalid.add((rank, step, checkpoint.digest))",
         "self._invalid.discard((rank, step, checkpoint.digest))",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_a_bad_file_sends_all_to_the_next_older_step",),
     ),
     Bug(
         "a bad file is good again after a restart",
@@ -83,7 +89,7 @@ PLAN = (
         "core/coordinator.py",
         "self._invalid.add((record.rank, record.step, record.digest))",
         "self._invalid.discard((record.rank, record.step, record.digest))",
-        ("tests/core",),
+        ("tests/core/test_wrong_moment.py::test_a_bad_file_stays_bad_over_a_restart",),
     ),
     Bug(
         "no common checkpoint quietly means step 0",
@@ -91,7 +97,7 @@ PLAN = (
         "core/policy/rollback.py",
         "if not ever_committed:",
         "if not ever_committed or step == 0:",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_no_common_step_stops_the_job_unless_zero_is_allowed",),
     ),
     Bug(
         "a restart forgets that a step was committed",
@@ -99,7 +105,9 @@ PLAN = (
         "core/coordinator.py",
         "self._ever_committed or record.state is CheckpointState.COMMITTED",
         "self._ever_committed or record.state is CheckpointState.RETIRED",
-        ("tests/core",),
+        (
+            "tests/core/test_late_words.py::test_a_restarted_scheduler_remembers_that_there_was_something_to_lose",
+        ),
     ),
     Bug(
         "retention deletes the target",
@@ -107,7 +115,7 @@ PLAN = (
         "core/policy/retention.py",
         "if step < committed_before)",
         "if step <= committed_before)",
-        ("tests/core",),
+        ("tests/core/test_retention.py::test_both_implementations_agree",),
     ),
     Bug(
         "retention counts one too few",
@@ -115,7 +123,7 @@ PLAN = (
         "core/policy/retention.py",
         "ordered[:-keep_checkpoint_max]",
         "ordered[: len(ordered) - keep_checkpoint_max + 1]",
-        ("tests/core",),
+        ("tests/core/test_retention.py::test_both_implementations_agree",),
     ),
     Bug(
         "retention spares one committed step instead of two",
@@ -123,7 +131,9 @@ PLAN = (
         "worker/gate.py",
         "self.committed_before, self.committed_step = self.committed_step, step",
         "self.committed_before, self.committed_step = step, step",
-        ("tests/worker",),
+        (
+            "tests/worker/test_gate.py::test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither",
+        ),
     ),
 )
 
@@ -134,7 +144,7 @@ GENERATIONS = (
         "core/lifecycle.py",
         "max(table.job.generation, newest) + 1",
         "max(table.job.generation, newest, 1)",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_a_node_that_missed_its_plan_is_told_again",),
     ),
     Bug(
         "a generation that the workers know is used again after a store was lost",
@@ -142,7 +152,7 @@ GENERATIONS = (
         "core/lifecycle.py",
         "max(table.job.generation, newest) + 1",
         "min(table.job.generation, newest) + 1",
-        ("tests/core",),
+        ("tests/core/test_stories.py::test_a_story_is_told_as_it_is_written",),
     ),
     Bug(
         "a plan is made before all ranks are here",
@@ -150,7 +160,7 @@ GENERATIONS = (
         "core/lifecycle.py",
         "if len(workers) < table.rules.world_size:",
         "if len(workers) < table.rules.world_size - 1:",
-        ("tests/core",),
+        ("tests/core/test_late_words.py::test_no_plan_is_made_while_a_rank_has_not_come",),
     ),
     Bug(
         "a plan is made with a rank that is lost",
@@ -158,7 +168,7 @@ GENERATIONS = (
         "core/lifecycle.py",
         "node.record.state is NodeState.LIVE and node.ready is not None for node",
         "node.record.state is not NodeState.LIVE or node.ready is not None for node",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_servers_are_waited_for_and_their_loss_interrupts_nobody",),
     ),
     Bug(
         "a Ready from before the newest plan counts",
@@ -166,7 +176,7 @@ GENERATIONS = (
         "core/cluster.py",
         "if ready.generation < node.told_generation:",
         "if ready.generation < 0:",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_a_ready_from_before_the_newest_plan_is_a_leftover",),
     ),
     Bug(
         "a bad file of an older plan ends the newer one",
@@ -174,7 +184,7 @@ GENERATIONS = (
         "core/cluster.py",
         "if node.record.rank is None or bad.generation != table.job.generation:",
         "if node.record.rank is None:",
-        ("tests/core",),
+        ("tests/core/test_wrong_moment.py::test_a_checkpoint_of_an_older_plan_cannot_end_a_newer_one",),
     ),
     Bug(
         "an old broken collective ends the newer generation",
@@ -182,7 +192,7 @@ GENERATIONS = (
         "core/cluster.py",
         "if failed.generation != self.table.job.generation or self.table.job.state is not JobState.RUNNING:",
         "if self.table.job.state is not JobState.RUNNING:",
-        ("tests/core",),
+        ("tests/core/test_late_words.py::test_a_broken_collective_of_the_generation_before_ends_nothing",),
     ),
     Bug(
         "Done is no barrier",
@@ -190,15 +200,7 @@ GENERATIONS = (
         "core/cluster.py",
         "if all(worker.done for worker in table.workers):",
         "if any(worker.done for worker in table.workers):",
-        ("tests/core",),
-    ),
-    Bug(
-        "who was done stays done when its generation ends",
-        "I10",
-        "core/lifecycle.py",
-        "for node in table.workers:\n        node.ready, node.done = None, False\n        if node.connection",
-        "for node in table.workers:\n        node.ready = None\n        if node.connection",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
     ),
     Bug(
         "a Done of an older generation counts",
@@ -206,7 +208,7 @@ GENERATIONS = (
         "core/cluster.py",
         "if done.generation != table.job.generation or table.job.state is not JobState.RUNNING:",
         "if table.job.state is not JobState.RUNNING:",
-        ("tests/core",),
+        ("tests/core/test_late_words.py::test_a_done_of_the_generation_before_does_not_count",),
     ),
     Bug(
         "survivors are not interrupted",
@@ -214,7 +216,9 @@ GENERATIONS = (
         "core/lifecycle.py",
         "told.append(Answer(node.connection, interrupted))",
         "assert interrupted.generation",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_ends.py::test_a_broken_data_plane_interrupts_at_once_and_is_named_after_the_loss",
+        ),
     ),
     Bug(
         "a loss written just before a crash leaves its generation running",
@@ -222,7 +226,9 @@ GENERATIONS = (
         "core/cluster.py",
         "if gone:  # the earlier life",
         "if len(gone) > len(table.workers):  # the earlier life",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_ends.py::test_a_loss_written_without_its_interruption_is_made_good_at_the_restart",
+        ),
     ),
     Bug(
         "a plan that was told twice is opened twice",
@@ -230,7 +236,9 @@ GENERATIONS = (
         "core/member.py",
         "if plan.generation <= self.generation or",
         "if plan.generation < self.generation or",
-        ("tests/core",),
+        (
+            "tests/core/test_member_life.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
+        ),
     ),
     Bug(
         "a plan that has ended is opened",
@@ -238,7 +246,9 @@ GENERATIONS = (
         "core/member.py",
         "self._next_plan is not None and interrupt.generation >= self._next_plan.generation:",
         "self._next_plan is not None and interrupt.generation > self._next_plan.generation:",
-        ("tests/core",),
+        (
+            "tests/core/test_wrong_moment.py::test_a_plan_that_ended_while_the_one_before_was_left_is_not_opened",
+        ),
     ),
 )
 

@@ -11,7 +11,7 @@ REGISTRATION = (
         "core/lifecycle.py",
         "node.window_ends_ms = node.heard_ms + table.rules.rejoin_window_ms",
         "node.window_ends_ms = node.heard_ms + table.rules.rejoin_window_ms - 1_000",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
     ),
     Bug(
         "the window begins at the loss instead of the last word",
@@ -19,7 +19,7 @@ REGISTRATION = (
         "core/lifecycle.py",
         "node.window_ends_ms = node.heard_ms + table.rules.rejoin_window_ms",
         "node.window_ends_ms = now_ms + table.rules.rejoin_window_ms",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
     ),
     Bug(
         "the window is a millisecond too long",
@@ -27,7 +27,7 @@ REGISTRATION = (
         "core/node.py",
         "if now_ms < self.window_ends_ms else",
         "if now_ms <= self.window_ends_ms else",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
     ),
     Bug(
         "a live id is taken over",
@@ -35,7 +35,7 @@ REGISTRATION = (
         "core/policy/registration.py",
         "_ANY_SEATS,       Verdict.NODE_ALIVE),",
         "_ANY_SEATS,       Verdict.ADMIT),",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
     ),
     Bug(
         "a lost id is let in at once",
@@ -43,7 +43,7 @@ REGISTRATION = (
         "core/policy/registration.py",
         "_ANY_SEATS,       Verdict.REJOIN_WINDOW),",
         "_ANY_SEATS,       Verdict.ADMIT),",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
     ),
     Bug(
         "a life with an earlier token resumes",
@@ -51,7 +51,7 @@ REGISTRATION = (
         "core/policy/registration.py",
         "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED)",
         "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.RESUME)",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_a_stopped_life_is_fenced_once_the_next_is_in",),
     ),
     Bug(
         "an earlier token counts as none",
@@ -59,7 +59,7 @@ REGISTRATION = (
         "core/admission.py",
         "return Token.EARLIER if register.incarnation < record.incarnation else Token.FOREIGN",
         "return Token.FOREIGN",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_a_stopped_life_is_fenced_once_the_next_is_in",),
     ),
     Bug(
         "any token of a known node is its own",
@@ -67,7 +67,7 @@ REGISTRATION = (
         "core/admission.py",
         "if token_digest(register.token) == record.token_digest:",
         "if len(token_digest(register.token)) == len(record.token_digest):",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_a_stopped_life_is_fenced_once_the_next_is_in",),
     ),
     Bug(
         "resume tokens are stored as they are",
@@ -75,7 +75,7 @@ REGISTRATION = (
         "core/admission.py",
         "return hashlib.sha256(token.encode()).hexdigest()",
         "return token",
-        ("tests/core",),
+        ("tests/core/test_late_words.py::test_a_resume_token_is_stored_as_a_digest_only",),
     ),
     Bug(
         "a refused try extends the window",
@@ -83,7 +83,7 @@ REGISTRATION = (
         "core/admission.py",
         "held = node.held(has_seat=seats is Seats.FREE)",
         "held, node.window_ends_ms = node.held(has_seat=seats is Seats.FREE), node.window_ends_ms + 1_000",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
     ),
     Bug(
         "a refused try refreshes the holder's lease",
@@ -91,7 +91,7 @@ REGISTRATION = (
         "core/admission.py",
         "held = node.held(has_seat=seats is Seats.FREE)",
         "held, node.heard_ms = node.held(has_seat=seats is Seats.FREE), now_ms",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_a_living_id_is_refused_and_its_holder_untouched",),
     ),
     Bug(
         "every refused try is written down",
@@ -99,7 +99,9 @@ REGISTRATION = (
         "core/table.py",
         "if self._refusals.get(node_id) == code:",
         "if code in self._refusals:",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_life.py::test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing",
+        ),
     ),
     Bug(
         "a new life has the number of the one before",
@@ -107,7 +109,7 @@ REGISTRATION = (
         "core/admission.py",
         "Incarnation(node.record.incarnation + 1 if node else 1)",
         "Incarnation(node.record.incarnation if node else 1)",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
     ),
     Bug(
         "a repeated admission begins another life",
@@ -115,7 +117,9 @@ REGISTRATION = (
         "core/admission.py",
         "if register.request_id == record.admission_request:",
         "if register.request_id == record.token_digest:",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_life.py::test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_life",
+        ),
     ),
     Bug(
         "one worker more than seats is let in",
@@ -123,7 +127,7 @@ REGISTRATION = (
         "core/admission.py",
         "if len(others) < _seat_count(table, register.role) else Seats.NONE",
         "if len(others) <= _seat_count(table, register.role) else Seats.NONE",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_an_extra_worker_is_refused_for_good",),
     ),
     Bug(
         "a worker of another world size is let in",
@@ -131,7 +135,7 @@ REGISTRATION = (
         "core/admission.py",
         "if its != ours:",
         "if its < 0 != ours:",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_who_is_of_another_job_is_refused",),
     ),
 )
 
@@ -142,7 +146,9 @@ PRESENCE = (
         "core/lifecycle.py",
         "table.speakers.pop(node.connection, None)\n        node.connection = None",
         "assert node.connection in table.speakers",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_life.py::test_a_silent_node_is_lost_after_its_lease_and_resumes_into_the_next_generation",
+        ),
     ),
     Bug(
         "a closed socket counts as silence since the last word",
@@ -150,7 +156,9 @@ PRESENCE = (
         "core/presence.py",
         "node.heard_ms = now_ms  # the kernel",
         "node.heard_ms = min(now_ms, node.heard_ms)  # the kernel",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_life.py::test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing",
+        ),
     ),
     Bug(
         "a dropped connection has no grace",
@@ -158,7 +166,7 @@ PRESENCE = (
         "core/presence.py",
         "node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms\n    record",
         "node.suspect_until_ms = now_ms\n    record",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_a_dropped_connection_costs_nothing_within_the_grace",),
     ),
     Bug(
         "a silent node keeps its place",
@@ -166,7 +174,7 @@ PRESENCE = (
         "core/presence.py",
         "if silent_ms < table.rules.lease_ms:",
         "if silent_ms <= 10 * table.rules.lease_ms:",
-        ("tests/core",),
+        ("tests/core/test_cluster_life.py::test_servers_are_waited_for_and_their_loss_interrupts_nobody",),
     ),
     Bug(
         "a scheduler that stood still ends its nodes' leases",
@@ -174,7 +182,7 @@ PRESENCE = (
         "core/presence.py",
         "if now_ms - node.lease_check_ms >= STANDSTILL_MS:",
         "if now_ms < node.lease_check_ms:",
-        ("tests/core",),
+        ("tests/core/test_wrong_moment.py::test_a_scheduler_that_stood_still_loses_nobody_by_that",),
     ),
     Bug(
         "a restarted scheduler gives no lease to return",
@@ -182,7 +190,7 @@ PRESENCE = (
         "core/cluster.py",
         "node.suspect_until_ms = now_ms + self.table.rules.lease_ms",
         "node.suspect_until_ms = now_ms",
-        ("tests/core",),
+        ("tests/core/test_stories.py::test_a_story_is_told_as_it_is_written",),
     ),
     Bug(
         "a restart forgets the open windows",
@@ -190,7 +198,7 @@ PRESENCE = (
         "core/cluster.py",
         "now_ms + min(node.record.rejoin_left_ms, self.table.rules.rejoin_window_ms)",
         "now_ms",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
     ),
     Bug(
         "a restart begins every window anew",
@@ -198,7 +206,7 @@ PRESENCE = (
         "core/cluster.py",
         "now_ms + min(node.record.rejoin_left_ms, self.table.rules.rejoin_window_ms)",
         "now_ms + self.table.rules.rejoin_window_ms",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
     ),
     Bug(
         "what is left of a window is not written down",
@@ -206,7 +214,7 @@ PRESENCE = (
         "core/presence.py",
         "if node.record.state is NodeState.LOST and node.record.rejoin_left_ms != left_ms:",
         "if node.record.state is NodeState.LEFT and node.record.rejoin_left_ms != left_ms:",
-        ("tests/core",),
+        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
     ),
     Bug(
         "the scheduler's incarnation does not rise",
@@ -214,7 +222,9 @@ PRESENCE = (
         "core/cluster.py",
         "Incarnation(job.scheduler_incarnation + 1)",
         "Incarnation(job.scheduler_incarnation)",
-        ("tests/core",),
+        (
+            "tests/core/test_cluster_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
+        ),
     ),
     Bug(
         "an answer from before the standstill confirms the place",
@@ -222,7 +232,7 @@ PRESENCE = (
         "core/member.py",
         "ack.sequence < self._confirm_sequence:",
         "ack.sequence < self._confirm_sequence - 1:",
-        ("tests/core",),
+        ("tests/core/test_member_life.py::test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat",),
     ),
     Bug(
         "a process that stood still steps on unasked",
@@ -230,7 +240,9 @@ PRESENCE = (
         "worker/gate.py",
         "if stood_ms > self._pause_limit_ms or not self._confirmed:",
         "if stood_ms < 0:",
-        ("tests/worker",),
+        (
+            "tests/worker/test_gate.py::test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed",
+        ),
     ),
     Bug(
         "the resume token stays in the environment",
@@ -238,7 +250,9 @@ PRESENCE = (
         "worker/replace.py",
         "os.environ.pop(TOKEN_VARIABLE, None)",
         "os.environ.get(TOKEN_VARIABLE)",
-        ("tests/worker",),
+        (
+            "tests/worker/test_resume_token.py::test_the_token_is_taken_out_of_the_environment_so_that_no_child_sees_it",
+        ),
     ),
 )
 

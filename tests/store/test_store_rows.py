@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine
 
 from recovery.core.records import EventRecord, JobRecord, NodeState, StepRecord
 from recovery.errors import StoreCorruptError, StoreWriteError
-from recovery.store import repository
+from recovery.store import repository, rows
 from recovery.store.models import METADATA
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore, WorkerStore, records_of, worker_path
@@ -177,3 +177,9 @@ def test_an_id_that_other_rows_carry_is_not_this_workers(tmp_path: Path) -> None
 
     assert store.load().node is None
     store.close()
+
+
+def test_a_row_that_was_moved_to_another_table_does_not_match_its_digest() -> None:
+    values = ["the same", 1]
+    digests = {rows._digest(shape, values, WALL_MS) for shape in SHAPES.values()}
+    assert len(digests) == len(SHAPES)

@@ -81,6 +81,18 @@ def test_tickets_are_released_in_order_also_those_without_records() -> None:
         opened.submit([], 21)
 
 
+def test_an_answer_waits_for_its_write() -> None:
+    disk = Disk()
+    disk.go_on.clear()
+    opened, heard = open_writer(disk)
+    opened.submit([samples.event()], "a")
+    assert disk.entered.wait(10)
+    assert heard.durable == []
+    disk.go_on.set()
+    heard.wait(durable=1)
+    assert opened.close(10)
+
+
 def test_a_full_disk_is_told_once_and_the_batch_waits_until_there_is_space(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
