@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,20 @@ ROOT = Path(__file__).parents[2]
 SKIPPED = 77
 
 
-def rows(*command: str) -> list[dict[str, Any]]:
-    """Run one loop; its rows. Skips, with the printed reason, where it cannot run."""
+LOOPS = {
+    "kill": "tests.faults.kill_points --what kill --points 600",
+    "errors": "tests.faults.kill_points --what errors --points 540",
+    "flips": "tests.faults.flips --flips 1200",
+    "cuts": "tests.faults.power_cuts --cuts 50",
+}
+Rows = list[dict[str, Any]]
+
+
+def run(command: str) -> subprocess.CompletedProcess[str]:
+    """Run one loop to its end, untraced."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "--json"],
+    return subprocess.run(
+        [sys.executable, "-m", *command.split(), "--json"],
         cwd=ROOT,
         env=clean,
         capture_output=True,
@@ -29,20 +40,34 @@ def rows(*command: str) -> list[dict[str, Any]]:
         check=False,
         timeout=220,
     )
-    print(done.stdout)
-    if done.returncode == SKIPPED:
-        pytest.skip(done.stdout.strip())
-    assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-2_000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def total(found: list[dict[str, Any]], name: str) -> int:
+@pytest.fixture(scope="module")
+def rows() -> Iterator[Callable[[str], Rows]]:
+    """All loops, two at a time: each of them keeps one core busy. Gives the rows of one of them."""
+    with ThreadPoolExecutor(2) as pool:
+        running = {name: pool.submit(run, command) for name, command in LOOPS.items()}
+
+        def of(name: str) -> Rows:
+            done = running[name].result()
+            print(done.stdout)
+            if done.returncode == SKIPPED:
+                pytest.skip(done.stdout.strip())
+            assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-2_000:]
+            return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+        yield of
+
+
+def total(found: Rows, name: str) -> int:
     """Sum of a column."""
     return sum(int(row[name]) for row in found)
 
 
-def test_a_kill_at_any_of_five_hundred_calls_loses_nothing_and_leaves_no_half() -> None:
-    found = rows("tests.faults.kill_points", "--what", "kill", "--points", "600")
+def test_a_kill_at_any_of_five_hundred_calls_loses_nothing_and_leaves_no_half(
+    rows: Callable[[str], Rows],
+) -> None:
+    found = rows("kill")
     assert len(found) == 6
     assert total(found, "points") >= 500
     assert total(found, "killed") >= 0.95 * total(found, "points"), (
@@ -50,22 +75,24 @@ def test_a_kill_at_any_of_five_hundred_calls_loses_nothing_and_leaves_no_half() 
     )
 
 
-def test_an_error_at_any_of_five_hundred_calls_is_named_or_survived() -> None:
-    found = rows("tests.faults.kill_points", "--what", "errors", "--points", "540")
+def test_an_error_at_any_of_five_hundred_calls_is_named_or_survived(rows: Callable[[str], Rows]) -> None:
+    found = rows("errors")
     assert len(found) == 6
     assert total(found, "points") >= 500
     assert total(found, "refused") > 0.5 * total(found, "points"), "errors that hurt nobody prove nothing"
 
 
-def test_every_effective_flip_of_twelve_hundred_is_refused() -> None:
-    found = rows("tests.faults.flips", "--flips", "1200")
+def test_every_effective_flip_of_twelve_hundred_is_refused(rows: Callable[[str], Rows]) -> None:
+    found = rows("flips")
     assert total(found, "flips") >= 1_000
     assert total(found, "wrong") == 0
     assert all(row["detected"] for row in found)
 
 
-def test_fifty_power_cuts_take_nothing_acknowledged_and_the_control_loses() -> None:
-    found = rows("tests.faults.power_cuts", "--cuts", "50")
+def test_fifty_power_cuts_take_nothing_acknowledged_and_the_control_loses(
+    rows: Callable[[str], Rows],
+) -> None:
+    found = rows("cuts")
     control = [row for row in found if "control" in row["rule"]]
     held = [row for row in found if row not in control]
     assert total(held, "cuts") >= 50

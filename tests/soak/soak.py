@@ -28,7 +28,7 @@ BEYOND_LEASE_S = 5.0
 FULL_S = 3.0
 DISK_BYTES = 32 << 20
 STEPS_PER_EPOCH = 10
-STEP_MS = 100
+STEP_MS = 200
 _PAUSE = threading.Event()
 
 
