@@ -40,6 +40,8 @@ class TinyCluster(Cluster):
         """
         super().__init__(directory, workers=workers, window_s=window_s, environment=environment)
         self.last_step = 0
+        self.started_by: dict[str, tuple[str, ...]] = {}
+        """By name: the command that starts the process somewhere else, by exec."""
 
     @override
     def __enter__(self) -> TinyCluster:
@@ -51,7 +53,7 @@ class TinyCluster(Cluster):
         role = "MS_SCHED" if name == "sched" else "MS_WORKER"
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, tiny_job.__file__],
+                [*self.started_by.get(name, ()), sys.executable, tiny_job.__file__],
                 cwd=self.directory,
                 env={**self._environment, "MS_ROLE": role, "MS_NODE_ID": name, **environment},
                 stdin=subprocess.DEVNULL,
