@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by run.sh and recover.sh: one environment for both, so that what is relaunched finds the same job.
 EXAMPLE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$EXAMPLE/../.." && pwd)
