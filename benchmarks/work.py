@@ -58,7 +58,7 @@ def note(**fields: object) -> None:
 def engine() -> None:
     """This project: recovery.run; MS_STEP_LOG writes the lines."""
     import recovery  # noqa: PLC0415 - the other sides must not pay for it
-    import recovery.torch as rt  # noqa: PLC0415
+    import recovery.torch as rt  # noqa: PLC0415 - as above
 
     @recovery.run(warm_up=digits)
     def train(session: recovery.Session) -> None:

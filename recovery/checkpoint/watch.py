@@ -126,7 +126,7 @@ class DirectoryWatch:
         if not inode:
             return
         from watchdog import events  # noqa: PLC0415 - not paid for by `import recovery`
-        from watchdog.observers import Observer  # noqa: PLC0415
+        from watchdog.observers import Observer  # noqa: PLC0415 - as above
 
         # A file that is written is told once, when it is closed: an event per block would cost training the interpreter. Opening
         # and reading are not told at all: our own look would cause the next.
@@ -138,7 +138,7 @@ class DirectoryWatch:
             events.DirDeletedEvent,
         ]
         handler = events.FileSystemEventHandler()
-        handler.on_any_event = self._on_event  # type: ignore[method-assign]
+        handler.on_any_event = self._on_event  # type: ignore[method-assign]  # spares a class
         observer = Observer()
         try:
             observer.schedule(handler, str(self._directory), event_filter=telling)

@@ -84,7 +84,7 @@ class Notebook:
 
     def _open(self, recovery_path: Path) -> None:
         from recovery.store.repository import WorkerStore  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, paid while it waits
-        from recovery.store.writer import Writer  # noqa: PLC0415
+        from recovery.store.writer import Writer  # noqa: PLC0415 - as above
 
         try:
             store = WorkerStore.open(

@@ -31,7 +31,7 @@ def replace_process(token: ResumeToken) -> NoReturn:
     os.environ[TOKEN_VARIABLE] = token  # noqa: TID251 - the only way over an exec besides a descriptor
     os.chdir(_START_DIRECTORY)
     close_all_but_standard()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell: the process replaces itself
 
 
 def take_token() -> ResumeToken | None:

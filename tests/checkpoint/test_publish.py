@@ -239,7 +239,7 @@ def test_an_os_error_of_the_state_is_a_write_error(save: Save) -> None:
 
 def test_a_failed_write_that_the_state_swallows_still_fails_the_save(save: Save) -> None:
     def write(stream: BinaryIO) -> None:
-        os.close(stream._descriptor)  # type: ignore[attr-defined]
+        os.close(stream._descriptor)  # type: ignore[attr-defined]  # the engine's stream
         with contextlib.suppress(OSError):
             stream.write(b"into nothing")
         reader, writer = os.pipe()  # the number may be used anew by now: the writer must not try it again
@@ -247,8 +247,8 @@ def test_a_failed_write_that_the_state_swallows_still_fails_the_save(save: Save)
             stream.write(b"into another file")
         os.close(writer)
         seen.append(os.read(reader, 100))
-        os.dup2(reader, stream._descriptor)  # type: ignore[attr-defined]
-        if reader != stream._descriptor:  # type: ignore[attr-defined]
+        os.dup2(reader, stream._descriptor)  # type: ignore[attr-defined]  # the engine's stream
+        if reader != stream._descriptor:  # type: ignore[attr-defined]  # the engine's stream
             os.close(reader)
 
     seen: list[bytes] = []

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +22,7 @@ from recovery.store.reader import StoredEvent, read_events
 from tests.cluster import checker
 
 JOB = Path(__file__).with_name("job.py")
+ROLES = {"sched": "MS_SCHED", "worker": "MS_WORKER", "server": "MS_PSERVER"}
 _PAUSE = threading.Event()
 
 
@@ -44,7 +45,7 @@ class Cluster:
             window_s: MS_REJOIN_WINDOW.
             environment: further variables of every process.
         """
-        self.directory, self.workers, self.port = directory, workers, _free_port()
+        self.directory, self.workers, self.port = directory, workers, free_port()
         self._environment = {
             **{
                 key: value
@@ -65,6 +66,8 @@ class Cluster:
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._all: list[subprocess.Popen[bytes]] = []
+        self.started_by: dict[str, tuple[str, ...]] = {}
+        """By name: the command that starts the process somewhere else, by exec."""
 
     # --- acting --------------------------------------------------------------------------------------------------------
 
@@ -78,12 +81,17 @@ class Cluster:
         """Node ids of the workers."""
         return [f"worker_{number}" for number in range(self.workers)]
 
+    @property
+    def command(self) -> Sequence[str]:
+        """How each process is started."""
+        return (sys.executable, str(JOB))
+
     def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start (or start again) one process; its log is appended to."""
-        role = "MS_SCHED" if name == "sched" else "MS_WORKER"
+        """Start (or start again) one process, of the role that its name begins with; its log is appended to."""
+        role = ROLES[name.partition("_")[0]]
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, str(JOB)],
+                [*self.started_by.get(name, ()), *self.command],
                 cwd=self.directory,
                 env={**self._environment, "MS_ROLE": role, "MS_NODE_ID": name, **environment},
                 stdin=subprocess.DEVNULL,
@@ -123,6 +131,10 @@ class Cluster:
         path = self.directory / "steps.jsonl"
         found = checker.lines(path) if path.exists() else []
         return max((line["step"] for line in found if line["generation"] >= generation), default=0)
+
+    def generations(self) -> set[int]:
+        """In which generations steps were counted."""
+        return {line["generation"] for line in checker.lines(self.directory / "steps.jsonl")}
 
     def events(self, kind: EventKind | None = None, node: str | None = None) -> list[StoredEvent]:
         """The stored story so far."""
@@ -226,7 +238,8 @@ def _session_of(pid: int) -> int:
     return 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

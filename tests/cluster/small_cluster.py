@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -65,24 +64,10 @@ class SmallCluster(Cluster):
         for name in (*self.names, *self.servers, "sched"):
             self.launch(name)
 
+    @property
     @override
-    def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start (or start again) one process; its log is appended to."""
-        kind = name.partition("_")[0]
-        role = {"sched": "MS_SCHED", "server": "MS_PSERVER"}.get(kind, "MS_WORKER")
-        with (self.directory / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                self._command,
-                cwd=self.directory,
-                env={**self._environment, "MS_ROLE": role, "MS_NODE_ID": name, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.processes[name] = process
-        self._all.append(process)
-        return process
+    def command(self) -> Sequence[str]:
+        return self._command
 
     def wait_exit(self, name: str, timeout_s: float = 20.0) -> int:
         """Wait for the end of a process; gives its exit code."""
@@ -95,10 +80,6 @@ class SmallCluster(Cluster):
         """What the training function found at its newest entry."""
         found: dict[str, Any] = json.loads((self.directory / f"seen_{name}.json").read_text())
         return found
-
-    def generations(self) -> set[int]:
-        """In which generations steps were counted."""
-        return {line["generation"] for line in checker.lines(self.directory / "steps.jsonl")}
 
     def last_step_ms(self) -> int:
         """Wall time of the step that was counted last, on any rank."""

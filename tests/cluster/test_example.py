@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ import pytest
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
 from recovery.store.reader import read_events
+from tests.cluster.harness import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -30,9 +30,6 @@ class Example:
     """The job of run.sh in a directory; what it started dies with the test."""
 
     def __init__(self, place: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
         self.place = place
         self.environment = {
@@ -42,7 +39,7 @@ class Example:
             "EPOCHS": "4",
             "STEP_MS": "20",
             "SAVE_STEPS": "10",
-            "MS_SCHED_PORT": port,
+            "MS_SCHED_PORT": str(free_port()),
             "MS_REJOIN_WINDOW": "1",
             "MS_NODE_TIMEOUT": "4",
             "OMP_NUM_THREADS": "1",

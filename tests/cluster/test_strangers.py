@@ -12,7 +12,7 @@ from recovery.core.records import EventKind
 from tests.cluster import checker
 from tests.cluster.conftest import Undisturbed
 from tests.cluster.harness import Cluster
-from tests.cluster.proxy import Proxy
+from tests.faults.fault_proxy import FaultProxy
 from tests.transport.wire import HANDSHAKE, masked_frame, plain_socket
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -83,7 +83,7 @@ def test_garbage_and_oversized_frames_on_the_port_cost_nothing(
 def test_dropped_connections_of_a_living_worker_cost_nothing(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with Cluster(tmp_path, workers=2) as cluster, Proxy(cluster.port) as proxy:
+    with Cluster(tmp_path, workers=2) as cluster, FaultProxy(cluster.port) as proxy:
         cluster.launch("sched")
         cluster.launch("worker_0")
         cluster.launch("worker_1", MS_SCHED_PORT=str(proxy.port))

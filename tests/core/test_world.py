@@ -217,7 +217,7 @@ class World:
             )
         self._carry_out(self.scheduler.start(self.now))
 
-    def _of(self, kind: type) -> tuple:  # type: ignore[type-arg]
+    def _of(self, kind: type) -> tuple:  # type: ignore[type-arg]  # of any kind
         return tuple(
             row
             for _, row in sorted(self.rows.items(), key=lambda item: repr(item[0]))
@@ -233,7 +233,7 @@ class World:
         if self.scheduler is not None:
             self._carry_out(self.scheduler.handle(stimulus, self.now))
 
-    def _carry_out(self, effects: list) -> None:  # type: ignore[type-arg]
+    def _carry_out(self, effects: list) -> None:  # type: ignore[type-arg]  # of any kind
         life = self.lives
         for effect in effects:
             if isinstance(effect, Persist):

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,19 +65,13 @@ def _fill_worker(place: Path) -> WorkerStore:
 
 
 def _read_scheduler(place: Path) -> object:
-    store = SchedulerStore.open(place)
-    try:
+    with closing(SchedulerStore.open(place)) as store:
         return store.load()
-    finally:
-        store.close()
 
 
 def _read_worker(place: Path) -> object:
-    store = WorkerStore.open(place, "worker_3")
-    try:
+    with closing(WorkerStore.open(place, "worker_3")) as store:
         return store.load()
-    finally:
-        store.close()
 
 
 def _save(place: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,11 +65,8 @@ class Task(NamedTuple):
 
 def find_store(place: Path) -> tuple[SchedulerState, int]:
     """Open as a restarted scheduler does."""
-    store = SchedulerStore.open(place)
-    try:
+    with closing(SchedulerStore.open(place)) as store:
         return store.load(), len(read_events(place, limit=10_000))
-    finally:
-        store.close()
 
 
 # --- the scheduler -------------------------------------------------------------------------------------------------------

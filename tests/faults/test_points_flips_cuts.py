@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.untraced import run_module
+
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(240)]
 
-ROOT = Path(__file__).parents[2]
 SKIPPED = 77
 
 
@@ -28,25 +25,14 @@ LOOPS = {
 Rows = list[dict[str, Any]]
 
 
-def run(command: str) -> subprocess.CompletedProcess[str]:
-    """Run one loop to its end, untraced."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
-    return subprocess.run(
-        [sys.executable, "-m", *command.split(), "--json"],
-        cwd=ROOT,
-        env=clean,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=220,
-    )
-
-
 @pytest.fixture(scope="module")
 def rows() -> Iterator[Callable[[str], Rows]]:
     """All loops, two at a time: each of them keeps one core busy. Gives the rows of one of them."""
     with ThreadPoolExecutor(2) as pool:
-        running = {name: pool.submit(run, command) for name, command in LOOPS.items()}
+        running = {
+            name: pool.submit(run_module, f"{command} --json", timeout_s=220)
+            for name, command in LOOPS.items()
+        }
 
         def of(name: str) -> Rows:
             done = running[name].result()

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.planted.bugs import BUGS
-
-ROOT = Path(__file__).parents[2]
+from tests.untraced import ROOT, run_module
 
 
 def test_the_table_is_well_made() -> None:
@@ -26,15 +20,6 @@ def test_the_table_is_well_made() -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_every_planted_bug_is_caught() -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.planted.run"],
-        cwd=ROOT,
-        env=clean,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=580,
-    )
+    done = run_module("tests.planted.run", timeout_s=580)
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]

@@ -105,7 +105,7 @@ class Wire:
         for way, told in ((UP, self.far), (DOWN, self.near)):
             at = self.clock.now + self.clock.draw("network").randint(0, 100)
             at = self.network.passes_at(self.near.name, way, at)
-            self.clock.later(at - self.clock.now, lambda told=told: told.hung_up(self, reason))  # type: ignore[misc]
+            self.clock.later(at - self.clock.now, lambda told=told: told.hung_up(self, reason))  # type: ignore[misc]  # bound per turn
 
     def vanish(self) -> None:
         """Break it and tell nobody: a router forgot it. Each end finds out by its own deadline."""

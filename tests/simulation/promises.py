@@ -105,7 +105,7 @@ class Promises:
             )
         self._hear(speaker.record)
         if getattr(message, "request_id", RequestId("")) in speaker.answers:
-            state, answer = _state(life), speaker.answers[message.request_id]  # type: ignore[union-attr]
+            state, answer = _state(life), speaker.answers[message.request_id]  # type: ignore[union-attr]  # it has one: see above
             return lambda effects: self._repeated(life, state, answer, effects)
         if speaker.record.state is not NodeState.LEFT:  # who left has said its last word
             self._note_claims(speaker.record.node_id, message, table.job.generation)
@@ -212,7 +212,7 @@ class Promises:
 
     def _note_claims(self, name: str, message: m.FromNode, generation: int) -> None:
         if isinstance(message, m.Ready):
-            node = self.world.scheduler.cluster.table.nodes[name] if self.world.scheduler else None  # type: ignore[index]
+            node = self.world.scheduler.cluster.table.nodes[name] if self.world.scheduler else None  # type: ignore[index]  # a NodeId
             if node is not None and message.generation >= node.told_generation:
                 self._claims[name] = {held.step: held for held in message.held}
         elif isinstance(message, m.CheckpointReport) and self._is_past(message.checkpoint):

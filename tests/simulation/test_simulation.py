@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.simulation.faults import KINDS, Fault
 from tests.simulation.run import run, shrink
+from tests.untraced import run_module
 
-ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 500
 
 WORTH_REACHING = (
@@ -37,18 +33,9 @@ FOUND = (106, 225, 226, 228, 300, 732, 3140, 3574, 4127)
 """Seeds that once failed, in the engine or in the checks; docs/reliability.md tells which."""
 
 
-def _simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """In processes of their own, untraced: tracing makes it ten times slower."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    command = [sys.executable, "-m", "tests.simulation", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=clean, capture_output=True, text=True, check=False, timeout=240
-    )
-
-
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Any]:
-    done = _simulate("--seeds", str(SEEDS), "--workers", "8", "--json")
+    done = run_module(f"tests.simulation --seeds {SEEDS} --workers 8 --json", timeout_s=240)
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -79,7 +66,7 @@ def test_what_was_found_once_stays_mended(seed: int) -> None:
 
 def test_one_seed_leaves_the_same_trace_in_every_process() -> None:
     here = run(7)
-    again = _simulate("--seed", "7")
+    again = run_module("tests.simulation --seed 7", timeout_s=240)
 
     assert f"trace {here.fingerprint[:16]}" in again.stdout
     assert run(8).fingerprint != here.fingerprint

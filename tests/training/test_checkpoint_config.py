@@ -76,7 +76,7 @@ _NUMBERS = (
 @pytest.mark.parametrize("field", _NUMBERS)
 def test_a_negative_number_is_refused_by_name(field: str) -> None:
     with pytest.raises(SettingRangeError, match=f"{field}=-1: must be a whole number from 0") as caught:
-        CheckpointConfig(**{field: -1})  # type: ignore[arg-type]
+        CheckpointConfig(**{field: -1})  # type: ignore[arg-type]  # one of many fields
     assert caught.value.parts["field"] == field
 
 
@@ -120,4 +120,4 @@ def test_recovery_refuses_a_configuration_that_never_says_when_to_save() -> None
 
 def test_a_configuration_cannot_be_changed_past_its_checks() -> None:
     with pytest.raises(AttributeError):
-        CheckpointConfig().keep_checkpoint_max = 0  # type: ignore[misc]
+        CheckpointConfig().keep_checkpoint_max = 0  # type: ignore[misc]  # it is frozen

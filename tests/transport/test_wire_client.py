@@ -213,18 +213,18 @@ async def pretend_scheduler(frames: bytes) -> tuple[asyncio.Server, int]:
         )
         writer.write(frames)
         await reader.read(1)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as a writer
         await ended.wait()
         writer.close()
 
     ended = asyncio.Event()
     made = await asyncio.start_server(reply, HOST, 0, limit=1_000)
-    made.ended = ended  # type: ignore[attr-defined]
+    made.ended = ended  # type: ignore[attr-defined]  # ours, see `end`
     return made, made.sockets[0].getsockname()[1]
 
 
 async def end(pretended: asyncio.Server) -> None:
-    pretended.ended.set()  # type: ignore[attr-defined]
+    pretended.ended.set()  # type: ignore[attr-defined]  # ours
     pretended.close()
     await pretended.wait_closed()
     await until(lambda: len(asyncio.all_tasks()) == 1)

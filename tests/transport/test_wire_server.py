@@ -62,7 +62,7 @@ def test_messages_keep_their_order_both_ways() -> None:
                 node.client.send(heartbeat(number))
             await until(lambda: len(node.messages) == 201)
 
-            assert [m.sequence for m in node.messages[1:]] == list(range(200))  # type: ignore[union-attr]
+            assert [m.sequence for m in node.messages[1:]] == list(range(200))  # type: ignore[union-attr]  # all are acks
             await node.client.close()
 
     run(main())

@@ -54,7 +54,7 @@ def migrate(
 def upgrade(connection: Connection, versions: Path = VERSIONS) -> None:
     """Run every migration that is still missing, inside the transaction of `connection`."""
     from alembic import command  # noqa: PLC0415 - 150 ms, paid only when a file is of an older release
-    from alembic.config import Config  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415 - as above
 
     def escaped(place: Path) -> str:  # '%' is a reference in Alembic's options
         return str(place).replace("%", "%%")
