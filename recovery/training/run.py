@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import signal
-import threading
 import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, TypeVar, overload
 
 from recovery import config
@@ -16,18 +14,11 @@ from recovery.core import stimuli as s
 from recovery.errors import GenerationInterrupted, exit_code_of
 from recovery.training import hooks, process
 from recovery.training.session import Session
+from recovery.training.stopping import Signals, StopAsked, number_of
 from recovery.worker.gate import Verdict
 from recovery.worker.service import WorkerService
 
 _Result = TypeVar("_Result")
-
-
-class _StopAsked(BaseException):
-    """SIGTERM or SIGINT reached the main thread."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        super().__init__(signal.Signals(number).name)
 
 
 @overload
@@ -82,11 +73,11 @@ class _Loop:
 
     def run(self) -> Any:
         self._service.start()
-        with _signals():
+        with Signals():
             try:
                 return self._train()
-            except (_StopAsked, KeyboardInterrupt) as asked:
-                number = asked.number if isinstance(asked, _StopAsked) else signal.SIGINT
+            except (StopAsked, KeyboardInterrupt) as asked:
+                number = number_of(asked)
                 for again in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(
                         again, signal.SIG_IGN
@@ -162,23 +153,3 @@ class _Loop:
 def _first_sentence(error: Exception) -> str:
     """Torch adds advice and greetings to what happened; the story needs what happened."""
     return (str(error).splitlines() or [""])[0].partition(". ")[0][-300:]
-
-
-class _signals:  # noqa: N801 - reads as a word after `with`
-    """SIGTERM asks the main thread to leave in order, unless the user has a handler of their own."""
-
-    def __enter__(self) -> None:
-        self._ours = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        )
-        if self._ours:
-            signal.signal(signal.SIGTERM, self._asked)
-
-    def __exit__(self, *exception: object) -> None:
-        if self._ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    @staticmethod
-    def _asked(number: int, frame: FrameType | None) -> None:
-        raise _StopAsked(number)

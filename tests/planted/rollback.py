@@ -115,7 +115,7 @@ PLAN = (
         "core/policy/retention.py",
         "if step < committed_before)",
         "if step <= committed_before)",
-        ("tests/core/test_retention.py::test_both_implementations_agree",),
+        ("tests/core/test_retention.py::test_the_newest_so_many_stay",),
     ),
     Bug(
         "retention counts one too few",
@@ -123,7 +123,7 @@ PLAN = (
         "core/policy/retention.py",
         "ordered[:-keep_checkpoint_max]",
         "ordered[: len(ordered) - keep_checkpoint_max + 1]",
-        ("tests/core/test_retention.py::test_both_implementations_agree",),
+        ("tests/core/test_retention.py::test_the_newest_so_many_stay",),
     ),
     Bug(
         "retention spares one committed step instead of two",
