@@ -51,7 +51,7 @@ def scan(
         if (manifest.job, manifest.run) == (job, run) and rank in (None, manifest.rank):
             held.append((manifest, path))
     held.sort(key=lambda one: (one[0].step, one[0].generation, one[0].incarnation), reverse=True)
-    return tuple(_held(manifest, path) for manifest, path in held)
+    return tuple(held_of(manifest, path) for manifest, path in held)
 
 
 def foreign_prefix_in_use(directory: Path, prefix: str, *, job: str, run: int) -> bool:
@@ -123,7 +123,8 @@ def _owner(directory: Path, listed: tuple[str, ...], name: str) -> _Owner | None
     return None
 
 
-def _held(manifest: Manifest, path: Path) -> HeldCheckpoint:
+def held_of(manifest: Manifest, path: Path) -> HeldCheckpoint:
+    """What the scheduler hears of a checkpoint that is complete."""
     return HeldCheckpoint(
         run=RunId(manifest.run),
         generation=Generation(manifest.generation),

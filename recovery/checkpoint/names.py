@@ -1,4 +1,7 @@
-"""Names of checkpoint files: `<prefix>-<epoch>_<step in epoch>.ckpt`, MindSpore's convention, so that its tools read them too."""
+"""Names of checkpoint files: `<prefix>-<epoch>_<step in epoch>.ckpt`, MindSpore's convention, so that its tools read them too.
+
+MindSpore itself may also be told to write `.safetensors`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ import msgspec
 from recovery.errors import UsageError
 
 SUFFIX = ".ckpt"
+SUFFIXES = (SUFFIX, ".safetensors")
 MANIFEST_SUFFIX = ".json"
 
 PREFIX_BYTES_MAX = 128
 """File systems end a name at 255 bytes; two 16-digit numbers and what a temporary name adds take up to 80 of them."""
 
-_NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>[1-9][0-9]{0,15})_(?P<step>[1-9][0-9]{0,15})\.ckpt", re.DOTALL)
+_NAME = re.compile(
+    r"(?P<prefix>.+)-(?P<epoch>[1-9][0-9]{0,15})_(?P<step>[1-9][0-9]{0,15})\.(ckpt|safetensors)", re.DOTALL
+)
 
 
 class CheckpointName(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +62,7 @@ def file_name(prefix: str, *, epoch: int, step_in_epoch: int) -> str:
 
 
 def parse(name: str) -> CheckpointName | None:
-    """Read a file name, the last `-` and `_` deciding; None for everything that `file_name` does not make."""
+    """Read a file name, the last `-` and `_` deciding; None for what neither `file_name` nor MindSpore makes."""
     match = _NAME.fullmatch(name)
     if match is None or _fault(match["prefix"]):
         return None
@@ -65,7 +71,7 @@ def parse(name: str) -> CheckpointName | None:
 
 def manifest_path(file: Path) -> Path:
     """Name the manifest beside a checkpoint file: `train-2_400.json`."""
-    return file.with_name(file.name.removesuffix(SUFFIX) + MANIFEST_SUFFIX)
+    return file.with_name(Path(file.name).stem + MANIFEST_SUFFIX)
 
 
 def _fault(prefix: str) -> str:

@@ -32,7 +32,7 @@ def check(file: Path) -> Manifest:
     Cost: reads the whole file once.
     """
     with _opened(file) as (manifest, descriptor):
-        found = _digest(descriptor)
+        found = digest_of(descriptor)
         if found != manifest.digest:
             raise CheckpointDigestError(path=file, field="sha256", expected=manifest.digest, found=found)
     return manifest
@@ -58,7 +58,7 @@ def _opened(file: Path) -> Iterator[tuple[Manifest, int]]:
     except OSError as error:
         raise _unusable(file, error) from error
     try:
-        manifest = manifests.read(names.manifest_path(file))
+        manifest = manifests.read_for(names.manifest_path(file), file=file.name)
         found = os.fstat(descriptor).st_size
         if found != manifest.file_bytes:
             raise CheckpointDigestError(path=file, field="size", expected=manifest.file_bytes, found=found)
@@ -69,7 +69,8 @@ def _opened(file: Path) -> Iterator[tuple[Manifest, int]]:
         os.close(descriptor)
 
 
-def _digest(descriptor: int) -> str:
+def digest_of(descriptor: int) -> str:
+    """SHA-256 (hex) of an open file, from where it stands to its end."""
     sha256 = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK_BYTES))
     while read := os.readv(descriptor, [buffer]):

@@ -29,7 +29,7 @@ _SETTLE_S = 0.05
 _STOP_S = 5.0
 """How long `stop` waits for the threads. They are daemons: a hanging network file system does not keep the process."""
 
-_SUFFIXES = (names.SUFFIX, names.MANIFEST_SUFFIX)
+_SUFFIXES = (*names.SUFFIXES, names.MANIFEST_SUFFIX)
 
 _Look = tuple[int, frozenset[tuple[str, int, int, int]]]
 """Inode of the directory (0: absent) and name, inode, size, time of change (ns) of each file."""

@@ -9,19 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-import msgspec
 from typing_extensions import override
 
 from recovery import clock
 from recovery.checkpoint import catalogue, names
-from recovery.checkpoint.manifest import FORMAT, Manifest
 from recovery.checkpoint.publish import Stage, stage
 from recovery.checkpoint.watch import DirectoryWatch
-from recovery.core.ids import Generation, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy.retention import Kept, removable
 from recovery.errors import CheckpointWriteError
 from recovery.training.checkpoint_config import CheckpointConfig
+from recovery.training.save import Save
 from recovery.training.session import Callback, Session
 
 _logger = logging.getLogger("recovery.training")
@@ -122,7 +120,7 @@ class ModelCheckpoint(Callback):
         state = session.state
         assert state is not None, "callbacks run inside steps()"
         self._join()
-        save = _Save(session, self._prefix, integrated=self._config.integrated_save)
+        save = Save(session, self._name(session), integrated=self._config.integrated_save)
         self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
         self._known[save.step] = ""
         if self._config.async_save:
@@ -132,18 +130,21 @@ class ModelCheckpoint(Callback):
             staged = self._stage(save, state)
             self._behind(lambda: self._finish(session, save, staged))
 
+    def _name(self, session: Session) -> str:
+        return names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
+
     def _behind(self, work: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=work, name="recovery-save", daemon=True)
         self._thread.start()
 
-    def _stage(self, save: _Save, state: _Writable) -> Stage | None:
+    def _stage(self, save: Save, state: _Writable) -> Stage | None:
         try:
             return stage(self._directory, save.name, state.write)
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return None
 
-    def _finish(self, session: Session, save: _Save, staged: Stage | None) -> None:
+    def _finish(self, session: Session, save: Save, staged: Stage | None) -> None:
         if staged is None:
             return
         try:
@@ -152,10 +153,10 @@ class ModelCheckpoint(Callback):
             self._not_saved(save, error)
             return
         self._known[save.step] = manifest.digest
-        session.checkpoint_published(_held(manifest, path))
+        session.checkpoint_published(catalogue.held_of(manifest, path))
         self._retain(session)
 
-    def _not_saved(self, save: _Save, error: CheckpointWriteError) -> None:
+    def _not_saved(self, save: Save, error: CheckpointWriteError) -> None:
         _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
         del self._known[save.step]
 
@@ -198,46 +199,3 @@ class ModelCheckpoint(Callback):
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
-
-
-class _Save:
-    """What a checkpoint is of, noted when its save begins: the session is elsewhere when it ends."""
-
-    def __init__(self, session: Session, prefix: str, *, integrated: bool) -> None:
-        assert session.state is not None, "callbacks run inside steps()"
-        self.step = session.step
-        self.name = names.file_name(prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
-        self._manifest = Manifest(
-            format=FORMAT,
-            job=session.job,
-            run=session.run,
-            rank=session.rank,
-            world_size=session.world_size,
-            incarnation=session.incarnation,
-            generation=session.generation,
-            step=session.step,
-            epoch=session.epoch,
-            step_in_epoch=session.step_in_epoch,
-            file=self.name,
-            digest="",
-            file_bytes=0,
-            versions=session.state.versions(),
-            integrated=integrated,
-        )
-
-    def manifest(self, digest: str, file_bytes: int) -> Manifest:
-        """Complete it with what was written."""
-        return msgspec.structs.replace(self._manifest, digest=digest, file_bytes=file_bytes)
-
-
-def _held(manifest: Manifest, path: Path) -> HeldCheckpoint:
-    return HeldCheckpoint(
-        run=RunId(manifest.run),
-        generation=Generation(manifest.generation),
-        step=manifest.step,
-        epoch=manifest.epoch,
-        step_in_epoch=manifest.step_in_epoch,
-        path=str(path),
-        digest=manifest.digest,
-        file_bytes=manifest.file_bytes,
-    )

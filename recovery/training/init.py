@@ -103,6 +103,7 @@ class _Script:
             service.gate.await_end(session.generation)
         except GenerationInterrupted:
             self._replace(session, "")
+        session.close()
 
     def _replace(self, session: Session, collective_error: str) -> None:
         service = self._service

@@ -16,7 +16,7 @@ from recovery.core import stimuli as s
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.errors import CheckpointDigestError, CheckpointError, GenerationInterrupted
-from recovery.training.state import TrainingState
+from recovery.training.state import RestorableState, TrainingState
 from recovery.worker.service import WorkerService
 
 _logger = logging.getLogger("recovery.training")
@@ -68,6 +68,8 @@ class Session:
         self.recovery_enabled = service.recovery_enabled
         self.loss: Loss | None = None
         self.state: TrainingState | None = None
+        self.versions: dict[str, str] = {}
+        self._told_first_step = False
         self._closers: list[Callable[[], None]] = []
         self._step_log = _open_log(service.step_log)
         service.progress = self._progress
@@ -91,7 +93,7 @@ class Session:
             GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
         """
         self.state = state
-        self._restore(state)
+        self.restore(state)
         for callback in callbacks:
             callback.on_begin(self)
         while True:
@@ -99,7 +101,7 @@ class Session:
                 self.check()
                 yield self.step + 1, batch
                 self.check()
-                self._applied()
+                self.applied(step=self.step + 1, epoch=self.epoch, step_in_epoch=self.step_in_epoch + 1)
                 for callback in callbacks:
                     callback.on_step_end(self)
             if self.epoch >= epochs:
@@ -137,7 +139,14 @@ class Session:
         """The newest global step but one that every rank holds; 0 while fewer than two are known in this generation."""
         return self._service.gate.committed_before
 
-    def _restore(self, state: TrainingState) -> None:
+    def restore(self, state: RestorableState) -> None:
+        """Load the plan's checkpoint into `state`, verified, or tell it that it begins. `steps` does it by itself.
+
+        Raises:
+            GenerationInterrupted: the file is not what it was saved as; another plan follows.
+            CheckpointStateError: it does not fit the state.
+        """
+        self.versions = state.versions()
         if not self._plan.step:
             state.begin()
             return
@@ -169,12 +178,13 @@ class Session:
         self._service.gate.await_end(self._plan.generation)
         raise GenerationInterrupted(self.generation, reason)
 
-    def _applied(self) -> None:
-        self.step += 1
-        self.step_in_epoch += 1
+    def applied(self, *, step: int, epoch: int, step_in_epoch: int) -> None:
+        """A step is applied. `steps` counts by itself; a loop that is not ours calls this after each of its own."""
+        self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
         if self._step_log is not None:
             self._log_step(self._step_log)
-        if self.step == self._plan.step + 1:
+        if not self._told_first_step:
+            self._told_first_step = True
             self._service.post(self._progress())
 
     def _progress(self) -> s.StepsDone:
@@ -234,6 +244,14 @@ class Session:
     def on_interrupt(self, wake: Callable[[], None]) -> None:
         """Have `wake` called from another thread when the generation ends: it must free a main thread that sits in a collective."""
         self._service.gate.on_interrupt(wake)
+
+    def replace_process(self, reason: str) -> None:
+        """Start this process's command line again, as the same incarnation: for a framework that cannot leave a world otherwise.
+
+        From any thread; it returns only where the process must end instead.
+        """
+        if self._service.gate.verdict_if_any() is None:
+            self._service.replace_process(reason)
 
     def on_generation_end(self, close: Callable[[], None]) -> None:
         """Have `close` called in the main thread after the training function was left, last registered first."""

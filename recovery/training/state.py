@@ -7,28 +7,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 
-class TrainingState(Protocol):
+class RestorableState(Protocol):
     """Everything that decides the next step: weights, optimizer, schedules, random generators, data position."""
-
-    @property
-    def batches(self) -> Iterable[Any]:
-        """The loader that `Session.steps` draws from. Iterating it gives the rest of the current epoch, then it stands at the next."""
-        ...
 
     def begin(self) -> None:
         """Called once per entry of the training function at step 0, before the first batch: nothing is loaded."""
         ...
 
-    def write(self, stream: BinaryIO) -> None:
-        """Write the whole state to `stream`, which only grows (no seek)."""
-        ...
-
-    def snapshot(self) -> Snapshot:
-        """Copy the state, so that a thread may write it while training goes on (async_save)."""
-        ...
-
     def read(self, path: Path) -> None:
-        """Load a file that `write` made; afterwards the next batch and every random number are those that followed the save.
+        """Load a file that this state once wrote; afterwards the next batch and every random number are those that followed the save.
 
         Raises:
             CheckpointStateError: the file does not fit this state.
@@ -37,6 +24,23 @@ class TrainingState(Protocol):
 
     def versions(self) -> dict[str, str]:
         """Framework names and versions for the manifest."""
+        ...
+
+
+class TrainingState(RestorableState, Protocol):
+    """A state that `Session.steps` trains and `recovery.ModelCheckpoint` saves."""
+
+    @property
+    def batches(self) -> Iterable[Any]:
+        """The loader that `Session.steps` draws from. Iterating it gives the rest of the current epoch, then it stands at the next."""
+        ...
+
+    def write(self, stream: BinaryIO) -> None:
+        """Write the whole state to `stream`, which only grows (no seek)."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Copy the state, so that a thread may write it while training goes on (async_save)."""
         ...
 
 

@@ -154,11 +154,13 @@ class Notebook:
         if self._path is None:
             return ()
         self.open()
-        places = {(record.path, record.prefix) for record in self._directories.values() if record.run == run}
-        if not places:
-            places = {
-                (record.path, record.prefix) for record in self._stored(self._path) if record.run == run
-            }
+        records = tuple(self._directories.values())
+        try:
+            records += self._stored(self._path)
+        except RecoveryError:
+            if not records:
+                raise
+        places = {(record.path, record.prefix) for record in records if record.run == run}
         found: dict[int, HeldCheckpoint] = {}
         for path, prefix in sorted(places):
             for held in catalogue.scan(Path(path), prefix, job=job, run=run, rank=None):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,14 +19,24 @@ _START_DIRECTORY = Path.cwd()
 """Where the command line was typed, as long as nobody left it before importing us: relative names in it mean this directory."""
 
 
-def replace_process(token: ResumeToken) -> NoReturn:
-    """Start the same program in this process, from whichever thread this is. Children of `multiprocessing` are ended first.
+_endings: list[Callable[[], None]] = []
 
-    The program is `sys.orig_argv`, so `python train.py`, `python -m pytest train.py` and `pytest train.py` all come back as
+
+def end_before_exec(end: Callable[[], None]) -> None:
+    """Register what must be ended before another program takes this process over: a child that the next one would not know."""
+    _endings.append(end)
+
+
+def replace_process(token: ResumeToken) -> NoReturn:
+    """Start the same program in this process, from whichever thread this is.
+
+    Children of `multiprocessing`, and what `end_before_exec` knows, are ended first. The program is `sys.orig_argv`, so `python train.py`, `python -m pytest train.py` and `pytest train.py` all come back as
     they were started, in the directory they were started in.
     """
     for child in multiprocessing.active_children():
         child.kill()
+    for end in _endings:
+        end()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.environ[TOKEN_VARIABLE] = token  # noqa: TID251 - the only way over an exec besides a descriptor

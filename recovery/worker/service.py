@@ -102,7 +102,7 @@ class WorkerService:
             notebook=self.notebook,
             abort_timeout_ms=self._settings.rules.abort_timeout_ms,
             deliver=self._deliver,
-            replace=self._replace,
+            replace=self.replace_process,
         )
         self.notebook.attach(self._loop, self._executor.release, self._on_store_failure)
         close_in_children(lambda: [self._client.fileno] if self._client.fileno is not None else [])
@@ -133,7 +133,8 @@ class WorkerService:
     def _on_store_failure(self, error: RecoveryError) -> None:
         _logger.warning("event=store_failed %s", error)
 
-    def _replace(self, reason: str) -> None:
+    def replace_process(self, reason: str) -> None:
+        """Start this process's command line again, from whichever thread; pid, rank and incarnation stay. Does not return."""
         admitted = self.member.admitted
         assert admitted is not None, "only a member that trained replaces itself"
         _logger.warning("event=process_replaced reason=%r; pid, rank and incarnation stay", reason)

@@ -1,0 +1,50 @@
+"""A checkpoint file that a framework wrote by itself: made durable, digested, and given its manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from recovery.checkpoint import manifest as manifests
+from recovery.checkpoint import names
+from recovery.checkpoint.files import open_regular, opened_directory, reason_of
+from recovery.checkpoint.manifest import Manifest
+from recovery.checkpoint.verify import digest_of
+from recovery.errors import CheckpointWriteError
+
+
+def adopt(path: Path, make_manifest: Callable[[str, int], Manifest]) -> Manifest:
+    """Sync a finished file and its directory, then write the manifest beside it: only then it is a checkpoint.
+
+    Args:
+        path: of a file under its final name, which nobody writes any more.
+        make_manifest: given SHA-256 (hex) and size (bytes) of the file, makes its manifest.
+
+    Raises:
+        CheckpointWriteError: it could not be read or made durable, or is gone again. It stays as it is, without a manifest.
+
+    Cost: reads the file once; four fsyncs.
+    """
+    try:
+        descriptor = open_regular(path)
+        try:
+            os.fsync(descriptor)
+            digest, file_bytes = digest_of(descriptor), os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+        with opened_directory(path.parent) as directory:
+            os.fsync(directory)
+    except OSError as error:
+        raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
+    manifest = make_manifest(digest, file_bytes)
+    manifests.write(names.manifest_path(path), manifest)
+    return manifest
+
+
+def let_go(path: Path) -> None:
+    """Remove a checkpoint: the file, then its manifest, which until then says whose file it was. What is gone already is gone."""
+    for file in (path, names.manifest_path(path)):
+        with contextlib.suppress(OSError):
+            file.unlink()

@@ -1,0 +1,122 @@
+"""`mindspore.Model` that begins where the plan says, and whose ModelCheckpoint files are rollback targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mindspore
+from mindspore import dataset as datasets
+from mindspore.train import LossMonitor, ModelCheckpoint
+from mindspore.train import Model as PlainModel
+from typing_extensions import override
+
+from recovery.errors import UsageError
+from recovery.mindspore import parameters
+from recovery.mindspore.published import Published
+from recovery.mindspore.world import current_session
+from recovery.training.session import Session
+
+
+class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
+    """MindSpore's Model, argument for argument. Without `recovery.mindspore.init()` it is nothing more.
+
+    `train` and `fit` roll back to the plan's checkpoint and go on at its step: mid-epoch, with the rest of that epoch's data.
+    One of them may be called, once: a script that runs again from its first line could not tell two apart.
+    """
+
+    _trained = False
+
+    @override
+    def _train(self, epoch: int, train_dataset: Any, *arguments: Any, **options: Any) -> None:
+        """What `train` and `fit` end in, after MindSpore has checked their arguments."""
+        session = current_session()
+        if session is None:
+            super()._train(epoch, train_dataset, *arguments, **options)
+            return
+        if self._trained:
+            raise UsageError(
+                field="Model.train",
+                reason="was called a second time in this process",
+                next_step="Train all epochs in one call.",
+            )
+        self._trained = True
+        if options.get("dataset_sink_mode") and mindspore.get_context("device_target") == "CPU":
+            options["dataset_sink_mode"] = False  # it does the same there, but counts its steps another way
+        place = _Place(session, train_dataset, options)
+        callbacks = _list(options.pop("callbacks", None))
+        savers = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
+        published = Published(session, savers, place.batches_per_epoch)
+        step = place.restore(self._train_network, savers)
+        if step >= (epoch - place.first_epoch) * place.batches_per_epoch:
+            return  # it was saved after the last step: nothing is left to train
+        for callback in callbacks:
+            _stand_at(callback, step)
+        super()._train(
+            epoch,
+            train_dataset,
+            *arguments,
+            **{
+                **options,
+                "callbacks": [*callbacks, published],
+                "initial_epoch": place.first_epoch + step // place.batches_per_epoch,
+                "initial_step": step,
+            },
+        )
+
+
+class _Place:
+    """Where this entry begins."""
+
+    def __init__(self, session: Session, dataset: Any, options: dict[str, Any]) -> None:
+        self._session, self._dataset = session, dataset
+        sinks = bool(options.get("dataset_sink_mode"))
+        sink_size = int(options.get("sink_size", -1))
+        self.batches_per_epoch = sink_size if sinks and sink_size > 0 else int(dataset.get_dataset_size())
+        self.first_epoch = int(options.pop("initial_epoch", 0))
+        """The script's own: epochs that an earlier job trained."""
+
+    def restore(self, network: Any, savers: list[Any]) -> int:
+        """Load the plan's checkpoint, if it has one, and put the data set behind its step. Returns the step."""
+        session = self._session
+        session.restore(_Loaded(network, savers))
+        if session.step:
+            datasets.config.set_fast_recovery(False)  # every random augmentation is drawn as it was drawn
+            self._dataset.set_init_step(session.step)
+        return session.step
+
+
+class _Loaded:
+    """The train network as something that can be restored."""
+
+    def __init__(self, network: Any, savers: list[Any]) -> None:
+        self._network, self._savers = network, savers
+
+    def begin(self) -> None:
+        """The network stands as it was made."""
+
+    def read(self, path: Path) -> None:
+        """Load MindSpore's file; a saver's key and mode open an encrypted one."""
+        key, mode = None, "AES-GCM"
+        for saver in self._savers:
+            key, mode = saver._config.enc_key, saver._config.enc_mode  # noqa: SLF001 - MindSpore has no other way to ask
+        parameters.load(path, self._network, key=key, mode=mode)
+
+    def versions(self) -> dict[str, str]:
+        """For the manifest."""
+        return parameters.versions()
+
+
+def _list(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+
+
+def _stand_at(callback: Any, step: int) -> None:
+    """Let MindSpore's own callbacks count from where training stands: they would save and print one step behind it, then off beat."""
+    if isinstance(callback, ModelCheckpoint):
+        callback._last_triggered_step = step  # noqa: SLF001 - it has no other way to be told
+    if isinstance(callback, LossMonitor):
+        every = callback._per_print_times  # noqa: SLF001 - as above
+        callback._last_print_time = step // every * every if every else 0  # noqa: SLF001 - as above

@@ -1,0 +1,30 @@
+"""`set_ps_context`, which MindSpore's documents call before `init()`: handed on to MindSpore, here and in its scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore
+
+_given: dict[str, Any] = {}
+
+
+def set_ps_context(**arguments: Any) -> None:
+    """Call `mindspore.set_ps_context`, and again with the same arguments in the process that serves as MindSpore's scheduler.
+
+    Every process that takes part in MindSpore's own connections needs them, its scheduler too, and only this call knows the
+    passwords: MindSpore wipes its copy. Call it before `init()`.
+
+    Args:
+        **arguments: as MindSpore names them (config_file_path, enable_ssl, client_password, server_password, ...).
+
+    Raises:
+        ValueError: MindSpore knows no such argument.
+    """
+    mindspore.set_ps_context(**arguments)
+    _given.update(arguments)
+
+
+def given() -> dict[str, Any]:
+    """Everything that was set."""
+    return dict(_given)

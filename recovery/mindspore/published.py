@@ -1,0 +1,169 @@
+"""Files that MindSpore's ModelCheckpoint wrote become rollback targets: digested, durable, with a manifest, and reported.
+
+MindSpore renames its finished file into place and syncs nothing. A watch of the directory finds it there, also when it is written
+behind the steps (async_save), and does the rest behind the steps as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+from mindspore.train import Callback
+from typing_extensions import override
+
+from recovery.checkpoint import adopt, catalogue, names
+from recovery.checkpoint.watch import DirectoryWatch
+from recovery.core.policy.retention import Kept, removable
+from recovery.errors import CheckpointError, CheckpointWriteError, UsageError
+from recovery.training.checkpoint_config import CheckpointConfig
+from recovery.training.save import Save
+from recovery.training.session import Session
+
+_logger = logging.getLogger("recovery.mindspore")
+
+
+class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
+    """Last in the list of callbacks: what the others did with a step is done. Counts the steps, too."""
+
+    def __init__(self, session: Session, savers: list[Any], batches_per_epoch: int) -> None:
+        """Look at what saves.
+
+        Raises:
+            SettingRangeError: a saver keeps too few to recover.
+            UsageError: a saver names its files in a way that nobody could read back.
+        """
+        super().__init__()
+        self._session, self._batches_per_epoch = session, batches_per_epoch
+        self._places = [_Place(session, saver) for saver in savers]
+
+    @override
+    def on_train_begin(self, run_context: Any) -> None:
+        """Begin to look."""
+        for place in self._places:
+            place.open()
+
+    @override
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """A generation that is over trains no further."""
+        self._session.check()
+
+    @override
+    def on_train_step_end(self, run_context: Any) -> None:
+        """A step is applied, and may have been saved."""
+        now = run_context.original_args()
+        self._session.check()
+        step = int(now.cur_step_num)
+        self._session.applied(
+            step=step,
+            epoch=int(now.cur_epoch_num),
+            step_in_epoch=(step - 1) % self._batches_per_epoch + 1,
+        )
+        for place in self._places:
+            place.look()
+
+    @override
+    def on_train_end(self, run_context: Any) -> None:
+        """The last file counts before the script says that it is done."""
+        for place in self._places:
+            place.look()
+            place.close()
+
+
+class _Place:
+    """One ModelCheckpoint and its directory."""
+
+    def __init__(self, session: Session, saver: Any) -> None:
+        config = saver._config  # noqa: SLF001 - MindSpore has no other way to ask
+        if saver._prefix_func is not None or saver._directory_func is not None:  # noqa: SLF001 - as above
+            raise UsageError(
+                field="ModelCheckpoint",
+                reason="a function names its files or their directory, so a relaunched process could not find them",
+                next_step="Give prefix and directory as texts.",
+            )
+        self._config = CheckpointConfig(
+            config.save_checkpoint_steps,
+            config.save_checkpoint_seconds,
+            config.keep_checkpoint_max,
+            config.keep_checkpoint_per_n_minutes,
+        )
+        if session.recovery_enabled:
+            self._config.check_for_recovery()
+        self._session, self._saver = session, saver
+        self._integrated = bool(config.integrated_save)
+        self._directory = Path(saver._directory).resolve()  # noqa: SLF001 - as above
+        self._newest = ""
+        self._under_way: dict[str, Save] = {}
+        self._adopted: set[Path] = set()
+        self._one_at_a_time = threading.Lock()
+        self._watch = DirectoryWatch(self._directory, self._adopt)
+
+    def open(self) -> None:
+        self._session.checkpoint_directory(self._directory, str(self._saver._prefix))  # noqa: SLF001 - as above
+        self._watch.start()
+
+    def look(self) -> None:
+        """Has ModelCheckpoint begun a file at this step?"""
+        newest = self._saver.latest_ckpt_file_name
+        if newest == self._newest:
+            return
+        self._newest = newest
+        name = Path(newest).name
+        self._under_way[name] = Save(self._session, name, integrated=self._integrated)
+
+    def close(self) -> None:
+        """MindSpore has waited for its own threads: what it began is there."""
+        self._watch.stop()
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Complete what has appeared. Called by the watch's thread, and once at the end."""
+        with self._one_at_a_time:
+            for name in tuple(self._under_way):
+                if (self._directory / name).exists():
+                    self._complete(self._under_way.pop(name))
+            self._retain()
+
+    def _complete(self, save: Save) -> None:
+        path = self._directory / save.name
+        try:
+            manifest = adopt.adopt(path, save.manifest)
+        except CheckpointWriteError as error:
+            _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
+            return
+        self._adopted.add(path)
+        self._session.checkpoint_published(catalogue.held_of(manifest, path))
+
+    def _retain(self) -> None:
+        """MindSpore lets go of the files of this life's prefix; those of earlier lives (`train`, beside `train_1`) are ours to let go.
+
+        A manifest whose file MindSpore has removed goes too.
+        """
+        for path in [path for path in self._adopted if not path.exists()]:
+            adopt.let_go(path)
+            self._adopted.remove(path)
+        try:
+            held = catalogue.scan(
+                self._directory, None, job=self._session.job, run=self._session.run, rank=self._session.rank
+            )
+        except CheckpointError:
+            return  # nothing can be listed, so nothing is let go
+        kept = {one.step: one for one in held}
+        with contextlib.suppress(OSError):
+            times = {step: Path(one.path).stat().st_mtime for step, one in kept.items()}
+            for step in removable(
+                [Kept(step, times[step]) for step in sorted(kept)],
+                committed_before=self._session.committed_before,
+                keep_checkpoint_max=self._config.keep_checkpoint_max,
+                keep_checkpoint_per_n_minutes=self._config.keep_checkpoint_per_n_minutes,
+            ):
+                for one in held:
+                    if one.step == step and not self._is_this_lifes(Path(one.path)):
+                        adopt.let_go(Path(one.path))
+
+    def _is_this_lifes(self, path: Path) -> bool:
+        parsed = names.parse(path.name)
+        return parsed is not None and parsed.prefix == self._saver._prefix  # noqa: SLF001 - as above

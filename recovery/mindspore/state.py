@@ -1,0 +1,99 @@
+"""The training state of a loop that is not Model.train's: network, optimizer, data set, for `Session.steps`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import mindspore
+from mindspore import dataset as datasets
+
+from recovery.errors import UsageError
+from recovery.mindspore import parameters
+from recovery.mindspore.world import current_session
+
+_CHUNK_BYTES = 1 << 20
+
+
+class TrainState:
+    """Parameters of the network and of the optimizer, and the place in the data set.
+
+    `recovery.ModelCheckpoint` saves it: files that `mindspore.load_checkpoint` reads.
+    """
+
+    def __init__(self, *, network: Any, optimizer: Any, dataset: Any) -> None:
+        """Name the parts.
+
+        Args:
+            network: a cell.
+            optimizer: of its parameters.
+            dataset: what `Session.steps` draws batches from, each a tuple of tensors, one per column.
+        """
+        self._cell = mindspore.nn.CellList([network, optimizer])
+        self._dataset = dataset
+        self._iterator: Any = None
+
+    @property
+    def batches(self) -> Iterable[Any]:
+        """Iterating it gives the rest of the current epoch; the next time, the next epoch."""
+        return self._rest_of_epoch()
+
+    def begin(self) -> None:
+        """Nothing is loaded: everything stands as it was made."""
+
+    def write(self, stream: BinaryIO) -> None:
+        """Write every parameter with mindspore.save_checkpoint."""
+        self.snapshot().write(stream)
+
+    def snapshot(self) -> _Copy:
+        """Copy the parameters, so that a thread may write them while training goes on."""
+        return _Copy(
+            [
+                {"name": parameter.name, "data": mindspore.Tensor(parameter.asnumpy().copy())}
+                for parameter in self._cell.get_parameters()
+            ]
+        )
+
+    def read(self, path: Path) -> None:
+        """Load a file that `write` made, and put the data set behind the plan's step.
+
+        Raises:
+            CheckpointStateError: the file does not fit these parts.
+        """
+        parameters.load(path, self._cell)
+        session = current_session()
+        if session is None:
+            raise UsageError(
+                field="TrainState",
+                reason="is read before recovery.mindspore.init()",
+                next_step="Call recovery.mindspore.init() first, where the script called MindSpore's init().",
+            )
+        datasets.config.set_fast_recovery(False)  # every random augmentation is drawn as it was drawn
+        self._dataset.set_init_step(session.step)
+
+    def versions(self) -> dict[str, str]:
+        """For the manifest."""
+        return parameters.versions()
+
+    def _rest_of_epoch(self) -> Iterator[Any]:
+        if self._iterator is None:
+            self._iterator = self._dataset.create_tuple_iterator(num_epochs=-1)
+        yield from self._iterator
+
+
+class _Copy:
+    """Parameters as they were."""
+
+    def __init__(self, held: list[dict[str, Any]]) -> None:
+        self._held = held
+
+    def write(self, stream: BinaryIO) -> None:
+        """Let MindSpore write its format, which it does into files only."""
+        with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
+            file = Path(directory, "state.ckpt")
+            mindspore.save_checkpoint(self._held, str(file))
+            with file.open("rb") as written:
+                while chunk := written.read(_CHUNK_BYTES):
+                    stream.write(chunk)

@@ -1,0 +1,262 @@
+"""A world per generation, and per process: MindSpore cannot form a second one, so whoever survives a generation replaces itself.
+
+Five facts of MindSpore 2.10 shape this file.
+
+1. `release()` and `init()` again do not rebuild a cluster ("already been initialized"). So when a generation ends, the survivor
+   execs its own command line, with its resume token: pid, rank and incarnation stay.
+2. A main thread in AllReduce hears nothing for some 40 s, and no Python exception reaches it. So the exec is done at once, by the
+   thread of the connection, wherever the main thread is.
+3. MindSpore's scheduler takes every worker once. So every generation gets a fresh one, on a port of its own, started by rank 0:
+   if rank 0 dies, the generation is over anyway, and the death of our own scheduler touches no world.
+4. Its heartbeats bring a job down by themselves, after 20 to 34 s. Losses are noticed by our connections within milliseconds, so
+   they are off. What only opens and closes its port confuses it: whether it listens is asked of the kernel.
+5. `init()` holds the GIL until the last rank has come: no heartbeat of ours leaves meanwhile, and nobody could interrupt it. So the
+   C++ function behind it is called first, through ctypes, which lets the GIL go; `init()` then finds everything there. (On Ascend
+   `init()` does more than that one call, so there it is left alone.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import mindspore
+import psutil
+from mindspore import communication
+
+from recovery import clock
+from recovery.errors import UsageError
+from recovery.mindspore import ps_context
+from recovery.training import hooks
+from recovery.training import init as script
+from recovery.training.session import Session
+from recovery.worker.replace import end_before_exec
+
+_logger = logging.getLogger("recovery.mindspore")
+_POLL_S = 0.02
+_START_LIMIT_MS = 120_000
+"""How long MindSpore's scheduler may take to listen: an import from a cold disk takes tens of seconds."""
+_FAREWELL_S = 10.0
+"""How long it may take to notice that every worker has left; measured below 2 s."""
+
+_session: Session | None = None
+
+
+def init(backend_name: str | None = None) -> Session:
+    """Join the cluster, wait for the plan and form this generation's world: stands where a script calls MindSpore's `init()`.
+
+    In a process with MS_ROLE=MS_SCHED it serves as the scheduler until the job ends and exits the process. When the generation
+    ends, the process starts again from the script's first line.
+
+    Args:
+        backend_name: hccl, nccl or mccl; None: what MindSpore takes for the device.
+
+    Returns:
+        The session of this entry; a script with `Model` does not need it.
+
+    Raises:
+        UsageError: called twice.
+        SystemExit: as for `recovery.run`.
+    """
+    global _session  # noqa: PLW0603 - MindSpore's world is one per process as well
+    session = script.init()
+    world = _World(session)
+    session.on_interrupt(world.leave_at_once)
+    session.check()  # an interrupt before that was registered has replaced nobody
+    world.form(backend_name)
+    _session = session
+    return session
+
+
+def current_session() -> Session | None:
+    """The session of this process; None before `init()`."""
+    return _session
+
+
+class _World:
+    """What this process holds of one generation."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._scheduler: subprocess.Popen[bytes] | None = None
+
+    def form(self, backend_name: str | None) -> None:
+        """Meet the other ranks."""
+        session = self._session
+        if session.rank == 0:
+            port = _free_port(session.host)
+            address = f"{session.host}:{port}"
+            self._start_scheduler(address)
+            self._await_listening(port)
+            session.publish_rendezvous(address)
+        else:
+            address = session.await_rendezvous()
+        variables = _variables(session, address, role="MS_WORKER", node_id=str(session.rank))
+        with _environment(variables):
+            _initialize_without_gil()
+            communication.init(backend_name) if backend_name else communication.init()
+        session.on_generation_end(self._close)
+        _logger.info(
+            "event=world_formed generation=%d rank=%d scheduler=%s", session.generation, session.rank, address
+        )
+
+    def leave_at_once(self) -> None:
+        """The generation is over: see facts 1 and 2. Called in the connection's thread."""
+        self._session.replace_process("MindSpore cannot form a second world in one process")
+
+    def _start_scheduler(self, address: str) -> None:
+        variables = _variables(self._session, address, role="MS_SCHED", node_id="sched")
+        environment = {**os.environ, **variables}  # noqa: TID251 - a child inherits what the script was given
+        self._scheduler = subprocess.Popen(  # noqa: S603 - our own module, by our own interpreter
+            [sys.executable, "-m", "recovery.mindspore.scheduler_process", str(os.getpid())],
+            env={name: value for name, value in environment.items() if value},
+            stdin=subprocess.PIPE,
+        )
+        end_before_exec(self._end_scheduler)
+        assert self._scheduler.stdin is not None, "it was asked for"
+        with self._scheduler.stdin as stream:
+            stream.write(json.dumps(ps_context.given()).encode())
+
+    def _await_listening(self, port: int) -> None:
+        scheduler = self._scheduler
+        assert scheduler is not None, "it was started"
+        give_up_ms = clock.monotonic_ms() + _START_LIMIT_MS
+        process = psutil.Process(scheduler.pid)
+        while not _listens(process, port):
+            self._session.check()
+            if scheduler.poll() is not None or clock.monotonic_ms() > give_up_ms:
+                raise UsageError(
+                    field="MindSpore's scheduler",
+                    reason=f"does not listen on port {port} (exit code {scheduler.poll()})",
+                    next_step="Look at its lines above in this log; MindSpore must be installed and set up on rank 0's host.",
+                )
+            time.sleep(_POLL_S)  # noqa: TID251 - a foreign process can only be asked
+
+    def _close(self) -> None:
+        """Every rank is done: leave the world, so that its scheduler ends by itself."""
+        communication.release()
+        if self._scheduler is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._scheduler.wait(_FAREWELL_S)
+
+    def _end_scheduler(self) -> None:
+        if self._scheduler is not None and self._scheduler.poll() is None:
+            self._scheduler.kill()
+            self._scheduler.wait()
+
+
+def _initialize_without_gil() -> None:
+    """See fact 5. Where this release has no such function, `init()` alone does it."""
+    if mindspore.get_context("device_target") == "Ascend":
+        return
+    try:
+        library = ctypes.CDLL(str(Path(mindspore.__file__).with_name("lib") / "libmindspore_cluster.so"))
+        initialize = library[
+            "_ZN9mindspore11distributed10InitializeEv"
+        ]  # bool mindspore::distributed::Initialize()
+    except (OSError, AttributeError) as error:
+        _logger.warning(
+            "event=init_blocks %s; nothing is heard of this process until its world has formed", error
+        )
+        return
+    initialize.restype = ctypes.c_bool
+    initialize()
+
+
+def _variables(session: Session, address: str, *, role: str, node_id: str) -> dict[str, str]:
+    """What MindSpore reads of one process of this generation's world; empty: unset."""
+    host, _, port = address.rpartition(":")
+    return {
+        "MS_ROLE": role,
+        "MS_SCHED_HOST": host,
+        "MS_SCHED_PORT": port,
+        "MS_WORKER_NUM": str(session.world_size),
+        "MS_SERVER_NUM": "0",
+        "MS_NODE_ID": node_id,
+        "MS_DISABLE_HEARTBEAT": "1",
+        "MS_RETRY_INTERVAL_LOWER": "1",  # its questions are then answered in 1 s instead of 3 to 5: half of its start
+        "MS_RETRY_INTERVAL_UPPER": "1",
+        "MS_ENABLE_RECOVERY": "",
+    }
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables while MindSpore reads them: over an exec, they must again be what this process was started with."""
+    before = {name: os.environ.get(name) for name in variables}  # noqa: TID251 - MindSpore's only way to be told
+    try:
+        _set(variables)
+        yield
+    finally:
+        _set({name: value or "" for name, value in before.items()})
+
+
+def _set(variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        if value:
+            os.environ[name] = value  # noqa: TID251 - MindSpore's only way to be told
+        else:
+            os.environ.pop(name, None)  # noqa: TID251 - as above
+
+
+def _free_port(host: str) -> int:
+    """A port that nobody listens on. MindSpore takes none of the kernel's choice (0)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(process: psutil.Process, port: int) -> bool:
+    try:
+        return any(
+            connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            for connection in process.net_connections(kind="tcp")
+        )
+    except psutil.NoSuchProcess:
+        return False
+
+
+_DATA_PLANE = (
+    "AllReduce",
+    "AllGather",
+    "ReduceScatter",
+    "Broadcast",
+    "Barrier",
+    "collective",
+    "HCCL",
+    "NCCL",
+    "MCCL",
+)
+"""What 2.10 says of a broken collective, where it says anything."""
+
+
+def is_collective_error(error: BaseException) -> bool:
+    """Is this MindSpore's data plane breaking? It raises RuntimeErrors, often without a word."""
+    text = str(error)
+    if not isinstance(error, RuntimeError):
+        return False
+    return any(word in text for word in _DATA_PLANE) if text else _is_mindspores(error)
+
+
+def _is_mindspores(error: BaseException) -> bool:
+    """Was it raised inside MindSpore, rather than by the script?"""
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and "mindspore" in Path(frames[-1]).parts
+
+
+hooks.register(
+    warm_up=lambda: None,
+    random_state=(lambda: None, lambda state: None),
+    collective_error=is_collective_error,
+)
