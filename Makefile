@@ -4,13 +4,16 @@ PYTHON ?= python3
 HOURS ?= 1
 BIN := .venv/bin
 STAMP := .venv/.installed
+MS_BIN := .venv-mindspore/bin
+MS_STAMP := .venv-mindspore/.installed
+FRAMEWORK ?= torch
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test planted torture docs demo bench clean
+.PHONY: help setup setup-mindspore lint format test test-mindspore planted torture docs demo bench clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+: .*## |^[a-z]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -E '^[a-z-]+: .*## |^[a-z-]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 setup: $(STAMP)  ## create .venv with the pinned versions (once, and again when pyproject.toml or constraints.txt change)
 
@@ -19,6 +22,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv is missing; install it (Debian and Ubuntu: apt install python3-venv)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,examples,dev]'
+	@touch $@
+
+setup-mindspore: $(MS_STAMP)  ## create .venv-mindspore: MindSpore and PyTorch bring libraries of the same names, so each has its own
+
+$(MS_STAMP): pyproject.toml constraints.txt
+	test -x $(MS_BIN)/python || $(PYTHON) -m venv .venv-mindspore
+	$(MS_BIN)/python -m pip install --quiet -c constraints.txt -e '.[mindspore,examples]' hypothesis pytest pytest-timeout
 	@touch $@
 
 lint: $(STAMP)  ## ruff, mypy, import-linter: all run, the first failure counts
@@ -36,10 +46,13 @@ format: $(STAMP)  ## let ruff format and mend what it safely can
 # The cluster's processes run untraced: tracing slows a training step and would shift what the tests measure.
 test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their branch coverage
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -m "not cluster"
+	$(BIN)/coverage run -m pytest -m "not cluster and not mindspore"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
 	$(BIN)/python -m pytest -m cluster
+
+test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
+	$(MS_BIN)/python -m pytest -m mindspore tests/mindspore
 
 planted: $(STAMP)  ## plant every bug of the table, one at a time; fails when one survives
 	$(BIN)/python -m tests.planted.run
@@ -51,8 +64,13 @@ docs: $(STAMP)  ## write docs/settings.md, errors.md and events.md anew from the
 	$(BIN)/python -m tests.house.generate_settings
 	$(BIN)/python -m tests.house.generate_pages
 
-demo: $(STAMP)  ## train, kill a worker and the scheduler, bring them back, compare the weights
-	$(BIN)/python examples/disaster_recover/demo.py
+ifeq ($(FRAMEWORK),mindspore)
+demo: $(MS_STAMP)
+	$(MS_BIN)/python examples/disaster_recover/demo.py mindspore
+else
+demo: $(STAMP)  ## train, kill a worker and the scheduler, bring them back, compare the weights (FRAMEWORK=mindspore: with it)
+	$(BIN)/python examples/disaster_recover/demo.py $(FRAMEWORK)
+endif
 
 bench: $(STAMP)  ## measure recovery time, how soon a death is noticed, and the cost when nothing fails
 	$(BIN)/python benchmarks/recover.py

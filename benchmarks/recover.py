@@ -114,7 +114,9 @@ class Kills:
 
 
 @contextmanager
-def cluster(workers: int, window_s: float) -> Iterator[tuple[Processes, Callable[[str], None]]]:
+def cluster(
+    workers: int, window_s: float, script: Path = WORK
+) -> Iterator[tuple[Processes, Callable[[str], None]]]:
     """A job of this engine that runs, and what starts one of its processes (again)."""
     with started(
         MS_WORKER_NUM=str(workers),
@@ -128,25 +130,26 @@ def cluster(workers: int, window_s: float) -> Iterator[tuple[Processes, Callable
 
         def start(name: str) -> None:
             role = "MS_SCHED" if name == "sched" else "MS_WORKER"
-            processes.start(name, [str(WORK), "engine"], MS_ROLE=role, MS_NODE_ID=name)
+            processes.start(name, [str(script), "engine"], MS_ROLE=role, MS_NODE_ID=name)
 
         for name in ("sched", *(f"worker_{number}" for number in range(workers))):
             start(name)
         yield processes, start
 
 
-def engine(workers: int, kills: int, *, window_s: float) -> Row:
+def engine(workers: int, kills: int, *, window_s: float, script: Path = WORK) -> Row:
     """This engine: each killed worker is started again at once, as a person with recover.sh would.
 
     Args:
         workers: number of ranks.
         kills: how many.
         window_s: 0 counts from the kill; else from the admission that follows the window.
+        script: what each process runs, with the argument `engine`.
     """
     chosen = random.Random(2)
     victims: list[str] = []
     names = [f"worker_{number}" for number in range(workers)]
-    with cluster(workers, window_s) as (processes, start):
+    with cluster(workers, window_s, script) as (processes, start):
 
         def kill() -> float:
             victims.append(chosen.choice(names))
@@ -214,7 +217,7 @@ def reform(workers: int) -> Row:
     return row("floor: reform", workers, list(slowest.values()), [])
 
 
-def fresh(times_n: int) -> Row:
+def fresh(times_n: int, script: Path = WORK) -> Row:
     """Floor: a process alone, from its start to its first step; the first one only warms the disk's cache."""
     times: list[float] = []
     with started() as processes:
@@ -222,7 +225,7 @@ def fresh(times_n: int) -> Row:
         for _ in range(times_n + 1):
             log.unlink(missing_ok=True)
             begun_ms = time.time() * 1000
-            processes.start("fresh", [str(WORK), "fresh"])
+            processes.start("fresh", [str(script), "fresh"])
             processes.last["fresh"].wait(PATIENCE_S)
             times.append(json.loads(log.read_text())["wall_ms"] - begun_ms)
     return row("floor: fresh", 1, times[1:], [])

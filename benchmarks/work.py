@@ -8,7 +8,6 @@ Not meant to be started by hand: `python work.py engine|torchrun|reform|fresh`.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from torch import distributed, nn
 from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from work_log import note
 
 STEP_MS = float(os.environ.get("BENCH_STEP_MS", "10"))
 SAVE_STEPS = int(os.environ.get("BENCH_SAVE_STEPS", "20"))
@@ -45,14 +45,6 @@ def one_step(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> No
     loss.backward()
     optimizer.step()
     time.sleep(STEP_MS / 1000)
-
-
-def note(**fields: object) -> None:
-    """Append one line to steps.jsonl in a single write, so that processes do not mix."""
-    line = json.dumps({**fields, "wall_ms": time.time() * 1000}).encode() + b"\n"
-    descriptor = os.open("steps.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.write(descriptor, line)
-    os.close(descriptor)
 
 
 def engine() -> None:

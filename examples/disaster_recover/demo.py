@@ -1,6 +1,6 @@
 """The whole story in two minutes: train, kill a worker and the scheduler, bring them back, compare with an undisturbed run.
 
-python demo.py            # in demo/ beside this file; ends with `final weights identical: yes` and exit code 0 only then
+python demo.py [torch|mindspore]    # in demo/ beside this file; ends with `final weights identical: yes` and exit code 0 only then
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from lost import SCRIPTS
 
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
@@ -25,6 +26,7 @@ from recovery.store.reader import StoredEvent, read_events
 
 EXAMPLE = Path(__file__).resolve().parent
 WORK = EXAMPLE / "demo"
+FRAMEWORK = sys.argv[1] if len(sys.argv) > 1 else "torch"
 WORKERS = 4
 EPOCHS = 40  # of 15 steps each with 4 workers
 LIMIT_S = 240.0
@@ -50,6 +52,7 @@ class Job:
         self.directory.mkdir(parents=True)
         self.environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("MS_")},
+            "FRAMEWORK": FRAMEWORK,
             "WORKERS": str(WORKERS),
             "EPOCHS": str(EPOCHS),
             "STEP_MS": str(step_ms),
@@ -149,7 +152,7 @@ class Job:
             with contextlib.suppress(psutil.Error, ValueError):
                 process = psutil.Process(int(note.read_text()))
                 if process.status() != psutil.STATUS_ZOMBIE and any(
-                    "train.py" in word for word in process.cmdline()
+                    Path(word).name in SCRIPTS for word in process.cmdline()
                 ):
                     found.append(process)
         return found

@@ -2,7 +2,13 @@
 # Sourced by run.sh and recover.sh: one environment for both, so that what is relaunched finds the same job.
 EXAMPLE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$EXAMPLE/../.." && pwd)
-PYTHON=${PYTHON:-$ROOT/.venv/bin/python}
+FRAMEWORK=${FRAMEWORK:-torch}
+case $FRAMEWORK in
+    torch) SCRIPT=train.py VENV=.venv ;;
+    mindspore) SCRIPT=train_mindspore.py VENV=.venv-mindspore ;;
+    *) echo "FRAMEWORK=$FRAMEWORK: must be torch or mindspore" >&2; exit 2 ;;
+esac
+PYTHON=${PYTHON:-$ROOT/$VENV/bin/python}
 [ -x "$PYTHON" ] || PYTHON=python3
 
 export MS_WORKER_NUM=${WORKERS:-${MS_WORKER_NUM:-8}}          # number of workers in the cluster
@@ -17,7 +23,7 @@ start() {
     [ "$1" != sched ] || log=device/scheduler.log
     mkdir -p device
     [ ! -s "$log" ] || printf '=== %s starts again\n' "$1" >>"$log"
-    MS_NODE_ID=$1 MS_ROLE=$2 nohup "$PYTHON" "$EXAMPLE/train.py" >>"$log" 2>&1 </dev/null &
+    MS_NODE_ID=$1 MS_ROLE=$2 nohup "$PYTHON" "$EXAMPLE/$SCRIPT" >>"$log" 2>&1 </dev/null &
     echo $! >"device/$1.pid"
     echo "started $1 (pid $!), log: $log"
 }

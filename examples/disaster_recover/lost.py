@@ -14,6 +14,8 @@ from recovery.core.records import JobState, NodeState
 from recovery.errors import RecoveryError
 from recovery.store.reader import read_scheduler
 
+SCRIPTS = ("train.py", "train_mindspore.py")
+
 
 def main() -> None:
     """Ask the stored node table, and the process table of this machine."""
@@ -38,7 +40,7 @@ def runs(name: str) -> bool:
     try:
         process = psutil.Process(int(note.read_text()))
         return process.status() != psutil.STATUS_ZOMBIE and any(
-            "train.py" in word for word in process.cmdline()
+            Path(word).name in SCRIPTS for word in process.cmdline()
         )
     except (psutil.Error, ValueError):
         return False

@@ -1,33 +1,39 @@
-"""MindSpore's own scheduler, for one generation: `python -m recovery.mindspore.scheduler_process PARENT`, its ps_context on stdin.
+"""MindSpore's own scheduler, for one generation: `python -m recovery.mindspore.scheduler_process`.
 
-It dies with rank 0, which started it, so that none is ever left behind.
+Rank 0 starts it and holds the other end of its stdin: a line with the arguments of set_ps_context, and when every rank is done, one
+more. If rank 0 dies or replaces itself instead, stdin ends, and so does this process: none is ever left behind.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
+import threading
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+import mindspore
+from mindspore.communication import init
+
+from recovery.mindspore.init_function import initialize_without_gil
+
+_FAREWELL_S = 60.0
+"""After the job's end: how long workers may take to leave."""
 
 
 def main() -> None:
     """Serve until every worker of the generation has left."""
-    parent = int(sys.argv[1])
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel was asked
-        sys.exit(1)
-    arguments = json.loads(sys.stdin.read())
-
-    import mindspore  # noqa: PLC0415 - a second: rank 0 may die meanwhile, and this process with it
-    from mindspore.communication import init  # noqa: PLC0415 - as above
-
+    arguments = json.loads(sys.stdin.readline() or "{}")
+    threading.Thread(target=_end_with_rank_0, name="rank-0", daemon=True).start()
     if arguments:
         mindspore.set_ps_context(**arguments)
-    init()  # in a scheduler it returns, or ends the process, when the last worker has left
+    initialize_without_gil()  # in a scheduler this ends the process when the last worker has left
+    init()
+
+
+def _end_with_rank_0() -> None:
+    if sys.stdin.readline():
+        threading.Event().wait(_FAREWELL_S)
+    os._exit(0)
 
 
 if __name__ == "__main__":

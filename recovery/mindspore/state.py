@@ -15,6 +15,8 @@ from recovery.mindspore import parameters
 from recovery.mindspore.world import current_session
 
 _CHUNK_BYTES = 1 << 20
+_EPOCHS_MAX = 1_000_000
+"""More than anybody trains. An iterator without an end (-1) cannot begin at a step."""
 
 
 class TrainState:
@@ -79,7 +81,7 @@ class TrainState:
 
     def _rest_of_epoch(self) -> Iterator[Any]:
         if self._iterator is None:
-            self._iterator = self._dataset.create_tuple_iterator(num_epochs=-1)
+            self._iterator = self._dataset.create_tuple_iterator(num_epochs=_EPOCHS_MAX)
         yield from self._iterator
 
 

@@ -9,7 +9,8 @@ Five facts of MindSpore 2.10 shape this file.
 3. MindSpore's scheduler takes every worker once. So every generation gets a fresh one, on a port of its own, started by rank 0:
    if rank 0 dies, the generation is over anyway, and the death of our own scheduler touches no world.
 4. Its heartbeats bring a job down by themselves, after 20 to 34 s. Losses are noticed by our connections within milliseconds, so
-   they are off. What only opens and closes its port confuses it: whether it listens is asked of the kernel.
+   its patience is set beyond any job's length. (Switching them off, MS_DISABLE_HEARTBEAT, ended one process in ten with a SIGSEGV.)
+   What only opens and closes its port confuses it: whether it listens is asked of the kernel.
 5. `init()` holds the GIL until the last rank has come: no heartbeat of ours leaves meanwhile, and nobody could interrupt it. So the
    C++ function behind it is called first, through ctypes, which lets the GIL go; `init()` then finds everything there. (On Ascend
    `init()` does more than that one call, so there it is left alone.)
@@ -18,7 +19,6 @@ Five facts of MindSpore 2.10 shape this file.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -30,24 +30,23 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-import mindspore
 import psutil
 from mindspore import communication
 
 from recovery import clock
 from recovery.errors import UsageError
-from recovery.mindspore import ps_context
+from recovery.mindspore import logs, ps_context
+from recovery.mindspore.init_function import initialize_without_gil
 from recovery.training import hooks
 from recovery.training import init as script
 from recovery.training.session import Session
+from recovery.worker.descriptors import close_in_children
 from recovery.worker.replace import end_before_exec
 
 _logger = logging.getLogger("recovery.mindspore")
 _POLL_S = 0.02
 _START_LIMIT_MS = 120_000
 """How long MindSpore's scheduler may take to listen: an import from a cold disk takes tens of seconds."""
-_FAREWELL_S = 10.0
-"""How long it may take to notice that every worker has left; measured below 2 s."""
 
 _session: Session | None = None
 
@@ -70,6 +69,7 @@ def init(backend_name: str | None = None) -> Session:
     """
     global _session  # noqa: PLW0603 - MindSpore's world is one per process as well
     session = script.init()
+    logs.move_to_incarnation(session.incarnation)
     world = _World(session)
     session.on_interrupt(world.leave_at_once)
     session.check()  # an interrupt before that was registered has replaced nobody
@@ -103,7 +103,7 @@ class _World:
             address = session.await_rendezvous()
         variables = _variables(session, address, role="MS_WORKER", node_id=str(session.rank))
         with _environment(variables):
-            _initialize_without_gil()
+            initialize_without_gil()
             communication.init(backend_name) if backend_name else communication.init()
         session.on_generation_end(self._close)
         _logger.info(
@@ -117,15 +117,14 @@ class _World:
     def _start_scheduler(self, address: str) -> None:
         variables = _variables(self._session, address, role="MS_SCHED", node_id="sched")
         environment = {**os.environ, **variables}  # noqa: TID251 - a child inherits what the script was given
-        self._scheduler = subprocess.Popen(  # noqa: S603 - our own module, by our own interpreter
-            [sys.executable, "-m", "recovery.mindspore.scheduler_process", str(os.getpid())],
+        self._scheduler = subprocess.Popen(
+            [sys.executable, "-m", "recovery.mindspore.scheduler_process"],
             env={name: value for name, value in environment.items() if value},
             stdin=subprocess.PIPE,
         )
         end_before_exec(self._end_scheduler)
-        assert self._scheduler.stdin is not None, "it was asked for"
-        with self._scheduler.stdin as stream:
-            stream.write(json.dumps(ps_context.given()).encode())
+        close_in_children(self._pipe)
+        self._tell_scheduler(json.dumps(ps_context.given()))
 
     def _await_listening(self, port: int) -> None:
         scheduler = self._scheduler
@@ -142,35 +141,27 @@ class _World:
                 )
             time.sleep(_POLL_S)  # noqa: TID251 - a foreign process can only be asked
 
+    def _tell_scheduler(self, line: str) -> None:
+        assert self._scheduler is not None, "it was started"
+        assert self._scheduler.stdin is not None, "it was asked for"
+        with contextlib.suppress(BrokenPipeError):  # whether it lives is asked elsewhere
+            self._scheduler.stdin.write(line.encode() + b"\n")
+            self._scheduler.stdin.flush()
+
+    def _pipe(self) -> list[int]:
+        """What a forked child must close: while it is open, MindSpore's scheduler takes this process for alive."""
+        scheduler = self._scheduler
+        return [scheduler.stdin.fileno()] if scheduler is not None and scheduler.stdin is not None else []
+
     def _close(self) -> None:
-        """Every rank is done: leave the world, so that its scheduler ends by itself."""
-        communication.release()
+        """Every rank is done: MindSpore leaves its world when this process ends, and its scheduler after the last."""
         if self._scheduler is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._scheduler.wait(_FAREWELL_S)
+            self._tell_scheduler("done")
 
     def _end_scheduler(self) -> None:
         if self._scheduler is not None and self._scheduler.poll() is None:
             self._scheduler.kill()
             self._scheduler.wait()
-
-
-def _initialize_without_gil() -> None:
-    """See fact 5. Where this release has no such function, `init()` alone does it."""
-    if mindspore.get_context("device_target") == "Ascend":
-        return
-    try:
-        library = ctypes.CDLL(str(Path(mindspore.__file__).with_name("lib") / "libmindspore_cluster.so"))
-        initialize = library[
-            "_ZN9mindspore11distributed10InitializeEv"
-        ]  # bool mindspore::distributed::Initialize()
-    except (OSError, AttributeError) as error:
-        _logger.warning(
-            "event=init_blocks %s; nothing is heard of this process until its world has formed", error
-        )
-        return
-    initialize.restype = ctypes.c_bool
-    initialize()
 
 
 def _variables(session: Session, address: str, *, role: str, node_id: str) -> dict[str, str]:
@@ -183,7 +174,8 @@ def _variables(session: Session, address: str, *, role: str, node_id: str) -> di
         "MS_WORKER_NUM": str(session.world_size),
         "MS_SERVER_NUM": "0",
         "MS_NODE_ID": node_id,
-        "MS_DISABLE_HEARTBEAT": "1",
+        "MS_NODE_TIMEOUT": "1000000",
+        "MS_HEARTBEAT_RETRY_TIMEOUT": "900000",
         "MS_RETRY_INTERVAL_LOWER": "1",  # its questions are then answered in 1 s instead of 3 to 5: half of its start
         "MS_RETRY_INTERVAL_UPPER": "1",
         "MS_ENABLE_RECOVERY": "",

@@ -1,33 +1,14 @@
-"""Undisturbed runs, made once per configuration: what every disturbed one is compared with."""
+"""What the cluster tests share."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
 from tests.cluster.harness import Cluster
-
-Undisturbed = Callable[..., Cluster]
+from tests.cluster.undisturbed import Undisturbed, undisturbed_runs
 
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """Give the finished undisturbed run of a configuration."""
-    made: dict[tuple[object, ...], Cluster] = {}
-
-    def of(workers: int = 4, **environment: str) -> Cluster:
-        key = (workers, *sorted(environment.items()))
-        if key not in made:
-            cluster = Cluster(
-                tmp_path_factory.mktemp("undisturbed"),
-                workers=workers,
-                environment={**environment, "JOB_STEP_MS": "0"},
-            )
-            with cluster:
-                cluster.start()
-                cluster.wait_end()
-            made[key] = cluster
-        return made[key]
-
-    return of
+    """PyTorch trainings that nothing happens to."""
+    return undisturbed_runs(Cluster, lambda: tmp_path_factory.mktemp("undisturbed"), timeout_s=120)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import Undisturbed
 from tests.cluster.harness import Cluster
+from tests.cluster.undisturbed import Undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

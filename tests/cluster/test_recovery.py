@@ -11,8 +11,8 @@ import pytest
 
 from recovery.core.records import EventKind
 from tests.cluster import checker
-from tests.cluster.conftest import Undisturbed
 from tests.cluster.harness import Cluster
+from tests.cluster.undisturbed import Undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

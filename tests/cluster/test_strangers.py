@@ -10,8 +10,8 @@ import pytest
 
 from recovery.core.records import EventKind
 from tests.cluster import checker
-from tests.cluster.conftest import Undisturbed
 from tests.cluster.harness import Cluster
+from tests.cluster.undisturbed import Undisturbed
 from tests.faults.fault_proxy import FaultProxy
 from tests.transport.wire import HANDSHAKE, masked_frame, plain_socket
 

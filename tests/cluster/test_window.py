@@ -14,8 +14,8 @@ from recovery.core.messages import FromScheduler, Refused
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
 from recovery.transport.client import Client
-from tests.cluster.conftest import Undisturbed
 from tests.cluster.harness import Cluster
+from tests.cluster.undisturbed import Undisturbed
 from tests.transport.wire import HOST, register, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240), pytest.mark.slow]

@@ -1,0 +1,14 @@
+"""What the MindSpore tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.undisturbed import Undisturbed, undisturbed_runs
+from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """MindSpore trainings that nothing happens to."""
+    return undisturbed_runs(MindSporeCluster, lambda: tmp_path_factory.mktemp("undisturbed"), START_S)

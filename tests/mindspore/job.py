@@ -1,0 +1,132 @@
+"""The MindSpore training that the tests run: small, real, and told by its environment what to be.
+
+Writes beside its logs, per rank: `samples_<rank>.jsonl` (the sample ids of every step it did, with generation) and `digest_<rank>`
+(SHA-256 of the final weights).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from mindspore import nn, train
+from mindspore.communication import get_group_size, get_rank
+
+import recovery
+import recovery.mindspore as rm
+
+SAMPLES, BATCH = 240, 4
+EPOCHS = int(os.environ.get("JOB_EPOCHS", "5"))
+SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
+STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
+LOOP = os.environ.get("JOB_LOOP", "model")
+SINK = os.environ.get("JOB_SINK") == "1"
+DROPOUT = float(os.environ.get("JOB_DROPOUT", "0"))
+RAISE_AT = int(os.environ.get("JOB_RAISE_AT", "0"))
+CONFIG: dict[str, Any] = json.loads(os.environ.get("JOB_CONFIG", "{}"))
+KEY = os.environ.get("JOB_KEY", "").encode() or None
+
+ms.set_context(mode=ms.GRAPH_MODE)
+ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
+if "JOB_PS" in os.environ:
+    rm.set_ps_context(**json.loads(os.environ["JOB_PS"]))
+session = rm.init()
+ms.set_seed(1)
+
+
+class Network(nn.Cell):  # type: ignore[misc]  # MindSpore ships no types
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Dense(8, 16)
+        self.dropout = nn.Dropout(p=DROPOUT) if DROPOUT else nn.Identity()
+        self.relu = nn.ReLU()
+        self.out = nn.Dense(16, 1)
+
+    def construct(self, x: Any) -> Any:
+        return self.out(self.dropout(self.relu(self.hidden(x))))
+
+
+class Watched(train.Callback):  # type: ignore[misc]  # MindSpore ships no types
+    """Notes which samples a step used."""
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        now = run_context.original_args()
+        if now.cur_step_num == RAISE_AT:
+            raise ZeroDivisionError("a mistake in the user's own code")
+        if not SINK:
+            note(now.cur_step_num, now.train_dataset_element[1])
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        time.sleep(STEP_MS / 1000)
+
+
+def note(step: int, labels: Any) -> None:
+    ids = [round(float(label) * SAMPLES) for label in labels.asnumpy()[:, 0]]
+    with Path(f"samples_{get_rank()}.jsonl").open("a") as log:
+        log.write(json.dumps({"step": int(step), "generation": session.generation, "ids": ids}) + "\n")
+
+
+def dataset() -> Any:
+    rows = np.random.default_rng(0).normal(size=(SAMPLES, 8)).astype(np.float32)
+    labels = np.arange(SAMPLES, dtype=np.float32)[:, None] / SAMPLES
+    made = ds.NumpySlicesDataset(
+        (rows, labels),
+        ["row", "label"],
+        shuffle=True,
+        num_shards=get_group_size(),
+        shard_id=get_rank(),
+        num_parallel_workers=1,
+    )
+    made = made.map(lambda row: row + np.random.normal(scale=0.1), "row", num_parallel_workers=1)
+    made = made.map(ds.transforms.TypeCast(ms.float32), "row")
+    return made.batch(BATCH)
+
+
+def optimizer_of(net: Any) -> Any:
+    rates = nn.cosine_decay_lr(0.0, 0.02, EPOCHS * SAMPLES // BATCH, SAMPLES // BATCH, EPOCHS)
+    return nn.Adam(net.trainable_params(), learning_rate=rates)
+
+
+def with_model(net: Any) -> None:
+    config = train.CheckpointConfig(
+        **{"save_checkpoint_steps": SAVE_STEPS, "keep_checkpoint_max": 5, "enc_key": KEY, **CONFIG}
+    )
+    saver = train.ModelCheckpoint(prefix="train", directory=f"ckpt/{get_rank()}", config=config)
+    model = rm.Model(net, loss_fn=nn.MSELoss(), optimizer=optimizer_of(net))
+    model.train(EPOCHS, dataset(), callbacks=[train.LossMonitor(5), saver, Watched()], dataset_sink_mode=SINK)
+
+
+def with_a_loop_of_its_own(net: Any) -> None:
+    """As the documents of msrun write it: value_and_grad and DistributedGradReducer."""
+    optimizer, loss_fn = optimizer_of(net), nn.MSELoss()
+
+    def forward(rows: Any, labels: Any) -> Any:
+        return loss_fn(net(rows), labels)
+
+    gradients_of = ms.value_and_grad(forward, None, net.trainable_params())
+    reduce = nn.DistributedGradReducer(optimizer.parameters)
+
+    state = rm.TrainState(network=net, optimizer=optimizer, dataset=dataset())
+    config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=5, **CONFIG)
+    saver = recovery.ModelCheckpoint("train", f"ckpt/{get_rank()}", config)
+    for step, (rows, labels) in session.steps(state, epochs=EPOCHS, callbacks=[saver]):
+        note(step, labels)
+        loss, gradients = gradients_of(rows, labels)
+        optimizer(reduce(gradients))
+        session.report(loss=float(loss))
+        time.sleep(STEP_MS / 1000)
+
+
+network = Network()
+(with_model if LOOP == "model" else with_a_loop_of_its_own)(network)
+weights = b"".join(
+    parameter.asnumpy().tobytes() for parameter in sorted(network.get_parameters(), key=lambda one: one.name)
+)
+Path(f"digest_{get_rank()}").write_text(hashlib.sha256(weights).hexdigest())

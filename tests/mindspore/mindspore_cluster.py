@@ -1,0 +1,47 @@
+"""A cluster whose processes train with the real MindSpore."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from typing_extensions import override
+
+from tests.cluster.harness import Cluster
+
+JOB = Path(__file__).with_name("job.py")
+START_S = 120.0
+"""Until the first step: nine processes import MindSpore on two cores, and its world takes some 5 s."""
+
+
+class MindSporeCluster(Cluster):
+    """Runs job.py."""
+
+    def __init__(
+        self, directory: Path, *, workers: int = 4, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Choose the shape; `start` starts all.
+
+        Args:
+            directory: everything lies here.
+            workers: how many.
+            environment: further variables of every process.
+        """
+        super().__init__(
+            directory, workers=workers, environment={"MS_NODE_TIMEOUT": "10", **(environment or {})}
+        )
+
+    @override
+    def __enter__(self) -> MindSporeCluster:
+        return self
+
+    @property
+    @override
+    def command(self) -> Sequence[str]:
+        return (sys.executable, str(JOB))
+
+    def run(self) -> None:
+        """Start everything and wait for its end."""
+        self.start()
+        self.wait_end(START_S)

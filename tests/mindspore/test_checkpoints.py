@@ -1,0 +1,97 @@
+"""Files that MindSpore's own ModelCheckpoint writes, in all its ways of writing them, are what a rollback goes back to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster import checker
+from tests.cluster.undisturbed import Undisturbed
+from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(400)]
+
+WAYS = {
+    "safetensors": {"JOB_CONFIG": json.dumps({"format": "safetensors"})},
+    "crc": {"JOB_CONFIG": json.dumps({"crc_check": True})},
+    "async": {"JOB_CONFIG": json.dumps({"async_save": True})},
+    "encrypted": {"JOB_KEY": "0123456789abcdef"},
+    "sink": {"JOB_SINK": "1"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_saving_can_be_gone_back_to(tmp_path: Path, undisturbed: Undisturbed, way: str) -> None:
+    with MindSporeCluster(tmp_path, workers=2, environment=WAYS[way]) as cluster:
+        cluster.start()
+        cluster.wait_step(37, timeout_s=START_S)
+        cluster.kill_and_relaunch("worker_1")
+        cluster.wait_end(START_S)
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step in (20, 30)
+        if way == "sink":
+            assert cluster.digests() == undisturbed(workers=2).digests()
+        else:
+            cluster.check_same_as(undisturbed(workers=2))
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped"])
+def test_a_damaged_file_is_refused_and_the_next_older_common_one_is_taken(
+    tmp_path: Path, undisturbed: Undisturbed, damage: str
+) -> None:
+    with MindSporeCluster(tmp_path, workers=2) as cluster:
+        cluster.start()
+        cluster.wait(lambda: 30 in committed(cluster), "commit of step 30", START_S)
+        cluster.kill("worker_1")
+        newest = max(committed(cluster))
+        file = checker.saved(tmp_path / "ckpt" / "1")[newest]
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.chmod(0o600)  # MindSpore makes them read-only
+        file.write_bytes(content[:-20] if damage == "torn" else content)
+        cluster.launch("worker_1")
+        cluster.wait_end(START_S)
+
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == newest - 10
+        assert file.exists(), "a damaged file is kept and named"
+        assert file.name in cluster.log("worker_1") + cluster.log("sched")
+        cluster.check_same_as(undisturbed(workers=2))
+
+
+def test_files_of_earlier_lives_are_used_and_let_go(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """MindSpore saves as train, train_1, train_2 in the lives of one job, and forgets those of the lives before."""
+    with MindSporeCluster(
+        tmp_path, workers=2, environment={"GLOG_log_dir": str(tmp_path / "glog"), "GLOG_logtostderr": "0"}
+    ) as cluster:
+        cluster.start()
+        cluster.wait_step(33, timeout_s=START_S)
+        cluster.kill_and_relaunch("worker_0")
+        cluster.wait_step(35, generation=2, timeout_s=START_S)
+        cluster.kill_and_relaunch("worker_1")
+        cluster.wait_end(START_S)
+
+        cluster.check_same_as(undisturbed(workers=2))
+        for rank in (0, 1):
+            names = {path.name for path in (tmp_path / "ckpt" / str(rank)).glob("*.ckpt")}
+            assert any(name.startswith("train_2-") for name in names), names
+            assert len(names) <= 7, f"files of earlier lives pile up: {names}"
+            assert {path.stem for path in (tmp_path / "ckpt" / str(rank)).glob("*.json")} == {
+                name.removesuffix(".ckpt") for name in names
+            }
+        lives = {path.parent.name for path in (tmp_path / "glog").glob("rank_worker_1/*/*")}
+        assert {"incarnation_1", "incarnation_2"} <= lives
+
+
+def test_two_few_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
+    configuration = json.dumps({"keep_checkpoint_max": 1})
+    with MindSporeCluster(tmp_path, workers=2, environment={"JOB_CONFIG": configuration}) as cluster:
+        cluster.start()
+        cluster.wait(lambda: cluster.processes["worker_0"].poll() is not None, "refusal", START_S)
+        assert "keep_checkpoint_max" in cluster.log("worker_0")
+        assert cluster.step() == 0
+
+
+def committed(cluster: MindSporeCluster) -> set[int]:
+    return {stored.event.step or 0 for stored in cluster.events(EventKind.CHECKPOINT_COMMITTED)}

@@ -1,0 +1,146 @@
+"""Whatever dies under MindSpore, training ends with the same bits, every sample used once, every step counted once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster import checker
+from tests.cluster.undisturbed import Undisturbed
+from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(400)]
+
+
+def pids(cluster: MindSporeCluster) -> dict[str, int]:
+    return {name: process.pid for name, process in cluster.processes.items() if process.poll() is None}
+
+
+def test_two_undisturbed_runs_end_with_the_same_bits(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with MindSporeCluster(tmp_path) as cluster:
+        cluster.run()
+        cluster.check_same_as(undisturbed())
+
+
+@pytest.mark.parametrize(
+    "victims",
+    [("worker_2",), ("worker_0",), ("worker_1", "worker_3"), ("sched", "worker_1")],
+    ids="+".join,
+)
+def test_killed_processes_come_back(
+    tmp_path: Path, undisturbed: Undisturbed, victims: tuple[str, ...]
+) -> None:
+    with MindSporeCluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(23, timeout_s=START_S)
+        survivors = {name: pid for name, pid in pids(cluster).items() if name not in victims}
+
+        cluster.kill_and_relaunch(*victims)
+        cluster.wait_step(35, generation=2, timeout_s=START_S)
+
+        assert survivors.items() <= pids(cluster).items(), "a survivor has another pid"
+        for victim in victims:
+            admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, victim)]
+            if victim != "sched":
+                assert [(event.incarnation, event.rank) for event in admitted[1:]] == [(2, int(victim[-1]))]
+        cluster.wait_end(START_S)
+        assert [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)] == [0, 20]
+        cluster.check_same_as(undisturbed())
+
+
+def test_scheduler_comes_back_and_no_world_is_formed_again(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with MindSporeCluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(15, timeout_s=START_S)
+        cluster.kill("sched")
+        cluster.wait_step(30)  # training needs no scheduler
+        cluster.launch("sched")
+        cluster.wait_event(EventKind.NODE_RESUMED, count=cluster.workers)
+
+        cluster.wait_end(START_S)
+        assert cluster.generations() == {1}
+        cluster.check_same_as(undisturbed())
+
+
+def test_everything_dies_at_once(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with MindSporeCluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(35, timeout_s=START_S)
+        cluster.kill_and_relaunch("sched", *cluster.names)
+        cluster.wait_end(START_S)
+        assert [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)] in ([0, 30], [0, 20])
+        cluster.check_same_as(undisturbed())
+
+
+def test_killed_in_the_first_epoch_before_any_checkpoint_and_again_in_the_last(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    with MindSporeCluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(4, timeout_s=START_S)
+        cluster.kill_and_relaunch("worker_3")
+        cluster.wait_step(65, generation=2, timeout_s=START_S)
+        cluster.kill_and_relaunch("worker_0")
+        cluster.wait_end(START_S)
+        steps = [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)]
+        assert steps in ([0, 0, 60], [0, 0, 70])
+        cluster.check_same_as(undisturbed())
+
+
+def test_killed_after_the_last_step_only_the_end_is_done_again(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    with MindSporeCluster(tmp_path) as cluster:
+        for name in (*cluster.names, "sched"):
+            cluster.launch(name, **({"JOB_STEP_MS": "60"} if name == "worker_3" else {}))
+        cluster.wait((cluster.directory / "digest_0").exists, "the first who is done", START_S)
+        cluster.kill_and_relaunch("worker_0")
+        cluster.wait_end(START_S)
+        cluster.check_same_as(undisturbed())
+
+
+def test_killed_during_a_save_nothing_half_done_is_used(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with MindSporeCluster(tmp_path) as cluster:
+        cluster.start()
+        folder = cluster.directory / "ckpt" / "1"
+        cluster.wait(lambda: list(folder.glob("train-2_5.*")), "the file of step 20", START_S)
+        cluster.kill_and_relaunch("worker_1")
+        cluster.wait_end(START_S)
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step in (10, 20)
+        cluster.check_same_as(undisturbed())
+
+
+def test_eight_workers(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    epochs = "6"
+    with MindSporeCluster(tmp_path, workers=8, environment={"JOB_EPOCHS": epochs}) as cluster:
+        cluster.start()
+        cluster.wait_step(15, timeout_s=2 * START_S)
+        cluster.kill_and_relaunch("worker_5")
+        cluster.wait_end(2 * START_S)
+        cluster.check_same_as(undisturbed(workers=8, JOB_EPOCHS=epochs))
+
+
+def test_a_loop_of_its_own(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    loop = "own"
+    with MindSporeCluster(tmp_path, environment={"JOB_LOOP": loop}) as cluster:
+        cluster.start()
+        cluster.wait_step(27, timeout_s=START_S)
+        cluster.kill_and_relaunch("worker_1")
+        cluster.wait_end(START_S)
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == 20
+        cluster.check_same_as(undisturbed(JOB_LOOP=loop))
+
+
+def test_a_mistake_of_the_user_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
+    with MindSporeCluster(tmp_path, environment={"JOB_RAISE_AT": "12"}) as cluster:
+        cluster.start()
+        cluster.wait(
+            lambda: all(process.poll() is not None for process in cluster.processes.values()),
+            "the end",
+            START_S,
+        )
+        assert all(cluster.processes[name].returncode for name in cluster.names)
+        assert "a mistake in the user's own code" in cluster.log("sched")
+        assert not [line for line in checker.lines(tmp_path / "steps.jsonl") if line["step"] >= 12]
