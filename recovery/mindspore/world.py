@@ -102,7 +102,7 @@ class _World:
         else:
             address = session.await_rendezvous()
         variables = _variables(session, address, role="MS_WORKER", node_id=str(session.rank))
-        with _environment(variables):
+        with _environment(variables), _hook_kept():
             initialize_without_gil()
             communication.init(backend_name) if backend_name else communication.init()
         session.on_generation_end(self._close)
@@ -191,6 +191,16 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
         yield
     finally:
         _set({name: value or "" for name, value in before.items()})
+
+
+@contextlib.contextmanager
+def _hook_kept() -> Iterator[None]:
+    """Put our exception hook back: `init()` takes its place, and an interrupt would be printed as a mistake of the script."""
+    hook = sys.excepthook
+    try:
+        yield
+    finally:
+        sys.excepthook = hook
 
 
 def _set(variables: dict[str, str]) -> None:

@@ -73,6 +73,11 @@ class _Script:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         """What no handler of the script caught."""
+        self._fell(kind, error, trace, say=True)
+
+    def _fell(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, *, say: bool
+    ) -> None:
         session, service = self._session, self._service
         interrupted = isinstance(error, GenerationInterrupted) or service.gate.is_interrupted(
             session.generation
@@ -80,7 +85,8 @@ class _Script:
         if interrupted or hooks.is_collective_error(error):
             self._replace(session, "" if interrupted else f"{kind.__name__}: {error}")
         self._raised = True
-        sys.__excepthook__(kind, error, trace)
+        if say:
+            sys.__excepthook__(kind, error, trace)
         text = "".join(traceback.format_exception(kind, error, trace))
         service.post(
             s.TrainingRaised(
@@ -96,6 +102,12 @@ class _Script:
     def _on_exit(self) -> None:
         """The script has ended: wait until every rank has, as in @recovery.run."""
         if self._raised:
+            return
+        error = getattr(sys, "last_value", None)
+        if (
+            error is not None
+        ):  # a framework has put a hook of its own in place of ours, or pytest has caught it
+            self._fell(type(error), error, error.__traceback__, say=False)
             return
         session, service = self._session, self._service
         service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))

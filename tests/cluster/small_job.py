@@ -152,8 +152,15 @@ def _note_child(pid: int) -> None:
     (HERE / "child.part").rename(HERE / "child")
 
 
+def _raise_unheard() -> None:
+    """Frameworks put hooks of their own in place of ours."""
+    sys.excepthook = sys.__excepthook__
+    _raise()
+
+
 DEEDS: dict[str, Callable[[], None]] = {
     "raise": _raise,
+    "raise-unheard": _raise_unheard,
     "chdir": _leave_the_directory,
     "hang": _hang,
     "fork": _fork,

@@ -49,6 +49,23 @@ def test_script_that_calls_init_begins_again_by_exec_when_a_peer_is_lost(
         cluster.check_result()
 
 
+@BOTH_WAYS
+def test_script_that_calls_init_and_makes_a_mistake_is_not_taken_for_done(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    with SmallCluster(tmp_path, command=command, environment={"JOB_FACE": "init"}) as cluster:
+        for name in (*cluster.names, "sched"):
+            cluster.launch(name, **({"JOB_DO": "raise-unheard@12"} if name == "worker_1" else {}))
+
+        assert cluster.wait_exit("worker_1") == 1
+        [failed] = cluster.events(EventKind.NODE_FAILED)
+        assert (failed.event.node_id, failed.event.step) == ("worker_1", 11)
+        assert "in _raise" in failed.event.details
+        cluster.launch("worker_1")
+        cluster.wait_end()
+        cluster.check_result()
+
+
 def test_script_that_calls_init_and_is_done_rolls_back_with_a_peer_that_is_not(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, environment={"JOB_FACE": "init", "MS_SCHED_HOST": "localhost"}) as cluster:
         for name in (*cluster.names, "sched"):
