@@ -113,6 +113,8 @@ class _Place:
         self._newest = newest
         name = Path(newest).name
         self._under_way[name] = Save(self._session, name, integrated=self._integrated)
+        if (self._directory / name).exists():  # the watch may have looked before this was noted
+            threading.Thread(target=self._adopt, name="recovery-adopt", daemon=True).start()
 
     def close(self) -> None:
         """MindSpore has waited for its own threads: what it began is there."""

@@ -85,6 +85,7 @@ class _Script:
         if interrupted or hooks.is_collective_error(error):
             self._replace(session, "" if interrupted else f"{kind.__name__}: {error}")
         self._raised = True
+        service.gate.forget_wakers()  # it ends by its own mistake, also if the generation ends meanwhile
         if say:
             sys.__excepthook__(kind, error, trace)
         text = "".join(traceback.format_exception(kind, error, trace))

@@ -18,6 +18,8 @@ TOKEN_VARIABLE = "MS_RESUME_TOKEN"  # noqa: S105 - the name of a variable
 _START_DIRECTORY = Path.cwd()
 """Where the command line was typed, as long as nobody left it before importing us: relative names in it mean this directory."""
 
+_START_ENVIRONMENT = dict(os.environ)  # noqa: TID251 - handed on, not read
+"""What the process was started with: what the program or a framework has set since is set again by the same lines."""
 
 _endings: list[Callable[[], None]] = []
 
@@ -39,10 +41,11 @@ def replace_process(token: ResumeToken) -> NoReturn:
         end()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os.environ[TOKEN_VARIABLE] = token  # noqa: TID251 - the only way over an exec besides a descriptor
     os.chdir(_START_DIRECTORY)
     close_all_but_standard()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell: the process replaces itself
+    arguments = [sys.executable, *sys.orig_argv[1:]]
+    environment = {**_START_ENVIRONMENT, TOKEN_VARIABLE: token}
+    os.execve(sys.executable, arguments, environment)  # noqa: S606 - no shell: the process replaces itself
 
 
 def take_token() -> ResumeToken | None:

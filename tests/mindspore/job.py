@@ -39,6 +39,9 @@ if "JOB_PS" in os.environ:
     rm.set_ps_context(**json.loads(os.environ["JOB_PS"]))
 session = rm.init()
 ms.set_seed(1)
+Path(f"seen_{get_rank()}.json").write_text(
+    json.dumps({name: os.environ[name] for name in os.environ if name.startswith("MS_")})
+)
 
 
 class Network(nn.Cell):  # type: ignore[misc]  # MindSpore ships no types

@@ -55,20 +55,19 @@ def test_a_damaged_file_is_refused_and_the_next_older_common_one_is_taken(
         cluster.wait_end(START_S)
 
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == newest - 10
-        assert file.exists(), "a damaged file is kept and named"
-        assert file.name in cluster.log("worker_1") + cluster.log("sched")
+        if damage == "flipped":  # one of another size is no candidate in the first place
+            [invalid] = cluster.events(EventKind.CHECKPOINT_INVALID)
+            assert file.name in invalid.event.reason
         cluster.check_same_as(undisturbed(workers=2))
 
 
 def test_files_of_earlier_lives_are_used_and_let_go(tmp_path: Path, undisturbed: Undisturbed) -> None:
     """MindSpore saves as train, train_1, train_2 in the lives of one job, and forgets those of the lives before."""
-    with MindSporeCluster(
-        tmp_path, workers=2, environment={"GLOG_log_dir": str(tmp_path / "glog"), "GLOG_logtostderr": "0"}
-    ) as cluster:
+    with MindSporeCluster(tmp_path, workers=2) as cluster:
         cluster.start()
         cluster.wait_step(33, timeout_s=START_S)
         cluster.kill_and_relaunch("worker_0")
-        cluster.wait_step(35, generation=2, timeout_s=START_S)
+        cluster.wait_step(45, generation=2, timeout_s=START_S)
         cluster.kill_and_relaunch("worker_1")
         cluster.wait_end(START_S)
 
@@ -77,14 +76,11 @@ def test_files_of_earlier_lives_are_used_and_let_go(tmp_path: Path, undisturbed:
             names = {path.name for path in (tmp_path / "ckpt" / str(rank)).glob("*.ckpt")}
             assert any(name.startswith("train_2-") for name in names), names
             assert len(names) <= 7, f"files of earlier lives pile up: {names}"
-            assert {path.stem for path in (tmp_path / "ckpt" / str(rank)).glob("*.json")} == {
-                name.removesuffix(".ckpt") for name in names
-            }
-        lives = {path.parent.name for path in (tmp_path / "glog").glob("rank_worker_1/*/*")}
-        assert {"incarnation_1", "incarnation_2"} <= lives
+            manifests = {path.stem for path in (tmp_path / "ckpt" / str(rank)).glob("*.json")}
+            assert manifests <= {name.removesuffix(".ckpt") for name in names}, "a manifest outlived its file"
 
 
-def test_two_few_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
+def test_too_few_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
     configuration = json.dumps({"keep_checkpoint_max": 1})
     with MindSporeCluster(tmp_path, workers=2, environment={"JOB_CONFIG": configuration}) as cluster:
         cluster.start()

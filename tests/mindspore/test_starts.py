@@ -1,0 +1,68 @@
+"""What reaches MindSpore: its TLS settings, its own variables, its log directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.undisturbed import Undisturbed
+from tests.mindspore import certificates
+from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(400)]
+
+HANDED_ON = {
+    "MS_HCCL_CM_INIT": "1",
+    "MS_ENABLE_LCCL": "0",
+    "MS_DISABLE_LCCL_KERNELS_LIST": "AllReduce,Barrier",
+}
+
+
+def test_settings_reach_mindspore_and_its_scheduler_in_every_life(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    given = {
+        "config_file_path": str(certificates.write(tmp_path)),
+        "enable_ssl": True,
+        "client_password": certificates.PASSWORD,
+        "server_password": certificates.PASSWORD,
+    }
+    environment = {
+        **HANDED_ON,
+        "JOB_PS": json.dumps(given),
+        "GLOG_log_dir": str(tmp_path / "glog"),
+        "GLOG_logtostderr": "0",
+    }
+    with MindSporeCluster(tmp_path, workers=2, environment=environment) as cluster:
+        cluster.start()
+        cluster.wait_step(33, timeout_s=START_S)
+        cluster.kill_and_relaunch("worker_0")
+        cluster.wait_end(START_S)
+
+        cluster.check_same_as(undisturbed(workers=2))
+        for rank in (0, 1):
+            seen = json.loads((tmp_path / f"seen_{rank}.json").read_text())
+            assert {name: seen[name] for name in HANDED_ON} == HANDED_ON
+            assert seen["MS_SCHED_PORT"] == str(cluster.port), "a world's variables stayed behind"
+            assert "MS_RESUME_TOKEN" not in seen
+        killed, survivor = (
+            {path.parent.name for path in (tmp_path / "glog").glob(f"rank_worker_{number}/*/*")}
+            for number in (0, 1)
+        )
+        assert {"incarnation_1", "incarnation_2"} <= killed
+        assert "incarnation_2" not in survivor
+        assert certificates.PASSWORD not in "".join(cluster.log(name) for name in cluster.processes)
+
+
+def test_a_wrong_password_is_told_by_mindspore(tmp_path: Path) -> None:
+    given = {
+        "config_file_path": str(certificates.write(tmp_path)),
+        "enable_ssl": True,
+        "client_password": "wrong",
+        "server_password": "wrong",
+    }
+    with MindSporeCluster(tmp_path, workers=1, environment={"JOB_PS": json.dumps(given)}) as cluster:
+        cluster.start()
+        cluster.wait(lambda: "password is invalid" in cluster.log("worker_0"), "MindSpore's word", START_S)
