@@ -47,7 +47,7 @@ def training(model_class: Any, *, parallel: bool, steps: Steps) -> None:
     """Build everything and train."""
     numbers = np.random.default_rng(1)
     rows = numbers.normal(size=(1797, 784)).astype(np.float32)
-    labels = numbers.integers(10, size=1797).astype(np.int32)
+    labels = np.eye(10, dtype=np.float32)[numbers.integers(10, size=1797)]
     shard = {"num_shards": get_group_size(), "shard_id": get_rank()} if parallel else {}
     data = ds.NumpySlicesDataset((rows, labels), ["row", "label"], **shard).batch(32)
     net = nn.Dense(784, 10)
