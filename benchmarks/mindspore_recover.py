@@ -1,7 +1,8 @@
 """How long a MindSpore job stands still after a SIGKILL: this engine, MindSpore 2.10 alone, and the floor below both.
 
-    python benchmarks/mindspore_recover.py [--workers 4] [--kills 10] [--only engine,upstream,floors]
+    python benchmarks/mindspore_recover.py [--workers 4] [--kills 10] [--window 12] [--only engine,upstream,floors]
 
+engine: admission from the admission of the relaunched worker, which waited for --window seconds, as the survivors did.
 engine: kill      window 0, relaunched at once: from the kill until all ranks have applied their first step. All ranks run a new
                   program, since MindSpore forms one world in a process's life: the killed one anew, the others by exec.
 floor: fresh      one process alone, without any world: from its start to its first step.
@@ -82,6 +83,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", default="4", help="numbers of workers, with commas (4)")
     parser.add_argument("--kills", type=int, default=10, help="recoveries per row (10)")
+    parser.add_argument("--window", type=float, default=12.0, help="seconds that a lost id is refused (12)")
     parser.add_argument("--only", default="engine,upstream,floors", help="which groups, with commas")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -92,7 +94,8 @@ def main() -> None:
         if "floors" in only:
             print(json.dumps(first_start(workers)), flush=True)
         if "engine" in only:
-            print(json.dumps(engine(workers, options.kills, window_s=0, script=WORK)), flush=True)
+            for window_s in (options.window, 0):
+                print(json.dumps(engine(workers, options.kills, window_s=window_s, script=WORK)), flush=True)
         if "upstream" in only:
             print(upstream(workers), flush=True)
 

@@ -19,34 +19,23 @@ Five facts of MindSpore 2.10 shape this file.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import socket
-import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 from mindspore import communication
 
-from recovery import clock
-from recovery.errors import UsageError
-from recovery.mindspore import logs, ps_context
+from recovery.mindspore import logs
 from recovery.mindspore.init_function import initialize_without_gil
+from recovery.mindspore.own_scheduler import own_scheduler
 from recovery.training import hooks
 from recovery.training import init as script
 from recovery.training.session import Session
-from recovery.worker.descriptors import close_in_children
-from recovery.worker.replace import end_before_exec
 
 _logger = logging.getLogger("recovery.mindspore")
-_POLL_S = 0.02
-_START_LIMIT_MS = 120_000
-"""How long MindSpore's scheduler may take to listen: an import from a cold disk takes tens of seconds."""
 
 _session: Session | None = None
 
@@ -88,24 +77,25 @@ class _World:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._scheduler: subprocess.Popen[bytes] | None = None
 
     def form(self, backend_name: str | None) -> None:
         """Meet the other ranks."""
         session = self._session
         if session.rank == 0:
-            port = _free_port(session.host)
-            address = f"{session.host}:{port}"
-            self._start_scheduler(address)
-            self._await_listening(port)
+            address = own_scheduler().serve(
+                session,
+                session.host,
+                _variables(session, role="MS_SCHED", node_id="sched", host=session.host),
+            )
+            session.on_generation_end(own_scheduler().dismiss)
             session.publish_rendezvous(address)
         else:
             address = session.await_rendezvous()
-        variables = _variables(session, address, role="MS_WORKER", node_id=str(session.rank))
-        with _environment(variables), _hook_kept():
+        host, _, port = address.rpartition(":")
+        variables = _variables(session, role="MS_WORKER", node_id=str(session.rank), host=host)
+        with _environment({**variables, "MS_SCHED_PORT": port}), _hook_kept():
             initialize_without_gil()
             communication.init(backend_name) if backend_name else communication.init()
-        session.on_generation_end(self._close)
         _logger.info(
             "event=world_formed generation=%d rank=%d scheduler=%s", session.generation, session.rank, address
         )
@@ -114,63 +104,12 @@ class _World:
         """The generation is over: see facts 1 and 2. Called in the connection's thread."""
         self._session.replace_process("MindSpore cannot form a second world in one process")
 
-    def _start_scheduler(self, address: str) -> None:
-        variables = _variables(self._session, address, role="MS_SCHED", node_id="sched")
-        environment = {**os.environ, **variables}  # noqa: TID251 - a child inherits what the script was given
-        self._scheduler = subprocess.Popen(
-            [sys.executable, "-m", "recovery.mindspore.scheduler_process"],
-            env={name: value for name, value in environment.items() if value},
-            stdin=subprocess.PIPE,
-        )
-        end_before_exec(self._end_scheduler)
-        close_in_children(self._pipe)
-        self._tell_scheduler(json.dumps(ps_context.given()))
 
-    def _await_listening(self, port: int) -> None:
-        scheduler = self._scheduler
-        assert scheduler is not None, "it was started"
-        give_up_ms = clock.monotonic_ms() + _START_LIMIT_MS
-        process = psutil.Process(scheduler.pid)
-        while not _listens(process, port):
-            self._session.check()
-            if scheduler.poll() is not None or clock.monotonic_ms() > give_up_ms:
-                raise UsageError(
-                    field="MindSpore's scheduler",
-                    reason=f"does not listen on port {port} (exit code {scheduler.poll()})",
-                    next_step="Look at its lines above in this log; MindSpore must be installed and set up on rank 0's host.",
-                )
-            time.sleep(_POLL_S)  # noqa: TID251 - a foreign process can only be asked
-
-    def _tell_scheduler(self, line: str) -> None:
-        assert self._scheduler is not None, "it was started"
-        assert self._scheduler.stdin is not None, "it was asked for"
-        with contextlib.suppress(BrokenPipeError):  # whether it lives is asked elsewhere
-            self._scheduler.stdin.write(line.encode() + b"\n")
-            self._scheduler.stdin.flush()
-
-    def _pipe(self) -> list[int]:
-        """What a forked child must close: while it is open, MindSpore's scheduler takes this process for alive."""
-        scheduler = self._scheduler
-        return [scheduler.stdin.fileno()] if scheduler is not None and scheduler.stdin is not None else []
-
-    def _close(self) -> None:
-        """Every rank is done: MindSpore leaves its world when this process ends, and its scheduler after the last."""
-        if self._scheduler is not None:
-            self._tell_scheduler("done")
-
-    def _end_scheduler(self) -> None:
-        if self._scheduler is not None and self._scheduler.poll() is None:
-            self._scheduler.kill()
-            self._scheduler.wait()
-
-
-def _variables(session: Session, address: str, *, role: str, node_id: str) -> dict[str, str]:
-    """What MindSpore reads of one process of this generation's world; empty: unset."""
-    host, _, port = address.rpartition(":")
+def _variables(session: Session, *, role: str, node_id: str, host: str) -> dict[str, str]:
+    """What MindSpore reads of one process of this generation's world, but for the port; empty: unset."""
     return {
         "MS_ROLE": role,
         "MS_SCHED_HOST": host,
-        "MS_SCHED_PORT": port,
         "MS_WORKER_NUM": str(session.world_size),
         "MS_SERVER_NUM": "0",
         "MS_NODE_ID": node_id,
@@ -209,24 +148,6 @@ def _set(variables: dict[str, str]) -> None:
             os.environ[name] = value  # noqa: TID251 - MindSpore's only way to be told
         else:
             os.environ.pop(name, None)  # noqa: TID251 - as above
-
-
-def _free_port(host: str) -> int:
-    """A port that nobody listens on. MindSpore takes none of the kernel's choice (0)."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
-def _listens(process: psutil.Process, port: int) -> bool:
-    try:
-        return any(
-            connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
-            for connection in process.net_connections(kind="tcp")
-        )
-    except psutil.NoSuchProcess:
-        return False
 
 
 _DATA_PLANE = (

@@ -14,6 +14,15 @@ random_states: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 collective_errors: list[Callable[[BaseException], bool]] = []
 """Is this exception the data plane breaking under us, rather than the user's own code?"""
 
+joined: list[Callable[[int | None], None]] = []
+"""Called in the connection's thread when this process is let in: with its rank if it had one in an earlier life. Returns at once."""
+
+
+def tell_joined(rank: int | None) -> None:
+    """This process has a place."""
+    for hear in joined:
+        hear(rank)
+
 
 def is_collective_error(error: BaseException) -> bool:
     """Does any integration know this exception as the data plane's?"""

@@ -72,6 +72,7 @@ class _Loop:
         self._warm_ups = [*hooks.warm_ups, self._service.notebook.warm_up, *([warm_up] if warm_up else [])]
 
     def run(self) -> Any:
+        self._service.on_joined = hooks.tell_joined
         self._service.start()
         with Signals():
             try:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from recovery import clock
 from recovery.config import Settings, SettingsRole
 from recovery.core import stimuli as s
+from recovery.core.effects import Joined
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.link import Identity
 from recovery.core.member import Member
@@ -51,6 +52,8 @@ class WorkerService:
         self.notebook = Notebook(
             settings.recovery_path, self.node_id, accept_without_wal=settings.store_without_wal
         )
+        self.on_joined: Callable[[int | None], None] = lambda rank: None
+        """Told, in the connection's thread, when this process is let in: with its rank if it had one in an earlier life."""
         self.host = settings.worker_host
         self.progress: Callable[[], s.StepsDone] | None = None
         """Where training stands; asked at every heartbeat."""
@@ -121,6 +124,8 @@ class WorkerService:
             self._deliver(self.progress())
         for effect in self.member.handle(stimulus, clock.monotonic_ms()):
             self._executor.carry_out(effect)
+            if isinstance(effect, Joined):
+                self.on_joined(effect.admitted.rank)
 
     def _on_message(self, message: FromScheduler) -> None:
         if not self.host and self._client.local_host:

@@ -28,7 +28,6 @@ SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 LOOP = os.environ.get("JOB_LOOP", "model")
 SINK = os.environ.get("JOB_SINK") == "1"
-DROPOUT = float(os.environ.get("JOB_DROPOUT", "0"))
 RAISE_AT = int(os.environ.get("JOB_RAISE_AT", "0"))
 CONFIG: dict[str, Any] = json.loads(os.environ.get("JOB_CONFIG", "{}"))
 KEY = os.environ.get("JOB_KEY", "").encode() or None
@@ -48,12 +47,11 @@ class Network(nn.Cell):  # type: ignore[misc]  # MindSpore ships no types
     def __init__(self) -> None:
         super().__init__()
         self.hidden = nn.Dense(8, 16)
-        self.dropout = nn.Dropout(p=DROPOUT) if DROPOUT else nn.Identity()
         self.relu = nn.ReLU()
         self.out = nn.Dense(16, 1)
 
     def construct(self, x: Any) -> Any:
-        return self.out(self.dropout(self.relu(self.hidden(x))))
+        return self.out(self.relu(self.hidden(x)))
 
 
 class Watched(train.Callback):  # type: ignore[misc]  # MindSpore ships no types

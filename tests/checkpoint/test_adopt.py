@@ -1,0 +1,77 @@
+"""A file that a framework wrote becomes a checkpoint, or stays as it is without a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recovery.checkpoint import adopt, catalogue, names, verify
+from recovery.checkpoint.manifest import Manifest
+from recovery.errors import CheckpointManifestError, CheckpointWriteError
+from tests.checkpoint.conftest import Save
+
+CONTENT = b"parameters" * 1_000
+
+
+def completes(name: str) -> Callable[[str, int], Manifest]:
+    return lambda digest, size: Save(Path()).manifest(name, digest=digest, file_bytes=size, step=7)
+
+
+@pytest.mark.parametrize("suffix", names.SUFFIXES)
+def test_a_finished_file_of_either_format_is_found_and_verified(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"train_1-2_3{suffix}"
+    path.write_bytes(CONTENT)
+    path.chmod(0o400)  # as MindSpore leaves them
+
+    manifest = adopt.adopt(path, completes(path.name))
+
+    assert verify.check(path) == manifest
+    [held] = catalogue.scan(tmp_path, "train_1", job=manifest.job, run=manifest.run, rank=manifest.rank)
+    assert (held.step, held.path, held.file_bytes) == (7, str(path), len(CONTENT))
+
+
+def test_a_file_that_changes_behind_its_manifest_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train-1_1.safetensors"
+    path.write_bytes(CONTENT)
+    adopt.adopt(path, completes(path.name))
+    path.write_bytes(CONTENT[:-1] + b"x")
+
+    with pytest.raises(Exception, match="CHECKPOINT_DIGEST"):
+        verify.check(path)
+
+
+def test_a_manifest_of_one_format_does_not_vouch_for_the_other(tmp_path: Path) -> None:
+    path, other = tmp_path / "train-1_1.safetensors", tmp_path / "train-1_1.ckpt"
+    for file in (path, other):
+        file.write_bytes(CONTENT)
+    adopt.adopt(path, completes(path.name))
+
+    with pytest.raises(CheckpointManifestError, match="of another file"):
+        verify.check(other)
+
+
+@pytest.mark.parametrize("kind", ["absent", "link", "directory"])
+def test_what_is_no_plain_file_gets_no_manifest(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "train-1_1.ckpt"
+    if kind == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    if kind == "directory":
+        path.mkdir()
+
+    with pytest.raises(CheckpointWriteError, match="train-1_1"):
+        adopt.adopt(path, completes(path.name))
+    assert not names.manifest_path(path).exists()
+
+
+def test_letting_go_takes_the_file_and_its_manifest_and_nothing_else(tmp_path: Path) -> None:
+    paths = [tmp_path / f"train-1_{step}.ckpt" for step in (1, 2)]
+    for path in paths:
+        path.write_bytes(CONTENT)
+        adopt.adopt(path, completes(path.name))
+
+    adopt.let_go(paths[0])
+    adopt.let_go(paths[0])  # gone already
+
+    assert {path.name for path in tmp_path.iterdir()} == {"train-1_2.ckpt", "train-1_2.json"}
