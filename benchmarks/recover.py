@@ -7,6 +7,7 @@ Rows: mode, workers, median_ms, p99_ms, steps_lost (median), n (recoveries measu
 engine: admission    from the admission of the relaunched worker, which warmed up while it was refused for --window seconds,
                      until all ranks have applied their first step.
 engine: kill         window 0, relaunched at once: from the kill until all ranks have applied their first step.
+launcher: kill       the same under `recovery msrun`, which starts the dead worker again by itself.
 torchrun: kill       from the kill until all ranks have applied their first step, as shipped and with the hidden switch.
 floor: reform        living processes tear their gloo world down and form the next one.
 floor: fresh         one process alone, from its start to its first step.
@@ -31,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 from processes import PATIENCE_S, GoneError, Processes, StepLog, free_port, started
 
 from recovery.core.records import EventKind
@@ -167,6 +169,33 @@ def engine(workers: int, kills: int, *, window_s: float, script: Path = WORK) ->
     return row("engine: admission" if window_s else "engine: kill", workers, job.times, job.lost, failed)
 
 
+def launcher(workers: int, kills: int) -> Row:
+    """The same kills under `recovery msrun`, which starts the dead again by itself; window 0."""
+    chosen = random.Random(2)
+    with started(
+        MS_ENABLE_RECOVERY="1", MS_RECOVERY_PATH="recovery", MS_REJOIN_WINDOW="0", MS_STEP_LOG="steps.jsonl"
+    ) as processes:
+        flags = [f"--worker_num={workers}", f"--master_port={free_port()}", f"--max_restarts={RESTARTS_MAX}"]
+        processes.start("msrun", ["-m", "recovery", "msrun", *flags, "--join=True", str(WORK), "engine"])
+
+        def kill() -> float:
+            victim = str(chosen.randrange(workers))
+            [worker] = [
+                child
+                for child in psutil.Process(processes.last["msrun"].pid).children()
+                if child.environ().get("MS_NODE_ID") == victim
+            ]
+            killed_ms = time.time() * 1000
+            worker.kill()
+            return killed_ms
+
+        job = Kills(processes, workers, "msrun")
+        failed = job.measure(kills, kill)
+        if failed:
+            print(processes.tails(), file=sys.stderr)
+    return row("launcher: kill", workers, job.times, job.lost, failed)
+
+
 def admitted_ms(recovery_path: Path, victims: list[str]) -> float:
     """When the scheduler admitted the newest victim (wall ms of the durable event)."""
     try:
@@ -242,6 +271,7 @@ def measurements(options: argparse.Namespace) -> Iterator[Row]:
         if "engine" in only:
             yield engine(workers, options.kills, window_s=options.window)
             yield engine(workers, options.kills, window_s=0)
+            yield launcher(workers, options.kills)
         if "torchrun" in only:
             yield torchrun(workers, options.kills, switch=True)
             yield torchrun(workers, options.kills, switch=False)

@@ -15,6 +15,7 @@ The sentence is a template of the class; its parts stay as attributes (`error.pa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -324,13 +325,25 @@ def job_failure(code: str, reason: str) -> JobFailedError:
 
 def exit_code_of(code: str) -> int:
     """The exit code of the error with this code; 1 for one that has no class (the user's own exception)."""
+    return next((kind.exit_code for kind in _kinds() if kind.code == code), 1)
+
+
+def would_end_the_same_way(exit_code: int) -> bool:
+    """Did a process say by this exit code that starting it again changes nothing? A fenced life's next one may find its place free."""
+    return any(
+        kind.exit_code == exit_code and not kind.temporary and kind is not FencedError
+        for kind in _kinds()
+        if kind.code != RecoveryError.code
+    )
+
+
+def _kinds() -> Iterator[type[RecoveryError]]:
+    """Every kind of error, the abstract ones too."""
     pending: list[type[RecoveryError]] = [RecoveryError]
     while pending:
-        error = pending.pop()
-        if error.code == code:
-            return error.exit_code
-        pending += error.__subclasses__()
-    return 1
+        kind = pending.pop()
+        yield kind
+        pending += kind.__subclasses__()
 
 
 class InvariantError(AssertionError):

@@ -3,87 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from recovery.core.records import EventKind
+from tests.faults.hosts import BOTH, Host, host
 from tests.faults.test_network_faults import IMPATIENT, PATIENT, pass_time
 from tests.faults.tiny_cluster import TinyCluster
 
+__all__ = ["host"]
+
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(120)]
-
-BOTH = ("input", "output")
-
-
-class Host:
-    """A network namespace, joined to this one by a pair of virtual cards."""
-
-    def __init__(self, number: int) -> None:
-        self.name = f"rec{os.getpid() % 10_000}"
-        self.scheduler = f"10.213.{number}.1"
-        self._card = f"{self.name}v"
-        self._addresses = (f"{self.scheduler}/24", f"10.213.{number}.2/24")
-
-    @property
-    def prefix(self) -> tuple[str, ...]:
-        """Starts a command in it, by exec."""
-        return ("ip", "netns", "exec", self.name)
-
-    def make(self) -> None:
-        """Bring it up, with a table of rules that let all pass."""
-        here, there = self._addresses
-        run("ip", "netns", "add", self.name)
-        run("ip", "link", "add", self._card, "type", "veth", "peer", "name", "eth0", "netns", self.name)
-        run("ip", "addr", "add", here, "dev", self._card)
-        run("ip", "link", "set", self._card, "up")
-        for command in (
-            ("addr", "add", there, "dev", "eth0"),
-            ("link", "set", "eth0", "up"),
-            ("link", "set", "lo", "up"),
-        ):
-            run("ip", "-n", self.name, *command)
-        run(*self.prefix, "nft", "add", "table", "inet", "cut")
-        for way in BOTH:
-            rule = f"{{ type filter hook {way} priority 0 ; }}"
-            run(*self.prefix, "nft", "add", "chain", "inet", "cut", way, rule)
-
-    def cut(self, *ways: str) -> None:
-        """Drop what goes these ways, as seen from it."""
-        for way in ways:
-            run(*self.prefix, "nft", "add", "rule", "inet", "cut", way, "drop")
-
-    def mend(self) -> None:
-        """Let all pass."""
-        run(*self.prefix, "nft", "flush", "table", "inet", "cut")
-
-    def remove(self) -> None:
-        """Its cards go with it."""
-        subprocess.run(["ip", "netns", "del", self.name], capture_output=True, check=False)
-
-
-def run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=20)
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    missing = [tool for tool in ("ip", "nft") if shutil.which(tool) is None]
-    if os.geteuid() != 0 or missing:
-        pytest.skip(f"network namespaces need root, ip and nft; missing: {', '.join(missing) or 'root'}")
-    made = Host(os.getpid() % 200 + 20)
-    try:
-        try:
-            made.make()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespaces here: {error.stderr.decode(errors='replace').strip()}")
-        yield made
-    finally:
-        made.remove()
 
 
 @contextlib.contextmanager

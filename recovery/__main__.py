@@ -1,0 +1,5 @@
+"""`python -m recovery` is the `recovery` command."""
+
+from recovery.cli.main import main
+
+main()

@@ -1,0 +1,4 @@
+"""The `recovery` command.
+
+May import: everything. Start reading at main.py.
+"""

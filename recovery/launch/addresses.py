@@ -1,0 +1,35 @@
+"""Does this host own the scheduler's address?"""
+
+from __future__ import annotations
+
+import socket
+
+from recovery.errors import SettingRangeError
+
+
+def resolve(host: str) -> str:
+    """The address that every process gets: a name is looked up once, here, so that all mean the same.
+
+    Raises:
+        SettingRangeError: the name is unknown.
+    """
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise SettingRangeError(
+            field="--master_addr",
+            value=host,
+            rule=f"cannot be resolved ({error.strerror or error})",
+            next_step="Give the address itself, or a name that this host knows.",
+        ) from error
+
+
+def is_local(address: str) -> bool:
+    """Can this host bind it? That is what the scheduler will do."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,80 @@
+"""The launcher in the background: `--join=False` hands over to it, `recovery stop PATH` ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from recovery.errors import UsageError
+
+_NOTE = "agent.json"
+_LOG = "agent.log"
+_STOP_S = 30.0
+"""How long an agent may take: its own grace for its processes, and some more."""
+
+
+class _Agent(msgspec.Struct, frozen=True):
+    """Which process it is. The number alone could be somebody else's by now."""
+
+    pid: int
+    started_s: float
+
+
+def hand_over(log_dir: Path, work: Callable[[], int]) -> int:
+    """Do `work` in a process of its own that outlives this terminal. Gives its process id at once."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    log = os.open(log_dir / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, to)
+    me = psutil.Process()
+    (log_dir / _NOTE).write_bytes(msgspec.json.encode(_Agent(me.pid, me.create_time())))
+    code = 1
+    try:
+        code = work()
+    finally:
+        (log_dir / _NOTE).unlink(missing_ok=True)
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def stop(log_dir: Path) -> None:
+    """Ask the agent of this directory to end its job, and wait until it has.
+
+    Raises:
+        UsageError: none runs there, or it does not end.
+    """
+    process = _agent_of(log_dir)
+    if process is None:
+        raise UsageError(
+            field=str(log_dir),
+            reason="no launcher runs in the background there",
+            next_step="Name the --log_dir that `recovery msrun` was given.",
+        )
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except psutil.TimeoutExpired as error:
+        raise UsageError(
+            field=str(log_dir),
+            reason=f"its launcher (pid {process.pid}) has not ended within {_STOP_S:.0f} s",
+            next_step=f"Look at {log_dir / _LOG}; kill -9 {process.pid} ends it and its processes at once.",
+        ) from error
+
+
+def _agent_of(log_dir: Path) -> psutil.Process | None:
+    """The living one that noted itself there."""
+    try:
+        noted = msgspec.json.decode((log_dir / _NOTE).read_bytes(), type=_Agent)
+        process = psutil.Process(noted.pid)
+        return process if process.create_time() == noted.started_s else None
+    except (OSError, msgspec.MsgspecError, psutil.Error):
+        return None

@@ -1,0 +1,182 @@
+"""Who runs where with which environment: from the command line to the processes of one host. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+from recovery.launch.arguments import Arguments
+from recovery.launch.binding import cpus_of, numactl_of
+
+INTERPRETERS = ("python", "python3")
+PROGRAMS = (*INTERPRETERS, "pytest")
+"""A task_script of one of these names is the program itself; anything else is a Python script."""
+
+_OURS = (
+    "MS_ROLE",
+    "MS_NODE_ID",
+    "RANK_ID",
+    "DEVICE_ID",
+    "RANK_SIZE",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MS_SIMULATION_LEVEL",
+    "RANK_TABLE_FILE",
+    "MS_RESUME_TOKEN",
+)
+"""Never handed from the launcher's own environment or one child's to another: each process gets its own, or none."""
+
+_PORT_MAX = 65535
+
+
+class Kind(str, Enum):
+    """What a process of this host is."""
+
+    SCHEDULER = "scheduler"
+    WORKER = "worker"
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher sees of the machine it runs on."""
+
+    name: str
+    """For node ids while ranks are automatic, and for names of logs."""
+    owns_master_addr: bool
+    interpreter: str
+    """That scripts are started with."""
+    cpus: tuple[int, ...]
+    numa_nodes: tuple[int, ...]
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """One process to start."""
+
+    name: str
+    """`scheduler`, or `worker_<rank>` (`worker_<local index>` while ranks are automatic): also of its log."""
+    kind: Kind
+    local_index: int
+    """Among this host's workers, 0-based; 0 for the scheduler."""
+    command: tuple[str, ...]
+    variables: dict[str, str]
+    cpus: tuple[int, ...]
+    """Processors it may use; none: all."""
+
+
+def place(arguments: Arguments, host: Host) -> tuple[Placed, ...]:
+    """The processes of a host, the scheduler first.
+
+    Raises:
+        SettingConflictError: a process is bound to what the host does not have.
+    """
+    simulates = arguments.sim_level >= 0
+    workers = 1 if simulates and arguments.sim_rank_id >= 0 else arguments.local_worker_num
+    placed = tuple(_worker(arguments, index, host) for index in range(workers))
+    return placed if simulates or not host.owns_master_addr else (_scheduler(arguments, host), *placed)
+
+
+def environment_of(placed: Placed, base: Mapping[str, str], *, restarts: int) -> dict[str, str]:
+    """The whole environment of one start of a process.
+
+    Args:
+        placed: which.
+        base: the launcher's own.
+        restarts: how often it was started before.
+    """
+    inherited = {name: value for name, value in base.items() if name not in _OURS}
+    counted = {"TORCHELASTIC_RESTART_COUNT": str(restarts)} if placed.kind is Kind.WORKER else {}
+    return {**inherited, **placed.variables, **counted}
+
+
+def _scheduler(arguments: Arguments, host: Host) -> Placed:
+    return Placed(
+        name="scheduler",
+        kind=Kind.SCHEDULER,
+        local_index=0,
+        command=_command(arguments, host, "scheduler", 0),
+        variables={**_shared(arguments), "MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"},
+        cpus=_cpus(arguments, host, "scheduler", 0),
+    )
+
+
+def _worker(arguments: Arguments, index: int, host: Host) -> Placed:
+    rank = _rank(arguments, index)
+    port = arguments.master_port
+    ranked = {} if rank is None else {"RANK_ID": str(rank), "RANK": str(rank)}
+    variables = {
+        **_shared(arguments),
+        **ranked,
+        "DEVICE_ID": str(index),
+        "LOCAL_RANK": str(index),
+        "LOCAL_WORLD_SIZE": str(arguments.local_worker_num),
+        "WORLD_SIZE": str(arguments.worker_num),
+        "MASTER_ADDR": arguments.master_addr,
+        "MASTER_PORT": str(
+            port + 1 if port < _PORT_MAX else port - 1
+        ),  # the scheduler listens on the port itself
+    }
+    if arguments.sim_level < 0:
+        variables |= {
+            "MS_ROLE": "MS_WORKER",
+            "MS_NODE_ID": f"{host.name}_{index}" if rank is None else str(rank),
+        }
+    name = arguments.worker_log_name.replace("{hostname}", host.name).replace("{ip}", arguments.master_addr)
+    return Placed(
+        name=f"{name}_{index if rank is None else rank}",
+        kind=Kind.WORKER,
+        local_index=index,
+        command=_command(arguments, host, f"device{index}", index),
+        variables=variables,
+        cpus=_cpus(arguments, host, f"device{index}", index),
+    )
+
+
+def _command(arguments: Arguments, host: Host, where: str, index: int) -> tuple[str, ...]:
+    task, rest = arguments.task_script, arguments.task_script_args
+    bound = numactl_of(
+        arguments.bind_numa, where, index=index, workers=arguments.local_worker_num, nodes=host.numa_nodes
+    )
+    if task in INTERPRETERS:
+        return (*bound, host.interpreter, *rest)
+    if task in PROGRAMS:
+        return (*bound, host.interpreter, "-m", task, *rest)
+    return (*bound, host.interpreter, task, *rest)
+
+
+def _cpus(arguments: Arguments, host: Host, where: str, index: int) -> tuple[int, ...]:
+    return cpus_of(
+        arguments.bind_core, where, index=index, workers=arguments.local_worker_num, available=host.cpus
+    )
+
+
+def _shared(arguments: Arguments) -> dict[str, str]:
+    table = {"RANK_TABLE_FILE": str(arguments.rank_table_file)} if arguments.rank_table_file else {}
+    if arguments.sim_level >= 0:
+        return {
+            "MS_SIMULATION_LEVEL": str(arguments.sim_level),
+            "RANK_SIZE": str(arguments.worker_num),
+            **table,
+        }
+    return {
+        "MS_WORKER_NUM": str(arguments.worker_num),
+        "MS_SCHED_HOST": arguments.master_addr,
+        "MS_SCHED_PORT": str(arguments.master_port),
+        "MS_TOPO_TIMEOUT": str(arguments.cluster_time_out),
+        "RANK_SIZE": str(arguments.worker_num),
+        **table,
+    }
+
+
+def _rank(arguments: Arguments, index: int) -> int | None:
+    """By position where that is known; None: the scheduler gives one."""
+    if arguments.sim_level >= 0 and arguments.sim_rank_id >= 0:
+        return arguments.sim_rank_id
+    if arguments.local_worker_num == arguments.worker_num:
+        return index
+    return arguments.node_rank * arguments.local_worker_num + index if arguments.node_rank >= 0 else None

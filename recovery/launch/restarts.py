@@ -1,0 +1,107 @@
+"""Is a process that ended started again? The policy, as a table of rows that are tried in order. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from recovery.errors import would_end_the_same_way
+
+WINDOW_MS = 3_600_000
+"""Relaunches are counted within the last hour."""
+_BACK_OFF_MS = (0, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000)
+
+
+class Next(str, Enum):
+    """What follows."""
+
+    DONE = "done"
+    RELAUNCH = "relaunch"
+    FAIL = "fail"
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """One process as it ended."""
+
+    status: int
+    """Exit code; negative: the signal that killed it."""
+    recovery_enabled: bool
+    has_stepped: bool
+    """Has any rank of the job ever applied a step?"""
+    relaunched_ms: tuple[int, ...]
+    """When this process was started again before, oldest first."""
+    max_restarts: int
+    now_ms: int
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows, and why."""
+
+    next: Next
+    after_ms: int
+    reason: str
+
+
+class _Row(NamedTuple):
+    when: Callable[[Ended], bool]
+    next: Next
+    reason: str
+
+
+_TABLE: Sequence[_Row] = (
+    _Row(lambda ended: ended.status == 0, Next.DONE, "it is done"),
+    _Row(
+        lambda ended: not ended.recovery_enabled,
+        Next.FAIL,
+        "without MS_ENABLE_RECOVERY=1 the first failure ends the job",
+    ),
+    _Row(
+        lambda ended: would_end_the_same_way(ended.status),
+        Next.FAIL,
+        "it said why by its exit code; the same command would end the same way",
+    ),
+    _Row(
+        lambda ended: ended.status > 0 and not ended.has_stepped,
+        Next.FAIL,
+        "it ended by itself before the job's first step; starting it again would end the same way",
+    ),
+    _Row(
+        lambda ended: len(_recent(ended)) >= ended.max_restarts,
+        Next.FAIL,
+        "it was started again --max_restarts times within an hour",
+    ),
+    _Row(lambda ended: True, Next.RELAUNCH, "it is started again"),
+)
+
+
+def decide(ended: Ended) -> Decision:
+    """The first row that fits."""
+    row = next(row for row in _TABLE if row.when(ended))
+    after_ms = 0
+    if row.next is Next.RELAUNCH:
+        after_ms = _BACK_OFF_MS[min(len(_recent(ended)), len(_BACK_OFF_MS) - 1)]
+    return Decision(next=row.next, after_ms=after_ms, reason=row.reason)
+
+
+def describe(status: int) -> str:
+    """An exit status for people: `exit code 1`, `killed by SIGKILL (out of memory?)`."""
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"killed by {name}" + (" (out of memory?)" if -status == signal.SIGKILL else "")
+
+
+def exit_code_of(status: int) -> int:
+    """As a shell shows it: 128 + n for signal n."""
+    return status if status >= 0 else 128 - status
+
+
+def _recent(ended: Ended) -> list[int]:
+    return [at_ms for at_ms in ended.relaunched_ms if ended.now_ms - at_ms < WINDOW_MS]

@@ -1,0 +1,43 @@
+"""The workers' logs on the console while one waits: each line behind its rank."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from recovery.launch import output
+
+_POLL_S = 0.2
+
+
+class Tail:
+    """One log, from its end as it was at the beginning."""
+
+    def __init__(self, path: Path, label: str) -> None:
+        """Begin behind what is there."""
+        self._path, self._label = path, label
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def show(self) -> None:
+        """Print the whole lines that are new."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as log:
+            log.seek(self._offset)
+            content = log.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            output.say(f"[{self._label}] {line}")
+
+
+async def follow(tails: list[Tail]) -> None:
+    """Until cancelled; shows the rest then."""
+    try:
+        while True:
+            for tail in tails:
+                tail.show()
+            await asyncio.sleep(_POLL_S)
+    finally:
+        for tail in tails:
+            tail.show()

@@ -1,0 +1,95 @@
+"""A job that `recovery msrun` starts: real processes, the training without a framework."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+from typing_extensions import override
+
+from tests.cluster.small_cluster import SCRIPT, SmallCluster
+
+LAUNCHER = "launcher"
+
+
+class LaunchedCluster(SmallCluster):
+    """The launcher is the one process of ours; what it starts is found by the environment it gives."""
+
+    def __init__(
+        self, directory: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Choose the shape; `start` starts the launcher.
+
+        Args:
+            directory: everything lies here.
+            workers: how many.
+            environment: further variables of the launcher.
+        """
+        super().__init__(directory, workers=workers, environment=environment)
+        for name in ("MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_TOPO_TIMEOUT", "MS_SERVER_NUM"):
+            del self._environment[name]  # the launcher gives them
+        self.logs = directory / "logs"
+
+    @override
+    def __enter__(self) -> LaunchedCluster:
+        return self
+
+    @override
+    def start(
+        self, *flags: str, script: str = SCRIPT, name: str = LAUNCHER, prefix: Sequence[str] = ()
+    ) -> None:
+        """Start a launcher: joined unless a flag says otherwise; `prefix` starts it somewhere else, by exec."""
+        command = [*prefix, sys.executable, "-m", "recovery", "msrun", f"--worker_num={self.workers}"]
+        command += [f"--master_port={self.port}", "--log_dir=logs", "--join=True", *flags, script]
+        with (self.directory / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=self.directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes[name] = process
+        self._all.append(process)
+
+    def pid_of(self, node_id: str) -> int:
+        """The living process that the launcher has started for a node: `sched`, or a rank."""
+        self.wait(lambda: self._find(node_id), f"process of {node_id}", 20)
+        return self._find(node_id)
+
+    def living(self) -> list[int]:
+        """Processes of this job, the launcher apart."""
+        return [pid for pid, _ in self._members()]
+
+    def kill_node(self, node_id: str) -> None:
+        """SIGKILL."""
+        os.kill(self.pid_of(node_id), signal.SIGKILL)
+
+    def log_of(self, name: str) -> str:
+        """What the launcher has kept of a process's output."""
+        path = self.logs / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _find(self, node_id: str) -> int:
+        return next((pid for pid, node in self._members() if node == node_id), 0)
+
+    def _members(self) -> list[tuple[int, str]]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ()
+                if (
+                    environment.get("MS_SCHED_PORT") == str(self.port)
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    found.append((process.pid, environment.get("MS_NODE_ID", "")))
+            except (psutil.Error, OSError):
+                continue
+        return found

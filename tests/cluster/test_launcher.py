@@ -1,0 +1,143 @@
+"""`recovery msrun` starts a job, brings the dead back, and leaves nothing behind, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster.launched import LAUNCHER, LaunchedCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+
+WITHOUT_RECOVERY = {"MS_ENABLE_RECOVERY": "0"}
+
+
+def assert_nothing_left(cluster: LaunchedCluster) -> None:
+    cluster.wait(lambda: not cluster.living(), "end of its processes", 5)
+    with socket.create_server(("127.0.0.1", cluster.port)):
+        pass  # the port is free
+
+
+def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        cluster.start("--tail_worker_log=1")
+
+        assert cluster.wait_exit(LAUNCHER, 60) == 0
+        cluster.check_result()
+        assert "[1] " in cluster.log(LAUNCHER)
+        assert "[0] " not in cluster.log(LAUNCHER)
+        assert_nothing_left(cluster)
+
+
+@pytest.mark.parametrize("node_id", ["1", "0", "sched"])
+def test_what_is_killed_is_started_again(tmp_path: Path, node_id: str) -> None:
+    environment = {"MS_NODE_TIMEOUT": "5", "JOB_STEP_MS": "40"}
+    with LaunchedCluster(tmp_path, environment=environment) as cluster:
+        cluster.start()
+        cluster.wait_step(12)
+
+        cluster.kill_node(node_id)
+
+        assert cluster.wait_exit(LAUNCHER, 60) == 0
+        cluster.check_result()
+        name = "scheduler" if node_id == "sched" else f"worker_{node_id}"
+        log = cluster.log_of(name)
+        assert log.index(f"=== {name} start 1 ") < log.index(f"=== {name} start 2 "), "a log was cut"
+        incident = json.loads((cluster.logs / "incident-1.json").read_text())
+        assert (incident["process"], incident["start"]) == (name, 1)
+        assert incident["status"] == "killed by SIGKILL (out of memory?)"
+        if node_id != "sched":
+            admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, node_id)]
+            assert [(event.incarnation, event.rank) for event in admitted[1:]] == [(2, int(node_id))]
+        assert_nothing_left(cluster)
+
+
+def test_a_process_that_dies_too_often_fails_the_job_with_its_exit_code(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"JOB_STEP_MS": "40"}) as cluster:
+        cluster.start("--max_restarts=1")
+        cluster.wait_step(6)
+        cluster.kill_node("1")
+        cluster.wait(lambda: "start 2" in cluster.log_of("worker_1"), "its second start", 20)
+        cluster.kill_node("1")
+
+        assert cluster.wait_exit(LAUNCHER, 30) == 128 + signal.SIGKILL
+        assert "--max_restarts times within an hour" in cluster.log(LAUNCHER)
+        assert len(list(cluster.logs.glob("incident-*.json"))) == 2
+        assert_nothing_left(cluster)
+
+
+def test_a_program_that_dies_before_its_first_step_is_not_started_again(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"JOB_DO": "raise@1"}) as cluster:
+        cluster.start()
+
+        assert cluster.wait_exit(LAUNCHER, 40) == 1
+        assert "before the job's first step" in cluster.log(LAUNCHER)
+        assert "ZeroDivisionError: a mistake in the user's own code" in cluster.log(LAUNCHER)
+        incident = json.loads((cluster.logs / "incident-1.json").read_text())
+        assert incident["traceback"][-1] == "ZeroDivisionError: a mistake in the user's own code"
+        assert "start 2" not in cluster.log_of("worker_0") + cluster.log_of("worker_1")
+        assert_nothing_left(cluster)
+
+
+def test_without_recovery_the_first_failure_ends_the_job_within_a_second_or_two(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment=WITHOUT_RECOVERY) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        begun = time.monotonic()
+        cluster.kill_node("1")
+
+        assert cluster.wait_exit(LAUNCHER, 10) == 128 + signal.SIGKILL
+        assert time.monotonic() - begun < 2
+        assert "worker_1 start 1: killed by SIGKILL" in cluster.log(LAUNCHER)
+        assert_nothing_left(cluster)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_launcher_that_is_asked_to_stop_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        cluster.signal(LAUNCHER, number)
+
+        assert cluster.wait_exit(LAUNCHER, 10) == 128 + number
+        assert "stopped by SIGTERM" in cluster.log_of("worker_0")
+        assert_nothing_left(cluster)
+
+
+def test_a_launcher_that_is_killed_takes_everything_with_it(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        cluster.kill(LAUNCHER)
+        assert_nothing_left(cluster)
+
+
+def test_a_job_in_the_background_is_ended_by_name(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"JOB_STEP_MS": "200"}) as cluster:
+        cluster.start("--join=False")
+        assert cluster.wait_exit(LAUNCHER, 10) == 0, "it does not wait"
+        cluster.wait_step(3)
+
+        stop = [sys.executable, "-m", "recovery", "stop", str(cluster.logs)]
+        assert subprocess.run(stop, check=False, timeout=40).returncode == 0
+        assert_nothing_left(cluster)
+        again = subprocess.run(stop, check=False, timeout=40, capture_output=True, text=True)
+        assert again.returncode == 64
+        assert "no launcher runs in the background there" in again.stderr
+
+
+def test_a_wrong_flag_starts_nothing(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        cluster.start("--local_worker_num=9")
+        assert cluster.wait_exit(LAUNCHER, 10) == 23
+        assert "SETTING_CONFLICT: --local_worker_num=9" in cluster.log(LAUNCHER)
+        assert not cluster.logs.exists()
+        assert_nothing_left(cluster)

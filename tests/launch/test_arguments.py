@@ -1,0 +1,131 @@
+"""Every flag of msrun, every bad value with its exact words, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.errors import RecoveryError
+from recovery.launch.arguments import FLAGS, parse
+
+SCRIPT = "train.py"
+
+
+def test_defaults_are_those_of_msrun() -> None:
+    told = parse([SCRIPT])
+
+    assert (told.worker_num, told.local_worker_num) == (8, 8)
+    assert (told.master_addr, told.master_port, told.node_rank) == ("127.0.0.1", 8118, -1)
+    assert (told.log_dir, told.join, told.cluster_time_out) == (Path(), False, 600)
+    assert (told.bind_core, told.bind_numa, told.sim_level, told.sim_rank_id) == (False, False, -1, -1)
+    assert (told.rank_table_file, told.worker_log_name, told.tail_worker_log) == (None, "worker", None)
+    assert (told.max_restarts, told.task_script, told.task_script_args) == (3, SCRIPT, ())
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (["--worker_num=4"], "worker_num", 4),
+        (["--worker-num", "4"], "worker_num", 4),
+        (["--worker_num=4"], "local_worker_num", 4),
+        (["--local_worker_num=2"], "local_worker_num", 2),
+        (["--nproc-per-node=2"], "local_worker_num", 2),
+        (["--nproc_per_node=2", "--nnodes=3"], "worker_num", 6),
+        (["--master_addr=10.0.0.7"], "master_addr", "10.0.0.7"),
+        (["--master-addr=::1"], "master_addr", "::1"),
+        (["--master_addr=[fe80::1]"], "master_addr", "fe80::1"),
+        (["--master_addr=node-1.cluster"], "master_addr", "node-1.cluster"),
+        (["--master_port=1024"], "master_port", 1024),
+        (["--master-port=65535"], "master_port", 65535),
+        (["--node_rank=1", "--local_worker_num=4"], "node_rank", 1),
+        (["--node-rank=-1"], "node_rank", -1),
+        (["--log_dir=a/b"], "log_dir", Path("a/b")),
+        (["--join=True"], "join", True),
+        (["--cluster_time_out=-1"], "cluster_time_out", -1),
+        (["--bind_core=True"], "bind_core", True),
+        (['--bind_core={"device0": ["0-1,3"]}'], "bind_core", {"device0": ["0-1,3"]}),
+        (['--bind_numa={"scheduler": ["0"]}'], "bind_numa", {"scheduler": ["0"]}),
+        (["--sim_level=3"], "sim_level", 3),
+        (["--sim_rank_id=7"], "sim_rank_id", 7),
+        (["--rank_table_file=t.json"], "rank_table_file", Path("t.json")),
+        (["--worker_log_name=w_{ip}_{hostname}"], "worker_log_name", "w_{ip}_{hostname}"),
+        (["--tail_worker_log=0,3"], "tail_worker_log", (0, 3)),
+        (["--tail_worker_log=-1"], "tail_worker_log", None),
+        (["--max-restarts=0"], "max_restarts", 0),
+    ],
+)
+def test_every_flag_is_read(words: list[str], field: str, value: Any) -> None:
+    assert getattr(parse([*words, SCRIPT]), field) == value
+
+
+MISTAKES = {
+    "--worker_num=0": "SETTING_RANGE: --worker_num='0': must be greater than 0. Give, for example, --worker_num=8.",
+    "--worker_num=four": "SETTING_TYPE: --worker_num='four': must be a whole number. Give, for example, --worker_num=4.",
+    "--local_worker_num=0": "SETTING_RANGE: --local_worker_num='0': must be greater than 0. Give, for example, --local_worker_num=8.",
+    "--local_worker_num=9": "SETTING_CONFLICT: --local_worker_num=9: is more than --worker_num=8, the workers of all hosts together. Lower it, or raise --worker_num.",
+    "--nnodes=2": "SETTING_CONFLICT: --nnodes=2: goes with --nproc_per_node, and without --worker_num, which it replaces. Give --nnodes and --nproc_per_node, or --worker_num and --local_worker_num.",
+    "--nnodes=0": "SETTING_RANGE: --nnodes='0': must be greater than 0. Give, for example, --nnodes=2.",
+    "--master_addr=300.1.1.1": "SETTING_RANGE: --master_addr='300.1.1.1': must be an IPv4 address, an IPv6 address or a host name. Give, for example, --master_addr=192.168.1.10.",
+    "--master_addr=fe80:::1": "SETTING_RANGE: --master_addr='fe80:::1': must be an IPv4 address, an IPv6 address or a host name. Give, for example, --master_addr=192.168.1.10.",
+    "--master_addr=": "SETTING_RANGE: --master_addr='': must be an IPv4 address, an IPv6 address or a host name. Give, for example, --master_addr=192.168.1.10.",
+    "--master_port=1023": "SETTING_RANGE: --master_port='1023': must be from 1024 to 65535. Give, for example, --master_port=8118.",
+    "--master_port=65536": "SETTING_RANGE: --master_port='65536': must be from 1024 to 65535. Give, for example, --master_port=8118.",
+    "--node_rank=-2": "SETTING_RANGE: --node_rank='-2': must be 0 or more, or -1 for automatic ranks. Give, for example, --node_rank=0.",
+    "--log_dir=": "SETTING_RANGE: --log_dir='': must be a path. Give, for example, --log_dir=logs.",
+    "--join=yes": "SETTING_RANGE: --join='yes': must be True or False. Give, for example, --join=True.",
+    "--cluster_time_out=soon": "SETTING_TYPE: --cluster_time_out='soon': must be a whole number. Give, for example, --cluster_time_out=4.",
+    "--bind_core=1-3": "SETTING_RANGE: --bind_core='1-3': must be True, False or a JSON object. Give, for example, --bind_core='{\"device0\": [\"0-3\"]}'.",
+    '--bind_core={"dev0": ["1"]}': "SETTING_RANGE: --bind_core='dev0': must be an object whose keys are scheduler or device<n>. Give, for example, --bind_core='{\"device0\": [\"0-3\"]}'.",
+    '--bind_core={"device0": "1"}': 'SETTING_RANGE: --bind_core=\'device0: 1\': must be an object whose values are lists like ["0-3"], ["5"] or ["1,2"]. Give, for example, --bind_core=\'{"device0": ["0-3"]}\'.',
+    '--bind_core={"device0": ["1-"]}': 'SETTING_RANGE: --bind_core="device0: [\'1-\']": must be an object whose values are lists like ["0-3"], ["5"] or ["1,2"]. Give, for example, --bind_core=\'{"device0": ["0-3"]}\'.',
+    "--bind_numa=maybe": "SETTING_RANGE: --bind_numa='maybe': must be True, False or a JSON object. Give, for example, --bind_numa='{\"device0\": [\"0-3\"]}'.",
+    "--sim_level=4": "SETTING_RANGE: --sim_level='4': must be from 0 to 3, or -1 for none. Give, for example, --sim_level=1.",
+    "--sim_rank_id=8": "SETTING_CONFLICT: --sim_rank_id=8: there are 8 workers, so ranks end at 7. Give a rank that exists, or raise --worker_num.",
+    "--sim_rank_id=-2": "SETTING_RANGE: --sim_rank_id='-2': must be a rank, or -1 for all. Give, for example, --sim_rank_id=0.",
+    "--rank_table_file=": "SETTING_RANGE: --rank_table_file='': must be a path. Give, for example, --rank_table_file=logs.",
+    "--worker_log_name=a/b": "SETTING_RANGE: --worker_log_name='a/b': must be a file name that may hold {ip} and {hostname}. Give, for example, --worker_log_name=worker_{hostname}.",
+    "--worker_log_name={rank}": "SETTING_RANGE: --worker_log_name='{rank}': must be a file name that may hold {ip} and {hostname}. Give, for example, --worker_log_name=worker_{hostname}.",
+    "--tail_worker_log=0;1": "SETTING_RANGE: --tail_worker_log='0;1': must be -1 for all, or ranks with commas. Give, for example, --tail_worker_log=0,3.",
+    "--max_restarts=-1": "SETTING_RANGE: --max_restarts='-1': must be from 0 to 1000. Give, for example, --max_restarts=3.",
+}
+
+
+@pytest.mark.parametrize("word", MISTAKES)
+def test_every_bad_value_is_refused_in_one_line(word: str) -> None:
+    with pytest.raises(RecoveryError) as refused:
+        parse([word, SCRIPT])
+    assert str(refused.value) == MISTAKES[word]
+
+
+def test_every_flag_has_a_bad_value_here() -> None:
+    tried = {word.partition("=")[0].removeprefix("--") for word in MISTAKES}
+    assert tried == {flag.name for flag in FLAGS}
+
+
+def test_ranks_that_the_job_does_not_have_are_refused() -> None:
+    with pytest.raises(
+        RecoveryError, match=r"--node_rank=2: its ranks would be 8 to 11, but there are 8 workers"
+    ):
+        parse(["--worker_num=8", "--local_worker_num=4", "--node_rank=2", SCRIPT])
+
+
+def test_nothing_to_start_is_refused() -> None:
+    with pytest.raises(RecoveryError, match="task_script is missing"):
+        parse(["--worker_num=2"])
+
+
+def test_what_comes_after_the_script_is_the_scripts_own() -> None:
+    told = parse(["--worker_num=2", "pytest", "-s", "-v", "train.py", "--join=perhaps"])
+    assert (told.task_script, told.task_script_args) == ("pytest", ("-s", "-v", "train.py", "--join=perhaps"))
+
+
+@pytest.mark.parametrize("words", [["--worker_nu=2", SCRIPT], ["--workers=2", SCRIPT]])
+def test_an_unknown_or_shortened_flag_is_a_usage_error(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        parse(words)
+    assert refused.value.code == 2
+    assert "recovery msrun: error:" in capsys.readouterr().err

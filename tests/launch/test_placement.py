@@ -1,0 +1,125 @@
+"""Who runs where with which environment."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from recovery.errors import RecoveryError
+from recovery.launch.arguments import parse
+from recovery.launch.placement import Host, Kind, Placed, environment_of, place
+
+HOST = Host(name="h1", owns_master_addr=True, interpreter="/py", cpus=(0, 1, 2, 3), numa_nodes=(0, 1))
+ELSEWHERE = msgspec.structs.replace(HOST, owns_master_addr=False)
+
+
+def placed(*words: str, host: Host = HOST) -> tuple[Placed, ...]:
+    return place(parse([*words, "train.py", "--epochs", "3"]), host)
+
+
+def test_one_host_has_the_scheduler_and_all_workers() -> None:
+    scheduler, *workers = placed("--worker_num=2", "--master_port=9000", "--cluster_time_out=30")
+
+    shared = {
+        "MS_WORKER_NUM": "2",
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": "9000",
+        "MS_TOPO_TIMEOUT": "30",
+        "RANK_SIZE": "2",
+    }
+    assert (scheduler.kind, scheduler.name) == (Kind.SCHEDULER, "scheduler")
+    assert scheduler.variables == {**shared, "MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"}
+    assert [worker.name for worker in workers] == ["worker_0", "worker_1"]
+    assert workers[1].variables == {
+        **shared,
+        "MS_ROLE": "MS_WORKER",
+        "MS_NODE_ID": "1",
+        "RANK_ID": "1",
+        "DEVICE_ID": "1",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "9001",
+    }
+    assert {one.command for one in (scheduler, *workers)} == {("/py", "train.py", "--epochs", "3")}
+
+
+def test_the_second_of_two_hosts_has_the_later_ranks_and_no_scheduler() -> None:
+    workers = placed("--worker_num=8", "--local_worker_num=4", "--node_rank=1", host=ELSEWHERE)
+
+    assert [worker.variables["RANK_ID"] for worker in workers] == ["4", "5", "6", "7"]
+    assert [worker.variables["DEVICE_ID"] for worker in workers] == ["0", "1", "2", "3"]
+    assert [worker.name for worker in workers] == ["worker_4", "worker_5", "worker_6", "worker_7"]
+
+
+def test_automatic_ranks_leave_the_rank_to_the_scheduler() -> None:
+    _, first, second = placed("--worker_num=8", "--local_worker_num=2")
+
+    assert [first.variables["MS_NODE_ID"], second.variables["MS_NODE_ID"]] == ["h1_0", "h1_1"]
+    assert not {"RANK_ID", "RANK"} & set(first.variables)
+
+
+@pytest.mark.parametrize(
+    ("task", "command"),
+    [
+        (["a.py", "-x"], ("/py", "a.py", "-x")),
+        (["python", "-m", "a"], ("/py", "-m", "a")),
+        (["python3", "a.py"], ("/py", "a.py")),
+        (["pytest", "-s", "a.py"], ("/py", "-m", "pytest", "-s", "a.py")),
+    ],
+)
+def test_a_task_is_a_script_a_module_or_pytest(task: list[str], command: tuple[str, ...]) -> None:
+    assert {one.command for one in place(parse(["--worker_num=1", *task]), HOST)} == {command}
+
+
+def test_a_dry_run_forms_no_cluster() -> None:
+    workers = placed("--worker_num=4", "--sim_level=1")
+    assert len(workers) == 4
+    assert all(worker.variables["MS_SIMULATION_LEVEL"] == "1" for worker in workers)
+    assert not any(name.startswith(("MS_ROLE", "MS_SCHED")) for name in workers[0].variables)
+    [one] = placed("--worker_num=4", "--sim_level=1", "--sim_rank_id=2")
+    assert one.variables["RANK_ID"] == "2"
+
+
+def test_nothing_leaks_from_the_launcher_or_from_one_child_to_the_next() -> None:
+    outside = {
+        "PATH": "/bin",
+        "RANK_ID": "7",
+        "MS_NODE_ID": "7",
+        "MS_ROLE": "MS_SCHED",
+        "MS_ENABLE_RECOVERY": "1",
+    }
+    scheduler, automatic, _ = placed("--worker_num=8", "--local_worker_num=2")
+
+    environment = environment_of(automatic, outside, restarts=2)
+    assert "RANK_ID" not in environment
+    assert (environment["MS_ROLE"], environment["MS_NODE_ID"]) == ("MS_WORKER", "h1_0")
+    assert (environment["PATH"], environment["MS_ENABLE_RECOVERY"]) == ("/bin", "1")
+    assert environment["TORCHELASTIC_RESTART_COUNT"] == "2"
+    assert "TORCHELASTIC_RESTART_COUNT" not in environment_of(scheduler, outside, restarts=1)
+
+
+def test_processors_are_shared_evenly_or_as_named() -> None:
+    assert [one.cpus for one in placed("--worker_num=2", "--bind_core=True")] == [(), (0, 1), (2, 3)]
+    assert [one.cpus for one in placed("--worker_num=8", "--bind_core=True")][1:4] == [(0,), (0,), (1,)]
+    named = '--bind_core={"scheduler": ["0"], "device1": ["1-2,3"]}'
+    assert [one.cpus for one in placed("--worker_num=2", named)] == [(0,), (), (1, 2, 3)]
+    with pytest.raises(RecoveryError, match="processor 9 is not among this host's"):
+        placed("--worker_num=1", '--bind_core={"device0": ["3,9"]}')
+
+
+def test_memory_nodes_are_shared_evenly_or_as_named() -> None:
+    _, first, second = placed("--worker_num=2", "--bind_numa=True")
+    assert first.command[:3] == ("numactl", "--membind=0", "--cpunodebind=0")
+    assert second.command[:3] == ("numactl", "--membind=1", "--cpunodebind=1")
+    scheduler, worker = placed("--worker_num=1", '--bind_numa={"scheduler": ["0-1"]}')
+    assert scheduler.command[1] == "--membind=0,1"
+    assert worker.command[0] == "/py"
+    with pytest.raises(RecoveryError, match="memory nodes are 0,1"):
+        placed("--worker_num=1", '--bind_numa={"device0": ["4"]}')
+
+
+def test_names_of_logs_may_hold_the_host() -> None:
+    assert placed("--worker_num=1", "--worker_log_name=w_{ip}_{hostname}")[1].name == "w_127.0.0.1_h1_0"

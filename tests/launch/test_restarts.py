@@ -1,0 +1,63 @@
+"""When a process that ended is started again: every row of the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recovery.launch.restarts import WINDOW_MS, Ended, Next, decide, describe, exit_code_of
+
+
+def ended(**fields: Any) -> Ended:
+    facts: dict[str, Any] = {
+        "status": -9,
+        "recovery_enabled": True,
+        "has_stepped": True,
+        "relaunched_ms": (),
+        "max_restarts": 3,
+        "now_ms": 10_000_000,
+    }
+    return Ended(**{**facts, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "follows", "reason"),
+    [
+        ({"status": 0}, Next.DONE, "it is done"),
+        ({"status": 0, "recovery_enabled": False}, Next.DONE, "it is done"),
+        ({"recovery_enabled": False}, Next.FAIL, "first failure ends the job"),
+        ({"status": 22}, Next.FAIL, "by its exit code"),
+        ({"status": 60}, Next.FAIL, "by its exit code"),
+        ({"status": 75}, Next.RELAUNCH, "started again"),
+        ({"status": 76}, Next.RELAUNCH, "started again"),
+        ({"status": 1, "has_stepped": False}, Next.FAIL, "before the job's first step"),
+        ({"status": -9, "has_stepped": False}, Next.RELAUNCH, "started again"),
+        ({"status": 1}, Next.RELAUNCH, "started again"),
+        ({"status": 139}, Next.RELAUNCH, "started again"),
+        ({"max_restarts": 0}, Next.FAIL, "--max_restarts"),
+        ({"relaunched_ms": (9_999_000,) * 3}, Next.FAIL, "--max_restarts"),
+        ({"relaunched_ms": (10_000_000 - WINDOW_MS,) * 3}, Next.RELAUNCH, "started again"),
+    ],
+)
+def test_the_table(fields: dict[str, Any], follows: Next, reason: str) -> None:
+    decision = decide(ended(**fields))
+    assert decision.next is follows
+    assert reason in decision.reason
+
+
+def test_each_relaunch_within_the_hour_waits_longer() -> None:
+    waits = [
+        decide(ended(relaunched_ms=(9_000_000,) * before, max_restarts=99)).after_ms for before in range(9)
+    ]
+    assert waits == [0, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]
+
+
+def test_a_status_is_told_as_people_know_it() -> None:
+    assert [describe(1), describe(-9), describe(-15), describe(-99)] == [
+        "exit code 1",
+        "killed by SIGKILL (out of memory?)",
+        "killed by SIGTERM",
+        "killed by signal 99",
+    ]
+    assert [exit_code_of(status) for status in (0, 3, -9, -15)] == [0, 3, 137, 143]
