@@ -22,8 +22,17 @@ WITHOUT_RECOVERY = {"MS_ENABLE_RECOVERY": "0"}
 
 def assert_nothing_left(cluster: LaunchedCluster) -> None:
     cluster.wait(lambda: not cluster.living(), "end of its processes", 5)
-    with socket.create_server(("127.0.0.1", cluster.port)):
-        pass  # the port is free
+    cluster.wait(
+        lambda: is_free(cluster.port), "the port", 5
+    )  # a dying process drops its memory before its sockets
+
+
+def is_free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
 
 
 def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
