@@ -19,7 +19,13 @@ import msgspec
 from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
 from recovery.core.rules import Rules
-from recovery.errors import SettingConflictError, SettingMissingError, SettingRangeError, SettingTypeError
+from recovery.errors import (
+    SettingConflictError,
+    SettingMissingError,
+    SettingRangeError,
+    SettingTypeError,
+    UsageError,
+)
 from recovery.settings_table import BY_NAME, SETTINGS, Fate, Setting
 
 _SHOWN_CHARACTERS = 80
@@ -364,6 +370,25 @@ def _of_wrong_kind(row: Setting, text: str) -> SettingTypeError:
 
 def _out_of_range(row: Setting, text: str) -> SettingRangeError:
     return SettingRangeError(field=row.name, value=_shown(text), rule=row.rule, next_step=_next_step(row))
+
+
+SUPERVISED = "MS_SUPERVISED"
+"""Set for a program that a supervisor stands for in the cluster: it has no place of its own there."""
+
+
+def refuse_supervised(environ: Mapping[str, str] | None = None) -> None:
+    """See that this process may join the cluster by itself.
+
+    Raises:
+        UsageError: `recovery msrun` took its script for one that knows nothing of recovery, and gave its place to a supervisor.
+    """
+    if (os.environ if environ is None else environ).get(SUPERVISED):
+        raise UsageError(
+            field="recovery",
+            reason="is used by this script, but no import of it was found in the script or the files beside it, so that "
+            "`recovery msrun` has given its place in the cluster to a supervisor",
+            next_step="Start it with --restart=worker.",
+        )
 
 
 def under_pytest() -> bool:

@@ -28,6 +28,14 @@ def msrun(context: typer.Context) -> None:
 
 
 @app.command()
+def scheduler() -> None:
+    """Be the scheduler of the job that the MS_* variables describe, until it ends. Imports no framework."""
+    from recovery.launch.scheduler_process import serve  # noqa: PLC0415 - other commands need none of it
+
+    serve(os.environ)  # noqa: TID251 - read by recovery.config
+
+
+@app.command()
 def stop(path: Annotated[Path, typer.Argument(help="the --log_dir of a job in the background")]) -> None:
     """End a job that `recovery msrun --join=False` has started."""
     from recovery.launch.background import stop as stop_agent  # noqa: PLC0415 - other commands need none of it

@@ -135,6 +135,12 @@ class Cluster:
         message, connection, table = received.message, received.connection, self.table
         if isinstance(message, m.Register):
             return self._on_register(received, message, now_ms)
+        if isinstance(message, m.Exited):
+            heard = CloseConnection(connection, "heard")
+            return [
+                *presence.exit_seen(table, message, now_ms),
+                *([] if connection in table.speakers else [heard]),
+            ]
         node = table.speaker(connection)
         if node is None:
             return [

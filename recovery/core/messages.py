@@ -173,6 +173,18 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
     reason: ShortText
 
 
+class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
+    """A launcher saw a process end. It is no node itself: it says this on a connection of its own, and hangs up."""
+
+    node_id: NodeName
+    pid: Count
+    """Of the process that ended: a later life of the id has another one."""
+    reason: ShortText
+    """How: `killed by SIGKILL (out of memory?)`, `exit code 1`."""
+    gives_up: bool = False
+    """The launcher does not start it again: the job cannot go on."""
+
+
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
     """The node is in, anew or resumed."""
 
@@ -272,6 +284,7 @@ FromNode = Union[
     Failure,
     Done,
     Leave,
+    Exited,
 ]
 FromScheduler = Union[
     Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, Committed, JobEnded

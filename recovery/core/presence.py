@@ -10,6 +10,7 @@ import msgspec
 from recovery.core import lifecycle
 from recovery.core.effects import Persist, SchedulerEffect, SetTimer
 from recovery.core.ids import NodeId
+from recovery.core.messages import Exited, JobOutcome
 from recovery.core.node import Node
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.stimuli import ConnectionLost, TimerFired
@@ -28,7 +29,7 @@ def connection_lost(table: Table, lost: ConnectionLost, now_ms: int) -> list[Sch
     if node.record.state is not NodeState.LIVE:
         return []
     node.heard_ms = now_ms  # the kernel that closed the socket was heard just now
-    if node.record.reason:  # it said why it ends (its own code raised): there is nothing to wait for
+    if node.record.reason:  # why it ends is known already (its own code raised, its launcher saw it): there is nothing to wait for
         return lifecycle.lose(table, node, node.record.reason, now_ms)
     node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms
     record = node.move(NodeState.SUSPECT, reason=lost.reason)
@@ -36,6 +37,27 @@ def connection_lost(table: Table, lost: ConnectionLost, now_ms: int) -> list[Sch
         Persist((record, table.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
         SetTimer(f"grace:{record.node_id}", node.suspect_until_ms),
     ]
+
+
+def exit_seen(table: Table, exited: Exited, now_ms: int) -> list[SchedulerEffect]:
+    """A launcher saw a node's process end, and how: once its connection is closed too, there is nothing to wait for.
+
+    While the connection is open the word is only kept: whoever says it wrongly takes nobody's place away.
+    """
+    node = table.nodes.get(exited.node_id)
+    its_process = node is not None and node.record.pid == exited.pid
+    never_came = node is None and table.job.state is JobState.FORMING
+    if table.ended or not (its_process or never_came):
+        return []
+    effects: list[SchedulerEffect] = []
+    if node is not None and node.record.state is NodeState.SUSPECT:
+        effects += lifecycle.lose(table, node, exited.reason, now_ms)
+    elif node is not None and node.record.state is NodeState.LIVE and not node.record.reason:
+        node.record = msgspec.structs.replace(node.record, reason=exited.reason)
+    if exited.gives_up and not table.ended:
+        reason = f"{exited.node_id}: {node.record.reason if node else exited.reason}; it is not started again"
+        effects += lifecycle.end(table, JobOutcome.JOB_FAILED, reason, now_ms)
+    return effects
 
 
 def _hung_up(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]:

@@ -1,4 +1,4 @@
-"""Does this host own the scheduler's address?"""
+"""The scheduler's address and this host's own."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ def resolve(host: str) -> str:
             rule=f"cannot be resolved ({error.strerror or error})",
             next_step="Give the address itself, or a name that this host knows.",
         ) from error
+
+
+def towards(address: str) -> str:
+    """This host's own address as the other one sees it; nothing is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+        except OSError:  # no way there now: the workers will say so when they try
+            return socket.gethostname()
 
 
 def is_local(address: str) -> bool:

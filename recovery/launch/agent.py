@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,16 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from recovery import clock
-from recovery.launch import output
-from recovery.launch.placement import Placed, environment_of
-from recovery.launch.restarts import Ended, Next, decide, describe, exit_code_of
+from recovery.launch import kernel_log, output
+from recovery.launch.children import begin_child, signal_group
+from recovery.launch.incidents import Failure, Incidents
+from recovery.launch.placement import Kind, Placed, environment_of
+from recovery.launch.reports import Report
+from recovery.launch.restarts import Decision, Ended, Next, decide, describe, exit_code_of
 
 _GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker's farewell takes less than a second."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
 """Nobody comes back to such a job, so nobody needs a farewell."""
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LIBC = ctypes.CDLL(None)
+_SOON_MS = 60_000
+"""A life shorter than this is soon over: an error that needs longer to show again may be another one."""
 
 
 class Agent:
@@ -35,6 +36,7 @@ class Agent:
         log_dir: Path,
         max_restarts: int,
         has_stepped: Callable[[], bool],
+        report: Report,
     ) -> None:
         """Note what is to run; `run` does.
 
@@ -44,11 +46,13 @@ class Agent:
             log_dir: where logs go.
             max_restarts: of one process within an hour.
             has_stepped: has any rank of the job ever applied a step?
+            report: tells the scheduler how a process ended.
         """
         self._placed, self._environment, self._log_dir = placed, environment, log_dir
-        self._max_restarts, self._has_stepped = max_restarts, has_stepped
+        self._max_restarts, self._has_stepped, self._report = max_restarts, has_stepped, report
         self._recovery_enabled = environment.get("MS_ENABLE_RECOVERY") == "1"
         self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._incidents = Incidents(log_dir)
         self._exit_code: int | None = None
         """Decided; None: the job goes on."""
         self._stopping: asyncio.Event
@@ -70,33 +74,41 @@ class Agent:
         await self._end_all()
         return self._exit_code or 0
 
+    # --- one process -----------------------------------------------------------------------------------------------------
+
     async def _keep(self, placed: Placed) -> None:
         """One process, over its lives."""
         relaunched_ms: list[int] = []
         while True:
-            start = len(relaunched_ms) + 1
-            status = await self._live(placed, start)
-            decision = decide(
-                Ended(
-                    status=status,
-                    recovery_enabled=self._recovery_enabled,
-                    has_stepped=status <= 0 or self._has_stepped(),
-                    relaunched_ms=tuple(relaunched_ms),
-                    max_restarts=self._max_restarts,
-                    now_ms=clock.monotonic_ms(),
-                )
-            )
+            begun_ms, start = clock.monotonic_ms(), len(relaunched_ms) + 1
+            pid, status = await self._live(placed, start)
+            ended_ms = clock.monotonic_ms()
+            how = describe(status, kernels_word=kernel_log.word_on(pid) if status == -signal.SIGKILL else "")
+            decision = self._decide(placed, status, ended_ms - begun_ms, relaunched_ms)
+            gives_up = decision.next is Next.FAIL
+            if placed.kind is Kind.WORKER:
+                await self._report(placed.node_id, pid, how, gives_up=gives_up)
             if decision.next is Next.DONE:
                 return
-            self._tell(placed, start, status, decision.reason)
-            if decision.next is Next.FAIL:
-                self._fail(exit_code_of(status))
+            failure = Failure(
+                process=placed.name,
+                rank=placed.rank,
+                start=start,
+                status=how,
+                wall=output.now(),
+                consequence=decision.reason,
+                log=str(self._log_of(placed)),
+            )
+            kept = self._incidents.note(failure, begun_ms=begun_ms, ended_ms=ended_ms)
+            output.say(f"{placed.name} start {start}: {how}; {decision.reason} ({kept})", style="bold red")
+            if gives_up:
+                self._fail(status)
                 return
             await asyncio.sleep(decision.after_ms / 1000)
             relaunched_ms.append(clock.monotonic_ms())
 
-    async def _live(self, placed: Placed, start: int) -> int:
-        """One life of a process. Gives its status."""
+    async def _live(self, placed: Placed, start: int) -> tuple[int, int]:
+        """One life of a process. Gives its process id and its status."""
         path = self._log_of(placed)
         with output.open_log(path, start=start) as log:
             process = await asyncio.create_subprocess_exec(
@@ -111,57 +123,77 @@ class Agent:
         output.say(f"started {placed.name} (pid {process.pid}, start {start}), log: {path}")
         self._running[placed.name] = process
         status = await process.wait()
-        _signal_group(process.pid, signal.SIGKILL)  # what it may have left: loader processes, helpers
+        signal_group(process.pid, signal.SIGKILL)  # what it may have left: loader processes, helpers
         del self._running[placed.name]
-        return status
+        return process.pid, status
 
-    def _tell(self, placed: Placed, start: int, status: int, consequence: str) -> None:
-        """Keep the incident and show it: what died, why, its last words."""
-        found = output.incident(
-            self._log_of(placed), start=start, status=describe(status), consequence=consequence
+    def _decide(self, placed: Placed, status: int, lived_ms: int, relaunched_ms: list[int]) -> Decision:
+        repeats = self._incidents.repeats(placed.name, self._log_of(placed)) and lived_ms < _SOON_MS
+        return decide(
+            Ended(
+                status=status,
+                recovery_enabled=self._recovery_enabled,
+                has_stepped=status <= 0 or self._has_stepped(),
+                repeats=repeats,
+                relaunched_ms=tuple(relaunched_ms),
+                max_restarts=self._max_restarts,
+                now_ms=clock.monotonic_ms(),
+            )
         )
-        kept = output.keep(found, self._log_dir)
-        output.say(f"{placed.name} start {start}: {found.status}; {consequence} ({kept})")
-        if self._exit_code is None:
-            for line in found.traceback or found.last_lines[-5:]:
-                output.say(f"    {line}")
 
-    def _fail(self, exit_code: int) -> None:
-        """The first failure decides the launcher's exit code."""
+    def _log_of(self, placed: Placed) -> Path:
+        return self._log_dir / f"{placed.name}.log"
+
+    # --- the end ---------------------------------------------------------------------------------------------------------
+
+    def _fail(self, status: int) -> None:
+        """A process failed for good: the cause is shown last, where one looks first."""
         if self._exit_code is None:
-            self._exit_code = exit_code
+            self._exit_code = exit_code_of(status)
         self._stopping.set()
 
     def _asked(self, number: int) -> None:
         """SIGTERM and SIGINT end the job; the second one at once."""
         if self._stopping.is_set():
             for process in self._running.values():
-                _signal_group(process.pid, signal.SIGKILL)
+                signal_group(process.pid, signal.SIGKILL)
             return
         output.say(f"asked to stop by {signal.Signals(number).name}")
-        self._fail(128 + number)
+        self._exit_code = 128 + number
+        self._stopping.set()
 
     async def _end_all(self) -> None:
-        """Ask everyone to leave, then make them."""
-        processes = list(self._running.values())
-        for process in processes:
-            _signal_group(process.pid, signal.SIGTERM)
-        left = [asyncio.create_task(process.wait()) for process in processes]
-        if left:
-            await asyncio.wait(
-                left, timeout=_GRACE_S if self._recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
-            )
-        for process in processes:
-            _signal_group(process.pid, signal.SIGKILL)
-        await asyncio.gather(*left)
+        """Ask the workers to leave, then make them; the scheduler last, which tells other hosts."""
+        grace_s = _GRACE_S if self._recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
+        scheduler = self._running.get("scheduler")
+        workers = [process for process in self._running.values() if process is not scheduler]
+        await _end(workers, grace_s)
+        if scheduler is not None:
+            await _end([scheduler], grace_s)
 
-    def _log_of(self, placed: Placed) -> Path:
-        return self._log_dir / f"{placed.name}.log"
+    def tell_the_cause(self) -> None:
+        """Why the job failed: the first failure with its words, then what followed. Nothing after a success."""
+        incident = self._incidents.newest
+        if incident is None or not self._exit_code:
+            return
+        first = incident.first
+        output.say(f"the job failed: {first.process} start {first.start}: {first.status}", style="bold red")
+        for line in incident.words:
+            output.say(f"    {line}")
+        for failure in incident.followed:
+            output.say(f"  it was followed by {failure.process} start {failure.start}: {failure.status}")
+        output.say(f"  its log: {first.log}")
 
 
-def _signal_group(leader: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)
+async def _end(processes: Sequence[asyncio.subprocess.Process], grace_s: float) -> None:
+    for process in processes:
+        signal_group(process.pid, signal.SIGTERM)
+    left = [asyncio.create_task(process.wait()) for process in processes]
+    if left:
+        await asyncio.wait(left, timeout=grace_s)
+    for process in processes:
+        signal_group(process.pid, signal.SIGKILL)
+    await asyncio.gather(*left)
 
 
 async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -169,7 +201,7 @@ async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 def _begin(cpus: Sequence[int]) -> None:
-    """In the child: the kernel kills it when the launcher dies, however that dies; it runs where it was told to."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """In the child: it ends with the launcher, and runs where it was told to."""
+    begin_child()
     if cpus:
         os.sched_setaffinity(0, cpus)

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,23 @@ _CPUS = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*", re.ASCII)
 _PLACE = re.compile(r"scheduler|device[0-9]+", re.ASCII)
 _PORTS = range(1024, 65536)
 _SIMULATIONS = range(4)
+_STREAMS = ("0", "1", "2", "3")
 _DIGITS_MAX = 12
 """More digits than any bound has: what is cut off is out of every range anyway."""
 LOG_NAME_FIELDS = ("ip", "hostname")
 """What a --worker_log_name may hold in braces."""
+
+
+class Restart(str, Enum):
+    """What is started again after a failure."""
+
+    AUTO = "auto"
+    """By the script's imports."""
+    WORKER = "worker"
+    """The process that failed: the script uses recovery, and its survivors stay."""
+    WORLD = "world"
+    """All workers' programs, which load their own newest checkpoint."""
+
 
 CpuBinding = bool | dict[str, list[str]]
 """Off, shared evenly, or processor lists by `scheduler` and `device<n>`."""
@@ -55,6 +69,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     worker_log_name: str
     tail_worker_log: tuple[int, ...] | None
     """Ranks whose log is shown while joined; None: all."""
+    restart: Restart
     max_restarts: int
     """Relaunches of one process within an hour."""
     task_script: str
@@ -164,6 +179,23 @@ def _tail(flag: str, text: str) -> tuple[int, ...] | None:
     return tuple(int(rank) for rank in ranks)
 
 
+def _tee(flag: str, text: str) -> tuple[int, ...] | None:
+    """As torchrun reads it: which streams are shown, of all ranks or by rank. Both streams are in one log here, so any means all of it."""
+    if text in _STREAMS:
+        return None if text != "0" else ()
+    places = [place.partition(":") for place in text.split(",")]
+    if not all(rank.isascii() and rank.isdigit() and streams in _STREAMS for rank, _, streams in places):
+        raise _refuse(flag, text, "0, 1, 2 or 3, or ranks with one of them", "0:3,1:3")
+    return tuple(int(rank) for rank, _, streams in places if streams != "0")
+
+
+def _restart(flag: str, text: str) -> Restart:
+    try:
+        return Restart(text)
+    except ValueError:
+        raise _refuse(flag, text, "auto, worker or world", "world") from None
+
+
 def _log_name(flag: str, text: str) -> str:
     left = text
     for field in LOG_NAME_FIELDS:
@@ -222,6 +254,13 @@ FLAGS = (
     Flag("rank_table_file", _path, None, "rank table (JSON), checked and handed on as RANK_TABLE_FILE"),
     Flag("worker_log_name", _log_name, "worker", "name of the workers' logs"),
     Flag("tail_worker_log", _tail, None, "ranks whose log is shown while joined; -1: all"),
+    Flag("tee", _tee, None, "torchrun's way to say --tail_worker_log: 3, or 0:3,1:3"),
+    Flag(
+        "restart",
+        _restart,
+        Restart.AUTO,
+        "what is started again after a failure: worker (the script uses recovery) or world (any other); auto: by its imports",
+    ),
     Flag(
         "max_restarts", _number(0, 1000, "from 0 to 1000", "3"), 3, "relaunches of one process within an hour"
     ),
@@ -242,7 +281,7 @@ def parse(words: Sequence[str]) -> Arguments:
         SystemExit: an unknown flag (2), or --help (0).
     """
     given = vars(parser().parse_args(list(words)))
-    words_of_task = given.pop("task")
+    words_of_task = given.pop("task", None)
     if not words_of_task:
         raise SettingMissingError(
             field="task_script",
@@ -250,8 +289,8 @@ def parse(words: Sequence[str]) -> Arguments:
             rule="the script to start comes after the flags",
             next_step="Write, for example: recovery msrun --worker_num=4 train.py --epochs 10.",
         )
-    values = {flag.name: given[flag.name] if given[flag.name] is not None else flag.default for flag in FLAGS}
-    return _joined(values, {name for name, value in given.items() if value is not None}, words_of_task)
+    values = {flag.name: given.get(flag.name, flag.default) for flag in FLAGS}
+    return _joined(values, set(given), words_of_task)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -260,6 +299,7 @@ def parser() -> argparse.ArgumentParser:
         prog="recovery msrun",
         description="Start a job's processes on this host, watch them, bring the dead back.",
         allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,  # what is not given is absent, whatever a value may be
     )
     for flag in FLAGS:
         names = [f"--{spelt}" for name in (flag.name, *flag.aliases) for spelt in _spellings(name)]
@@ -268,12 +308,16 @@ def parser() -> argparse.ArgumentParser:
             dest=flag.name,
             type=_reader(flag),
             metavar="VALUE",
-            help=f"{flag.help} ({flag.default})" if flag.default is not None else flag.help,
+            help=f"{flag.help} ({_shown(flag.default)})" if flag.default is not None else flag.help,
         )
     made.add_argument(
         "task", nargs=argparse.REMAINDER, metavar="task_script [arguments]", help="what every process runs"
     )
     return made
+
+
+def _shown(default: Any) -> str:
+    return default.value if isinstance(default, Enum) else str(default)
 
 
 def _spellings(name: str) -> tuple[str, ...]:
@@ -298,6 +342,16 @@ def _joined(values: Mapping[str, Any], given: set[str], task: Sequence[str]) -> 
                 next_step="Give --nnodes and --nproc_per_node, or --worker_num and --local_worker_num.",
             )
         settled["worker_num"] = hosts * settled["local_worker_num"]
+    shown = settled.pop("tee")
+    if "tee" in given:
+        if "tail_worker_log" in given:
+            raise SettingConflictError(
+                field="--tee",
+                value=shown,
+                rule="says the same as --tail_worker_log, which is given too",
+                next_step="Give one of the two.",
+            )
+        settled["tail_worker_log"] = shown
     total = settled["worker_num"]
     if settled["local_worker_num"] is None:
         settled["local_worker_num"] = total

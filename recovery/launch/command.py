@@ -8,17 +8,30 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from recovery.core.ids import NodeId
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError
-from recovery.launch import addresses, arguments, background, output, placement, rank_table
+from recovery.launch import (
+    addresses,
+    arguments,
+    background,
+    output,
+    placement,
+    progress,
+    rank_table,
+    reports,
+    script,
+)
 from recovery.launch.agent import Agent
 from recovery.launch.tail import Tail, follow
 from recovery.store.reader import read_events
+from recovery.transport.client import warm_up
 
 
 def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -28,11 +41,54 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         SettingError: a flag is wrong; nothing was started.
     """
     told = arguments.parse(words)
-    address = addresses.resolve(told.master_addr)
-    told = msgspec.structs.replace(told, master_addr=address)
+    told = msgspec.structs.replace(told, master_addr=addresses.resolve(told.master_addr))
     if told.rank_table_file is not None:
         rank_table.check(told.rank_table_file, worker_num=told.worker_num)
-    placed = placement.place(told, _this_host(address))
+    program = _look_at(told)
+    placed = placement.place(told, _this_host(told.master_addr), program)
+    _check_programs(told)
+    log_dir = told.log_dir.resolve()
+    log_dir.mkdir(parents=True, exist_ok=True)
+    simulates = told.sim_level >= 0
+    agent = Agent(
+        placed,
+        environment=environment,
+        log_dir=log_dir,
+        max_restarts=told.max_restarts,
+        has_stepped=(lambda: True) if program.supervised else (lambda: _has_stepped(environment)),
+        report=_tell_nobody if simulates else reports.reporter(told.master_addr, told.master_port),
+    )
+    if not told.join:
+        pid = background.hand_over(log_dir, lambda: asyncio.run(_run(agent, [])))
+        output.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")
+        return 0
+    shown: list[Coroutine[Any, Any, None]] = [follow(_tails(told, placed, log_dir))]
+    if output.console.is_terminal and not simulates:
+        shown.append(progress.show(told.master_addr, told.master_port))
+    return asyncio.run(_run(agent, shown))
+
+
+def _look_at(told: arguments.Arguments) -> placement.Script:
+    """What the script's imports say about how it is run.
+
+    Raises:
+        SettingConflictError: a dry run is asked of a framework that has none.
+    """
+    words = placement.program_of(told, sys.executable)[1:]
+    imports = script.imports_of(words, Path.cwd())
+    if told.sim_level >= 0 and "torch" in imports and "mindspore" not in imports:
+        raise SettingConflictError(
+            field="--sim_level",
+            value=told.sim_level,
+            rule=f"{told.task_script} trains on PyTorch, which has no dry run",
+            next_step="Leave the flag out, or give a script that trains on MindSpore.",
+        )
+    by_imports = told.restart is arguments.Restart.AUTO
+    supervised = "recovery" not in imports if by_imports else told.restart is arguments.Restart.WORLD
+    return placement.Script(supervised=supervised, mindspore="mindspore" in imports)
+
+
+def _check_programs(told: arguments.Arguments) -> None:
     if told.bind_numa and shutil.which("numactl") is None:
         raise SettingConflictError(
             field="--bind_numa",
@@ -40,32 +96,13 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
             rule="needs the program numactl, which is not installed",
             next_step="Install it (Debian and Ubuntu: apt install numactl), or leave the flag out.",
         )
-    log_dir = told.log_dir.resolve()
-    log_dir.mkdir(parents=True, exist_ok=True)
-    agent = Agent(
-        placed,
-        environment=environment,
-        log_dir=log_dir,
-        max_restarts=told.max_restarts,
-        has_stepped=lambda: _has_stepped(environment),
-    )
-    if not told.join:
-        pid = background.hand_over(log_dir, lambda: asyncio.run(agent.run()))
-        output.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")
-        return 0
-    shown = [
-        Tail(log_dir / f"{one.name}.log", str(one.local_index))
-        for one in placed
-        if one.kind is placement.Kind.WORKER
-        and (told.tail_worker_log is None or one.local_index in told.tail_worker_log)
-    ]
-    return asyncio.run(_shown(agent, shown))
 
 
 def _this_host(master_addr: str) -> placement.Host:
     nodes = Path("/sys/devices/system/node").glob("node[0-9]*")
     return placement.Host(
         name=socket.gethostname(),
+        address=addresses.towards(master_addr),
         owns_master_addr=addresses.is_local(master_addr),
         interpreter=sys.executable,
         cpus=tuple(sorted(os.sched_getaffinity(0))),
@@ -73,14 +110,36 @@ def _this_host(master_addr: str) -> placement.Host:
     )
 
 
-async def _shown(agent: Agent, tails: list[Tail]) -> int:
-    following = asyncio.create_task(follow(tails))
+def _tails(told: arguments.Arguments, placed: Sequence[placement.Placed], log_dir: Path) -> list[Tail]:
+    """The logs to show. A worker goes by its rank; by its place on this host while only the scheduler knows the rank."""
+    numbered = [
+        (one.local_index if one.rank is None else one.rank, one)
+        for one in placed
+        if one.kind is placement.Kind.WORKER
+    ]
+    return [
+        Tail(log_dir / f"{one.name}.log", str(number), number=number)
+        for number, one in numbered
+        if told.tail_worker_log is None or number in told.tail_worker_log
+    ]
+
+
+async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:
+    """The agent, with what is shown beside it; the cause of a failure comes last."""
+    showing = [asyncio.create_task(one) for one in (asyncio.to_thread(warm_up), *shown)]
     try:
-        return await agent.run()
+        code = await agent.run()
     finally:
-        following.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await following
+        for task in showing:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+    agent.tell_the_cause()
+    return code
+
+
+async def _tell_nobody(node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
+    """A dry run has no scheduler."""
 
 
 def _has_stepped(environment: Mapping[str, str]) -> bool:

@@ -7,6 +7,7 @@ from enum import Enum
 
 import msgspec
 
+from recovery.core.ids import NodeId
 from recovery.launch.arguments import Arguments
 from recovery.launch.binding import cpus_of, numactl_of
 
@@ -33,6 +34,8 @@ _OURS = (
 )
 """Never handed from the launcher's own environment or one child's to another: each process gets its own, or none."""
 
+MINDSPORE = "--mindspore"
+"""First word for a supervisor whose program forms a world of MindSpore's."""
 _PORT_MAX = 65535
 
 
@@ -47,12 +50,23 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher sees of the machine it runs on."""
 
     name: str
-    """For node ids while ranks are automatic, and for names of logs."""
+    """For names of logs."""
+    address: str
+    """Its own, towards the scheduler: names its workers while ranks are automatic, and their logs."""
     owns_master_addr: bool
     interpreter: str
     """That scripts are started with."""
     cpus: tuple[int, ...]
     numa_nodes: tuple[int, ...]
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the program before it runs."""
+
+    supervised: bool
+    """It knows nothing of recovery: a supervisor stands for it, and a failure starts the whole world again."""
+    mindspore: bool
+    """It forms a world of MindSpore's."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +75,9 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """`scheduler`, or `worker_<rank>` (`worker_<local index>` while ranks are automatic): also of its log."""
     kind: Kind
+    node_id: NodeId
+    rank: int | None
+    """None: the scheduler, or a worker whose rank the scheduler will give."""
     local_index: int
     """Among this host's workers, 0-based; 0 for the scheduler."""
     command: tuple[str, ...]
@@ -69,15 +86,15 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """Processors it may use; none: all."""
 
 
-def place(arguments: Arguments, host: Host) -> tuple[Placed, ...]:
-    """The processes of a host, the scheduler first.
+def place(arguments: Arguments, host: Host, script: Script) -> tuple[Placed, ...]:
+    """The processes of a host, the scheduler first. It is a program of its own, so it imports no framework.
 
     Raises:
         SettingConflictError: a process is bound to what the host does not have.
     """
     simulates = arguments.sim_level >= 0
     workers = 1 if simulates and arguments.sim_rank_id >= 0 else arguments.local_worker_num
-    placed = tuple(_worker(arguments, index, host) for index in range(workers))
+    placed = tuple(_worker(arguments, index, host, script) for index in range(workers))
     return placed if simulates or not host.owns_master_addr else (_scheduler(arguments, host), *placed)
 
 
@@ -98,14 +115,16 @@ def _scheduler(arguments: Arguments, host: Host) -> Placed:
     return Placed(
         name="scheduler",
         kind=Kind.SCHEDULER,
+        node_id=NodeId("sched"),
+        rank=None,
         local_index=0,
-        command=_command(arguments, host, "scheduler", 0),
+        command=(*_bound(arguments, host, "scheduler", 0), host.interpreter, "-m", "recovery", "scheduler"),
         variables={**_shared(arguments), "MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"},
         cpus=_cpus(arguments, host, "scheduler", 0),
     )
 
 
-def _worker(arguments: Arguments, index: int, host: Host) -> Placed:
+def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Placed:
     rank = _rank(arguments, index)
     port = arguments.master_port
     ranked = {} if rank is None else {"RANK_ID": str(rank), "RANK": str(rank)}
@@ -121,32 +140,45 @@ def _worker(arguments: Arguments, index: int, host: Host) -> Placed:
             port + 1 if port < _PORT_MAX else port - 1
         ),  # the scheduler listens on the port itself
     }
+    node_id = NodeId(f"{_name_of(host.address)}_{index}" if rank is None else str(rank))
     if arguments.sim_level < 0:
-        variables |= {
-            "MS_ROLE": "MS_WORKER",
-            "MS_NODE_ID": f"{host.name}_{index}" if rank is None else str(rank),
-        }
-    name = arguments.worker_log_name.replace("{hostname}", host.name).replace("{ip}", arguments.master_addr)
+        variables |= {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": node_id}
+    name = arguments.worker_log_name.replace("{hostname}", host.name).replace("{ip}", host.address)
     return Placed(
         name=f"{name}_{index if rank is None else rank}",
         kind=Kind.WORKER,
+        node_id=node_id,
+        rank=rank,
         local_index=index,
-        command=_command(arguments, host, f"device{index}", index),
+        command=_command(arguments, host, script, index),
         variables=variables,
         cpus=_cpus(arguments, host, f"device{index}", index),
     )
 
 
-def _command(arguments: Arguments, host: Host, where: str, index: int) -> tuple[str, ...]:
+def _command(arguments: Arguments, host: Host, script: Script, index: int) -> tuple[str, ...]:
+    bound = _bound(arguments, host, f"device{index}", index)
+    program = program_of(arguments, host.interpreter)
+    if not script.supervised or arguments.sim_level >= 0:
+        return (*bound, *program)
+    with_mindspore = (MINDSPORE,) if script.mindspore else ()
+    return (*bound, host.interpreter, "-m", "recovery.launch.supervise", *with_mindspore, *program)
+
+
+def program_of(arguments: Arguments, interpreter: str) -> tuple[str, ...]:
+    """The task as it is started."""
     task, rest = arguments.task_script, arguments.task_script_args
-    bound = numactl_of(
+    if task in INTERPRETERS:
+        return (interpreter, *rest)
+    if task in PROGRAMS:
+        return (interpreter, "-m", task, *rest)
+    return (interpreter, task, *rest)
+
+
+def _bound(arguments: Arguments, host: Host, where: str, index: int) -> tuple[str, ...]:
+    return numactl_of(
         arguments.bind_numa, where, index=index, workers=arguments.local_worker_num, nodes=host.numa_nodes
     )
-    if task in INTERPRETERS:
-        return (*bound, host.interpreter, *rest)
-    if task in PROGRAMS:
-        return (*bound, host.interpreter, "-m", task, *rest)
-    return (*bound, host.interpreter, task, *rest)
 
 
 def _cpus(arguments: Arguments, host: Host, where: str, index: int) -> tuple[int, ...]:
@@ -171,6 +203,11 @@ def _shared(arguments: Arguments) -> dict[str, str]:
         "RANK_SIZE": str(arguments.worker_num),
         **table,
     }
+
+
+def _name_of(address: str) -> str:
+    """An address as part of a node id, which holds no colons."""
+    return address.replace(":", "-").strip("-")
 
 
 def _rank(arguments: Arguments, index: int) -> int | None:

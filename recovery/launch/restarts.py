@@ -31,7 +31,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Exit code; negative: the signal that killed it."""
     recovery_enabled: bool
     has_stepped: bool
-    """Has any rank of the job ever applied a step?"""
+    """Has any rank of the job ever applied a step? True where nobody can know."""
+    repeats: bool
+    """Did it end with the same last words as its life before, and soon after its start?"""
     relaunched_ms: tuple[int, ...]
     """When this process was started again before, oldest first."""
     max_restarts: int
@@ -70,6 +72,11 @@ _TABLE: Sequence[_Row] = (
         "it ended by itself before the job's first step; starting it again would end the same way",
     ),
     _Row(
+        lambda ended: ended.status > 0 and ended.repeats,
+        Next.FAIL,
+        "it ended by itself with the same last words as the time before, soon after its start",
+    ),
+    _Row(
         lambda ended: len(_recent(ended)) >= ended.max_restarts,
         Next.FAIL,
         "it was started again --max_restarts times within an hour",
@@ -87,15 +94,22 @@ def decide(ended: Ended) -> Decision:
     return Decision(next=row.next, after_ms=after_ms, reason=row.reason)
 
 
-def describe(status: int) -> str:
-    """An exit status for people: `exit code 1`, `killed by SIGKILL (out of memory?)`."""
+def describe(status: int, *, kernels_word: str = "") -> str:
+    """An exit status for people: `exit code 1`, `killed by SIGKILL (out of memory?)`.
+
+    Args:
+        status: exit code; negative: the signal that killed it.
+        kernels_word: what the kernel's log says of it; empty: nothing, or it cannot be read.
+    """
     if status >= 0:
         return f"exit code {status}"
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    return f"killed by {name}" + (" (out of memory?)" if -status == signal.SIGKILL else "")
+    if -status != signal.SIGKILL:
+        return f"killed by {name}"
+    return f"killed by {name} ({kernels_word or 'out of memory?'})"
 
 
 def exit_code_of(status: int) -> int:

@@ -28,11 +28,12 @@ from pathlib import Path
 
 from mindspore import communication
 
-from recovery.mindspore import logs
+from recovery.mindspore import logs, ps_context
 from recovery.mindspore.init_function import initialize_without_gil
 from recovery.mindspore.own_scheduler import own_scheduler
 from recovery.training import hooks
 from recovery.training import init as script
+from recovery.training.foreign_scheduler import variables_of
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.mindspore")
@@ -82,17 +83,14 @@ class _World:
         """Meet the other ranks."""
         session = self._session
         if session.rank == 0:
-            address = own_scheduler().serve(
-                session,
-                session.host,
-                _variables(session, role="MS_SCHED", node_id="sched", host=session.host),
-            )
+            told = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
+            address = own_scheduler().serve(session, told, ps_context.given())
             session.on_generation_end(own_scheduler().dismiss)
             session.publish_rendezvous(address)
         else:
             address = session.await_rendezvous()
         host, _, port = address.rpartition(":")
-        variables = _variables(session, role="MS_WORKER", node_id=str(session.rank), host=host)
+        variables = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
         with _environment({**variables, "MS_SCHED_PORT": port}), _hook_kept():
             initialize_without_gil()
             communication.init(backend_name) if backend_name else communication.init()
@@ -103,22 +101,6 @@ class _World:
     def leave_at_once(self) -> None:
         """The generation is over: see facts 1 and 2. Called in the connection's thread."""
         self._session.replace_process("MindSpore cannot form a second world in one process")
-
-
-def _variables(session: Session, *, role: str, node_id: str, host: str) -> dict[str, str]:
-    """What MindSpore reads of one process of this generation's world, but for the port; empty: unset."""
-    return {
-        "MS_ROLE": role,
-        "MS_SCHED_HOST": host,
-        "MS_WORKER_NUM": str(session.world_size),
-        "MS_SERVER_NUM": "0",
-        "MS_NODE_ID": node_id,
-        "MS_NODE_TIMEOUT": "1000000",
-        "MS_HEARTBEAT_RETRY_TIMEOUT": "900000",
-        "MS_RETRY_INTERVAL_LOWER": "1",  # its questions are then answered in 1 s instead of 3 to 5: half of its start
-        "MS_RETRY_INTERVAL_UPPER": "1",
-        "MS_ENABLE_RECOVERY": "",
-    }
 
 
 @contextlib.contextmanager

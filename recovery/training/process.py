@@ -28,23 +28,29 @@ def begin() -> Settings:
     Raises:
         SettingError: a variable is wrong.
     """
+    config.refuse_supervised()
     settings = config.load()
     log.setup(settings.role.value)
     for warning in settings.warnings:
         _logger.warning("event=setting_mended %s", warning)
     if settings.role is SettingsRole.SCHEDULER:
-        _serve(settings)
+        serve(settings)
     if settings.node_id is None:  # allowed without recovery only: nobody can come back to a random id
         return msgspec.structs.replace(settings, node_id=NodeId(f"auto-{secrets.token_hex(6)}"))
     return settings
 
 
-def _serve(settings: Settings) -> NoReturn:
-    from recovery.scheduler.service import StoppedBySignal, serve  # noqa: PLC0415 - workers never need it
+def serve(settings: Settings) -> NoReturn:
+    """Be the scheduler until the job ends, then end this process.
+
+    Raises:
+        RecoveryError: as `recovery.scheduler.service.serve`.
+    """
+    from recovery.scheduler import service  # noqa: PLC0415 - workers never need it
 
     try:
-        serve(settings)
-    except StoppedBySignal as stopped:
+        service.serve(settings)
+    except service.StoppedBySignal as stopped:
         leave(128 + stopped.number, "")
     leave(0, "")
 

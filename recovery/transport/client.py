@@ -27,6 +27,11 @@ CLOSE_S = 1.0
 """How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
 
 
+def warm_up() -> None:
+    """Import what the first `connect` would: for who will dial when every millisecond counts."""
+    import aiohttp  # noqa: F401, PLC0415 - see the head of this file
+
+
 class ConnectError(OSError):
     """The dial failed. `reason` says how; the member machine dials again."""
 

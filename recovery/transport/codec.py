@@ -25,6 +25,7 @@ PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
     m.CollectiveFailed: (("reason", _SHORT),),
     m.Failure: (("error", _SHORT), ("traceback", _LONG)),
     m.Leave: (("reason", _SHORT),),
+    m.Exited: (("reason", _SHORT),),
     m.Refused: (("reason", _SHORT),),
     m.Interrupt: (("reason", _SHORT),),
     m.Rollback: (("because", _SHORT),),

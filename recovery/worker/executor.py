@@ -109,14 +109,17 @@ class Executor:
         """Tell the main thread to end the process; one that cannot hear it (stuck in a call) is ended from here."""
         self._gate.finish(Verdict(effect.code, effect.reason))
         if effect.code:
-            self._loop.call_later(self._abort_s, self._force, exit_code_of(effect.code))
+            self._loop.call_later(self._abort_s, self._force, effect)
 
     @staticmethod
-    def _force(exit_code: int) -> None:
+    def _force(effect: Exit) -> None:
         _logger.error(
-            "event=exit_forced code=%d the main thread did not end within MS_ABORT_TIMEOUT", exit_code
+            "event=exit_forced code=%d the main thread did not end within MS_ABORT_TIMEOUT; %s: %s",
+            exit_code_of(effect.code),
+            effect.code,
+            effect.reason,
         )
-        os._exit(exit_code)
+        os._exit(exit_code_of(effect.code))
 
     def release(self, persist: Persist) -> None:
         """The worker's own write is durable: what promised it may leave."""

@@ -171,8 +171,12 @@ class Gate:
         """End a generation and wake the main thread wherever it waits."""
         with self._changed:
             self._interrupted, self._reason = max(self._interrupted, generation), reason
-            wakers = tuple(self._wakers)
             self._changed.notify_all()
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._changed:
+            wakers = tuple(self._wakers)
         for wake in wakers:
             try:
                 wake()
@@ -201,8 +205,10 @@ class Gate:
             self._changed.notify_all()
 
     def finish(self, verdict: Verdict) -> None:
-        """The process must end; the first verdict stands."""
+        """The process must end; the first verdict stands. Who sits in a collective is woken, unless all went well."""
         with self._changed:
             if self._verdict is None:
                 self._verdict = verdict
             self._changed.notify_all()
+        if verdict.code:
+            self._wake()

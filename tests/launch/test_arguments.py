@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recovery.errors import RecoveryError
-from recovery.launch.arguments import FLAGS, parse
+from recovery.launch.arguments import FLAGS, Restart, parse
 
 SCRIPT = "train.py"
 
@@ -54,6 +54,10 @@ def test_defaults_are_those_of_msrun() -> None:
         (["--tail_worker_log=0,3"], "tail_worker_log", (0, 3)),
         (["--tail_worker_log=-1"], "tail_worker_log", None),
         (["--max-restarts=0"], "max_restarts", 0),
+        (["--tee=3"], "tail_worker_log", None),
+        (["--tee=0"], "tail_worker_log", ()),
+        (["--tee=0:3,2:1,1:0"], "tail_worker_log", (0, 2)),
+        (["--restart=world"], "restart", Restart.WORLD),
     ],
 )
 def test_every_flag_is_read(words: list[str], field: str, value: Any) -> None:
@@ -88,6 +92,8 @@ MISTAKES = {
     "--worker_log_name=a/b": "SETTING_RANGE: --worker_log_name='a/b': must be a file name that may hold {ip} and {hostname}. Give, for example, --worker_log_name=worker_{hostname}.",
     "--worker_log_name={rank}": "SETTING_RANGE: --worker_log_name='{rank}': must be a file name that may hold {ip} and {hostname}. Give, for example, --worker_log_name=worker_{hostname}.",
     "--tail_worker_log=0;1": "SETTING_RANGE: --tail_worker_log='0;1': must be -1 for all, or ranks with commas. Give, for example, --tail_worker_log=0,3.",
+    "--tee=4": "SETTING_RANGE: --tee='4': must be 0, 1, 2 or 3, or ranks with one of them. Give, for example, --tee=0:3,1:3.",
+    "--restart=host": "SETTING_RANGE: --restart='host': must be auto, worker or world. Give, for example, --restart=world.",
     "--max_restarts=-1": "SETTING_RANGE: --max_restarts='-1': must be from 0 to 1000. Give, for example, --max_restarts=3.",
 }
 
@@ -109,6 +115,11 @@ def test_ranks_that_the_job_does_not_have_are_refused() -> None:
         RecoveryError, match=r"--node_rank=2: its ranks would be 8 to 11, but there are 8 workers"
     ):
         parse(["--worker_num=8", "--local_worker_num=4", "--node_rank=2", SCRIPT])
+
+
+def test_one_way_to_say_which_logs_are_shown() -> None:
+    with pytest.raises(RecoveryError, match=r"--tee=.* says the same as --tail_worker_log"):
+        parse(["--tee=3", "--tail_worker_log=0", SCRIPT])
 
 
 def test_nothing_to_start_is_refused() -> None:

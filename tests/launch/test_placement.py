@@ -7,14 +7,24 @@ import pytest
 
 from recovery.errors import RecoveryError
 from recovery.launch.arguments import parse
-from recovery.launch.placement import Host, Kind, Placed, environment_of, place
+from recovery.launch.placement import Host, Kind, Placed, Script, environment_of, place
 
-HOST = Host(name="h1", owns_master_addr=True, interpreter="/py", cpus=(0, 1, 2, 3), numa_nodes=(0, 1))
+HOST = Host(
+    name="h1",
+    address="10.0.0.7",
+    owns_master_addr=True,
+    interpreter="/py",
+    cpus=(0, 1, 2, 3),
+    numa_nodes=(0, 1),
+)
 ELSEWHERE = msgspec.structs.replace(HOST, owns_master_addr=False)
 
 
-def placed(*words: str, host: Host = HOST) -> tuple[Placed, ...]:
-    return place(parse([*words, "train.py", "--epochs", "3"]), host)
+OURS = Script(supervised=False, mindspore=False)
+
+
+def placed(*words: str, host: Host = HOST, script: Script = OURS) -> tuple[Placed, ...]:
+    return place(parse([*words, "train.py", "--epochs", "3"]), host, script)
 
 
 def test_one_host_has_the_scheduler_and_all_workers() -> None:
@@ -43,7 +53,8 @@ def test_one_host_has_the_scheduler_and_all_workers() -> None:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "9001",
     }
-    assert {one.command for one in (scheduler, *workers)} == {("/py", "train.py", "--epochs", "3")}
+    assert {one.command for one in workers} == {("/py", "train.py", "--epochs", "3")}
+    assert scheduler.command == ("/py", "-m", "recovery", "scheduler")
 
 
 def test_the_second_of_two_hosts_has_the_later_ranks_and_no_scheduler() -> None:
@@ -57,7 +68,7 @@ def test_the_second_of_two_hosts_has_the_later_ranks_and_no_scheduler() -> None:
 def test_automatic_ranks_leave_the_rank_to_the_scheduler() -> None:
     _, first, second = placed("--worker_num=8", "--local_worker_num=2")
 
-    assert [first.variables["MS_NODE_ID"], second.variables["MS_NODE_ID"]] == ["h1_0", "h1_1"]
+    assert [first.variables["MS_NODE_ID"], second.variables["MS_NODE_ID"]] == ["10.0.0.7_0", "10.0.0.7_1"]
     assert not {"RANK_ID", "RANK"} & set(first.variables)
 
 
@@ -71,7 +82,24 @@ def test_automatic_ranks_leave_the_rank_to_the_scheduler() -> None:
     ],
 )
 def test_a_task_is_a_script_a_module_or_pytest(task: list[str], command: tuple[str, ...]) -> None:
-    assert {one.command for one in place(parse(["--worker_num=1", *task]), HOST)} == {command}
+    _, worker = place(parse(["--worker_num=1", *task]), HOST, OURS)
+    assert worker.command == command
+
+
+def test_a_script_that_knows_nothing_of_recovery_has_a_supervisor() -> None:
+    plain = Script(supervised=True, mindspore=False)
+    supervise = ("/py", "-m", "recovery.launch.supervise")
+    script = ("/py", "train.py", "--epochs", "3")
+    assert placed("--worker_num=1", script=plain)[1].command == (*supervise, *script)
+    with_mindspore = Script(supervised=True, mindspore=True)
+    assert placed("--worker_num=1", script=with_mindspore)[1].command == (*supervise, "--mindspore", *script)
+    [simulated] = placed("--worker_num=1", "--sim_level=0", script=with_mindspore)
+    assert simulated.command == script
+
+
+def test_an_address_with_colons_becomes_a_node_id() -> None:
+    ipv6 = msgspec.structs.replace(HOST, address="fd00::1")
+    assert placed("--worker_num=8", "--local_worker_num=2", host=ipv6)[1].node_id == "fd00--1_0"
 
 
 def test_a_dry_run_forms_no_cluster() -> None:
@@ -95,7 +123,7 @@ def test_nothing_leaks_from_the_launcher_or_from_one_child_to_the_next() -> None
 
     environment = environment_of(automatic, outside, restarts=2)
     assert "RANK_ID" not in environment
-    assert (environment["MS_ROLE"], environment["MS_NODE_ID"]) == ("MS_WORKER", "h1_0")
+    assert (environment["MS_ROLE"], environment["MS_NODE_ID"]) == ("MS_WORKER", "10.0.0.7_0")
     assert (environment["PATH"], environment["MS_ENABLE_RECOVERY"]) == ("/bin", "1")
     assert environment["TORCHELASTIC_RESTART_COUNT"] == "2"
     assert "TORCHELASTIC_RESTART_COUNT" not in environment_of(scheduler, outside, restarts=1)
@@ -122,4 +150,4 @@ def test_memory_nodes_are_shared_evenly_or_as_named() -> None:
 
 
 def test_names_of_logs_may_hold_the_host() -> None:
-    assert placed("--worker_num=1", "--worker_log_name=w_{ip}_{hostname}")[1].name == "w_127.0.0.1_h1_0"
+    assert placed("--worker_num=1", "--worker_log_name=w_{ip}_{hostname}")[1].name == "w_10.0.0.7_h1_0"

@@ -14,6 +14,7 @@ def ended(**fields: Any) -> Ended:
         "status": -9,
         "recovery_enabled": True,
         "has_stepped": True,
+        "repeats": False,
         "relaunched_ms": (),
         "max_restarts": 3,
         "now_ms": 10_000_000,
@@ -34,6 +35,8 @@ def ended(**fields: Any) -> Ended:
         ({"status": 1, "has_stepped": False}, Next.FAIL, "before the job's first step"),
         ({"status": -9, "has_stepped": False}, Next.RELAUNCH, "started again"),
         ({"status": 1}, Next.RELAUNCH, "started again"),
+        ({"status": 1, "repeats": True}, Next.FAIL, "same last words"),
+        ({"status": -9, "repeats": True}, Next.RELAUNCH, "started again"),
         ({"status": 139}, Next.RELAUNCH, "started again"),
         ({"max_restarts": 0}, Next.FAIL, "--max_restarts"),
         ({"relaunched_ms": (9_999_000,) * 3}, Next.FAIL, "--max_restarts"),
@@ -60,4 +63,6 @@ def test_a_status_is_told_as_people_know_it() -> None:
         "killed by SIGTERM",
         "killed by signal 99",
     ]
+    assert describe(-9, kernels_word="Killed process 7") == "killed by SIGKILL (Killed process 7)"
+    assert describe(-15, kernels_word="x") == "killed by SIGTERM"
     assert [exit_code_of(status) for status in (0, 3, -9, -15)] == [0, 3, 137, 143]

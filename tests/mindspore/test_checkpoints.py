@@ -86,7 +86,9 @@ def test_too_few_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
         cluster.start()
         # The first rank to say so ends the generation: the other may be replaced before it comes to the same line.
         workers = ("worker_0", "worker_1")
-        cluster.wait(lambda: any(cluster.processes[name].poll() is not None for name in workers), "refusal", START_S)
+        cluster.wait(
+            lambda: any(cluster.processes[name].poll() is not None for name in workers), "refusal", START_S
+        )
         (ended, *_) = (name for name in workers if cluster.processes[name].poll() is not None)
         assert "keep_checkpoint_max" in cluster.log(ended)
         assert cluster.step() == 0

@@ -136,3 +136,14 @@ def test_an_interrupt_of_an_older_generation_stops_nobody() -> None:
     training.gate.interrupt(1, "w1 lost")
     with pytest.raises(GenerationInterrupted, match="w1 lost"):
         training.gate.check(1)
+
+
+@pytest.mark.parametrize(("code", "woken"), [("FENCED", 1), ("", 0)])
+def test_the_end_of_the_process_wakes_who_sits_in_a_collective_unless_all_went_well(
+    code: str, woken: int
+) -> None:
+    training = Training()
+    calls: list[str] = []
+    training.gate.on_interrupt(lambda: calls.append("woken"))
+    training.gate.finish(Verdict(code, "it is over"))
+    assert len(calls) == woken

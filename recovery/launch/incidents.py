@@ -1,0 +1,138 @@
+"""What went wrong, kept: one `incident-<n>.json` per failure, with the failures that followed from it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from recovery.launch.output import MARK
+
+_LAST_LINES = 30
+_TAIL_BYTES = 64 * 1024
+_FOLLOWS_MS = 30_000
+"""A process that was running when another failed, and fails within this, fails because of it: what waits for a lost peer in a
+collective hears of it within seconds, or after its framework's own patience (gloo and NCCL: longer, but then nobody waits for it here)."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that ended badly."""
+
+    process: str
+    rank: int | None
+    """None: the scheduler, or a worker whose rank only the scheduler knows."""
+    start: int
+    """Which start of the process it was, 1-based."""
+    status: str
+    """`exit code 1`, `killed by SIGKILL (out of memory?)`."""
+    wall: str
+    """When, ISO 8601, UTC."""
+    consequence: str
+    log: str
+    """Path."""
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure with its words."""
+
+    first: Failure
+    """Whose fault it was."""
+    traceback: tuple[str, ...]
+    """The last traceback in its log; empty: there is none."""
+    last_lines: tuple[str, ...]
+    """The end of its log."""
+    followed: tuple[Failure, ...] = ()
+    """What failed because of it, in order."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What tells most in the fewest lines."""
+        return self.traceback or self.last_lines[-5:]
+
+
+class Incidents:
+    """Of one launcher."""
+
+    def __init__(self, directory: Path) -> None:
+        """Files that are there stay.
+
+        Args:
+            directory: where the incidents are kept.
+        """
+        self._directory = directory
+        self._newest: Incident | None = None
+        self._newest_ms = 0
+        self._path = directory
+        self._last_words: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def newest(self) -> Incident | None:
+        """The last that was no consequence of another; None: nothing has failed."""
+        return self._newest
+
+    def repeats(self, process: str, log: Path) -> bool:
+        """Did this process end with the last words of its life before? Asked once a life."""
+        words = tuple(_last_lines(log))[-1:]
+        before, self._last_words[process] = self._last_words.get(process), words
+        return bool(words) and before == words
+
+    def note(self, failure: Failure, *, begun_ms: int, ended_ms: int) -> Path:
+        """Keep a failure: as an incident of its own, or with the one that it follows from. Gives the file.
+
+        Args:
+            failure: what happened.
+            begun_ms: when this life of the process began, on the monotonic clock.
+            ended_ms: when it ended.
+        """
+        newest = self._newest
+        if newest is not None and begun_ms < self._newest_ms and ended_ms - self._newest_ms < _FOLLOWS_MS:
+            self._newest = msgspec.structs.replace(newest, followed=(*newest.followed, failure))
+        else:
+            lines = tuple(_last_lines(Path(failure.log)))
+            self._newest = Incident(first=failure, traceback=_traceback(lines), last_lines=lines)
+            self._newest_ms, self._path = ended_ms, _free_name(self._directory)
+        part = self._path.with_suffix(".part")
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(self._newest)) + b"\n")
+        part.replace(self._path)
+        return self._path
+
+
+def _free_name(directory: Path) -> Path:
+    """The next number; taken at once, since another host's launcher may keep its incidents in the same directory."""
+    number = 1
+    while True:
+        path = directory / f"incident-{number}.json"
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _traceback(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """From the last traceback's head to the line that names the error."""
+    heads = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent")]
+    if not heads:
+        return ()
+    begin = heads[-1]
+    end = next(
+        (
+            number
+            for number in range(begin + 1, len(lines))
+            if lines[number] and not lines[number].startswith(" ")
+        ),
+        len(lines) - 1,
+    )
+    return lines[begin : end + 1]
+
+
+def _last_lines(log: Path) -> Iterator[str]:
+    """The last lines since the process's start."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        text = stream.read().decode(errors="replace")
+    newest = text.rpartition(f"\n{MARK} {log.stem} start ")[2]
+    yield from newest.splitlines()[-_LAST_LINES:]

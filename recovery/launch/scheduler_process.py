@@ -1,0 +1,24 @@
+"""The scheduler as a program of its own: `recovery scheduler`. A training script with MS_ROLE=MS_SCHED does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from recovery import config, log
+from recovery.training import process
+
+
+def serve(environment: Mapping[str, str]) -> NoReturn:
+    """Serve one job until it ends, and end this process.
+
+    Args:
+        environment: MS_ROLE in it may be missing.
+
+    Raises:
+        SystemExit: 0, or the exit code of the error that its one line tells.
+    """
+    with process.one_clear_line():
+        settings = config.load({**environment, "MS_ROLE": "MS_SCHED"})
+        log.setup(settings.role.value)
+        process.serve(settings)

@@ -1,0 +1,185 @@
+"""Stands in the cluster for a program that knows nothing of it: `python -m recovery.launch.supervise COMMAND ...`.
+
+The program is started once per generation, with the names that torchrun exports; when any rank's program fails, all are started again
+(the program loads its own newest checkpoint, as under torchrun). The supervisor is the node: it registers, waits out a peer's
+rejoin window, and lives on when its own program has to go because of somebody else's failure.
+
+A failure is told by ending as the program did: the launcher sees the status, and the scheduler hears it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import psutil
+
+from recovery import config
+from recovery.launch.children import signal_group, tied
+from recovery.launch.placement import MINDSPORE
+from recovery.training.foreign_scheduler import ForeignScheduler, free_port, variables_of
+from recovery.training.run import run
+from recovery.training.session import Session
+
+_logger = logging.getLogger("recovery.launch")
+_FOLLOWS_S = 1.0
+"""A program that broke with an error waits so long for the news that somebody else fell first: a lost peer is an error everywhere."""
+_GRACE_S = 5.0
+"""From SIGTERM to SIGKILL, when all are started again."""
+
+
+def main(words: Sequence[str]) -> None:
+    """Stand for the command until the job ends."""
+    with_mindspore = words[0] == MINDSPORE
+    command = words[1:] if with_mindspore else words
+    environment = dict(os.environ)  # noqa: TID251 - handed on to the program
+
+    @run
+    def stand_for(session: Session) -> None:
+        _Program(session, command, environment, with_mindspore=with_mindspore).run()
+
+    stand_for()
+
+
+class _Program:
+    """One life of the program, in one generation."""
+
+    def __init__(
+        self,
+        session: Session,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        with_mindspore: bool,
+    ) -> None:
+        self._session, self._command, self._environment = session, command, environment
+        self._with_mindspore = with_mindspore
+        self._changed = threading.Event()
+        """The program has ended, or the generation has."""
+
+    def run(self) -> None:
+        """Until the program is done.
+
+        Raises:
+            GenerationInterrupted: another rank's program failed; this one was ended.
+        """
+        session = self._session
+        session.on_interrupt(self._changed.set)
+        environment = {**self._environment, **self._world(), config.SUPERVISED: "1"}
+        session.check()
+        process = subprocess.Popen(  # noqa: S603 - the command of the person who started the job
+            tied(self._command),
+            env={name: value for name, value in environment.items() if value},
+            start_new_session=True,
+        )
+        _logger.info(
+            "event=program_started generation=%d rank=%d pid=%d",
+            session.generation,
+            session.rank,
+            process.pid,
+        )
+        waiting = threading.Thread(target=self._await, args=(process,), daemon=True)
+        waiting.start()
+        try:
+            self._changed.wait()
+            self._end(process)
+            session.check()
+        finally:
+            self._end(process)
+            waiting.join()
+        if process.returncode:
+            self._failed(process.returncode)
+
+    def _failed(self, status: int) -> None:
+        """Whose fault was it? A program that was killed is the cause; one that broke may only be the first to feel it."""
+        session = self._session
+        if status > 0 and session.recovery_enabled:
+            fell = threading.Event()
+            session.on_interrupt(fell.set)
+            session.check()
+            fell.wait(_FOLLOWS_S)
+            session.check()
+        _end_like(status)
+
+    def _await(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        self._changed.set()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask it to end, then make it; what it may have started goes with it."""
+        if process.poll() is None:
+            signal_group(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+        signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+
+    # --- the generation's world ------------------------------------------------------------------------------------------
+
+    def _world(self) -> dict[str, str]:
+        """Every generation meets on a port of its own: what an earlier world has left at its store reaches nobody."""
+        session = self._session
+        if session.rank == 0:
+            address = (
+                self._mindspore_address()
+                if self._with_mindspore
+                else f"{session.host}:{free_port(session.host)}"
+            )
+            session.publish_rendezvous(address)
+        else:
+            address = session.await_rendezvous()
+        host, _, port = address.rpartition(":")
+        if not self._with_mindspore:
+            return {**self._ranks(), **self._cards(), "MASTER_ADDR": host, "MASTER_PORT": port}
+        told = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
+        return {**self._ranks(), **told, "MS_SCHED_PORT": port}
+
+    def _mindspore_address(self) -> str:
+        session, scheduler = self._session, ForeignScheduler()
+        session.on_generation_end(scheduler.end)
+        told = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
+        return scheduler.serve(session, told, {})
+
+    def _cards(self) -> dict[str, str]:
+        """Between hosts, gloo listens where the host's own name points, often to loopback: name the card that peers reach."""
+        session = self._session
+        if session.local_world_size == session.world_size or self._environment.get("GLOO_SOCKET_IFNAME"):
+            return {}
+        cards = psutil.net_if_addrs().items()
+        found = [card for card, addresses in cards if any(each.address == session.host for each in addresses)]
+        return {"GLOO_SOCKET_IFNAME": found[0]} if found else {}
+
+    def _ranks(self) -> dict[str, str]:
+        session = self._session
+        return {
+            "RANK": str(session.rank),
+            "RANK_ID": str(session.rank),
+            "WORLD_SIZE": str(session.world_size),
+            "RANK_SIZE": str(session.world_size),
+            "LOCAL_RANK": str(session.local_rank),
+            "LOCAL_WORLD_SIZE": str(session.local_world_size),
+            "TORCHELASTIC_RESTART_COUNT": str(session.generation - 1),
+        }
+
+
+def _end_like(status: int) -> NoReturn:
+    """Leave as the program left, so that whoever watches sees its status."""
+    sys.stdout.flush()
+    if status < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program's own core is enough
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status if status > 0 else 128 - status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

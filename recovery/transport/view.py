@@ -1,0 +1,38 @@
+"""Asking a running scheduler what it shows: the other end of inspection.py."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+_TIMEOUT_S = 3.0
+_ANSWER_BYTES_MAX = 64 * 1024 * 1024
+
+
+class NoView(OSError):  # noqa: N818 - the caller shows something else then
+    """Nobody answers there, or no scheduler of ours."""
+
+
+async def status(host: str, port: int) -> dict[str, Any]:
+    """The job and its nodes as the scheduler sees them now (`recovery.core.views.job_view`).
+
+    Raises:
+        NoView: no scheduler answers there.
+    """
+    import aiohttp  # noqa: PLC0415 - as in client.py
+
+    address = f"[{host}]" if ":" in host else host
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.get(f"http://{address}:{port}/status") as response,
+        ):
+            body = await response.content.read(_ANSWER_BYTES_MAX)
+            response.raise_for_status()
+        found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+    except (OSError, asyncio.TimeoutError, aiohttp.ClientError, msgspec.MsgspecError) as error:
+        raise NoView(str(error) or type(error).__name__) from error
+    return found

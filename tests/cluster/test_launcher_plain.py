@@ -1,0 +1,151 @@
+"""Scripts that import nothing of ours under `recovery msrun`: a failure starts the whole world again, on fresh addresses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from typing_extensions import override
+
+from recovery.core.records import EventKind
+from tests.cluster import plain_ddp
+from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.test_launcher import assert_nothing_left
+from tests.faults.hosts import Host, host
+
+__all__ = ["host"]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
+
+SCRIPT = "plain.py"
+
+
+class PlainCluster(LaunchedCluster):
+    """The training is plain_ddp.py."""
+
+    @override
+    def __enter__(self) -> PlainCluster:
+        return self
+
+    def begin(self, *flags: str, **options: object) -> None:
+        """Start a launcher for it."""
+        shutil.copy(plain_ddp.__file__, self.directory / SCRIPT)
+        self.start(*flags, script=SCRIPT, **options)  # type: ignore[arg-type]  # of a test's own options
+
+    def steps_of(self, rank: int) -> list[tuple[int, int, int]]:
+        """(pid, step, restart) of each step that a rank has done."""
+        path = self.directory / f"steps_{rank}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(pid), int(step), int(restart)) for pid, step, restart in map(str.split, lines)]
+
+    def wait_steps(self, rank: int, step: int, *, restart: int = 0) -> int:
+        """Wait until a rank has done a step in a life of the world; gives its process id."""
+
+        def found() -> list[int]:
+            return [pid for pid, its, life in self.steps_of(rank) if its >= step and life >= restart]
+
+        self.wait(found, f"step {step} of rank {rank} in restart {restart}", 60)
+        return found()[-1]
+
+    def result(self) -> str:
+        """The digest of the final weights."""
+        return (self.directory / "result").read_text()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    with PlainCluster(tmp_path_factory.mktemp("undisturbed"), workers=3) as cluster:
+        cluster.begin()
+        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        assert_nothing_left(cluster)
+        return cluster.result()
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: str, rank: int) -> None:
+    # The grace is long on purpose: what ends the wait for the killed one is its launcher's word.
+    with PlainCluster(tmp_path, workers=3, environment={"MS_RECONNECT_GRACE": "20"}) as cluster:
+        cluster.begin("--restart=auto")
+        os.kill(cluster.wait_steps(rank, 8), signal.SIGKILL)
+        os.kill(cluster.wait_steps(rank, 12, restart=1), signal.SIGKILL)
+
+        assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()
+        assert cluster.result() == undisturbed
+        lives = {restart for _, _, restart in cluster.steps_of(1)}
+        assert lives == {0, 1, 2}
+        lost = [stored.event.reason for stored in cluster.events(EventKind.NODE_LOST)]
+        assert lost == ["killed by SIGKILL (out of memory?)"] * 2, "only the killed one was lost"
+        incident = json.loads((cluster.logs / "incident-1.json").read_text())
+        assert (incident["first"]["rank"], incident["followed"]) == (rank, [])
+        assert_nothing_left(cluster)
+
+
+def test_a_killed_supervisor_takes_its_program_with_it(tmp_path: Path, undisturbed: str) -> None:
+    with PlainCluster(tmp_path, workers=3) as cluster:
+        cluster.begin()
+        program = psutil.Process(cluster.wait_steps(1, 8))
+        supervisor = program.parent()
+        assert supervisor is not None
+        supervisor.kill()
+
+        cluster.wait(lambda: not program.is_running(), "end of its program", 5)
+        assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()
+        assert cluster.result() == undisturbed
+
+
+def test_the_scheduler_of_such_a_job_may_die_unnoticed(tmp_path: Path, undisturbed: str) -> None:
+    with PlainCluster(tmp_path, workers=3) as cluster:
+        cluster.begin()
+        cluster.wait_steps(1, 8)
+        cluster.kill_node("sched")
+        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        assert cluster.result() == undisturbed
+        assert {restart for _, _, restart in cluster.steps_of(1)} == {0}
+
+
+def test_an_error_that_comes_again_ends_the_job_with_its_words(tmp_path: Path) -> None:
+    with PlainCluster(tmp_path, workers=3, environment={"JOB_RAISE": "1@7"}) as cluster:
+        cluster.begin()
+        assert cluster.wait_exit(LAUNCHER, 60) == 1
+        told = cluster.log(LAUNCHER)
+        assert "the same last words as the time before" in told
+        assert "the job failed: worker_1" in told
+        assert "ZeroDivisionError: a mistake in the user's own code" in told.partition("the job failed")[2]
+        assert "start 3" not in told
+        assert_nothing_left(cluster)
+
+
+def test_without_recovery_the_first_failure_ends_it(tmp_path: Path) -> None:
+    with PlainCluster(tmp_path, workers=3, environment={"MS_ENABLE_RECOVERY": "0"}) as cluster:
+        cluster.begin()
+        os.kill(cluster.wait_steps(2, 5), signal.SIGKILL)
+        assert cluster.wait_exit(LAUNCHER, 10) == 137
+        assert "the job failed: worker_2" in cluster.log(LAUNCHER)
+        assert_nothing_left(cluster)
+
+
+def test_two_hosts_start_their_parts_again_together(tmp_path: Path, host: Host, undisturbed: str) -> None:
+    with PlainCluster(tmp_path, workers=3) as cluster:
+        there = (f"--master_addr={host.scheduler}", "--local_worker_num=1")
+        cluster.begin(f"--master_addr={host.scheduler}", "--local_worker_num=2")
+        cluster.begin(*there, "--log_dir=logs_of_second", name="second", prefix=host.prefix)
+        killed = cluster.wait_steps(2, 8)
+        os.kill(killed, signal.SIGKILL)
+
+        assert cluster.wait_exit(LAUNCHER, 90) == cluster.wait_exit("second", 30) == 0, cluster.tails()
+        assert cluster.result() == undisturbed
+        assert {restart for _, _, restart in cluster.steps_of(0)} == {0, 1}
+
+
+def test_a_script_of_ours_that_was_not_seen_as_one_says_so(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        (tmp_path / "hidden.py").write_text("__import__('runpy').run_path('train.py', run_name='__main__')\n")
+        cluster.start(script="hidden.py")
+        assert cluster.wait_exit(LAUNCHER, 40) == 64
+        assert "Start it with --restart=worker." in cluster.log(LAUNCHER)
+        assert_nothing_left(cluster)
