@@ -216,6 +216,14 @@ class Worker:
         self.tell(m.CheckpointReport(request_id=self.request(), checkpoint=held))
         return held
 
+    def raises(self, error: str = "ValueError: x") -> None:
+        """Its own code raised; it says so before it ends."""
+        self.tell(
+            m.Failure(
+                request_id=self.request(), generation=self.generation, step=3, error=error, traceback="T"
+            )
+        )
+
     def done(self, step: int = 100) -> None:
         self.tell(m.Done(request_id=self.request(), generation=self.generation, step=step))
 

@@ -57,15 +57,7 @@ def test_a_broken_data_plane_interrupts_at_once_and_is_named_after_the_loss(desk
 
 def test_a_worker_that_raised_is_lost_by_its_reason(desk: Desk) -> None:
     first, second = full_house(desk)
-    first.tell(
-        m.Failure(
-            request_id=first.request(),
-            generation=first.generation,
-            step=3,
-            error="ValueError: x",
-            traceback="T",
-        )
-    )
+    first.raises()
     assert [event.details for event in desk.events if event.kind is EventKind.NODE_FAILED] == ["T"]
     first.die()
     assert second.last(m.Interrupt).reason == "worker_0 lost: its own code raised ValueError: x"

@@ -71,15 +71,7 @@ def test_a_word_about_another_process_means_nothing(desk: Desk, node_id: str, pi
 
 def test_what_the_process_said_itself_stays_the_reason(desk: Desk) -> None:
     first, _ = full_house(desk)
-    first.tell(
-        m.Failure(
-            request_id=first.request(),
-            generation=first.generation,
-            step=3,
-            error="ValueError: x",
-            traceback="",
-        )
-    )
+    first.raises()
     see_exit(desk, reason="exit code 1")
     first.die()
     assert losses(desk) == ["its own code raised ValueError: x"]
@@ -119,15 +111,7 @@ def test_a_launcher_that_gives_up_ends_the_job_for_everybody(desk: Desk) -> None
 
 def test_giving_up_a_worker_that_said_why_it_fell_names_its_words(desk: Desk) -> None:
     first, second = full_house(desk)
-    first.tell(
-        m.Failure(
-            request_id=first.request(),
-            generation=first.generation,
-            step=3,
-            error="ValueError: x",
-            traceback="",
-        )
-    )
+    first.raises()
     give_up(desk, "worker_0", reason="exit code 1")
     assert (
         second.last(m.JobEnded).reason
