@@ -24,9 +24,9 @@ from recovery.errors import (
     SettingMissingError,
     SettingRangeError,
     SettingTypeError,
-    UsageError,
 )
 from recovery.settings_table import BY_NAME, SETTINGS, Fate, Setting
+from recovery.start_methods import StartMethod, recognise
 
 _SHOWN_CHARACTERS = 80
 """So much of a wrong value is repeated in its error: enough to recognise it, little enough for one line."""
@@ -61,7 +61,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     value: str
     """As typed; empty when unset without a default."""
     source: str
-    """`environment`, or `default`."""
+    """`environment`, `mpirun` or `rank table` (what they say in other words), or `default`."""
     rule: str
     fate: Fate
 
@@ -70,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the environment says about this process. Durations are in `rules`, in milliseconds."""
 
     role: SettingsRole
+    start_method: StartMethod
     node_id: NodeId | None
     """None: unset (the caller draws a random one), and always None in the scheduler, whose node id never matters."""
     sched_host: str
@@ -105,6 +106,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         SettingConflictError: two values exclude each other.
     """
     reader = _Reader(os.environ if environ is None else environ)
+    start = reader.start
     role = _ROLES[reader.choice("MS_ROLE")]
     recovering = reader.switch("MS_ENABLE_RECOVERY")
     scheduler = role is SettingsRole.SCHEDULER
@@ -118,6 +120,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     rules, warnings = _rules(reader, worker_count, server_count, recovering=recovering)
     return Settings(
         role=role,
+        start_method=start.method,
         node_id=node_id,
         sched_host=sched_host,
         sched_port=sched_port,
@@ -202,7 +205,8 @@ class _Reader:
     """Reads one variable at a time, by its row."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
+        self.start = recognise(environ)
+        self._environ = {**environ, **self.start.variables}
 
     def given(self, name: str) -> bool:
         """True when the variable is set, even to nothing."""
@@ -320,12 +324,17 @@ class _Reader:
             Source(
                 name=row.name,
                 value=self._environ.get(row.name, row.default),
-                source="environment" if self.given(row.name) else "default",
+                source=self._source(row.name),
                 rule=row.rule,
                 fate=row.fate,
             )
             for row in SETTINGS
         )
+
+    def _source(self, name: str) -> str:
+        if name in self.start.variables:
+            return self.start.method.value
+        return StartMethod.DYNAMIC_CLUSTER.value if self.given(name) else "default"
 
 
 def _within(row: Setting, number: int, unit: int) -> bool:
@@ -370,25 +379,6 @@ def _of_wrong_kind(row: Setting, text: str) -> SettingTypeError:
 
 def _out_of_range(row: Setting, text: str) -> SettingRangeError:
     return SettingRangeError(field=row.name, value=_shown(text), rule=row.rule, next_step=_next_step(row))
-
-
-SUPERVISED = "MS_SUPERVISED"
-"""Set for a program that a supervisor stands for in the cluster: it has no place of its own there."""
-
-
-def refuse_supervised(environ: Mapping[str, str] | None = None) -> None:
-    """See that this process may join the cluster by itself.
-
-    Raises:
-        UsageError: `recovery msrun` took its script for one that knows nothing of recovery, and gave its place to a supervisor.
-    """
-    if (os.environ if environ is None else environ).get(SUPERVISED):
-        raise UsageError(
-            field="recovery",
-            reason="is used by this script, but no import of it was found in the script or the files beside it, so that "
-            "`recovery msrun` has given its place in the cluster to a supervisor",
-            next_step="Start it with --restart=worker.",
-        )
 
 
 def under_pytest() -> bool:

@@ -28,11 +28,15 @@ def msrun(context: typer.Context) -> None:
 
 
 @app.command()
-def scheduler() -> None:
+def scheduler(
+    with_pid: Annotated[
+        int | None, typer.Option(help="end when this process of the same host has ended")
+    ] = None,
+) -> None:
     """Be the scheduler of the job that the MS_* variables describe, until it ends. Imports no framework."""
     from recovery.launch.scheduler_process import serve  # noqa: PLC0415 - other commands need none of it
 
-    serve(os.environ)  # noqa: TID251 - read by recovery.config
+    serve(os.environ, with_pid=with_pid)  # noqa: TID251 - read by recovery.config
 
 
 @app.command()

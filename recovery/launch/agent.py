@@ -11,11 +11,11 @@ from pathlib import Path
 
 from recovery import clock
 from recovery.launch import kernel_log, output
-from recovery.launch.children import begin_child, signal_group
 from recovery.launch.incidents import Failure, Incidents
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.reports import Report
 from recovery.launch.restarts import Decision, Ended, Next, decide, describe, exit_code_of
+from recovery.worker.children import begin_child, signal_group
 
 _GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker's farewell takes less than a second."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from recovery import rank_table
 from recovery.core.ids import NodeId
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError
@@ -24,7 +25,6 @@ from recovery.launch import (
     output,
     placement,
     progress,
-    rank_table,
     reports,
     script,
 )
@@ -43,7 +43,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     told = arguments.parse(words)
     told = msgspec.structs.replace(told, master_addr=addresses.resolve(told.master_addr))
     if told.rank_table_file is not None:
-        rank_table.check(told.rank_table_file, worker_num=told.worker_num)
+        rank_table.read(told.rank_table_file, field="--rank_table_file", worker_num=told.worker_num)
     program = _look_at(told)
     placed = placement.place(told, _this_host(told.master_addr), program)
     _check_programs(told)

@@ -9,11 +9,12 @@ from recovery import config, log
 from recovery.training import process
 
 
-def serve(environment: Mapping[str, str]) -> NoReturn:
+def serve(environment: Mapping[str, str], *, with_pid: int | None = None) -> NoReturn:
     """Serve one job until it ends, and end this process.
 
     Args:
         environment: MS_ROLE in it may be missing.
+        with_pid: a process to end with; None: of nobody.
 
     Raises:
         SystemExit: 0, or the exit code of the error that its one line tells.
@@ -21,4 +22,4 @@ def serve(environment: Mapping[str, str]) -> NoReturn:
     with process.one_clear_line():
         settings = config.load({**environment, "MS_ROLE": "MS_SCHED"})
         log.setup(settings.role.value)
-        process.serve(settings)
+        process.serve(settings, with_pid=with_pid)

@@ -22,12 +22,12 @@ from typing import NoReturn
 
 import psutil
 
-from recovery import config
-from recovery.launch.children import signal_group, tied
 from recovery.launch.placement import MINDSPORE
+from recovery.start_methods import SUPERVISED
 from recovery.training.foreign_scheduler import ForeignScheduler, free_port, variables_of
 from recovery.training.run import run
 from recovery.training.session import Session
+from recovery.worker.children import signal_group, tied
 
 _logger = logging.getLogger("recovery.launch")
 _FOLLOWS_S = 1.0
@@ -73,7 +73,7 @@ class _Program:
         """
         session = self._session
         session.on_interrupt(self._changed.set)
-        environment = {**self._environment, **self._world(), config.SUPERVISED: "1"}
+        environment = {**self._environment, **self._world(), SUPERVISED: "1"}
         session.check()
         process = subprocess.Popen(  # noqa: S603 - the command of the person who started the job
             tied(self._command),

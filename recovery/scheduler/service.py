@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
 
@@ -29,8 +30,12 @@ _CLOSE_S = 5.0
 """How long the writer may take for what is queued when the process ends."""
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, *, with_pid: int | None = None) -> None:
     """Serve one job until it ends, or until SIGTERM or SIGINT. Blocks.
+
+    Args:
+        settings: of a scheduler.
+        with_pid: a process of this host to end with, as if SIGTERM had come; None: of nobody.
 
     Raises:
         JobFailedError: the job ended without success; a subclass says in which way.
@@ -40,15 +45,17 @@ def serve(settings: Settings) -> None:
     store = open_store(settings)
     try:
         cluster = load_cluster(store, settings)
-        asyncio.run(_Service(settings, cluster, store).run())
+        asyncio.run(_Service(settings, cluster, store, with_pid).run())
     finally:
         if store is not None:
             store.close()
 
 
 class _Service:
-    def __init__(self, settings: Settings, cluster: Cluster, store: SchedulerStore | None) -> None:
-        self._settings, self._cluster, self._store = settings, cluster, store
+    def __init__(
+        self, settings: Settings, cluster: Cluster, store: SchedulerStore | None, with_pid: int | None
+    ) -> None:
+        self._settings, self._cluster, self._store, self._with_pid = settings, cluster, store, with_pid
         self._ended: asyncio.Future[RecoveryError | None]
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -72,6 +79,8 @@ class _Service:
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_signal, number)
+        if self._with_pid is not None:
+            self._end_with(self._with_pid)
         writer = self._start_writer()
         self._executor = Executor(
             server=server,
@@ -90,6 +99,21 @@ class _Service:
                 await asyncio.to_thread(writer.close, _CLOSE_S)
         if error is not None:
             raise error
+
+    def _end_with(self, pid: int) -> None:
+        """Another process starting under the same pid, by exec, keeps it: what is watched is the process, not its program."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            self._on_signal(signal.SIGTERM)
+            return
+
+        def gone() -> None:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+            self._on_signal(signal.SIGTERM)
+
+        self._loop.add_reader(descriptor, gone)
 
     def _start_writer(self) -> Writer | None:
         if self._store is None:

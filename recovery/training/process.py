@@ -15,6 +15,7 @@ from recovery import config, log
 from recovery.config import Settings, SettingsRole
 from recovery.core.ids import NodeId
 from recovery.errors import RecoveryError
+from recovery.training import first_rank
 
 _logger = logging.getLogger("recovery.training")
 
@@ -28,20 +29,24 @@ def begin() -> Settings:
     Raises:
         SettingError: a variable is wrong.
     """
-    config.refuse_supervised()
     settings = config.load()
     log.setup(settings.role.value)
     for warning in settings.warnings:
         _logger.warning("event=setting_mended %s", warning)
     if settings.role is SettingsRole.SCHEDULER:
         serve(settings)
+    first_rank.start_scheduler_if_due(settings)
     if settings.node_id is None:  # allowed without recovery only: nobody can come back to a random id
         return msgspec.structs.replace(settings, node_id=NodeId(f"auto-{secrets.token_hex(6)}"))
     return settings
 
 
-def serve(settings: Settings) -> NoReturn:
+def serve(settings: Settings, *, with_pid: int | None = None) -> NoReturn:
     """Be the scheduler until the job ends, then end this process.
+
+    Args:
+        settings: of a scheduler.
+        with_pid: a process to end with, as if SIGTERM had come; None: of nobody.
 
     Raises:
         RecoveryError: as `recovery.scheduler.service.serve`.
@@ -49,7 +54,7 @@ def serve(settings: Settings) -> NoReturn:
     from recovery.scheduler import service  # noqa: PLC0415 - workers never need it
 
     try:
-        service.serve(settings)
+        service.serve(settings, with_pid=with_pid)
     except service.StoppedBySignal as stopped:
         leave(128 + stopped.number, "")
     leave(0, "")

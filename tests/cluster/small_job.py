@@ -93,7 +93,7 @@ def train(session: recovery.Session) -> None:
         "generation": session.generation,
         "environment": {name: value for name, value in os.environ.items() if name.startswith("MS_")},
     }
-    (HERE / f"seen_{os.environ['MS_NODE_ID']}.json").write_text(json.dumps(seen))
+    (HERE / f"seen_{os.environ.get('MS_NODE_ID', session.rank)}.json").write_text(json.dumps(seen))
     config = recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3)
     saver = recovery.ModelCheckpoint("small", HERE / f"ckpt/{session.rank}", config)
     state = Tally()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from recovery import rank_table
 from recovery.errors import RecoveryError
-from recovery.launch import rank_table
 
 
 def table(**fields: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def write(path: Path, content: object) -> Path:
 
 
 def test_the_documents_table_is_taken(tmp_path: Path) -> None:
-    rank_table.check(write(tmp_path / "t.json", table()), worker_num=2)
+    rank_table.read(write(tmp_path / "t.json", table()), field="RANK_TABLE_FILE", worker_num=2)
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,16 @@ def test_the_documents_table_is_taken(tmp_path: Path) -> None:
 )
 def test_another_table_is_refused(tmp_path: Path, content: object, reason: str) -> None:
     with pytest.raises(RecoveryError) as refused:
-        rank_table.check(write(tmp_path / "t.json", content), worker_num=2)
+        rank_table.read(write(tmp_path / "t.json", content), field="RANK_TABLE_FILE", worker_num=2)
     assert reason in str(refused.value)
     assert str(tmp_path / "t.json") in str(refused.value)
 
 
 def test_other_ranks_than_the_jobs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecoveryError, match=r"its ranks are \[0, 1\], not 0 to 3"):
-        rank_table.check(write(tmp_path / "t.json", table()), worker_num=4)
+    with pytest.raises(RecoveryError, match=r"its ranks are \[0, 1\], not 0 to 3, as a job of 4"):
+        rank_table.read(write(tmp_path / "t.json", table()), field="RANK_TABLE_FILE", worker_num=4)
 
 
 def test_an_absent_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecoveryError, match="cannot be read"):
-        rank_table.check(tmp_path / "none.json", worker_num=2)
+        rank_table.read(tmp_path / "none.json", field="RANK_TABLE_FILE", worker_num=2)

@@ -1,0 +1,94 @@
+"""The rank table of MindSpore's documents: JSON that says which device of which host has which rank. Checked, then handed on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from recovery.errors import SettingConflictError
+
+_Digits = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,9}\Z")]
+
+
+class Device(msgspec.Struct, frozen=True):
+    """One rank's place."""
+
+    device_id: _Digits
+    device_ip: str
+    rank_id: _Digits
+
+
+class Server(msgspec.Struct, frozen=True):
+    """One host."""
+
+    server_id: str
+    """Its address."""
+    device: Annotated[list[Device], msgspec.Meta(min_length=1)]
+
+
+class RankTable(msgspec.Struct, frozen=True):
+    """As the file says it; every number is a string there."""
+
+    version: str
+    server_count: _Digits
+    server_list: Annotated[list[Server], msgspec.Meta(min_length=1)]
+    status: str
+
+    @property
+    def ranks(self) -> list[int]:
+        """All, sorted."""
+        return sorted(int(device.rank_id) for server in self.server_list for device in server.device)
+
+    @property
+    def first_host(self) -> str:
+        """Where rank 0 runs."""
+        return next(
+            server.server_id
+            for server in self.server_list
+            for device in server.device
+            if int(device.rank_id) == 0
+        )
+
+
+def read(path: Path, *, field: str, worker_num: int | None = None) -> RankTable:
+    """Read a table, and refuse one that does not describe this job.
+
+    Args:
+        path: of the file.
+        field: where the path was given, for the error.
+        worker_num: how many workers the job has; None: as many as the table has ranks.
+
+    Raises:
+        SettingConflictError: it cannot be read, is no rank table, is not completed, or has other ranks than 0 to worker_num - 1.
+    """
+    try:
+        table = msgspec.json.decode(path.read_bytes(), type=RankTable)
+    except OSError as error:
+        raise _refused(field, path, f"cannot be read ({error.strerror})") from error
+    except msgspec.MsgspecError as error:
+        raise _refused(field, path, f"is no rank table: {error}") from error
+    if table.status != "completed":
+        raise _refused(field, path, f"its status is {table.status!r}, not 'completed'")
+    if int(table.server_count) != len(table.server_list):
+        raise _refused(
+            field,
+            path,
+            f"server_count is {table.server_count}, but {len(table.server_list)} servers are listed",
+        )
+    count = len(table.ranks) if worker_num is None else worker_num
+    if table.ranks != list(range(count)):
+        raise _refused(
+            field, path, f"its ranks are {table.ranks}, not 0 to {count - 1}, as a job of {count} workers has"
+        )
+    return table
+
+
+def _refused(field: str, path: Path, rule: str) -> SettingConflictError:
+    return SettingConflictError(
+        field=field,
+        value=str(path),
+        rule=rule,
+        next_step="Make it anew for these hosts, or leave it out: ranks are then given by the scheduler.",
+    )

@@ -1,0 +1,98 @@
+"""Other ways to start a job than MS_* variables: what mpirun or a rank table says, as the MS_* variables that mean the same.
+
+A variable that is set stays as it is. With MS_ROLE set, the process is started as a dynamic cluster, whatever else is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from recovery import rank_table
+from recovery.errors import SettingMissingError, UsageError
+
+DEFAULT_PORT = "8118"
+"""msrun's."""
+SUPERVISED = "MS_SUPERVISED"
+"""Set for a program that a supervisor stands for in the cluster: it has no place of its own there."""
+_LOOPBACK = "127.0.0.1"
+
+
+class StartMethod(str, Enum):
+    """How the process learned its place."""
+
+    DYNAMIC_CLUSTER = "environment"
+    OPENMPI = "mpirun"
+    RANK_TABLE = "rank table"
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out."""
+
+    method: StartMethod
+    variables: dict[str, str]
+    """MS_* variables that follow from it and were not set."""
+
+
+def recognise(environ: Mapping[str, str]) -> Start:
+    """Find out how this process was started.
+
+    Raises:
+        UsageError: `recovery msrun` took the script for one that knows nothing of recovery.
+        SettingMissingError: ranks are on several hosts, and nothing says where the scheduler is.
+        SettingConflictError: the rank table is none, or not this job's.
+    """
+    if environ.get(SUPERVISED):
+        raise UsageError(
+            field="recovery",
+            reason="is used by this script, but no import of it was found in the script or the files beside it, so that "
+            "`recovery msrun` has given its place in the cluster to a supervisor",
+            next_step="Start it with --restart=worker.",
+        )
+    if "MS_ROLE" not in environ:
+        for marks, method, derive in _METHODS:
+            if all(environ.get(mark) for mark in marks):
+                found = {"MS_ROLE": "MS_WORKER", "MS_SCHED_PORT": DEFAULT_PORT, **derive(environ)}
+                return Start(
+                    method=method,
+                    variables={name: value for name, value in found.items() if not environ.get(name)},
+                )
+    return Start(method=StartMethod.DYNAMIC_CLUSTER, variables={})
+
+
+def _openmpi(environ: Mapping[str, str]) -> dict[str, str]:
+    """Open MPI gives every process its rank and the size of the world, but no address that all could meet at."""
+    size = environ["OMPI_COMM_WORLD_SIZE"]
+    found = {"MS_NODE_ID": environ["OMPI_COMM_WORLD_RANK"], "MS_WORKER_NUM": size}
+    if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size:
+        return {**found, "MS_SCHED_HOST": _LOOPBACK}
+    if not environ.get("MS_SCHED_HOST"):
+        raise SettingMissingError(
+            field="MS_SCHED_HOST",
+            state="not set",
+            value="",
+            rule="with ranks on several hosts, mpirun must say where the scheduler is",
+            next_step="Give it the address of rank 0's host: mpirun -x MS_SCHED_HOST=ADDRESS ... (rank 0 then starts the scheduler).",
+        )
+    return found
+
+
+def _rank_table(environ: Mapping[str, str]) -> dict[str, str]:
+    """The table knows all hosts; RANK_ID says which of its ranks this process is."""
+    path, size = Path(environ["RANK_TABLE_FILE"]), environ.get("RANK_SIZE", "")
+    table = rank_table.read(path, field="RANK_TABLE_FILE", worker_num=int(size) if size.isdecimal() else None)
+    return {
+        "MS_NODE_ID": environ["RANK_ID"],
+        "MS_WORKER_NUM": str(len(table.ranks)),
+        "MS_SCHED_HOST": table.first_host if len(table.server_list) > 1 else _LOOPBACK,
+    }
+
+
+_METHODS: tuple[tuple[tuple[str, ...], StartMethod, Callable[[Mapping[str, str]], dict[str, str]]], ...] = (
+    (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), StartMethod.OPENMPI, _openmpi),
+    (("RANK_TABLE_FILE", "RANK_ID"), StartMethod.RANK_TABLE, _rank_table),
+)
+"""The variables that show a method, and what they mean."""

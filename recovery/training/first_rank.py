@@ -1,0 +1,62 @@
+"""Under mpirun and with a rank table nobody starts a scheduler, so rank 0 does: a child process that ends with it.
+
+A person may have started one before (`recovery scheduler`); then that one serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+
+from recovery.config import Settings
+from recovery.start_methods import StartMethod
+
+_logger = logging.getLogger("recovery.training")
+_DIAL_S = 1.0
+
+
+def start_scheduler_if_due(settings: Settings) -> None:
+    """Start it if this process is rank 0 of such a start, the scheduler's address is this host's, and nobody answers there."""
+    if settings.start_method is StartMethod.DYNAMIC_CLUSTER or settings.node_id != "0":
+        return
+    host, port = settings.sched_host, settings.sched_port
+    if not _is_ours(host) or _answers(host, port):
+        return
+    variables = {
+        "MS_ROLE": "MS_SCHED",
+        "MS_WORKER_NUM": str(settings.rules.worker_count),
+        "MS_SCHED_HOST": host,
+        "MS_SCHED_PORT": str(port),
+    }
+    process = subprocess.Popen(  # noqa: S603 - our own command, by our own interpreter
+        [sys.executable, "-m", "recovery", "scheduler", f"--with-pid={os.getpid()}"],
+        env={**os.environ, **variables},  # noqa: TID251 - handed on
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl+C is for rank 0; the scheduler ends after it
+    )
+    _logger.info("event=scheduler_started_by_rank_0 address=%s:%d pid=%d", host, port, process.pid)
+
+
+def _is_ours(host: str) -> bool:
+    """Can this host bind it?"""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, _, _, address in found:
+        with socket.socket(family, kind) as probe, contextlib.suppress(OSError):
+            probe.bind(address)
+            return True
+    return False
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_DIAL_S).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,254 @@
+"""Every way to start a job that examples/startup_method shows, as a person starts it; all end with the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.harness import free_port
+from tests.faults.hosts import Host, host
+
+__all__ = ["host"]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+SCRIPTS = Path(__file__).parents[2] / "examples" / "startup_method"
+AS_ROOT = "--allow-run-as-root --oversubscribe --bind-to none"
+_PAUSE = threading.Event()
+
+needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI's mpirun")
+
+
+class Job:
+    """One start in a directory; whatever of it lives at the end of the test is killed."""
+
+    def __init__(self, place: Path) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
+        self.place = place
+        self.port = free_port()
+        self.environment = {
+            **kept,
+            "PYTHON": sys.executable,
+            "WORKERS": "2",
+            "EPOCHS": "4",
+            "STEP_MS": "20",
+            "SAVE_STEPS": "10",
+            "MS_SCHED_PORT": str(self.port),
+            "MS_REJOIN_WINDOW": "1",
+            "MS_NODE_TIMEOUT": "5",
+            "MPIRUN_ARGS": AS_ROOT,
+        }
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Start one of the scripts."""
+        with (self.place / "out.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*prefix, "bash", str(SCRIPTS / name), *arguments],
+                cwd=self.place,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    def output(self) -> str:
+        """What the scripts and their processes said."""
+        logs = [self.place / "out.log", *sorted(self.place.glob("*/*.log"))]
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+
+    def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60) -> None:
+        """Wait for something, or fail with everything that was said."""
+        deadline = time.monotonic() + timeout_s
+        while not until():
+            assert time.monotonic() < deadline, f"no {what} within {timeout_s:g} s\n{self.output()}"
+            _PAUSE.wait(0.05)
+
+    def ends(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a script's end; gives its exit code."""
+        self.wait(lambda: process.poll() is not None, "end of the script")
+        return process.returncode
+
+    def weights(self) -> str:
+        """The digest that all ranks ended with."""
+        found = {path.read_text() for path in self.place.glob("device/weights_*.sha256")}
+        assert len(found) == 1, self.output()
+        return found.pop().strip()
+
+    def saved(self, rank: int) -> bool:
+        """Has a rank a checkpoint?"""
+        return any((self.place / f"ckpt_of_rank/{rank}").glob("*.json"))
+
+    def living(self) -> list[psutil.Process]:
+        """Processes that work in the job's directory, the scripts apart."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.cwd() == str(self.place) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+    def worker(self, rank: int) -> psutil.Process:
+        """The training process of a rank."""
+        for process in self.living():
+            environment = process.environ()
+            names = [environment.get(name) for name in ("RANK_ID", "OMPI_COMM_WORLD_RANK", "MS_NODE_ID")]
+            is_training = any(word.endswith("train.py") for word in process.cmdline())
+            if str(rank) in names and is_training and "mpirun" not in process.name():
+                return process
+        raise AssertionError(f"no process of rank {rank}\n{self.output()}")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    try:
+        yield made
+    finally:
+        for process in made.living():
+            process.kill()
+        for script in made.started:
+            script.wait(10)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights after the plainest start."""
+    made = Job(tmp_path_factory.mktemp("undisturbed"))
+    assert made.ends(made.start("dynamic_cluster.sh")) == 0, made.output()
+    assert not made.living()
+    return made.weights()
+
+
+def test_one_host_with_a_worker_killed_on_the_way(job: Job, undisturbed: str) -> None:
+    script = job.start("msrun_single.sh")
+    job.wait(lambda: job.saved(1), "checkpoint of rank 1")
+    job.worker(1).kill()
+    assert job.ends(script) == 0, job.output()
+    assert job.weights() == undisturbed
+    assert "start 2" in (job.place / "msrun_log/worker_1.log").read_text()
+    assert not job.living()
+
+
+def test_two_hosts_with_a_script_on_each(job: Job, host: Host, undisturbed: str) -> None:
+    first = job.start("msrun_1.sh", host.scheduler)
+    second = job.start("msrun_2.sh", host.scheduler, prefix=host.prefix)
+    assert job.ends(first) == job.ends(second) == 0, job.output()
+    assert job.weights() == undisturbed
+    assert (job.place / "msrun_log_2/worker_1.log").exists()
+    assert not (job.place / "msrun_log_2/scheduler.log").exists()
+
+
+def test_two_hosts_need_the_first_ones_address(job: Job) -> None:
+    assert job.ends(job.start("msrun_2.sh")) == 2
+    assert "usage: bash msrun_2.sh NODE_1_ADDRESS" in job.output()
+
+
+@needs_mpirun
+@pytest.mark.parametrize("way", ["-n", "-H", "--hostfile"])
+def test_mpirun_starts_everything(job: Job, undisturbed: str, way: str) -> None:
+    (job.place / "hosts").write_text("localhost slots=2\n")
+    words = {"-n": [], "-H": ["-H", "localhost:2"], "--hostfile": ["--hostfile", "hosts"]}[way]
+    assert job.ends(job.start("mpirun.sh", *words)) == 0, job.output()
+    assert job.weights() == undisturbed
+    job.wait(lambda: not job.living(), "end of rank 0's scheduler", 10)
+
+
+@needs_mpirun
+def test_mpirun_on_two_hosts_is_told_where_the_scheduler_is(job: Job, undisturbed: str) -> None:
+    agent = job.place / "agent.sh"  # stands for ssh: the other host is this one
+    agent.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    agent.chmod(0o755)
+    job.environment["MPIRUN_ARGS"] = f"{AS_ROOT} --mca plm_rsh_agent {agent}"
+    hosts = ("-H", "127.0.0.2:1,127.0.0.3:1")
+
+    assert job.ends(job.start("mpirun.sh", *hosts)) != 0
+    assert "mpirun -x MS_SCHED_HOST=ADDRESS" in job.output()
+    job.environment["MS_SCHED_HOST"] = "127.0.0.1"
+    assert job.ends(job.start("mpirun.sh", *hosts)) == 0, job.output()
+    assert job.weights() == undisturbed
+
+
+@needs_mpirun
+def test_mpirun_after_a_kill_goes_on_where_it_was(job: Job, undisturbed: str) -> None:
+    script = job.start("mpirun.sh")
+    job.wait(lambda: job.saved(1), "checkpoint of rank 1")
+    job.worker(1).kill()
+    assert job.ends(script) != 0, "mpirun ends the job"
+    job.wait(lambda: not job.living(), "end of all", 20)
+
+    assert job.ends(job.start("mpirun.sh")) == 0, job.output()
+    assert job.weights() == undisturbed
+    assert "event=restored" in job.output()
+
+
+@needs_mpirun
+def test_a_scheduler_that_a_person_started_serves_mpirun(job: Job, undisturbed: str) -> None:
+    variables = {
+        **job.environment,
+        "MS_WORKER_NUM": "2",
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_ENABLE_RECOVERY": "1",
+        "MS_RECOVERY_PATH": "recovery",
+    }
+    log = job.place / "person.log"
+    with log.open("ab") as said:
+        command = [sys.executable, "-m", "recovery", "scheduler"]
+        scheduler = subprocess.Popen(command, cwd=job.place, env=variables, stderr=said)
+    job.started.append(scheduler)
+    job.wait(lambda: "event=listening" in log.read_text(), "scheduler")
+    assert job.ends(job.start("mpirun.sh")) == 0, job.output()
+    assert "scheduler_started_by_rank_0" not in job.output()
+    assert scheduler.wait(20) == 0
+    assert job.weights() == undisturbed
+
+
+def table(path: Path, ranks: int) -> Path:
+    """A rank table of one host."""
+    devices = [
+        {"device_id": str(rank), "device_ip": f"192.1.27.{rank}", "rank_id": str(rank)}
+        for rank in range(ranks)
+    ]
+    server = {"server_id": "10.155.111.140", "device": devices, "host_nic_ip": "reserve"}
+    content = {"version": "1.0", "server_count": "1", "server_list": [server], "status": "completed"}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_rank_table_with_rank_0_killed_and_started_again(job: Job, undisturbed: str) -> None:
+    job.environment["RANK_TABLE_FILE"] = str(table(job.place / "rank_table.json", 2))
+    script = job.start("rank_table.sh", "rank_table.json")
+    job.wait(lambda: job.saved(0), "checkpoint of rank 0")
+    first = job.worker(0)
+    command, environment = first.cmdline(), first.environ()
+    os.kill(first.pid, signal.SIGKILL)
+    with (job.place / "device/train0.log").open("ab") as log:
+        again = subprocess.Popen(command, cwd=job.place, env=environment, stdout=log, stderr=log)
+    job.started.append(again)
+
+    assert job.ends(script) == 1, "it saw a failure"
+    assert job.ends(again) == 0, job.output()
+    assert job.weights() == undisturbed
+    job.wait(lambda: not job.living(), "end of rank 0's scheduler", 10)
+
+
+def test_a_rank_table_of_another_size_is_refused(job: Job) -> None:
+    assert job.ends(job.start("rank_table.sh", str(table(job.place / "t.json", 3)))) == 1
+    assert "its ranks are [0, 1, 2], not 0 to 1" in job.output()
+    assert "training failed" in job.output()
