@@ -134,5 +134,6 @@ def _last_lines(log: Path) -> Iterator[str]:
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         text = stream.read().decode(errors="replace")
-    newest = text.rpartition(f"\n{MARK} {log.stem} start ")[2]
-    yield from newest.splitlines()[-_LAST_LINES:]
+    lines = text.splitlines()
+    marks = [number for number, line in enumerate(lines) if line.startswith(f"{MARK} {log.stem} start ")]
+    yield from lines[marks[-1] + 1 if marks else 0 :][-_LAST_LINES:]

@@ -11,6 +11,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import threading
@@ -91,6 +92,7 @@ def train(session: recovery.Session) -> None:
         "argv": sys.orig_argv,
         "incarnation": session.incarnation,
         "generation": session.generation,
+        "processors": sorted(os.sched_getaffinity(0)),
         "environment": {name: value for name, value in os.environ.items() if name.startswith("MS_")},
     }
     (HERE / f"seen_{os.environ.get('MS_NODE_ID', session.rank)}.json").write_text(json.dumps(seen))
@@ -158,9 +160,16 @@ def _raise_unheard() -> None:
     _raise()
 
 
+def _be_deaf() -> None:
+    """Hear no SIGTERM any more."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 DEEDS: dict[str, Callable[[], None]] = {
     "raise": _raise,
     "raise-unheard": _raise_unheard,
+    "deaf": _be_deaf,
     "chdir": _leave_the_directory,
     "hang": _hang,
     "fork": _fork,

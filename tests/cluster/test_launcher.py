@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +19,11 @@ from tests.cluster.launched import LAUNCHER, LaunchedCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
+ON_A_TERMINAL = (
+    sys.executable,
+    "-c",
+    "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))",
+)
 KILLED = "killed by SIGKILL (out of memory?)"
 WITHOUT_RECOVERY = {"MS_ENABLE_RECOVERY": "0"}
 
@@ -50,7 +57,7 @@ def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("node_id", ["1", "0", "sched"])
 def test_what_is_killed_is_started_again(tmp_path: Path, node_id: str) -> None:
     # The grace is long on purpose: what ends the wait for a killed worker is its launcher's word.
-    environment = {"MS_NODE_TIMEOUT": "30", "MS_RECONNECT_GRACE": "20", "JOB_STEP_MS": "40"}
+    environment = {"MS_NODE_TIMEOUT": "30", "MS_RECONNECT_GRACE": "4", "JOB_STEP_MS": "40"}
     with LaunchedCluster(tmp_path, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(12)
@@ -154,3 +161,56 @@ def test_a_wrong_flag_starts_nothing(tmp_path: Path) -> None:
         assert "SETTING_CONFLICT: --local_worker_num=9" in cluster.log(LAUNCHER)
         assert not cluster.logs.exists()
         assert_nothing_left(cluster)
+
+
+def test_a_terminal_gets_colours_and_a_progress_line(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"JOB_STEP_MS": "100", "TERM": "xterm-256color"}) as cluster:
+        cluster.start("--tee=3", prefix=ON_A_TERMINAL)
+        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        shown = cluster.log(LAUNCHER)
+        assert re.search(r"2/2 ranks  step [1-9][0-9]*  [0-9.]+ step/s  generation 1  running", shown)
+        assert re.search(r"\x1b\[36m\[0\] \x1b\[0m.*event=admitted", shown), "rank 0 in its colour"
+        assert re.search(r"\x1b\[32m\[1\] \x1b\[0m.*event=admitted", shown)
+
+
+@pytest.mark.parametrize("prefix", [(), None])
+def test_no_terminal_or_no_color_means_no_colour_codes(
+    tmp_path: Path, prefix: tuple[str, ...] | None
+) -> None:
+    with LaunchedCluster(tmp_path, environment={"NO_COLOR": "1", "TERM": "xterm"}) as cluster:
+        cluster.start("--tee=3", prefix=ON_A_TERMINAL if prefix is None else prefix)
+        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", cluster.log(LAUNCHER))
+
+
+def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+    """A worker that does not listen is waited for, but not by a person who asks twice."""
+    with LaunchedCluster(tmp_path, environment={"JOB_DO": "deaf@4"}) as cluster:
+        cluster.start()
+        cluster.wait_step(5)
+        cluster.signal(LAUNCHER, signal.SIGINT)
+        cluster.wait(lambda: "asked to stop by SIGINT" in cluster.log(LAUNCHER), "first answer", 5)
+        assert cluster.processes[LAUNCHER].poll() is None
+        begun = time.monotonic()
+        cluster.signal(LAUNCHER, signal.SIGINT)
+        assert cluster.wait_exit(LAUNCHER, 10) == 128 + signal.SIGINT
+        assert time.monotonic() - begun < 2
+        assert_nothing_left(cluster)
+
+
+def test_processors_names_and_all_variables_reach_the_processes(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"RANK_ID": "77", "MS_NODE_ID": "other"}) as cluster:
+        first = min(os.sched_getaffinity(0))
+        cluster.start(
+            f'--bind_core={{"device1": ["{first}"]}}', "--worker_log_name=w_{ip}", "--cluster-time-out=77"
+        )
+        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        assert {path.name for path in cluster.logs.glob("*.log")} == {
+            "scheduler.log",
+            "w_127.0.0.1_0.log",
+            "w_127.0.0.1_1.log",
+        }
+        seen = cluster.seen("1")
+        assert seen["processors"] == [first]
+        expected = {"MS_TOPO_TIMEOUT": "77", "MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "2", "MS_NODE_ID": "1"}
+        assert {name: seen["environment"][name] for name in expected} == expected

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from recovery.core.records import EventKind
+from recovery.errors import WaitTimeoutError
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
-from tests.faults.hosts import Host, host
+from tests.faults.hosts import BOTH, Host, host, hosts
 
-__all__ = ["host"]
+__all__ = ["host", "hosts"]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 SECOND = "second"
+SOON_S = 2.0
+"""Within a second, and as much for a busy machine."""
 
 
-def start_first(cluster: LaunchedCluster, host: Host) -> None:
-    cluster.start("--local_worker_num=2", f"--master_addr={host.scheduler}", "--node_rank=0")
+def start_first(cluster: LaunchedCluster, host: Host, *flags: str) -> None:
+    cluster.start("--local_worker_num=2", f"--master_addr={host.scheduler}", "--node_rank=0", *flags)
 
 
-def start_second(cluster: LaunchedCluster, host: Host) -> None:
+def start_second(cluster: LaunchedCluster, host: Host, *flags: str) -> None:
     cluster.start(
         "--local_worker_num=2",
         f"--master_addr={host.scheduler}",
         "--node_rank=1",
+        *flags,
         "--log_dir=logs_of_second",
         name=SECOND,
         prefix=host.prefix,
@@ -58,7 +63,67 @@ def test_without_recovery_a_failure_on_one_host_ends_both(tmp_path: Path, host: 
         start_first(cluster, host)
         start_second(cluster, host)
         cluster.wait_step(6)
+        begun = time.monotonic()
         cluster.kill_node("2")
         assert cluster.wait_exit(SECOND, 5) == 137
         assert cluster.wait_exit(LAUNCHER, 5) == 60
+        assert time.monotonic() - begun < SOON_S
         cluster.wait(lambda: not cluster.living(), "end of all", 5)
+        told = cluster.log(LAUNCHER).partition("the job failed")[2]
+        assert "2 lost: killed by SIGKILL (out of memory?)" in told, (
+            "the cause is named on the other host too"
+        )
+
+
+def test_a_host_that_is_cut_off_and_back_loses_no_process(tmp_path: Path, host: Host) -> None:
+    environment = {"MS_NODE_TIMEOUT": "2", "JOB_STEP_MS": "60"}
+    with LaunchedCluster(tmp_path, workers=4, environment=environment) as cluster:
+        start_first(cluster, host)
+        start_second(cluster, host)
+        cluster.wait_step(12)
+        host.cut(*BOTH)
+        cluster.wait_event(EventKind.NODE_LOST, "3", timeout_s=15)
+        host.mend()
+
+        assert cluster.wait_exit(LAUNCHER, 60) == cluster.wait_exit(SECOND, 60) == 0, cluster.tails()
+        cluster.check_result()
+        assert not list(tmp_path.glob("logs*/incident-*")), "nothing died"
+        assert {stored.event.incarnation for stored in cluster.events(EventKind.NODE_ADMITTED)} == {1}
+
+
+def test_a_host_that_is_lost_for_good_fails_the_job_by_name(tmp_path: Path, host: Host) -> None:
+    with LaunchedCluster(tmp_path, workers=4, environment={"JOB_STEP_MS": "50"}) as cluster:
+        start_first(cluster, host, "--cluster_time_out=8")
+        start_second(cluster, host, "--cluster_time_out=8")
+        cluster.wait_step(12)
+        cluster.kill(SECOND)
+
+        assert cluster.wait_exit(LAUNCHER, 30) == WaitTimeoutError.exit_code
+        told = cluster.log(LAUNCHER).partition("the job failed")[2]
+        assert "2 of 4 workers are here after 8 s (MS_TOPO_TIMEOUT); missing: 2, 3; here: 0, 1" in told
+        cluster.wait(lambda: not cluster.living(), "end of all", 5)
+
+
+def test_three_hosts_of_one_name_get_their_ranks_from_the_scheduler(
+    tmp_path: Path, hosts: tuple[Host, ...]
+) -> None:
+    """All have this machine's host name, as copied machines may have: their addresses tell them apart."""
+    address = f"--master_addr={hosts[0].scheduler}"
+    with LaunchedCluster(tmp_path, workers=3, environment={"JOB_STEP_MS": "40"}) as cluster:
+        cluster.start("--local_worker_num=1", address)
+        for number, there in enumerate(hosts):
+            logs = f"--log_dir=logs_{number}"
+            cluster.start("--local_worker_num=1", address, logs, name=f"host_{number}", prefix=there.prefix)
+        cluster.wait_step(12)
+        third = cluster.processes["host_1"]
+        cluster.kill("host_1")
+        cluster.wait_event(EventKind.NODE_LOST)
+        cluster.start(
+            "--local_worker_num=1", address, "--log_dir=logs_1", name="host_1", prefix=hosts[1].prefix
+        )
+
+        for name in (LAUNCHER, "host_0", "host_1"):
+            assert cluster.wait_exit(name, 60) == 0, cluster.tails()
+        assert third.poll() is not None
+        cluster.check_result()
+        assert len({stored.event.node_id for stored in cluster.events(EventKind.NODE_ADMITTED)}) == 3

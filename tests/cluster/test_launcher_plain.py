@@ -69,7 +69,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: str, rank: int) -> None:
     # The grace is long on purpose: what ends the wait for the killed one is its launcher's word.
-    with PlainCluster(tmp_path, workers=3, environment={"MS_RECONNECT_GRACE": "20"}) as cluster:
+    with PlainCluster(tmp_path, workers=3, environment={"MS_RECONNECT_GRACE": "4"}) as cluster:
         cluster.begin("--restart=auto")
         os.kill(cluster.wait_steps(rank, 8), signal.SIGKILL)
         os.kill(cluster.wait_steps(rank, 12, restart=1), signal.SIGKILL)

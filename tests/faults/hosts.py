@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ class Host:
     """A network namespace, joined to this one by a pair of virtual cards."""
 
     def __init__(self, number: int) -> None:
-        self.name = f"rec{os.getpid() % 10_000}"
+        self.name = f"rec{os.getpid() % 10_000}x{number}"
         self.scheduler = f"10.213.{number}.1"
         self._card = f"{self.name}v"
         self._addresses = (f"{self.scheduler}/24", f"10.213.{number}.2/24")
@@ -37,6 +38,7 @@ class Host:
             ("addr", "add", there, "dev", "eth0"),
             ("link", "set", "eth0", "up"),
             ("link", "set", "lo", "up"),
+            ("route", "add", "default", "via", self.scheduler),  # to a scheduler at another host's card
         ):
             run("ip", "-n", self.name, *command)
         run(*self.prefix, "nft", "add", "table", "inet", "cut")
@@ -63,18 +65,35 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=20)
 
 
-@pytest.fixture
-def host() -> Iterator[Host]:
-    """Made and removed; skipped with its reason where that is impossible."""
+@contextlib.contextmanager
+def made(count: int) -> Iterator[tuple[Host, ...]]:
+    """So many hosts, removed at the end; skips with its reason where that is impossible."""
     missing = [tool for tool in ("ip", "nft") if shutil.which(tool) is None]
     if os.geteuid() != 0 or missing:
         pytest.skip(f"network namespaces need root, ip and nft; missing: {', '.join(missing) or 'root'}")
-    made = Host(os.getpid() % 200 + 20)
+    first = os.getpid() % 100 * 2 + 20
+    hosts = tuple(Host(first + number) for number in range(count))
     try:
         try:
-            made.make()
+            for host in hosts:
+                host.make()
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no network namespaces here: {error.stderr.decode(errors='replace').strip()}")
-        yield made
+        yield hosts
     finally:
-        made.remove()
+        for host in hosts:
+            host.remove()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    """One more host."""
+    with made(1) as (host,):
+        yield host
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, ...]]:
+    """Two more hosts."""
+    with made(2) as hosts:
+        yield hosts

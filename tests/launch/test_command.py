@@ -1,0 +1,57 @@
+"""What `recovery msrun` refuses before anything is started, by looking at the script and the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery.errors import RecoveryError
+from recovery.launch import addresses
+from recovery.launch.command import msrun
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torch_job.py").write_text("import torch\nimport recovery\n")
+    return tmp_path
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(RecoveryError) as error:
+        msrun(["--log_dir=logs", *words], {})
+    assert not Path("logs").exists(), "nothing is made before all is checked"
+    return str(error.value)
+
+
+def test_a_dry_run_of_a_framework_that_has_none(place: Path) -> None:
+    assert refused("--sim_level=1", "torch_job.py") == (
+        "SETTING_CONFLICT: --sim_level=1: torch_job.py trains on PyTorch, which has no dry run. "
+        "Leave the flag out, or give a script that trains on MindSpore."
+    )
+
+
+def test_a_rank_table_that_is_none(place: Path) -> None:
+    (place / "table.json").write_text("{}")
+    told = refused("--rank_table_file=table.json", "torch_job.py")
+    assert told.startswith("SETTING_CONFLICT: --rank_table_file='table.json': is no rank table")
+
+
+def test_a_scheduler_at_a_name_that_nobody_knows(place: Path) -> None:
+    told = refused("--master_addr=no-such-host.invalid", "torch_job.py")
+    assert told.startswith("SETTING_RANGE: --master_addr='no-such-host.invalid': cannot be resolved")
+
+
+def test_numactl_that_is_not_installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(place))
+    told = refused("--bind_numa=True", "torch_job.py")
+    assert "needs the program numactl, which is not installed" in told
+
+
+def test_this_hosts_own_addresses() -> None:
+    assert addresses.is_local("127.0.0.1")
+    assert addresses.is_local("::1") or not Path("/proc/net/if_inet6").exists()
+    assert not addresses.is_local("192.0.2.1")  # RFC 5737: nobody's
+    assert addresses.towards("127.0.0.1") == "127.0.0.1"
+    assert addresses.resolve("localhost") in ("127.0.0.1", "::1")

@@ -1,0 +1,103 @@
+"""One file per failure, with what followed from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from recovery.launch.incidents import Failure, Incidents
+from recovery.launch.output import open_log
+
+TRACEBACK = ("Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "ValueError: x")
+
+
+def log_of(directory: Path, name: str, *lines: str, start: int = 1) -> Path:
+    path = directory / f"{name}.log"
+    with open_log(path, start=start) as log:
+        log.write("".join(f"{line}\n" for line in lines).encode())
+    return path
+
+
+def failure(log: Path, *, start: int = 1, rank: int = 0) -> Failure:
+    return Failure(
+        process=log.stem,
+        rank=rank,
+        start=start,
+        status="exit code 1",
+        wall="w",
+        consequence="c",
+        log=str(log),
+    )
+
+
+def test_a_failure_is_kept_with_its_last_words(tmp_path: Path) -> None:
+    log = log_of(tmp_path, "worker_1", "step 1", *TRACEBACK, "a line behind it")
+    kept = Incidents(tmp_path).note(failure(log, rank=1), begun_ms=0, ended_ms=10)
+
+    assert kept == tmp_path / "incident-1.json"
+    found = json.loads(kept.read_text())
+    assert (found["first"]["process"], found["first"]["rank"]) == ("worker_1", 1)
+    assert tuple(found["traceback"]) == TRACEBACK
+    assert found["last_lines"][0] == "step 1"
+    assert found["followed"] == []
+
+
+def test_only_the_newest_life_and_the_newest_traceback_count(tmp_path: Path) -> None:
+    log_of(tmp_path, "worker_1", *TRACEBACK, "the first life")
+    log = log_of(
+        tmp_path, "worker_1", "Traceback (most recent call last):", "  x", "KeyError: 1", *TRACEBACK, start=2
+    )
+    incidents = Incidents(tmp_path)
+    incidents.note(failure(log, start=2), begun_ms=0, ended_ms=10)
+    assert incidents.newest is not None
+    assert incidents.newest.traceback == TRACEBACK
+    assert "the first life" not in incidents.newest.last_lines
+
+
+def test_what_ran_when_another_fell_and_fails_soon_follows_from_it(tmp_path: Path) -> None:
+    incidents = Incidents(tmp_path)
+    first, second = log_of(tmp_path, "worker_1", *TRACEBACK), log_of(tmp_path, "worker_0", "lost a peer")
+    kept = incidents.note(failure(first), begun_ms=0, ended_ms=10_000)
+
+    assert incidents.note(failure(second), begun_ms=0, ended_ms=12_000) == kept
+    found = json.loads(kept.read_text())
+    assert [one["process"] for one in found["followed"]] == ["worker_0"]
+    assert found["first"]["process"] == "worker_1"
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_later_or_a_younger_failure_is_one_of_its_own(tmp_path: Path) -> None:
+    incidents = Incidents(tmp_path)
+    log = log_of(tmp_path, "worker_1", "x")
+    incidents.note(failure(log), begun_ms=0, ended_ms=10_000)
+    incidents.note(failure(log), begun_ms=11_000, ended_ms=12_000)  # it began after the first had failed
+    incidents.note(failure(log), begun_ms=0, ended_ms=60_000)  # too long after
+    assert sorted(path.name for path in tmp_path.glob("incident-*")) == [
+        "incident-1.json",
+        "incident-2.json",
+        "incident-3.json",
+    ]
+
+
+def test_numbers_go_on_behind_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "incident-1.json").write_text("somebody else's")
+    kept = Incidents(tmp_path).note(failure(log_of(tmp_path, "worker_1", "x")), begun_ms=0, ended_ms=1)
+    assert kept.name == "incident-2.json"
+    assert (tmp_path / "incident-1.json").read_text() == "somebody else's"
+
+
+def test_last_words_that_come_again_are_noticed(tmp_path: Path) -> None:
+    incidents = Incidents(tmp_path)
+    log = log_of(tmp_path, "worker_1", *TRACEBACK)
+    assert not incidents.repeats("worker_1", log)
+    assert not incidents.repeats("worker_2", log)
+    log_of(tmp_path, "worker_1", "another step", *TRACEBACK, start=2)
+    assert incidents.repeats("worker_1", log)
+    log_of(tmp_path, "worker_1", "KeyError: 2", start=3)
+    assert not incidents.repeats("worker_1", log)
+
+
+def test_a_silent_death_repeats_nothing(tmp_path: Path) -> None:
+    incidents = Incidents(tmp_path)
+    assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1"))
+    assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", start=2))

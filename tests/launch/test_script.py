@@ -1,0 +1,73 @@
+"""What a script imports, without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery.launch.script import imports_of
+
+
+def write(directory: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = directory.joinpath(*name.split("__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import recovery",
+        "import recovery.torch as rt",
+        "from recovery import run",
+        "from recovery.torch import x",
+    ],
+)
+def test_every_form_of_import_counts(tmp_path: Path, line: str) -> None:
+    write(tmp_path, train=f"def main():\n    {line}\n")
+    assert "recovery" in imports_of(["train.py", "--epochs", "3"], tmp_path)
+
+
+def test_a_word_in_a_string_or_a_comment_does_not(tmp_path: Path) -> None:
+    write(tmp_path, train='# import recovery\nx = "import recovery"\nimport torch.nn\n')
+    assert imports_of(["train.py"], tmp_path) == {"torch"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["train.py"], ["-m", "train"], ["-m", "pytest", "-s", "train.py::test_train"], ["-u", "train.py"]],
+)
+def test_files_beside_the_script_are_read_too(tmp_path: Path, words: list[str]) -> None:
+    write(
+        tmp_path,
+        train="import helper\n",
+        helper="from package import deep\n",
+        package__deep="import recovery\n",
+    )
+    assert "recovery" in imports_of(words, tmp_path)
+
+
+def test_relative_imports_and_packages_that_run(tmp_path: Path) -> None:
+    write(tmp_path, job____main__="", package__a="from . import b\n", package__b="import recovery\n")
+    (tmp_path / "job").mkdir(exist_ok=True)
+    (tmp_path / "job" / "__main__.py").write_text("import package.a\n")
+    assert "recovery" in imports_of(["-m", "job"], tmp_path)
+
+
+def test_a_script_in_another_directory_finds_its_neighbours(tmp_path: Path) -> None:
+    write(tmp_path, src__train="import helper\n", src__helper="import mindspore\n")
+    assert "mindspore" in imports_of(["src/train.py"], tmp_path)
+
+
+@pytest.mark.parametrize("text", ["import (", "\0", ""])
+def test_what_cannot_be_parsed_imports_nothing(tmp_path: Path, text: str) -> None:
+    write(tmp_path, train=text)
+    assert imports_of(["train.py"], tmp_path) == frozenset()
+
+
+def test_circles_end(tmp_path: Path) -> None:
+    write(tmp_path, a="import b\n", b="import a\n")
+    assert imports_of(["a.py"], tmp_path) == {"a", "b"}
+    assert imports_of(["none.py"], tmp_path) == frozenset()
