@@ -60,7 +60,7 @@ planted: $(STAMP)  ## plant every bug of the table, one at a time; fails when on
 torture: $(STAMP)  ## everything that is killed, cut, flipped and planted, for HOURS (1); writes docs/reliability.md
 	$(BIN)/python -m tests.faults.torture --hours $(HOURS)
 
-docs: $(STAMP)  ## write docs/settings.md, errors.md and events.md anew from the code
+docs: $(STAMP)  ## write docs/settings.md, errors.md, events.md and launcher_flags.md anew from the code
 	$(BIN)/python -m tests.house.generate_settings
 	$(BIN)/python -m tests.house.generate_pages
 

@@ -1,13 +1,13 @@
 """How long a job stands still after a SIGKILL: this engine, torchrun on the same work, and the floors below both.
 
-    python benchmarks/recover.py [--workers 4,8] [--kills 10] [--window 6] [--only engine,torchrun,floors] [--json]
+    python benchmarks/recover.py [--workers 4,8] [--kills 10] [--window 6] [--only engine,launcher,torchrun,floors] [--json]
 
 Rows: mode, workers, median_ms, p99_ms, steps_lost (median), n (recoveries measured), failed (recoveries that never came).
 
 engine: admission    from the admission of the relaunched worker, which warmed up while it was refused for --window seconds,
                      until all ranks have applied their first step.
 engine: kill         window 0, relaunched at once: from the kill until all ranks have applied their first step.
-launcher: kill       the same under `recovery msrun`, which starts the dead worker again by itself.
+launcher: kill       the same under `recovery msrun`, which starts the dead worker again by itself; "plain script": torchrun's program under it.
 torchrun: kill       from the kill until all ranks have applied their first step, as shipped and with the hidden switch.
 floor: reform        living processes tear their gloo world down and form the next one.
 floor: fresh         one process alone, from its start to its first step.
@@ -169,31 +169,53 @@ def engine(workers: int, kills: int, *, window_s: float, script: Path = WORK) ->
     return row("engine: admission" if window_s else "engine: kill", workers, job.times, job.lost, failed)
 
 
-def launcher(workers: int, kills: int) -> Row:
-    """The same kills under `recovery msrun`, which starts the dead again by itself; window 0."""
+def launcher(workers: int, kills: int, *, plain: bool) -> Row:
+    """The same kills under `recovery msrun`, which starts the dead again by itself; window 0.
+
+    Args:
+        workers: number of ranks.
+        kills: how many.
+        plain: the program that torchrun is given, which knows nothing of recovery; else the engine's.
+    """
     chosen = random.Random(2)
     with started(
         MS_ENABLE_RECOVERY="1", MS_RECOVERY_PATH="recovery", MS_REJOIN_WINDOW="0", MS_STEP_LOG="steps.jsonl"
     ) as processes:
         flags = [f"--worker_num={workers}", f"--master_port={free_port()}", f"--max_restarts={RESTARTS_MAX}"]
-        processes.start("msrun", ["-m", "recovery", "msrun", *flags, "--join=True", str(WORK), "engine"])
+        program = ["--restart=world", str(WORK), "torchrun"] if plain else [str(WORK), "engine"]
+        processes.start("msrun", ["-m", "recovery", "msrun", *flags, "--join=True", *program])
 
         def kill() -> float:
-            victim = str(chosen.randrange(workers))
-            [worker] = [
-                child
-                for child in psutil.Process(processes.last["msrun"].pid).children()
-                if child.environ().get("MS_NODE_ID") == victim
-            ]
-            killed_ms = time.time() * 1000
-            worker.kill()
-            return killed_ms
+            victim = chosen.randrange(workers)
+            return kill_program(processes, victim) if plain else kill_child(processes, str(victim))
 
         job = Kills(processes, workers, "msrun")
         failed = job.measure(kills, kill)
         if failed:
             print(processes.tails(), file=sys.stderr)
-    return row("launcher: kill", workers, job.times, job.lost, failed)
+    return row(
+        "launcher: kill, plain script" if plain else "launcher: kill", workers, job.times, job.lost, failed
+    )
+
+
+def kill_child(processes: Processes, node_id: str) -> float:
+    """Kill the process that the launcher has started for a node; gives the moment (wall ms)."""
+    [worker] = [
+        child
+        for child in psutil.Process(processes.last["msrun"].pid).children()
+        if child.environ().get("MS_NODE_ID") == node_id
+    ]
+    killed_ms = time.time() * 1000
+    worker.kill()
+    return killed_ms
+
+
+def kill_program(processes: Processes, rank: int) -> float:
+    """Kill the program of a rank, by the process id that it has written; gives the moment (wall ms)."""
+    victim = int((processes.place / f"pid_{rank}").read_text())
+    killed_ms = time.time() * 1000
+    os.kill(victim, signal.SIGKILL)
+    return killed_ms
 
 
 def admitted_ms(recovery_path: Path, victims: list[str]) -> float:
@@ -218,10 +240,7 @@ def torchrun(workers: int, kills: int, *, switch: bool) -> Row:
         processes.start("torchrun", [*command, f"--max-restarts={RESTARTS_MAX}", str(WORK), "torchrun"])
 
         def kill() -> float:
-            victim = int((processes.place / f"pid_{chosen.randrange(workers)}").read_text())
-            killed_ms = time.time() * 1000
-            os.kill(victim, signal.SIGKILL)
-            return killed_ms
+            return kill_program(processes, chosen.randrange(workers))
 
         job = Kills(processes, workers, "torchrun")
         failed = job.measure(kills, kill)
@@ -271,7 +290,9 @@ def measurements(options: argparse.Namespace) -> Iterator[Row]:
         if "engine" in only:
             yield engine(workers, options.kills, window_s=options.window)
             yield engine(workers, options.kills, window_s=0)
-            yield launcher(workers, options.kills)
+        if "launcher" in only:
+            yield launcher(workers, options.kills, plain=False)
+            yield launcher(workers, options.kills, plain=True)
         if "torchrun" in only:
             yield torchrun(workers, options.kills, switch=True)
             yield torchrun(workers, options.kills, switch=False)
@@ -285,7 +306,7 @@ def main() -> None:
     parser.add_argument("--workers", default="4,8", help="numbers of workers, with commas (4,8)")
     parser.add_argument("--kills", type=int, default=10, help="recoveries per row (10)")
     parser.add_argument("--window", type=float, default=6.0, help="seconds that a lost id is refused (6)")
-    parser.add_argument("--only", default="engine,torchrun,floors", help="which groups, with commas")
+    parser.add_argument("--only", default="engine,launcher,torchrun,floors", help="which groups, with commas")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -39,6 +39,8 @@ class Node:
         self.window_ends_ms = heard_ms + record.rejoin_left_ms
         self.ready: Ready | None = None
         self.done = False
+        self.given_up = False
+        """Its launcher has seen it end, and does not start it again."""
         self.told_generation = 0
         """Newest plan that was sent on the current connection. A Ready from before it is a leftover."""
         self.answers: OrderedDict[RequestId, FromScheduler] = OrderedDict()

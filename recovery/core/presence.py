@@ -30,7 +30,7 @@ def connection_lost(table: Table, lost: ConnectionLost, now_ms: int) -> list[Sch
         return []
     node.heard_ms = now_ms  # the kernel that closed the socket was heard just now
     if node.record.reason:  # why it ends is known already (its own code raised, its launcher saw it): there is nothing to wait for
-        return lifecycle.lose(table, node, node.record.reason, now_ms)
+        return _gone(table, node, node.record.reason, now_ms)
     node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms
     record = node.move(NodeState.SUSPECT, reason=lost.reason)
     return [
@@ -45,19 +45,32 @@ def exit_seen(table: Table, exited: Exited, now_ms: int) -> list[SchedulerEffect
     While the connection is open the word is only kept: whoever says it wrongly takes nobody's place away.
     """
     node = table.nodes.get(exited.node_id)
-    its_process = node is not None and node.record.pid == exited.pid
-    never_came = node is None and table.job.state is JobState.FORMING
-    if table.ended or not (its_process or never_came):
+    if table.ended:
         return []
-    effects: list[SchedulerEffect] = []
-    if node is not None and node.record.state is NodeState.SUSPECT:
-        effects += lifecycle.lose(table, node, exited.reason, now_ms)
-    elif node is not None and node.record.state is NodeState.LIVE and not node.record.reason:
-        node.record = msgspec.structs.replace(node.record, reason=exited.reason)
-    if exited.gives_up and not table.ended:
-        reason = f"{exited.node_id}: {node.record.reason if node else exited.reason}; it is not started again"
-        effects += lifecycle.end(table, JobOutcome.JOB_FAILED, reason, now_ms)
+    if node is None:
+        never_came = exited.gives_up and table.job.state is JobState.FORMING
+        return _given_up(table, f"{exited.node_id}: {exited.reason}", now_ms) if never_came else []
+    if node.record.pid != exited.pid:
+        return []
+    node.given_up = exited.gives_up
+    if node.record.state is NodeState.LIVE:
+        node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)
+        return []
+    if node.record.state is NodeState.SUSPECT:
+        return _gone(table, node, exited.reason, now_ms)
+    return _given_up(table, f"{exited.node_id}: {node.record.reason}", now_ms) if exited.gives_up else []
+
+
+def _gone(table: Table, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+    """It has ended for certain, and this is why."""
+    effects = lifecycle.lose(table, node, reason, now_ms)
+    if node.given_up and not table.ended:
+        effects += _given_up(table, f"{node.record.node_id}: {reason}", now_ms)
     return effects
+
+
+def _given_up(table: Table, what: str, now_ms: int) -> list[SchedulerEffect]:
+    return lifecycle.end(table, JobOutcome.JOB_FAILED, f"{what}; it is not started again", now_ms)
 
 
 def _hung_up(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]:

@@ -14,7 +14,7 @@ from recovery.launch import kernel_log, output
 from recovery.launch.incidents import Failure, Incidents
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.reports import Report
-from recovery.launch.restarts import Decision, Ended, Next, decide, describe, exit_code_of
+from recovery.launch.restarts import SHORT_LIFE_MS, Decision, Ended, Next, decide, describe, exit_code_of
 from recovery.worker.children import begin_child, signal_group
 
 _GRACE_S = 5.0
@@ -79,12 +79,15 @@ class Agent:
     async def _keep(self, placed: Placed) -> None:
         """One process, over its lives."""
         relaunched_ms: list[int] = []
+        short_lives = 0
         while True:
             begun_ms, start = clock.monotonic_ms(), len(relaunched_ms) + 1
             pid, status = await self._live(placed, start)
             ended_ms = clock.monotonic_ms()
             how = describe(status, kernels_word=kernel_log.word_on(pid) if status == -signal.SIGKILL else "")
-            decision = self._decide(placed, status, ended_ms - begun_ms, relaunched_ms)
+            lived_ms = ended_ms - begun_ms
+            short_lives = short_lives + 1 if lived_ms < SHORT_LIFE_MS else 0
+            decision = self._decide(placed, status, lived_ms, short_lives, relaunched_ms)
             gives_up = decision.next is Next.FAIL
             if placed.kind is Kind.WORKER:
                 await self._report(placed.node_id, pid, how, gives_up=gives_up)
@@ -127,7 +130,9 @@ class Agent:
         del self._running[placed.name]
         return process.pid, status
 
-    def _decide(self, placed: Placed, status: int, lived_ms: int, relaunched_ms: list[int]) -> Decision:
+    def _decide(
+        self, placed: Placed, status: int, lived_ms: int, short_lives: int, relaunched_ms: list[int]
+    ) -> Decision:
         repeats = self._incidents.repeats(placed.name, self._log_of(placed)) and lived_ms < _SOON_MS
         return decide(
             Ended(
@@ -135,6 +140,7 @@ class Agent:
                 recovery_enabled=self._recovery_enabled,
                 has_stepped=status <= 0 or self._has_stepped(),
                 repeats=repeats,
+                short_lives=short_lives,
                 relaunched_ms=tuple(relaunched_ms),
                 max_restarts=self._max_restarts,
                 now_ms=clock.monotonic_ms(),

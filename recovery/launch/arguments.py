@@ -308,7 +308,7 @@ def parser() -> argparse.ArgumentParser:
             dest=flag.name,
             type=_reader(flag),
             metavar="VALUE",
-            help=f"{flag.help} ({_shown(flag.default)})" if flag.default is not None else flag.help,
+            help=f"{flag.help} ({shown(flag.default)})" if flag.default is not None else flag.help,
         )
     made.add_argument(
         "task", nargs=argparse.REMAINDER, metavar="task_script [arguments]", help="what every process runs"
@@ -316,7 +316,8 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _shown(default: Any) -> str:
+def shown(default: object) -> str:
+    """A default as it would be typed."""
     return default.value if isinstance(default, Enum) else str(default)
 
 

@@ -13,7 +13,9 @@ from recovery.errors import would_end_the_same_way
 
 WINDOW_MS = 3_600_000
 """Relaunches are counted within the last hour."""
-_BACK_OFF_MS = (0, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000)
+SHORT_LIFE_MS = 10_000
+"""A process that lives no longer, twice in a row, is about to loop: each further short life makes its relaunch wait longer."""
+_BACK_OFF_MS = (0, 0, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000)
 
 
 class Next(str, Enum):
@@ -34,6 +36,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Has any rank of the job ever applied a step? True where nobody can know."""
     repeats: bool
     """Did it end with the same last words as its life before, and soon after its start?"""
+    short_lives: int
+    """How many of its lives, up to this one and without a longer one between, were short."""
     relaunched_ms: tuple[int, ...]
     """When this process was started again before, oldest first."""
     max_restarts: int
@@ -90,7 +94,7 @@ def decide(ended: Ended) -> Decision:
     row = next(row for row in _TABLE if row.when(ended))
     after_ms = 0
     if row.next is Next.RELAUNCH:
-        after_ms = _BACK_OFF_MS[min(len(_recent(ended)), len(_BACK_OFF_MS) - 1)]
+        after_ms = _BACK_OFF_MS[min(ended.short_lives, len(_BACK_OFF_MS) - 1)]
     return Decision(next=row.next, after_ms=after_ms, reason=row.reason)
 
 

@@ -109,14 +109,26 @@ def test_a_launcher_that_gives_up_ends_the_job_for_everybody(desk: Desk) -> None
     assert losses(desk) == [KILLED]
 
 
-def test_giving_up_a_worker_that_said_why_it_fell_names_its_words(desk: Desk) -> None:
+def test_giving_up_a_worker_whose_connection_is_open_waits_for_its_end(desk: Desk) -> None:
     first, second = full_house(desk)
     first.raises()
     give_up(desk, "worker_0", reason="exit code 1")
+    assert not second.hears(m.JobEnded)
+    first.die()
     assert (
         second.last(m.JobEnded).reason
         == "worker_0: its own code raised ValueError: x; it is not started again"
     )
+
+
+def test_giving_up_a_worker_that_is_lost_already_ends_the_job(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.die()
+    desk.at(600)
+    see_exit(desk)
+    assert not second.hears(m.JobEnded)
+    give_up(desk, "worker_0")
+    assert second.last(m.JobEnded).reason == "worker_0: connection closed; it is not started again"
 
 
 def test_giving_up_a_worker_that_never_came_ends_the_job_while_it_forms(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""Write docs/errors.md and docs/events.md from the code: `python -m tests.house.generate_pages`."""
+"""Write docs/errors.md, docs/events.md and docs/launcher_flags.md from the code: `python -m tests.house.generate_pages`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from string import Formatter
 
 from recovery import errors
 from recovery.core.records import EventKind
+from recovery.launch.arguments import FLAGS, shown
 from tests.house.files import ROOT
 
 _ERRORS_HEAD = """\
@@ -79,7 +80,34 @@ def events_page() -> str:
     return _EVENTS_HEAD + "".join(f"| `{kind.value}` | {said[kind.name]} |\n" for kind in EventKind)
 
 
-PAGES = {ROOT / "docs/errors.md": errors_page, ROOT / "docs/events.md": events_page}
+_FLAGS_HEAD = """\
+# Flags of `recovery msrun`
+
+Hyphens and underscores mean the same. A wrong value is one line that names flag, value, rule and what to type instead; nothing has been
+started then. What comes after the script is the script's own.
+
+| flag | also | default | meaning |
+|---|---|---|---|
+"""
+
+
+def flags_page() -> str:
+    """The whole page, in the order of --help."""
+    return _FLAGS_HEAD + "".join(
+        f"| `--{flag.name}` | {', '.join(f'`--{name}`' for name in flag.aliases)} | {_default(flag.default)} | {flag.help} |\n"
+        for flag in FLAGS
+    )
+
+
+def _default(value: object) -> str:
+    return "" if value is None else f"`{shown(value)}`"
+
+
+PAGES = {
+    ROOT / "docs/errors.md": errors_page,
+    ROOT / "docs/events.md": events_page,
+    ROOT / "docs/launcher_flags.md": flags_page,
+}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

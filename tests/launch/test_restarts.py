@@ -15,6 +15,7 @@ def ended(**fields: Any) -> Ended:
         "recovery_enabled": True,
         "has_stepped": True,
         "repeats": False,
+        "short_lives": 0,
         "relaunched_ms": (),
         "max_restarts": 3,
         "now_ms": 10_000_000,
@@ -49,11 +50,9 @@ def test_the_table(fields: dict[str, Any], follows: Next, reason: str) -> None:
     assert reason in decision.reason
 
 
-def test_each_relaunch_within_the_hour_waits_longer() -> None:
-    waits = [
-        decide(ended(relaunched_ms=(9_000_000,) * before, max_restarts=99)).after_ms for before in range(9)
-    ]
-    assert waits == [0, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]
+def test_each_short_life_in_a_row_makes_the_next_wait_longer() -> None:
+    waits = [decide(ended(short_lives=count, max_restarts=99)).after_ms for count in range(9)]
+    assert waits == [0, 0, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
 
 
 def test_a_status_is_told_as_people_know_it() -> None:

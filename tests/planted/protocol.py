@@ -73,6 +73,33 @@ ANSWERS = (
     ),
 )
 
+EXITS = (
+    Bug(
+        "a launcher's word about an earlier life takes the next one's place",
+        "I12",
+        "core/presence.py",
+        "if node.record.pid != exited.pid:",
+        "if node.record.pid == -1:",
+        ("tests/core/test_exits_seen.py::test_a_word_about_another_process_means_nothing",),
+    ),
+    Bug(
+        "a launcher's word takes a place while its holder is connected",
+        "I1",
+        "core/presence.py",
+        "    if node.record.state is NodeState.SUSPECT:\n        return _gone(table, node, exited.reason, now_ms)",
+        "    if node.record.state in (NodeState.SUSPECT, NodeState.LIVE):\n        return _gone(table, node, exited.reason, now_ms)",
+        ("tests/core/test_exits_seen.py::test_who_speaks_on_is_not_lost_by_a_wrong_word",),
+    ),
+    Bug(
+        "everybody waits for a worker that its launcher has given up",
+        "I14",
+        "core/presence.py",
+        "if node.given_up and not table.ended:",
+        "if node.given_up and table.ended:",
+        ("tests/core/test_exits_seen.py::test_a_launcher_that_gives_up_ends_the_job_for_everybody",),
+    ),
+)
+
 DEADLINES = (
     Bug(
         "a main thread that does not come back is waited for, for ever",
@@ -183,4 +210,4 @@ BOUNDS = (
     ),
 )
 
-PROTOCOL = ANSWERS + DEADLINES + BOUNDS
+PROTOCOL = ANSWERS + EXITS + DEADLINES + BOUNDS

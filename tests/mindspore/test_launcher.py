@@ -1,0 +1,57 @@
+"""MindSpore under `recovery msrun`: the example with recovery, and a script that knows nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.startup import Job
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(300)]
+
+PLAIN = Path(__file__).with_name("plain_loop.py")
+START_S = 120.0
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with Job(tmp_path) as made:
+        made.environment["FRAMEWORK"] = "mindspore"
+        yield made
+
+
+def test_the_example_with_a_worker_killed_on_the_way(job: Job) -> None:
+    job.environment["STEP_MS"] = "40"
+    script = job.start("msrun_single.sh")
+    job.wait(lambda: job.saved(1), "checkpoint of rank 1", START_S)
+    job.worker(1, "train_mindspore.py").kill()
+    assert job.ends(script, START_S) == 0, job.output()
+    job.weights()
+    killed = json.loads((job.place / "msrun_log/incident-1.json").read_text())
+    assert (killed["first"]["rank"], killed["followed"]) == (1, [])
+    job.wait(lambda: not job.living(), "end of all", 20)
+
+
+def test_a_script_without_recovery_is_started_again_with_its_world(job: Job) -> None:
+    shutil.copy(PLAIN, job.place)
+    job.environment["SCRIPT"] = str(job.place / PLAIN.name)
+    script = job.start("msrun_single.sh")
+
+    def pids() -> list[int]:
+        path = job.place / "steps_1"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [int(line.split()[0]) for line in lines if int(line.split()[1]) >= 7]
+
+    job.wait(pids, "step 7 of rank 1", START_S)
+    os.kill(pids()[0], signal.SIGKILL)
+    assert job.ends(script, START_S) == 0, job.output()
+    steps = [line.split()[1:] for line in (job.place / "steps_1").read_text().splitlines()]
+    assert [int(step) for step, restart in steps if restart == "1"] == list(range(6, 21))
+    assert (job.place / "result").exists()
+    job.wait(lambda: not job.living(), "end of all", 20)
