@@ -28,7 +28,7 @@ setup-mindspore: $(MS_STAMP)  ## create .venv-mindspore: MindSpore and PyTorch b
 
 $(MS_STAMP): pyproject.toml constraints.txt
 	test -x $(MS_BIN)/python || $(PYTHON) -m venv .venv-mindspore
-	$(MS_BIN)/python -m pip install --quiet -c constraints.txt -e '.[mindspore,examples]' hypothesis pytest pytest-timeout
+	$(MS_BIN)/python -m pip install --quiet -c constraints.txt -e '.[mindspore,examples]' hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 lint: $(STAMP)  ## ruff, mypy, import-linter: all run, the first failure counts
@@ -49,10 +49,11 @@ test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their b
 	$(BIN)/coverage run -m pytest -m "not cluster and not mindspore"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
-	$(BIN)/python -m pytest -m cluster
+	$(BIN)/python -m pytest -m "cluster and not alone" -n 2
+	$(BIN)/python -m pytest -m "cluster and alone"
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
-	$(MS_BIN)/python -m pytest -m mindspore tests/mindspore
+	$(MS_BIN)/python -m pytest -m mindspore -n 2 tests/mindspore
 
 planted: $(STAMP)  ## plant every bug of the table, one at a time; fails when one survives
 	$(BIN)/python -m tests.planted.run

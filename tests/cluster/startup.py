@@ -19,25 +19,29 @@ AS_ROOT = "--allow-run-as-root --oversubscribe --bind-to none"
 _PAUSE = threading.Event()
 
 
+def small_job_environment() -> dict[str, str]:
+    """Variables for an example's scripts: two workers, a minute at most, a port of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
+    return {
+        **kept,
+        "PYTHON": sys.executable,
+        "WORKERS": "2",
+        "EPOCHS": "4",
+        "STEP_MS": "20",
+        "SAVE_STEPS": "10",
+        "MS_SCHED_PORT": str(free_port()),
+        "MS_REJOIN_WINDOW": "1",
+        "MS_NODE_TIMEOUT": "4",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 class Job:
     """One start in a directory; whatever of it lives at the end of the test is killed."""
 
     def __init__(self, place: Path) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
         self.place = place
-        self.port = free_port()
-        self.environment = {
-            **kept,
-            "PYTHON": sys.executable,
-            "WORKERS": "2",
-            "EPOCHS": "4",
-            "STEP_MS": "20",
-            "SAVE_STEPS": "10",
-            "MS_SCHED_PORT": str(self.port),
-            "MS_REJOIN_WINDOW": "1",
-            "MS_NODE_TIMEOUT": "5",
-            "MPIRUN_ARGS": AS_ROOT,
-        }
+        self.environment = {**small_job_environment(), "MPIRUN_ARGS": AS_ROOT}
         self.started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Job:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pytest
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
 from recovery.store.reader import read_events
-from tests.cluster.harness import free_port
+from tests.cluster.startup import small_job_environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -30,20 +29,8 @@ class Example:
     """The job of run.sh in a directory; what it started dies with the test."""
 
     def __init__(self, place: Path) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
         self.place = place
-        self.environment = {
-            **kept,
-            "PYTHON": sys.executable,
-            "WORKERS": "2",
-            "EPOCHS": "4",
-            "STEP_MS": "20",
-            "SAVE_STEPS": "10",
-            "MS_SCHED_PORT": str(free_port()),
-            "MS_REJOIN_WINDOW": "1",
-            "MS_NODE_TIMEOUT": "4",
-            "OMP_NUM_THREADS": "1",
-        }
+        self.environment = small_job_environment()
         self.started: set[int] = set()
 
     def script(self, name: str, *arguments: str) -> str:

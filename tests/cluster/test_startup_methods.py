@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,12 @@ needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs 
 def job(tmp_path: Path) -> Iterator[Job]:
     with Job(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="rec") as path:
+        yield Path(path)
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +80,13 @@ def test_mpirun_starts_everything(job: Job, undisturbed: str, way: str) -> None:
 
 
 @needs_mpirun
-def test_mpirun_on_two_hosts_is_told_where_the_scheduler_is(job: Job, undisturbed: str) -> None:
-    agent = job.place / "agent.sh"  # stands for ssh: the other host is this one
-    agent.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+def test_mpirun_on_two_hosts_is_told_where_the_scheduler_is(
+    job: Job, undisturbed: str, short_path: Path
+) -> None:
+    # It stands for ssh: the other hosts are this one, each with a directory of its own for Open MPI (with a short name: it
+    # makes sockets there), without which its daemons crash now and then.
+    agent = job.place / "agent.sh"
+    agent.write_text(f'#!/bin/sh\nexport TMPDIR={short_path}/$1\nmkdir -p $TMPDIR\nshift\nexec sh -c "$*"\n')
     agent.chmod(0o755)
     job.environment["MPIRUN_ARGS"] = f"{AS_ROOT} --mca plm_rsh_agent {agent}"
     hosts = ("-H", "127.0.0.2:1,127.0.0.3:1")

@@ -15,7 +15,7 @@ from recovery.core.records import EventKind
 from tests.cluster.small_cluster import SmallCluster
 from tests.faults.strangers import Dripper, Garbage, Hammer, silent
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(120)]
 
 WORKERS = 8
 SILENT = 2_000

@@ -11,7 +11,7 @@ import pytest
 
 from tests.untraced import run_module
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(240)]
 
 SKIPPED = 77
 
