@@ -16,6 +16,7 @@ import pytest
 
 from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.small_cluster import SCRIPT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
@@ -51,6 +52,24 @@ def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
         cluster.check_result()
         assert "[1] " in cluster.log(LAUNCHER)
         assert "[0] " not in cluster.log(LAUNCHER)
+        assert_nothing_left(cluster)
+
+
+@pytest.mark.parametrize(
+    ("address", "task"),
+    [
+        ("::1", [SCRIPT]),
+        ("[::1]", ["python", "-m", "train"]),
+        ("localhost", ["pytest", "-s", "-v", SCRIPT]),
+        ("127.0.0.1", ["python3", SCRIPT]),
+    ],
+)
+def test_every_form_of_address_and_task(tmp_path: Path, address: str, task: list[str]) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        *words, script = task
+        cluster.start(f"--master_addr={address}", *words, script=script)
+        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        cluster.check_result()
         assert_nothing_left(cluster)
 
 
