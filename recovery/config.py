@@ -134,6 +134,15 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def sources(environ: Mapping[str, str]) -> tuple[Source, ...]:
+    """Where the value of each variable comes from, checked or not.
+
+    Raises:
+        SettingError: mpirun or a rank table has started this process in a way that cannot be read.
+    """
+    return _Reader(environ).sources()
+
+
 def _rules(
     reader: _Reader, worker_count: int, server_count: int, *, recovering: bool
 ) -> tuple[Rules, tuple[str, ...]]:

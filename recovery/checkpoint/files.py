@@ -164,6 +164,11 @@ class Staged:
         os.close(descriptor)
 
 
+def is_temporary(name: str) -> bool:
+    """Is it a name that only a save under way has, or one that was cut off?"""
+    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+
+
 def temporary_pattern(name: str) -> tuple[str, str]:
     """How every temporary name of `name` begins and ends."""
     return f".{name}.", TEMPORARY_SUFFIX

@@ -18,15 +18,17 @@ import msgspec
 from sqlalchemy import Connection, NullPool, create_engine, event, select
 
 from recovery.core.records import EventRecord
-from recovery.errors import RecoveryPathError, StoreWalMissingError, StoreWriteError
+from recovery.errors import RecoveryPathError, StoreCorruptError, StoreWalMissingError, StoreWriteError
 from recovery.store.commits import Commits
 from recovery.store.engine import read_only, translated
 from recovery.store.migrations import migrate
 from recovery.store.models import EVENTS, META
-from recovery.store.paths import companion, is_there
+from recovery.store.paths import companion, is_there, refused
 from recovery.store.repository import (
     SchedulerState,
     WorkerState,
+    check_rows,
+    records_of,
     scheduler_path,
     scheduler_state,
     worker_path,
@@ -71,29 +73,78 @@ def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool =
     return _read(path, lambda connection: worker_state(connection, path), accept_without_wal)
 
 
-def read_events(recovery_path: Path, *, after: int = 0, limit: int = 1000) -> tuple[StoredEvent, ...]:
+def read_events(
+    recovery_path: Path,
+    *,
+    after: int = 0,
+    limit: int = 1000,
+    newest: bool = False,
+    node_id: str | None = None,
+    since_ms: int = 0,
+) -> tuple[StoredEvent, ...]:
     """Read the scheduler's story, oldest first. Errors as of `read_scheduler`.
 
     Args:
         recovery_path: the directory of the job.
         after: only events with a higher sequence; the last one read, to go on.
         limit: at most so many.
+        newest: of more, the last ones; else the first ones.
+        node_id: only those about this node; None: all.
+        since_ms: only those written at or after, milliseconds since 1970 UTC.
     """
     path = scheduler_path(recovery_path)
-    wanted = select(EVENTS).where(EVENTS.c.sequence > after).order_by(EVENTS.c.sequence).limit(limit)
+    order = EVENTS.c.sequence.desc() if newest else EVENTS.c.sequence
+    wanted = select(EVENTS).where(EVENTS.c.sequence > after).order_by(order).limit(limit)
+    if node_id is not None:
+        wanted = wanted.where(EVENTS.c.node_id == node_id)
+    if since_ms:
+        wanted = wanted.where(EVENTS.c.wall_ms >= since_ms)
 
     def story(connection: Connection) -> tuple[StoredEvent, ...]:
-        rows = connection.execute(wanted).mappings()
+        rows = connection.execute(wanted).mappings().all()
         return tuple(
             StoredEvent(
                 sequence=row["sequence"],
                 wall_ms=row["wall_ms"],
                 event=record_of(EventRecord, dict(row), path),
             )
-            for row in rows
+            for row in (reversed(rows) if newest else rows)
         )
 
     return _read(path, story, accept_without_wal=True)
+
+
+def stored_workers(recovery_path: Path) -> tuple[str, ...]:
+    """Node ids whose worker has a file, sorted.
+
+    Raises:
+        RecoveryPathError: the directory is there and cannot be listed.
+    """
+    directory = recovery_path / "workers"
+    try:
+        return tuple(sorted(path.stem for path in directory.glob("*.db")))
+    except OSError as error:
+        raise refused(directory, error) from error
+
+
+def check_scheduler(recovery_path: Path) -> None:
+    """Check the whole of the scheduler's file, every row of the story included. Errors as of `read_scheduler`."""
+    path = scheduler_path(recovery_path)
+    _read(path, lambda connection: _check_all(connection, path), accept_without_wal=False)
+
+
+def check_worker(recovery_path: Path, node_id: str) -> None:
+    """Check the whole of a worker's file. Errors as of `read_scheduler`."""
+    path = worker_path(recovery_path, node_id)
+    _read(path, lambda connection: _check_all(connection, path), accept_without_wal=False)
+
+
+def _check_all(connection: Connection, path: Path) -> None:
+    verdict = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+    if verdict != "ok":
+        raise StoreCorruptError(path=str(path), reason=str(verdict))
+    check_rows(connection, path)
+    records_of(connection, EventRecord, path)
 
 
 def _read(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:

@@ -1,0 +1,139 @@
+"""The commands that check or change what is stored, and those that look at this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from recovery import clock, config
+from recovery.cli.output import Format, complain, print_json, print_line, show_rows
+from recovery.core.records import EventKind, EventRecord, JobState, NodeState
+from recovery.errors import UsageError
+from recovery.report import audit, tables
+from recovery.report import stored as stored_state
+from recovery.report.tables import Column, View, instant
+from recovery.store.reader import read_events, read_worker, stored_workers
+from recovery.store.repository import SchedulerStore, WorkerStore
+
+_EVENTS_MAX = 10_000_000
+ENV = View(
+    "env",
+    "Every variable that is read, its value and where it comes from.",
+    (
+        Column("name", "variable", lambda source: source.name),
+        Column("value", "as typed; empty: unset without a default", lambda source: source.value),
+        Column("source", "environment, mpirun, rank table or default", lambda source: source.source),
+        Column(
+            "fate", "honoured, passed through, or accepted without effect", lambda source: source.fate.value
+        ),
+        Column("rule", "what its value must be", lambda source: source.rule),
+    ),
+)
+
+
+def verify(path: Path, *, as_json: bool) -> bool:
+    """Check everything; one line per finding. Gives whether all is well."""
+    findings = list(audit.databases(path))
+    if not any(finding.path.endswith("scheduler.db") for finding in findings):
+        findings += audit.checkpoints(stored_state.read(path))
+    if as_json:
+        print_json([msgspec.to_builtins(finding) for finding in findings])
+    else:
+        for finding in findings:
+            print_line(f"{finding.path}: {finding.what}")
+        if not findings:
+            print_line("all is as it was written")
+    return not findings
+
+
+def export(path: Path, file: Path) -> None:
+    """Everything in one JSON document. Tokens are never stored; their digests are left out all the same."""
+    state = stored_state.read(path)
+    document: dict[str, Any] = {
+        "written": instant(clock.wall_ms()),
+        "path": str(path),
+        "job": msgspec.to_builtins(state.job),
+        "runs": msgspec.to_builtins(state.runs),
+        "nodes": tables.NODES.rows(state.nodes),
+        "generations": tables.GENERATIONS.rows(state.generations),
+        "checkpoints": tables.checkpoint_rows(state),
+        "events": tables.EVENTS.rows(read_events(path, limit=_EVENTS_MAX)),
+        "steps": tables.STEPS.rows(stored_state.progress(path)[0]),
+        "directories": {
+            node_id: [one.path for one in read_worker(path, node_id, accept_without_wal=True).directories]
+            for node_id in stored_workers(path)
+        },
+    }
+    with file.open("x", encoding="utf-8") as stream:
+        json.dump(document, stream, indent=1, ensure_ascii=False)
+        stream.write("\n")
+
+
+def forget(path: Path, node_id: str) -> None:
+    """End a lost node's rejoin window now: its next process is let in at once, with its rank. Refused while a scheduler runs."""
+    store = SchedulerStore.open(path)
+    try:
+        state = store.load()
+        node = next((one for one in state.nodes if one.node_id == node_id), None)
+        if node is None or state.job is None:
+            known = ", ".join(str(one.node_id) for one in state.nodes) or "none"
+            raise UsageError(
+                field=node_id, reason="is no node of this job", next_step=f"Name one of: {known}."
+            )
+        if node.state is NodeState.LIVE and state.job.state is JobState.RUNNING:
+            raise UsageError(
+                field=node_id,
+                reason="was live when the scheduler was last heard; its process may still train",
+                next_step="End that process first, or start the scheduler, which finds out by itself.",
+            )
+        reason = "forgotten by a person"
+        left = msgspec.structs.replace(node, state=NodeState.LEFT, rejoin_left_ms=0, reason=reason)
+        event = EventRecord(
+            kind=EventKind.NODE_LEFT,
+            node_id=node.node_id,
+            rank=node.rank,
+            incarnation=node.incarnation,
+            run=state.job.run,
+            generation=state.job.generation,
+            reason=reason,
+        )
+        store.apply((left, event), wall_ms=clock.wall_ms())
+    finally:
+        store.close()
+
+
+def reset(path: Path) -> Path:
+    """Lay the job's state aside, so that the next start is a new job. Nothing is deleted. Refused while a process has a store open.
+
+    Returns:
+        The directory that it lies in now, below the recovery path.
+    """
+    stored_state.read(path)
+    stores: list[SchedulerStore | WorkerStore] = [SchedulerStore.open(path)]
+    try:
+        for node_id in stored_workers(path):
+            stores.append(WorkerStore.open(path, node_id))  # noqa: PERF401 - those that are open are closed when one is not
+    finally:
+        for store in stores:
+            store.close()
+    aside = path / f"reset-{instant(clock.wall_ms())[:19].replace(':', '')}"
+    aside.mkdir()
+    for entry in [*path.glob("scheduler.db*"), path / "workers"]:
+        if entry.exists():
+            entry.rename(aside / entry.name)
+    return aside
+
+
+def environment(environ: Mapping[str, str], form: Format) -> None:
+    """Every variable with its value, source and rule; then what is wrong with them.
+
+    Raises:
+        SettingError: one is wrong.
+    """
+    show_rows(ENV, ENV.rows(config.sources(environ)), form)
+    for warning in config.load(environ).warnings:
+        complain(warning)

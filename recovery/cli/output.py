@@ -1,0 +1,103 @@
+"""How a command's answer is written: a table for people, or JSON, NDJSON and CSV for programs. Errors go to stderr."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from recovery.report.tables import View
+
+_PIPE_WIDTH = 240
+"""Where there is no terminal nobody folds lines: wide enough that most stay in one."""
+console = Console(
+    highlight=False, emoji=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH
+)
+"""Colour on a terminal only, and none where NO_COLOR is set."""
+
+
+class Format(str, Enum):
+    """How rows are written."""
+
+    TABLE = "table"
+    JSON = "json"
+    NDJSON = "ndjson"
+    CSV = "csv"
+
+
+_LONG = ("reason", "because", "ended", "path", "rule", "value")
+"""Columns that may be folded; the others keep their width."""
+_STYLES = {
+    "live": "green",
+    "running": "green",
+    "finished": "green",
+    "committed": "green",
+    "suspect": "yellow",
+    "interrupted": "yellow",
+    "forming": "yellow",
+    "lost": "red",
+    "failed": "red",
+    "invalid": "red",
+}
+"""States that one looks for first."""
+
+
+def show_rows(view: View, rows: Sequence[Mapping[str, Any]], form: Format) -> None:
+    """Write rows.
+
+    Args:
+        view: whose they are.
+        rows: plain values by key.
+        form: how.
+    """
+    if form is Format.JSON:
+        print_json(list(rows))
+    elif form is Format.NDJSON:
+        for row in rows:
+            print_line(json.dumps(row, ensure_ascii=False))
+    elif form is Format.CSV:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow([column.key for column in view.columns])
+        writer.writerows([row[column.key] for column in view.columns] for row in rows)
+    else:
+        console.print(table_of(view, rows))
+
+
+def table_of(view: View, rows: Iterable[Mapping[str, Any]]) -> Table:
+    """The rows as a table for people: the columns that they look for."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    shown = [column for column in view.columns if column.shown]
+    for column in shown:
+        table.add_column(column.key, no_wrap=column.key not in _LONG, overflow="fold")
+    for row in rows:
+        table.add_row(*(text_of(row[column.key]) for column in shown))
+    return table
+
+
+def text_of(value: Any) -> Text:
+    """A value for people: nothing for none, states in their colour, and nothing that could steer a terminal."""
+    text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    safe = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    return Text(safe, style=_STYLES.get(safe, ""))
+
+
+def print_json(value: Any) -> None:
+    """One indented document."""
+    print_line(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_line(text: str) -> None:
+    """One line of output."""
+    sys.stdout.write(text + "\n")
+
+
+def complain(text: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(text + "\n")

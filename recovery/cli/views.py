@@ -1,0 +1,220 @@
+"""The commands that show what is stored: each reads, words, and writes once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from recovery import clock
+from recovery.cli.output import Format, console, print_json, print_line, show_rows, table_of, text_of
+from recovery.errors import SettingTypeError
+from recovery.report import status as status_report
+from recovery.report import stored as stored_state
+from recovery.report import tables
+from recovery.report.plan import Plan
+from recovery.report.plan import plan as make_plan
+from recovery.report.stored import Stored
+from recovery.store.reader import read_events
+
+_pause = threading.Event()
+"""Nobody sets it: Ctrl+C ends the wait."""
+_FOLLOW_S = 0.3
+_PAGE = 1000
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def status(path: Path, *, as_json: bool) -> None:
+    """One screen."""
+    found = status_report.status(stored_state.read(path))
+    if as_json:
+        print_json(found)
+    else:
+        console.print(screen(found))
+
+
+def screen(found: dict[str, Any]) -> Group:
+    """The status for people."""
+    scheduler = found["scheduler"]
+    lives = f"pid {scheduler['pid']}" if scheduler["alive"] else "not running on this host"
+    states = (
+        ", ".join(f"{count} {state}" for state, count in sorted(found["workers_by_state"].items()))
+        or "none yet"
+    )
+    facts = [
+        ("job", f"{found['job']}, run {found['run']}"),
+        ("state", found["state"]),
+        *([("reason", found["reason"])] if found["reason"] else []),
+        ("scheduler", f"{lives}, incarnation {scheduler['incarnation']}"),
+        ("generation", f"{found['generation']}, began at step {found['generation_began_at_step'] or 0}"),
+        ("workers", f"{states}; the world has {found['world_size']}"),
+        (
+            "step",
+            f"{found['newest_step']}, {found['steps_since_checkpoint']} since the newest common checkpoint",
+        ),
+        (
+            "checkpoint",
+            f"step {found['committed_step']}" if found["committed_step"] else "none is common yet",
+        ),
+    ]
+    lines: list[Any] = [Text.assemble((f"{name:<12}", "bold"), text_of(value)) for name, value in facts]
+    if found["lost"]:
+        lines += [Text("\nmissing", style="bold"), table_of(_MISSING, found["lost"])]
+    if found["last_events"]:
+        lines += [Text("\nlast events", style="bold"), table_of(_STORY, found["last_events"])]
+    return Group(*lines)
+
+
+_MISSING = tables.NODES._replace(
+    columns=tuple(
+        column
+        for column in tables.NODES.columns
+        if column.key in ("node_id", "rank", "incarnation", "state", "rejoin_left_s", "reason")
+    )
+)
+_STORY = tables.EVENTS._replace(
+    columns=tuple(
+        column for column in tables.EVENTS.columns if column.key in ("time", "kind", "node", "step", "reason")
+    )
+)
+
+
+def top(path: Path, *, interval_s: float) -> None:
+    """The status, again and again, until Ctrl+C."""
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(screen(status_report.status(stored_state.read(path))), refresh=True)
+                _pause.wait(interval_s)
+        except KeyboardInterrupt:
+            return
+
+
+def nodes(path: Path, form: Format) -> None:
+    """All nodes."""
+    show_rows(tables.NODES, tables.NODES.rows(stored_state.read(path).nodes), form)
+
+
+def steps(path: Path, form: Format) -> list[str]:
+    """What the workers have noted. Gives what could not be read."""
+    stored_state.read(path)
+    found, unreadable = stored_state.progress(path)
+    show_rows(tables.STEPS, tables.STEPS.rows(found), form)
+    return list(unreadable)
+
+
+def checkpoints(path: Path, form: Format) -> None:
+    """All checkpoints."""
+    show_rows(tables.CHECKPOINTS, tables.checkpoint_rows(stored_state.read(path)), form)
+
+
+def generations(path: Path, form: Format) -> None:
+    """All generations."""
+    show_rows(tables.GENERATIONS, tables.GENERATIONS.rows(stored_state.read(path).generations), form)
+
+
+def events(
+    path: Path, form: Format, *, follow: bool, since: str | None, node: str | None, limit: int
+) -> None:
+    """The newest events, and with `follow` all that come after, until Ctrl+C."""
+    since_ms = _since_ms(since) if since else 0
+    found = read_events(path, limit=limit, newest=True, node_id=node, since_ms=since_ms)
+    if not follow:
+        show_rows(tables.EVENTS, tables.EVENTS.rows(found), form)
+        return
+    after = found[-1].sequence if found else 0
+    _show_stream(tables.EVENTS.rows(found), form, first=True)
+    try:
+        while True:
+            _pause.wait(_FOLLOW_S)
+            found = read_events(path, after=after, limit=_PAGE, node_id=node, since_ms=since_ms)
+            _show_stream(tables.EVENTS.rows(found), form, first=False)
+            after = found[-1].sequence if found else after
+    except KeyboardInterrupt:
+        return
+
+
+def _show_stream(rows: Sequence[dict[str, Any]], form: Format, *, first: bool) -> None:
+    """A stream has no end: JSON is one document a line, and a table has no width to find out."""
+    if form is Format.TABLE:
+        for row in rows:
+            words = (
+                row["time"],
+                row["kind"],
+                row["node"] or "",
+                f"step={row['step']}" if row["step"] else "",
+                row["reason"],
+            )
+            print_line("  ".join(text_of(word).plain for word in words if word))
+    elif form is Format.CSV:
+        show_rows(tables.EVENTS, rows, Format.CSV if first else Format.NDJSON)
+    else:
+        show_rows(tables.EVENTS, rows, Format.NDJSON)
+    console.file.flush()
+
+
+def _since_ms(text: str) -> int:
+    """`10m`, `2h`: so long ago; else an ISO 8601 time, UTC where it names no zone."""
+    now = datetime.fromtimestamp(clock.wall_ms() / 1000, timezone.utc)
+    unit = _UNITS_S.get(text[-1:])
+    try:
+        if unit is not None:
+            moment = now - timedelta(seconds=float(text[:-1]) * unit)
+        else:
+            moment = datetime.fromisoformat(text)
+            moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    except (ValueError, OverflowError):
+        raise SettingTypeError(
+            field="--since",
+            value=text,
+            rule="must be a time such as 2026-11-21T10:00:00, or how long ago",
+            next_step="Give, for example, --since=10m.",
+        ) from None
+    return int(moment.timestamp() * 1000)
+
+
+# --- what a restart would do ---------------------------------------------------------------------------------------------
+
+
+def plan(path: Path, *, as_json: bool, allow_restart_from_zero: bool) -> bool:
+    """Show it. Gives whether the job could go on."""
+    state = stored_state.read(path)
+    found = make_plan(state, allow_restart_from_zero=allow_restart_from_zero)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        _tell(state, found)
+    return found.action != "fail"
+
+
+def _tell(state: Stored, found: Plan) -> None:
+    words = {
+        "resume": f"go on at step {found.step} (epoch {found.epoch}, step {found.step_in_epoch} in it)",
+        "start": "start at step 0 with weights initialised anew",
+        "new_run": f"begin run {state.job.run + 1} at step 0",
+        "fail": "end the job: NO_COMMON_CHECKPOINT",
+    }
+    console.print(Text.assemble(("a restart now would ", ""), (words[found.action], "bold")))
+    console.print(Text(f"why: {found.reason}"))
+    if found.steps_lost:
+        console.print(Text(f"steps to do again: {found.steps_lost} (the newest was {state.newest_step})"))
+    for file in found.files:
+        said = (
+            Text("verified", style="green")
+            if file.verified
+            else Text(f"not verified: {file.why_not}", style="yellow")
+        )
+        console.print(
+            Text.assemble(f"  rank {file.rank} ({file.node_id})  {file.path}  ", said), soft_wrap=True
+        )
+    for file in found.stepped_back:
+        console.print(Text(f"  not usable: rank {file.rank}: {file.why_not}", style="red"), soft_wrap=True)
+    for refused in found.refused:
+        console.print(Text(f"  {refused['node_id']} is refused for {refused['rejoin_left_s']:g} s more"))

@@ -1,0 +1,168 @@
+"""What a restart now would do: the same rules as the scheduler's, on what the files and the directories hold now.
+
+Each rank's directories are looked into as its next incarnation would, and each file of the target is read whole. A rank whose
+directories are on another host is taken by the scheduler's books, and said to be unverified.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from recovery.checkpoint import catalogue, verify
+from recovery.core.coordinator import Coordinator, to_held
+from recovery.core.ids import Rank
+from recovery.core.messages import HeldCheckpoint
+from recovery.core.policy import rollback
+from recovery.core.records import CheckpointState, JobState, NodeRecord
+from recovery.errors import CheckpointError, RecoveryError
+from recovery.report.stored import Stored
+from recovery.store.reader import read_worker
+
+
+class RankFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank would load."""
+
+    rank: int
+    node_id: str
+    path: str
+    verified: bool
+    why_not: str
+    """Empty when verified."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What would happen."""
+
+    action: str
+    """`resume` at a checkpoint, `start` at step 0, `new_run` (the job is finished) or `fail`."""
+    reason: str
+    step: int
+    epoch: int
+    step_in_epoch: int
+    steps_lost: int
+    """Steps that ranks have applied and would do again."""
+    files: tuple[RankFile, ...]
+    """By rank; empty without a checkpoint."""
+    stepped_back: tuple[RankFile, ...]
+    """Files of newer common steps that do not verify, because of which the plan is older."""
+    refused: tuple[dict[str, Any], ...]
+    """Node ids that are still refused, with seconds left, as of the last write."""
+
+
+def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
+    """Work it out.
+
+    Args:
+        stored: the job.
+        allow_restart_from_zero: as MS_ALLOW_RESTART_FROM_ZERO would be set.
+    """
+    if stored.job.state is JobState.FINISHED:
+        return _plan(stored, "new_run", "the job is finished: the same path starts its next run, at step 0")
+    coordinator, unseen = _books(stored)
+    stepped_back: list[RankFile] = []
+    while True:
+        target = coordinator.target(allow_restart_from_zero=allow_restart_from_zero)
+        if isinstance(target, rollback.ToStart):
+            return _plan(stored, "start", target.reason, stepped_back=stepped_back)
+        if isinstance(target, rollback.NoCommonStep):
+            reason = f"no step is held by all {stored.job.worker_count} ranks ({target.table})"
+            return _plan(stored, "fail", reason, stepped_back=stepped_back)
+        files = [_looked_at(stored, Rank(rank), held, unseen) for rank, held in enumerate(target.files)]
+        bad = [file for file in files if not file.verified and Rank(file.rank) not in unseen]
+        if not bad:
+            reason = f"every rank holds step {target.step}"
+            return _plan(stored, "resume", reason, target.files[0], files, stepped_back)
+        for file in bad:
+            coordinator.reject(Rank(file.rank), target.step)
+        stepped_back += bad
+
+
+def _books(stored: Stored) -> tuple[Coordinator, set[Rank]]:
+    """The scheduler's books as they would be once every rank has looked; and whose directories cannot be seen from here."""
+    coordinator = Coordinator(stored.job.worker_count)
+    generations = [one for one in stored.generations if one.run == stored.job.run]
+    coordinator.load((one for one in stored.checkpoints if one.run == stored.job.run), generations)
+    unseen: set[Rank] = set()
+    for node in stored.workers:
+        if node.rank is None:
+            continue
+        held = _held_by(stored, node)
+        if held is None:
+            unseen.add(node.rank)
+        else:
+            coordinator.replace(node.rank, rollback.in_lineage(held, generations))
+    return coordinator, unseen
+
+
+def _held_by(stored: Stored, node: NodeRecord) -> tuple[HeldCheckpoint, ...] | None:
+    """What the node's next incarnation would find in its directories; None: they are not on this host."""
+    try:
+        records = read_worker(stored.path, node.node_id, accept_without_wal=True).directories
+    except RecoveryError:
+        return None
+    places = sorted({(one.path, one.prefix) for one in records if one.run == stored.job.run})
+    if not places and any(_of(stored, node.rank)):
+        return None
+    found: dict[int, HeldCheckpoint] = {}
+    for path, prefix in places:
+        if not Path(path).is_dir():
+            return None
+        try:
+            listed = catalogue.scan(Path(path), prefix, job=stored.job.job, run=stored.job.run, rank=None)
+        except CheckpointError:
+            return None
+        for held in listed:
+            found.setdefault(held.step, held)
+    return tuple(found.values())
+
+
+def _of(stored: Stored, rank: Rank | None) -> list[HeldCheckpoint]:
+    return [
+        to_held(one)
+        for one in stored.checkpoints
+        if one.rank == rank and one.run == stored.job.run and one.state is not CheckpointState.INVALID
+    ]
+
+
+def _looked_at(stored: Stored, rank: Rank, held: HeldCheckpoint, unseen: set[Rank]) -> RankFile:
+    node_id = next((str(node.node_id) for node in stored.workers if node.rank == rank), "")
+    why_not = ""
+    if rank in unseen:
+        why_not = "its directories are not on this host: taken by the scheduler's books"
+    else:
+        try:
+            if verify.check(Path(held.path)).digest != held.digest:
+                why_not = "its manifest names another digest than the scheduler's books"
+        except CheckpointError as error:
+            why_not = str(error)
+    return RankFile(rank=int(rank), node_id=node_id, path=held.path, verified=not why_not, why_not=why_not)
+
+
+def _plan(
+    stored: Stored,
+    action: str,
+    reason: str,
+    at: HeldCheckpoint | None = None,
+    files: list[RankFile] | None = None,
+    stepped_back: list[RankFile] | None = None,
+) -> Plan:
+    step = at.step if at is not None else 0
+    refused = tuple(
+        {"node_id": str(node.node_id), "rejoin_left_s": node.rejoin_left_ms / 1000}
+        for node in stored.lost
+        if node.rejoin_left_ms
+    )
+    return Plan(
+        action=action,
+        reason=reason,
+        step=step,
+        epoch=at.epoch if at is not None else 0,
+        step_in_epoch=at.step_in_epoch if at is not None else 0,
+        steps_lost=0 if action in ("new_run", "fail") else max(0, stored.newest_step - step),
+        files=tuple(files or ()),
+        stepped_back=tuple(stepped_back or ()),
+        refused=refused,
+    )

@@ -1,0 +1,143 @@
+"""The views that are rows: one column a line, the same words for tables, JSON, CSV and the page of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from recovery.report.stored import Stored
+
+
+class Column(NamedTuple):
+    """One value of a row."""
+
+    key: str
+    """In JSON and CSV; never renamed."""
+    meaning: str
+    of: Callable[[Any], Any]
+    shown: bool = True
+    """In the table for people too; else only in JSON and CSV."""
+
+
+class View(NamedTuple):
+    """A kind of row."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+    def rows(self, records: Iterable[Any]) -> list[dict[str, Any]]:
+        """The records as plain values by key."""
+        return [{column.key: column.of(record) for column in self.columns} for record in records]
+
+
+def instant(wall_ms: int) -> str:
+    """ISO 8601, UTC, milliseconds."""
+    return datetime.fromtimestamp(wall_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _field(key: str, meaning: str, *, shown: bool = True) -> Column:
+    return Column(key, meaning, lambda record: getattr(record, key), shown)
+
+
+def _word(key: str, meaning: str) -> Column:
+    return Column(key, meaning, lambda record: getattr(record, key).value)
+
+
+def _of_event(key: str) -> Column:
+    shown = key in ("generation", "step")
+    return Column(
+        key, f"{key} that it is about; null: none", lambda stored: getattr(stored.event, key), shown
+    )
+
+
+NODES = View(
+    "nodes",
+    "The nodes of the job, by rank.",
+    (
+        _field("node_id", "name in the cluster (MS_NODE_ID)"),
+        _word("role", "worker or pserver"),
+        _field("rank", "position in the world; null until ranks are assigned"),
+        _field("incarnation", "which life of this id it is, 1-based"),
+        _word("state", "live, suspect, lost or left"),
+        _field("step", "last step that it reported"),
+        _field("host", "address where other workers reach it"),
+        _field("pid", "process id on that host"),
+        _field("generation", "last generation whose plan it was given", shown=False),
+        Column(
+            "rejoin_left_s",
+            "seconds for which its id is still refused, as of the last write",
+            lambda node: node.rejoin_left_ms / 1000,
+        ),
+        _field("reason", "why it is in this state"),
+    ),
+)
+STEPS = View(
+    "steps",
+    "How far each worker has noted that it is, with every heartbeat and save, in its own file.",
+    (
+        _field("node_id", "name in the cluster"),
+        _field("rank", "position in the world"),
+        _field("run", "run of the job"),
+        _field("generation", "generation it trains in"),
+        _field("incarnation", "life of the id"),
+        _field("step", "global step, 1-based"),
+        _field("epoch", "1-based"),
+        _field("step_in_epoch", "1-based"),
+    ),
+)
+CHECKPOINTS = View(
+    "checkpoints",
+    "Every rank's checkpoints, newest step first.",
+    (
+        _field("run", "run of the job"),
+        _field("step", "global step: this many steps are in it"),
+        _field("rank", "whose"),
+        _field("generation", "in which it was written"),
+        _word("state", "published, committed (all ranks hold the step), invalid or retired"),
+        _field("epoch", "1-based", shown=False),
+        _field("step_in_epoch", "1-based", shown=False),
+        _field("file_bytes", "size"),
+        _field("path", "file on its rank's host"),
+        _field("digest", "SHA-256 of the file, hex", shown=False),
+        _field("reason", "why it is invalid"),
+    ),
+)
+GENERATIONS = View(
+    "generations",
+    "One agreed membership and its plan each, oldest first.",
+    (
+        _field("run", "run of the job"),
+        _field("generation", "number, 1-based"),
+        _field("step", "where it began"),
+        _field("epoch", "of that step", shown=False),
+        _field("step_in_epoch", "of that step", shown=False),
+        _field("because", "why it was needed: the first failure, by name"),
+        _field("ended_step", "highest step that any rank had reported when it ended; 0 while it goes on"),
+        _field("ended", "why it ended; empty while it goes on"),
+    ),
+)
+EVENTS = View(
+    "events",
+    "The story, oldest first.",
+    (
+        _field("sequence", "number of the line, without gaps"),
+        Column("time", "when it was written, ISO 8601, UTC", lambda stored: instant(stored.wall_ms)),
+        Column("kind", "what happened (events.md)", lambda stored: stored.event.kind.value),
+        Column("node", "node id", lambda stored: stored.event.node_id),
+        *(_of_event(key) for key in ("rank", "incarnation", "run", "generation", "step")),
+        Column("reason", "why", lambda stored: stored.event.reason),
+        Column(
+            "because", "the first failure that it follows from", lambda stored: stored.event.because, False
+        ),
+        Column("details", "longer text, a traceback say", lambda stored: stored.event.details, False),
+    ),
+)
+VIEWS = (NODES, STEPS, CHECKPOINTS, GENERATIONS, EVENTS)
+
+
+def checkpoint_rows(stored: Stored) -> list[dict[str, Any]]:
+    """Newest first."""
+    newest_first = sorted(stored.checkpoints, key=lambda one: (-one.run, -one.step, one.rank))
+    return CHECKPOINTS.rows(newest_first)
