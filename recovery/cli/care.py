@@ -20,6 +20,7 @@ from recovery.store.reader import read_events, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore, WorkerStore
 
 _EVENTS_MAX = 10_000_000
+"""More than any story has."""
 ENV = View(
     "env",
     "Every variable that is read, its value and where it comes from.",

@@ -176,6 +176,20 @@ def plan(
         raise typer.Exit(_FOUND)
 
 
+@app.command(rich_help_panel="Look at a job")
+def timeline(
+    path: RecoveryPath,
+    html: Annotated[Path | None, typer.Option(help="write the story as a page into this new file")] = None,
+    png: Annotated[Path | None, typer.Option(help="and as a picture into this one")] = None,
+    run: Annotated[int | None, typer.Option(help="of the job; the newest without it", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The story in time: a lane per rank, goodput, and what each failure cost, part by part."""
+    from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
+
+    views.timeline(path, html=html, png=png, run=run, as_json=as_json)
+
+
 # --- caring ---------------------------------------------------------------------------------------------------------------
 
 

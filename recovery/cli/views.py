@@ -16,18 +16,22 @@ from rich.text import Text
 from recovery import clock
 from recovery.cli.output import Format, console, print_json, print_line, show_rows, table_of, text_of
 from recovery.errors import SettingTypeError
+from recovery.report import picture, tables
 from recovery.report import status as status_report
 from recovery.report import stored as stored_state
-from recovery.report import tables
 from recovery.report.plan import Plan
 from recovery.report.plan import plan as make_plan
 from recovery.report.stored import Stored
+from recovery.report.story import tell
+from recovery.report.timeline import page
 from recovery.store.reader import read_events
 
 _pause = threading.Event()
 """Nobody sets it: Ctrl+C ends the wait."""
 _FOLLOW_S = 0.3
 _PAGE = 1000
+_ALL = 10_000_000
+"""Events: more than any story has."""
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -178,6 +182,45 @@ def _since_ms(text: str) -> int:
             next_step="Give, for example, --since=10m.",
         ) from None
     return int(moment.timestamp() * 1000)
+
+
+# --- the story in time ---------------------------------------------------------------------------------------------------
+
+
+def timeline(path: Path, *, html: Path | None, png: Path | None, run: int | None, as_json: bool) -> None:
+    """Write the page and the picture, or tell goodput and each recovery with its parts."""
+    state = stored_state.read(path)
+    story = tell(read_events(path, limit=_ALL), state.generations, run=run or state.job.run)
+    title = f"job {state.job.job[:8]}, run {story.run}: {state.job.state.value}"
+    if html is not None:
+        with html.open("x", encoding="utf-8") as stream:
+            stream.write(page(story, job=state.job.job, state=state.job.state.value))
+    if png is not None:
+        picture.write(story, png, title=title)
+    if as_json:
+        print_json({**msgspec.to_builtins(story), "goodput": story.goodput})
+        return
+    print_line(f"{title}; goodput {story.goodput:.1%} of {(story.end_ms - story.begin_ms) / 1000:.1f} s")
+    show_rows(_RECOVERIES, _RECOVERIES.rows(story.recoveries), Format.TABLE)
+
+
+_RECOVERIES = tables.View(
+    "recoveries",
+    "What each failure cost, in seconds.",
+    (
+        tables.Column("generation", "that ended", lambda recovery: recovery.generation),
+        tables.Column("notice_s", "from the closed connection to the loss", lambda one: one.notice_ms / 1000),
+        tables.Column("window_s", "until the last missing node was let in", lambda one: one.window_ms / 1000),
+        tables.Column("start_s", "until the plan", lambda one: one.start_ms / 1000),
+        tables.Column("rendezvous_s", "until rank 0 listened", lambda one: one.rendezvous_ms / 1000),
+        tables.Column(
+            "first_step_s", "until the last rank's first step", lambda one: one.first_step_ms / 1000
+        ),
+        tables.Column("total_s", "in all", lambda one: one.total_ms / 1000),
+        tables.Column("lost_steps", "done again", lambda one: one.lost_steps),
+        tables.Column("because", "the first failure", lambda one: one.because),
+    ),
+)
 
 
 # --- what a restart would do ---------------------------------------------------------------------------------------------

@@ -5,36 +5,14 @@ Everything comes from the events, which the scheduler wrote; what it did not see
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from enum import Enum
 
 import msgspec
 
 from recovery.core.records import EventKind, GenerationRecord
+from recovery.report.lanes import Lanes, Span
 from recovery.store.reader import StoredEvent
-
-
-class Doing(str, Enum):
-    """What a node does."""
-
-    WAITING = "waiting"
-    """Here, but the world is not: somebody is missing."""
-    STARTING = "starting"
-    """It has a plan: forms the world, loads, until its first step."""
-    REDOING = "redoing"
-    """Steps that were applied before, in a generation that was rolled back."""
-    RUNNING = "running"
-    LOST = "lost"
-    REFUSED = "refused"
-    """Started again, and not let in yet."""
-
-
-class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of time, milliseconds since 1970 UTC."""
-
-    doing: Doing
-    begin_ms: int
-    end_ms: int
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +81,7 @@ def tell(events: Sequence[StoredEvent], generations: Iterable[GenerationRecord],
         run=run,
         begin_ms=begin_ms,
         end_ms=end_ms,
-        lanes=_lanes(of_run, redone, end_ms),
+        lanes=Lanes(redone).follow(of_run),
         plans=tuple(
             (stored.wall_ms, stored.event.generation or 0, stored.event.step or 0)
             for stored in _of(of_run, EventKind.PLAN_MADE)
@@ -113,7 +91,7 @@ def tell(events: Sequence[StoredEvent], generations: Iterable[GenerationRecord],
         ),
         outages=tuple(
             (before.wall_ms, stored.wall_ms)
-            for before, stored in zip(of_run, of_run[1:], strict=False)
+            for before, stored in itertools.pairwise(of_run)
             if stored.event.kind is EventKind.SCHEDULER_RESTARTED
         ),
         recoveries=tuple(_recoveries(of_run, of_generations)),
@@ -125,81 +103,43 @@ def _of(events: Iterable[StoredEvent], *kinds: EventKind) -> list[StoredEvent]:
     return [stored for stored in events if stored.event.kind in kinds]
 
 
+def _reached(events: Sequence[StoredEvent], generation: GenerationRecord) -> int:
+    """Highest step of a generation that somebody told: with heartbeats, or when it stopped."""
+    told = [
+        stored.event.step or 0
+        for stored in _of(events, EventKind.NODE_READY, EventKind.CHECKPOINT_COMMITTED)
+        if stored.event.generation == generation.generation
+    ]
+    return max(generation.ended_step, *told, 0)
+
+
 def _redone(events: Sequence[StoredEvent], generations: Sequence[GenerationRecord]) -> dict[int, int]:
     """By generation: until when it did steps again. Known to the next common checkpoint."""
     found: dict[int, int] = {}
     reached = 0
     for one in generations:
         if reached > one.step:
-            later = [
+            ends = [
                 stored.wall_ms
-                for stored in _of(events, EventKind.CHECKPOINT_COMMITTED, EventKind.FIRST_STEP_DONE)
-                if stored.event.generation == one.generation and (stored.event.step or 0) >= reached
+                for stored in events
+                if stored.event.generation == one.generation
+                and (
+                    (stored.event.kind in _TELL_STEPS and (stored.event.step or 0) >= reached)
+                    or stored.event.kind is EventKind.GENERATION_INTERRUPTED
+                )
             ]
-            over = [
-                stored.wall_ms
-                for stored in _of(events, EventKind.GENERATION_INTERRUPTED, EventKind.JOB_FINISHED)
-                if stored.event.generation in (None, one.generation)
-            ]
-            found[one.generation] = min([*later, *over], default=0)
-        reached = max(reached, one.ended_step)
+            ends += [stored.wall_ms for stored in _of(events, EventKind.JOB_FINISHED)]
+            found[int(one.generation)] = min(ends, default=0)
+        reached = max(reached, _reached(events, one))
     return found
 
 
-_DOING = {
-    EventKind.NODE_ADMITTED: Doing.WAITING,
-    EventKind.NODE_RESUMED: Doing.WAITING,
-    EventKind.NODE_READY: Doing.WAITING,
-    EventKind.NODE_LOST: Doing.LOST,
-    EventKind.NODE_REFUSED: Doing.REFUSED,
-    EventKind.FIRST_STEP_DONE: Doing.RUNNING,
-}
-_FOR_ALL = {EventKind.GENERATION_INTERRUPTED: Doing.WAITING, EventKind.PLAN_MADE: Doing.STARTING}
-
-
-def _lanes(events: Sequence[StoredEvent], redone: dict[int, int], end_ms: int) -> dict[str, tuple[Span, ...]]:
-    """Follow each node through the events."""
-    ranks: dict[str, int] = {}
-    doing: dict[str, tuple[Doing, int]] = {}
-    spans: dict[str, list[Span]] = {}
-
-    def turn(node: str, to: Doing | None, at_ms: int) -> None:
-        before = doing.pop(node, None)
-        if before is not None and at_ms > before[1]:
-            spans.setdefault(node, []).append(Span(doing=before[0], begin_ms=before[1], end_ms=at_ms))
-        if to is not None:
-            doing[node] = (to, at_ms)
-
-    for stored in events:
-        event, node = stored.event, stored.event.node_id
-        if node is not None and event.rank is not None:
-            ranks[node] = event.rank
-        if event.kind in _FOR_ALL:
-            for other, (now, _) in list(doing.items()):
-                if now not in (Doing.LOST, Doing.REFUSED):
-                    turn(other, _FOR_ALL[event.kind], stored.wall_ms)
-        elif node is not None and event.kind in (EventKind.NODE_LEFT, EventKind.NODE_FAILED):
-            turn(node, None, stored.wall_ms)
-        elif node is not None and event.kind in _DOING:
-            if event.kind is EventKind.NODE_RESUMED and doing.get(node, (None, 0))[0] is Doing.RUNNING:
-                continue  # only its connection is new
-            if event.kind is EventKind.NODE_REFUSED and doing.get(node, (None, 0))[0] is not Doing.LOST:
-                continue  # somebody asked for an id that is held
-            turn(node, _DOING[event.kind], stored.wall_ms)
-            until_ms = redone.get(event.generation or 0, 0)
-            if event.kind is EventKind.FIRST_STEP_DONE and until_ms > stored.wall_ms:
-                doing[node] = (Doing.REDOING, stored.wall_ms)
-                turn(node, Doing.RUNNING, until_ms)
-    for node in list(doing):
-        turn(node, None, end_ms)
-    return {
-        node: tuple(spans[node]) for node in sorted(spans, key=lambda node: (ranks.get(node, 1 << 30), node))
-    }
+_TELL_STEPS = (EventKind.CHECKPOINT_COMMITTED, EventKind.FIRST_STEP_DONE)
 
 
 def _recoveries(events: Sequence[StoredEvent], generations: Sequence[GenerationRecord]) -> Iterable[Recovery]:
     """From each interruption to the first steps of the next generation, if there was one."""
-    steps = {one.generation: one for one in generations}
+    known = {int(one.generation): one for one in generations}
     for number, stored in enumerate(events):
         if stored.event.kind is not EventKind.GENERATION_INTERRUPTED:
             continue
@@ -222,12 +162,12 @@ def _recoveries(events: Sequence[StoredEvent], generations: Sequence[GenerationR
         first = [one.wall_ms for one in _of(of_next, EventKind.FIRST_STEP_DONE)]
         in_ms = max(let_in, default=stored.wall_ms)
         opened_ms = opened[0] if opened else plan.wall_ms
-        before, following = steps.get(ended), steps.get(plan.event.generation or 0)
+        before, following = known.get(int(ended)), known.get(int(plan.event.generation or 0))
         yield Recovery(
             generation=ended,
             at_ms=stored.wall_ms,
             because=stored.event.reason,
-            lost_steps=max(0, before.ended_step - following.step) if before and following else 0,
+            lost_steps=max(0, _reached(events, before) - following.step) if before and following else 0,
             notice_ms=stored.wall_ms - max(suspected, default=stored.wall_ms),
             window_ms=in_ms - stored.wall_ms,
             start_ms=plan.wall_ms - in_ms,
@@ -252,6 +192,6 @@ def _useful(events: Sequence[StoredEvent], redone: dict[int, int], end_ms: int) 
             if one.wall_ms >= plan.wall_ms
         ]
         if first:
-            begin_ms = max(max(first), redone.get(number or 0, 0))
+            begin_ms = max(*first, redone.get(number or 0, 0))
             useful += max(0, min(over, default=end_ms) - begin_ms)
     return useful

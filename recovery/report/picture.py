@@ -1,0 +1,75 @@
+"""The lanes as a PNG, for where a page is no help: a chat, a ticket. Needs Pillow (`pip install recovery[png]`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recovery.errors import UsageError
+from recovery.report.lanes import Doing
+from recovery.report.story import Story
+from recovery.report.timeline import COLOURS
+
+if TYPE_CHECKING:
+    from PIL.ImageDraw import ImageDraw
+
+_WIDTH, _LEFT, _LANE, _TOP = 1600, 170, 28, 90
+_INK, _QUIET = "#1c2430", "#5b6675"
+
+
+def write(story: Story, path: Path, *, title: str) -> None:
+    """Draw it into a new file.
+
+    Raises:
+        UsageError: Pillow is not installed.
+        FileExistsError: the file is there already.
+    """
+    try:
+        from PIL import Image, ImageDraw, ImageFont  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError(
+            field="--png", reason="needs Pillow, which is not installed", next_step="pip install pillow."
+        ) from error
+    height = _TOP + _LANE * len(story.lanes) + 50
+    image = Image.new("RGB", (_WIDTH, height), "white")
+    draw = ImageDraw.Draw(image)
+    large, small = ImageFont.load_default(20), ImageFont.load_default(14)
+    draw.text((12, 10), title, fill=_INK, font=large)
+    draw.text(
+        (12, 36), f"goodput {story.goodput:.1%}, {len(story.recoveries)} recoveries", fill=_QUIET, font=small
+    )
+    _legend(draw, small)
+    span_ms = max(1, story.end_ms - story.begin_ms)
+
+    def x(at_ms: int) -> float:
+        return _LEFT + (_WIDTH - _LEFT - 20) * (at_ms - story.begin_ms) / span_ms
+
+    for number, (node, spans) in enumerate(story.lanes.items()):
+        y = _TOP + number * _LANE
+        draw.text((12, y + 4), node[:18], fill=_INK, font=small)
+        for span in spans:
+            right = max(x(span.begin_ms) + 1, x(span.end_ms))
+            draw.rectangle((x(span.begin_ms), y + 3, right, y + _LANE - 4), fill=COLOURS[span.doing][0])
+    bottom = _TOP + _LANE * len(story.lanes)
+    for at_ms, generation, _ in story.plans:
+        draw.line((x(at_ms), _TOP - 6, x(at_ms), bottom), fill="#4a7fc1")
+        draw.text((x(at_ms) + 3, _TOP - 22), f"g{generation}", fill=_QUIET, font=small)
+    for tick in range(9):
+        at_ms = story.begin_ms + span_ms * tick // 8
+        draw.text(
+            (min(x(at_ms), _WIDTH - 60), bottom + 12),
+            f"{span_ms * tick / 8000:.1f} s",
+            fill=_QUIET,
+            font=small,
+        )
+    with path.open("xb") as stream:
+        image.save(stream, "PNG")
+
+
+def _legend(draw: ImageDraw, font: object) -> None:
+    left = 420.0
+    for doing in Doing:
+        colour, meaning = COLOURS[doing]
+        draw.rectangle((left, 38, left + 12, 50), fill=colour)
+        draw.text((left + 18, 36), meaning, fill=_QUIET, font=font)  # type: ignore[arg-type]  # any of Pillow's fonts
+        left += 34 + 7.4 * len(meaning)
