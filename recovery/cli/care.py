@@ -63,7 +63,7 @@ def export(path: Path, file: Path) -> None:
         "generations": tables.GENERATIONS.rows(state.generations),
         "checkpoints": tables.checkpoint_rows(state),
         "events": tables.EVENTS.rows(read_events(path, limit=_EVENTS_MAX)),
-        "steps": tables.STEPS.rows(stored_state.progress(path)[0]),
+        "steps": tables.STEPS.rows(stored_state.progress(state)[0]),
         "directories": {
             node_id: [one.path for one in read_worker(path, node_id, accept_without_wal=True).directories]
             for node_id in stored_workers(path)

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from recovery.report.tables import View
 
-_PIPE_WIDTH = 240
-"""Where there is no terminal nobody folds lines: wide enough that most stay in one."""
+_PIPE_WIDTH = 20_000
+"""Where there is no terminal, every row is one line: wider than any is."""
 console = Console(
     highlight=False, emoji=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH
 )

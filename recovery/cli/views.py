@@ -108,8 +108,7 @@ def nodes(path: Path, form: Format) -> None:
 
 def steps(path: Path, form: Format) -> list[str]:
     """What the workers have noted. Gives what could not be read."""
-    stored_state.read(path)
-    found, unreadable = stored_state.progress(path)
+    found, unreadable = stored_state.progress(stored_state.read(path))
     show_rows(tables.STEPS, tables.STEPS.rows(found), form)
     return list(unreadable)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from recovery.core.ids import Incarnation, NodeId
 from recovery.core.messages import Role
 from recovery.core.records import (
     CheckpointRecord,
@@ -92,31 +93,32 @@ def newest_events(path: Path, count: int) -> tuple[StoredEvent, ...]:
     return read_events(path, limit=count, newest=True)
 
 
-def progress(path: Path) -> tuple[tuple[StepRecord, ...], tuple[str, ...]]:
+def progress(stored: Stored) -> tuple[tuple[StepRecord, ...], tuple[str, ...]]:
     """How far each worker has noted that it is, with a heartbeat or with a save; and what could not be read, as sentences."""
     found: list[StepRecord] = []
     unreadable: list[str] = []
-    for node_id in stored_workers(path):
+    for node_id in stored_workers(stored.path):
         try:
-            state = read_worker(path, node_id, accept_without_wal=True)
+            state = read_worker(stored.path, node_id, accept_without_wal=True)
         except RecoveryError as error:
             unreadable.append(str(error))
             continue
-        if state.step is not None:
-            found.append(_newest(state.step, state.checkpoints))
+        lives = [node.incarnation for node in stored.nodes if node.node_id == node_id]
+        noted = [_of_save(node_id, one, lives[0] if lives else Incarnation(1)) for one in state.checkpoints]
+        noted += [state.step] if state.step is not None else []
+        if noted:
+            found.append(max(noted, key=lambda one: (one.run, one.generation, one.step)))
     return tuple(sorted(found, key=lambda step: (step.rank, step.node_id))), tuple(unreadable)
 
 
-def _newest(noted: StepRecord, saved: tuple[CheckpointRecord, ...]) -> StepRecord:
-    """A save may be newer than the last heartbeat's note."""
-    newer = [
-        one
-        for one in saved
-        if one.run == noted.run and (one.generation, one.step) > (noted.generation, noted.step)
-    ]
-    if not newer:
-        return noted
-    last = max(newer, key=lambda one: (one.generation, one.step))
-    return msgspec.structs.replace(
-        noted, generation=last.generation, step=last.step, epoch=last.epoch, step_in_epoch=last.step_in_epoch
+def _of_save(node_id: str, saved: CheckpointRecord, incarnation: Incarnation) -> StepRecord:
+    return StepRecord(
+        node_id=NodeId(node_id),
+        rank=saved.rank,
+        run=saved.run,
+        generation=saved.generation,
+        incarnation=incarnation,
+        step=saved.step,
+        epoch=saved.epoch,
+        step_in_epoch=saved.step_in_epoch,
     )

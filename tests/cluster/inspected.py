@@ -1,0 +1,60 @@
+"""The `recovery` command as a person types it, and a recovery path that a real job with failures has left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from recovery.core.records import EventKind
+from tests.cluster.small_cluster import SmallCluster
+
+
+def run(*words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command; what it said."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
+    return subprocess.run(
+        [sys.executable, "-m", "recovery", *words],
+        env={**kept, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def answer(*words: str) -> Any:
+    """What it said, as JSON, after a success."""
+    done = run(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def contents(place: Path) -> dict[str, str]:
+    """Every file below a directory, by digest: did anybody write there?"""
+    return {
+        str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(place.rglob("*"))
+        if path.is_file()
+    }
+
+
+def job_with_failures(directory: Path) -> Path:
+    """Train with two workers, one of which and the scheduler die on the way; gives the recovery path."""
+    with SmallCluster(directory, window_s=1.5, environment={"JOB_STEP_MS": "30"}) as cluster:
+        cluster.start()
+        cluster.wait_step(12)
+        cluster.kill_and_relaunch("worker_1")
+        cluster.wait_step(25, generation=2)
+        cluster.kill("sched")
+        cluster.launch("sched")
+        cluster.wait_event(EventKind.SCHEDULER_RESTARTED)
+        cluster.wait_end()
+        cluster.check_result()
+    return directory / "recovery"
