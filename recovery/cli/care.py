@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.text import Text
 
 from recovery import clock, config
-from recovery.cli.output import Format, complain, print_json, print_line, show_rows
+from recovery.cli.output import Format, complain, console, print_json, print_line, show_rows, text_of
 from recovery.core.records import EventKind, EventRecord, JobState, NodeState
 from recovery.errors import UsageError
 from recovery.report import audit, tables
 from recovery.report import stored as stored_state
+from recovery.report.doctor import examine
 from recovery.report.tables import Column, View, instant
 from recovery.store.reader import read_events, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore, WorkerStore
@@ -138,3 +140,18 @@ def environment(environ: Mapping[str, str], form: Format) -> None:
     show_rows(ENV, ENV.rows(config.sources(environ)), form)
     for warning in config.load(environ).warnings:
         complain(warning)
+
+
+def doctor(environ: Mapping[str, str], *, as_json: bool) -> bool:
+    """Look at this machine. Gives whether all is well."""
+    checks = list(examine(environ))
+    if as_json:
+        print_json([msgspec.to_builtins(check) for check in checks])
+    else:
+        for check in checks:
+            mark = Text("ok   ", style="green") if check.ok else Text("look ", style="bold red")
+            step = f"\n     {check.next_step}" if check.next_step else ""
+            console.print(
+                Text.assemble(mark, (f"{check.name}: ", "bold"), text_of(check.found), step), soft_wrap=True
+            )
+    return all(check.ok for check in checks)

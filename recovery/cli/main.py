@@ -39,6 +39,10 @@ class RowFormat(str, Enum):
 
 RecoveryPath = Annotated[Path, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="PATH")]
 AsJson = Annotated[bool, typer.Option("--json", help="for programs: one JSON document")]
+MaybePath = Annotated[Path | None, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="[PATH]")]
+Connect = Annotated[
+    str | None, typer.Option(help="HOST:PORT of a running scheduler, instead of PATH", metavar="HOST:PORT")
+]
 Rows = Annotated[RowFormat, typer.Option("--format", help="table, json, ndjson or csv")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 
@@ -89,11 +93,11 @@ def stop(path: Annotated[Path, typer.Argument(help="the --log_dir of a job in th
 
 
 @app.command(rich_help_panel="Look at a job")
-def status(path: RecoveryPath, as_json: AsJson = False) -> None:
+def status(path: MaybePath = None, connect: Connect = None, as_json: AsJson = False) -> None:
     """Where the job stands: state, who is missing, newest common checkpoint, last events."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
-    views.status(path, as_json=as_json)
+    views.status(path, connect, as_json=as_json)
 
 
 @app.command(rich_help_panel="Look at a job")
@@ -108,11 +112,13 @@ def top(
 
 
 @app.command(rich_help_panel="Look at a job")
-def nodes(path: RecoveryPath, form: Rows = RowFormat.TABLE, as_json: AsJson = False) -> None:
+def nodes(
+    path: MaybePath = None, connect: Connect = None, form: Rows = RowFormat.TABLE, as_json: AsJson = False
+) -> None:
     """The nodes: rank, incarnation, state, step, why."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
-    views.nodes(path, _form(form, as_json))
+    views.nodes(path, connect, _form(form, as_json))
 
 
 @app.command(rich_help_panel="Look at a job")
@@ -238,6 +244,15 @@ def env(form: Rows = RowFormat.TABLE, as_json: AsJson = False) -> None:
     from recovery.cli import care  # noqa: PLC0415 - --help needs none of it
 
     care.environment(os.environ, _form(form, as_json))  # noqa: TID251 - read by recovery.config
+
+
+@app.command(rich_help_panel="Look at this machine")
+def doctor(as_json: AsJson = False) -> None:
+    """Check the environment before a job: variables, port, recovery path, disk, clock, frameworks, devices. Exit code 1 on a finding."""
+    from recovery.cli import care  # noqa: PLC0415 - --help needs none of it
+
+    if not care.doctor(os.environ, as_json=as_json):  # noqa: TID251 - read by recovery.config
+        raise typer.Exit(_FOUND)
 
 
 def _confirm(question: str, yes: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from recovery import clock
 from recovery.cli.output import Format, console, print_json, print_line, show_rows, table_of, text_of
-from recovery.errors import SettingTypeError
+from recovery.errors import SettingTypeError, UsageError
 from recovery.report import picture, tables
 from recovery.report import status as status_report
 from recovery.report import stored as stored_state
@@ -25,6 +26,7 @@ from recovery.report.stored import Stored
 from recovery.report.story import tell
 from recovery.report.timeline import page
 from recovery.store.reader import read_events
+from recovery.transport import view
 
 _pause = threading.Event()
 """Nobody sets it: Ctrl+C ends the wait."""
@@ -35,9 +37,13 @@ _ALL = 10_000_000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def status(path: Path, *, as_json: bool) -> None:
-    """One screen."""
-    found = status_report.status(stored_state.read(path))
+def status(path: Path | None, connect: str | None, *, as_json: bool) -> None:
+    """One screen, from the files or from a running scheduler."""
+    place = _place(path, connect)
+    if isinstance(place, Path):
+        found = status_report.status(stored_state.read(place))
+    else:
+        found = status_report.status_of_view(_asked(place), place=str(connect))
     if as_json:
         print_json(found)
     else:
@@ -47,7 +53,7 @@ def status(path: Path, *, as_json: bool) -> None:
 def screen(found: dict[str, Any]) -> Group:
     """The status for people."""
     scheduler = found["scheduler"]
-    lives = f"pid {scheduler['pid']}" if scheduler["alive"] else "not running on this host"
+    lives = f"pid {scheduler['pid'] or 'on its host'}" if scheduler["alive"] else "not running on this host"
     states = (
         ", ".join(f"{count} {state}" for state, count in sorted(found["workers_by_state"].items()))
         or "none yet"
@@ -101,9 +107,46 @@ def top(path: Path, *, interval_s: float) -> None:
             return
 
 
-def nodes(path: Path, form: Format) -> None:
-    """All nodes."""
-    show_rows(tables.NODES, tables.NODES.rows(stored_state.read(path).nodes), form)
+def nodes(path: Path | None, connect: str | None, form: Format) -> None:
+    """All nodes, from the files or from a running scheduler."""
+    place = _place(path, connect)
+    if isinstance(place, Path):
+        rows = tables.NODES.rows(stored_state.read(place).nodes)
+    else:
+        rows = status_report.node_rows(_asked(place))
+    show_rows(tables.NODES, rows, form)
+
+
+def _place(path: Path | None, connect: str | None) -> Path | tuple[str, int]:
+    """Where to look: exactly one of the two."""
+    if (path is None) == (connect is None):
+        raise UsageError(
+            field="PATH",
+            reason="or --connect=HOST:PORT is needed, and only one of them",
+            next_step="Name the job's MS_RECOVERY_PATH.",
+        )
+    if path is not None:
+        return path
+    host, _, port = str(connect).rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        raise SettingTypeError(
+            field="--connect",
+            value=connect,
+            rule="must be HOST:PORT",
+            next_step="Give, for example, --connect=127.0.0.1:8118.",
+        )
+    return host.strip("[]"), int(port)
+
+
+def _asked(place: tuple[str, int]) -> dict[str, Any]:
+    try:
+        return asyncio.run(view.status(*place))
+    except view.NoView as error:
+        raise UsageError(
+            field=f"--connect={place[0]}:{place[1]}",
+            reason=f"no scheduler answers there ({error})",
+            next_step="Give its MS_SCHED_HOST and MS_SCHED_PORT, or the recovery path, which can be read while nobody lives.",
+        ) from error
 
 
 def steps(path: Path, form: Format) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from recovery.core.records import CheckpointState, JobState
+from recovery.core.messages import Role
+from recovery.core.records import CheckpointState, NodeState
 from recovery.report.stored import Stored, newest_events
 from recovery.report.tables import EVENTS, NODES
 
@@ -40,6 +41,47 @@ def status(stored: Stored) -> dict[str, Any]:
     }
 
 
+def status_of_view(view: dict[str, Any], *, place: str) -> dict[str, Any]:
+    """The same keys from what a running scheduler shows (`recovery.core.views.job_view`); its story is in the files only.
+
+    Args:
+        view: its answer.
+        place: host and port.
+    """
+    rows = node_rows(view)
+    workers = [row for row in rows if row["role"] == Role.WORKER.value]
+    newest = max((row["step"] for row in workers), default=0)
+    newest = max(newest, view["committed_step"])
+    return {
+        "path": place,
+        "job": view["job"],
+        "run": view["run"],
+        "state": view["state"],
+        "reason": view["reason"],
+        "scheduler": {"pid": None, "alive": True, "incarnation": view["scheduler_incarnation"]},
+        "generation": view["generation"],
+        "generation_began_at_step": None,
+        "world_size": view["world_size"],
+        "workers_by_state": dict(Counter(row["state"] for row in workers)),
+        "newest_step": newest,
+        "committed_step": view["committed_step"],
+        "steps_since_checkpoint": newest - view["committed_step"],
+        "lost": [row for row in rows if row["state"] in (NodeState.LOST.value, NodeState.SUSPECT.value)],
+        "last_events": [],
+    }
+
+
+def node_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
+    """The nodes of a running scheduler's view as rows of `NODES`; what it does not show is null."""
+    return [
+        {
+            **{column.key: node.get(column.key) for column in NODES.columns},
+            "rejoin_left_s": node["rejoin_left_ms"] / 1000,
+        }
+        for node in view["nodes"]
+    ]
+
+
 def committed_step(stored: Stored) -> int:
     """Newest step of this run that every rank holds, by the scheduler's books; what a generation began at counts too."""
     held = Counter(
@@ -48,8 +90,3 @@ def committed_step(stored: Stored) -> int:
         if one.run == stored.job.run and one.state is CheckpointState.COMMITTED
     )
     return max((step for step, count in held.items() if count >= stored.job.worker_count), default=0)
-
-
-def ended(stored: Stored) -> bool:
-    """Is the job over?"""
-    return stored.job.state in (JobState.FINISHED, JobState.FAILED)

@@ -162,6 +162,11 @@ def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None
         assert found["scheduler"] == {"pid": cluster.processes["sched"].pid, "alive": True, "incarnation": 1}
         assert (found["state"], found["workers_by_state"]) == ("running", {"live": 2})
         assert answer("plan", path)["action"] == "resume"
+        asked = answer("status", f"--connect=127.0.0.1:{cluster.port}")
+        assert list(asked) == list(found)
+        assert (asked["state"], asked["workers_by_state"]) == ("running", {"live": 2})
+        names = [row["node_id"] for row in answer("nodes", f"--connect=localhost:{cluster.port}")]
+        assert names == ["worker_0", "worker_1"]
         with subprocess.Popen(
             [sys.executable, "-m", "recovery", "events", path, "--follow", "--format=ndjson"],
             stdout=subprocess.PIPE,

@@ -1,0 +1,217 @@
+"""Is this machine ready for a job? Each check looks at one thing and says what to do where it is not as it should be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from recovery import clock, config
+from recovery.config import Settings, SettingsRole
+from recovery.errors import RecoveryError
+from recovery.report import stored as stored_state
+from recovery.store.lock import owner_of
+from recovery.store.repository import scheduler_path
+
+_SHARED = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
+"""File systems on which SQLite's shared memory or the kernel's locks do not hold between hosts."""
+_KEPT = 5
+"""CheckpointConfig's default keep_checkpoint_max."""
+_CLOCK_S = 2.0
+_DIAL_S = 3.0
+_TOOL_S = 20.0
+_NO_ADDRESS = "0.0.0.0"  # noqa: S104 - what the tool says while no address is set
+_HCCN_TOOL = "hccn_tool"
+_HCCN_PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool",)
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look has found."""
+
+    name: str
+    ok: bool
+    found: str
+    next_step: str = ""
+    """What to do; empty when all is well."""
+
+
+def examine(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Look at everything that a process with this environment would need."""
+    try:
+        settings = config.load(environ)
+    except RecoveryError as error:
+        yield Check(
+            name="variables",
+            ok=False,
+            found=str(error),
+            next_step="Mend that first; the rest follows from it.",
+        )
+        yield from _frameworks()
+        yield from _ascend(environ)
+        return
+    yield Check(
+        name="variables", ok=True, found=f"{settings.role.value}, {settings.rules.worker_count} workers"
+    )
+    yield _port(settings)
+    if settings.recovery_path is not None:
+        yield from _path(settings.recovery_path)
+    yield from _frameworks()
+    yield from _ascend(environ)
+
+
+def _port(settings: Settings) -> Check:
+    """A worker must reach the scheduler; the scheduler must be able to listen."""
+    host, port, name = settings.sched_host, settings.sched_port, "port"
+    place = f"{host}:{port}"
+    if settings.role is SettingsRole.SCHEDULER:
+        try:
+            with socket.create_server(
+                (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+            ):
+                return Check(name=name, ok=True, found=f"{place} is free")
+        except OSError as error:
+            found = f"{place} cannot be listened on: {error.strerror or error}"
+            return Check(
+                name=name,
+                ok=False,
+                found=found,
+                next_step="End what listens there, or set MS_SCHED_PORT to a free one.",
+            )
+    try:
+        socket.create_connection((host, port), timeout=_DIAL_S).close()
+    except OSError as error:
+        found = f"{place} does not answer: {error.strerror or error}"
+        step = "Start the scheduler (workers may wait for it), or open the port in the firewall."
+        return Check(name=name, ok=False, found=found, next_step=step)
+    return Check(name=name, ok=True, found=f"{place} answers")
+
+
+# --- the recovery path -----------------------------------------------------------------------------------------------------
+
+
+def _path(path: Path) -> Iterator[Check]:
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    writable = os.access(there, os.W_OK | os.X_OK) and there.is_dir()
+    step = "" if writable else "Give this user the right to write there, or choose another MS_RECOVERY_PATH."
+    found = f"{there} {'can' if writable else 'cannot'} be written" + (
+        "" if there == path else f" ({path} will be made)"
+    )
+    yield Check(name="recovery path", ok=writable, found=found, next_step=step)
+    kind = _file_system(there)
+    shared = kind in _SHARED
+    step = (
+        "The scheduler's store needs a local disk: choose another MS_RECOVERY_PATH for it." if shared else ""
+    )
+    yield Check(name="file system", ok=not shared, found=f"{kind or 'unknown'} at {there}", next_step=step)
+    if writable:
+        yield _file_clock(there)
+    yield _disk(path, there)
+    owner = owner_of(scheduler_path(path))
+    if owner is not None:
+        yield Check(name="scheduler", ok=True, found=f"pid {owner.pid} has the store open on this host")
+
+
+def _file_system(path: Path) -> str:
+    """The kind of the mount that a path is on, by /proc/mounts; the last one of the longest prefix counts."""
+    best, kind = "", ""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    for line in mounts:
+        _, place, its_kind, *_ = line.split(" ")
+        if path.resolve().is_relative_to(place) and len(place) >= len(best):
+            best, kind = place, its_kind
+    return kind
+
+
+def _file_clock(place: Path) -> Check:
+    """A file server's clock that differs makes times of files and events disagree."""
+    with tempfile.NamedTemporaryFile(dir=place, prefix=".recovery-doctor-") as file:
+        there_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
+    apart_s = abs(there_ms - clock.wall_ms()) / 1000
+    ok = apart_s < _CLOCK_S
+    step = "" if ok else "Set both clocks by NTP. Decisions do not depend on it, times in reports do."
+    return Check(
+        name="clock", ok=ok, found=f"this host and the file system are {apart_s:.1f} s apart", next_step=step
+    )
+
+
+def _disk(path: Path, there: Path) -> Check:
+    """Room for what is kept, by the size of what this job has saved."""
+    free = shutil.disk_usage(there).free
+    needed = 0
+    try:
+        saved = stored_state.read(path).checkpoints
+    except RecoveryError:
+        saved = ()
+    if saved:
+        newest = max(one.step for one in saved)
+        needed = sum(one.file_bytes for one in saved if one.step == newest) * _KEPT
+    ok = free > max(needed, 1 << 28)
+    room = f"{free / 1e9:,.1f} GB free"
+    found = f"{room}; {_KEPT} checkpoints of all ranks take {needed / 1e9:,.3f} GB" if needed else room
+    step = "" if ok else "Free space, save elsewhere, or lower keep_checkpoint_max."
+    return Check(name="disk", ok=ok, found=found, next_step=step)
+
+
+# --- frameworks and devices -------------------------------------------------------------------------------------------------
+
+
+def _frameworks() -> Iterator[Check]:
+    found = []
+    for name in ("torch", "mindspore"):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    step = "" if found else "Install one: pip install recovery[torch], or recovery[mindspore]."
+    yield Check(
+        name="frameworks",
+        ok=bool(found),
+        found=", ".join(found) or "neither torch nor mindspore",
+        next_step=step,
+    )
+
+
+def _ascend(environ: Mapping[str, str]) -> Iterator[Check]:
+    """On Ascend hosts, the two looks at the devices' network that MindSpore's documents name; nothing elsewhere."""
+    tool = shutil.which(_HCCN_TOOL, path=environ.get("PATH")) or next(
+        (place for place in _HCCN_PLACES if Path(place).exists()), None
+    )
+    if tool is None:
+        return
+    device = environ.get("DEVICE_ID", "0")
+    good: tuple[tuple[str, str, Callable[[str], bool], str], ...] = (
+        (
+            "net health",
+            "-net_health",
+            lambda said: "Success" in said,
+            "Look at the switch and the cable of that device.",
+        ),
+        (
+            "netdetect",
+            "-netdetect",
+            lambda said: "address" in said and _NO_ADDRESS not in said,
+            f"Name an address to detect: {_HCCN_TOOL} -i {device} -netdetect -s address ADDRESS.",
+        ),
+    )
+    for name, flag, is_good, step in good:
+        try:
+            done = subprocess.run(  # noqa: S603 - the device's own tool
+                [tool, "-i", device, flag, "-g"], capture_output=True, text=True, check=False, timeout=_TOOL_S
+            )
+            said = (done.stdout + done.stderr).strip() or f"exit code {done.returncode}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said = str(error)
+        ok = is_good(said)
+        yield Check(
+            name=f"device {device} {name}", ok=ok, found=said.splitlines()[0], next_step="" if ok else step
+        )

@@ -1,0 +1,194 @@
+"""Every inspecting command on every kind of damage: one clear line, never a traceback, never a write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from recovery.store.repository import SchedulerStore
+from tests.cluster.inspected import contents, job_with_failures, run
+from tests.store import samples
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+COMMANDS = ("status", "nodes", "steps", "checkpoints", "generations", "events", "plan", "verify", "timeline")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return job_with_failures(tmp_path_factory.mktemp("job")).parent
+
+
+@pytest.fixture
+def job(finished: Path, tmp_path: Path) -> Path:
+    """A copy to damage; what it says of checkpoints still points to the original."""
+    shutil.copytree(finished / "recovery", tmp_path / "recovery")
+    return tmp_path / "recovery"
+
+
+def empty(path: Path) -> None:
+    (path / "scheduler.db").write_bytes(b"")
+
+
+def truncated(path: Path) -> None:
+    content = (path / "scheduler.db").read_bytes()
+    (path / "scheduler.db").write_bytes(content[: len(content) // 3])
+
+
+def noise(path: Path) -> None:
+    (path / "scheduler.db").write_bytes(os.urandom(4096))
+
+
+def foreign(path: Path) -> None:
+    (path / "scheduler.db").unlink()
+    with closing(sqlite3.connect(path / "scheduler.db")) as connection:
+        connection.execute("CREATE TABLE t (x)")
+        connection.commit()
+
+
+def newer(path: Path) -> None:
+    with closing(sqlite3.connect(path / "scheduler.db")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.commit()
+
+
+def changed_row(path: Path) -> None:
+    with closing(sqlite3.connect(path / "scheduler.db")) as connection:
+        connection.execute("UPDATE job SET worker_count = 3")
+        connection.commit()
+
+
+def gone(path: Path) -> None:
+    for file in path.glob("scheduler.db*"):
+        file.unlink()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "empty": (empty, "STORE_CORRUPT"),
+    "truncated": (truncated, "STORE_CORRUPT"),
+    "noise": (noise, "STORE_NOT_OURS"),
+    "foreign": (foreign, "STORE_NOT_OURS"),
+    "newer": (newer, "STORE_VERSION"),
+    "changed_row": (changed_row, "STORE_CORRUPT"),
+    "gone": (gone, "RECOVERY_PATH"),
+}
+
+
+def is_one_clear_line(done: subprocess.CompletedProcess[str], code: str) -> None:
+    said = done.stderr.strip() or done.stdout.strip()
+    assert done.returncode != 0, done
+    assert code in said, said
+    assert "Traceback" not in done.stderr + done.stdout
+    assert len(said.splitlines()) <= 2, said
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_store_is_named_and_left_alone(job: Path, damage: str) -> None:
+    spoil, code = DAMAGES[damage]
+    spoil(job)
+    before = contents(job)
+    readable = ("events",) if damage == "changed_row" else ()  # the story is whole
+    for command in COMMANDS:
+        if command in readable:
+            continue
+        is_one_clear_line(run(command, str(job)), code)
+    assert contents(job) == before
+
+
+@pytest.mark.parametrize("command", ["nodes", "verify"])
+def test_a_damaged_workers_file_is_named(job: Path, command: str) -> None:
+    (job / "workers" / "worker_1.db").write_bytes(
+        b"not a database, although it is long enough to be read" * 9
+    )
+    done = run("steps" if command == "nodes" else command, str(job))
+    assert done.returncode == 1
+    assert "worker_1.db" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["with space", "what?", "100%", "quote'd", 'double"', "a#b", "ünï", "-dash"])
+def test_any_name_of_a_path_is_read(finished: Path, tmp_path: Path, name: str) -> None:
+    place = tmp_path / name
+    shutil.copytree(finished / "recovery", place)
+    done = run("status", str(place), "--json")
+    assert done.returncode == 0, done.stderr
+    assert run("events", str(place), "--limit=3").returncode == 0
+
+
+def test_no_path_no_directory_no_permission(tmp_path: Path) -> None:
+    is_one_clear_line(run("status", str(tmp_path / "none")), "RECOVERY_PATH")
+    (tmp_path / "file").write_text("x")
+    is_one_clear_line(run("status", str(tmp_path / "file")), "RECOVERY_PATH")
+    is_one_clear_line(run("status"), "USAGE")
+    is_one_clear_line(run("nodes", "--connect=127.0.0.1:1"), "USAGE")
+    is_one_clear_line(run("nodes", "--connect=nowhere"), "SETTING_TYPE")
+
+
+def test_an_empty_story_is_one(job: Path) -> None:
+    with closing(sqlite3.connect(job / "scheduler.db")) as connection:
+        connection.execute("DELETE FROM events")
+        connection.commit()
+    for words in (("events",), ("timeline",), ("status",)):
+        assert run(*words, str(job)).returncode == 0
+
+
+def test_what_a_peer_said_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    store = SchedulerStore.open(tmp_path / "recovery")
+    said = samples.event("a \x1b[2J screen \x07 \u202e turned \n line")
+    store.apply([msgspec.structs.replace(samples.job(), reason=said.reason), said], wall_ms=1)
+    store.close()
+    for command in ("status", "events"):
+        shown = run(command, str(tmp_path / "recovery")).stdout
+        assert "a \\x1b[2J screen \\x07 \\u202e turned \\n line" in shown
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(finished: Path) -> Path:
+    """The newest checkpoint of rank 1, put back after the test."""
+    return max((finished / "ckpt/1").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+
+
+def test_verify_names_every_checkpoint_that_is_not_what_it_was(finished: Path, saved: Path) -> None:
+    path, whole, manifest = str(finished / "recovery"), saved.read_bytes(), saved.with_suffix(".json")
+    described = manifest.read_bytes()
+    try:
+        for content in (whole[:-1] + b"?", whole[:-5]):
+            saved.write_bytes(content)
+            done = run("verify", path)
+            assert done.returncode == 1
+            [line] = done.stdout.splitlines()
+            assert line.startswith(f"{saved}: CHECKPOINT_DIGEST")
+        saved.write_bytes(whole)
+        manifest.write_bytes(described.replace(b'"rank": 1', b'"rank": 0'))
+        assert "CHECKPOINT_MANIFEST" in run("verify", path).stdout
+        saved.unlink()
+        manifest.write_bytes(described)
+        assert "a manifest without its checkpoint file" in run("verify", path).stdout
+    finally:
+        saved.write_bytes(whole)
+        manifest.write_bytes(described)
+    assert run("verify", path).returncode == 0
+
+
+def test_verify_names_what_a_save_that_was_cut_off_has_left(finished: Path) -> None:
+    left = finished / "ckpt/1" / ".small-1_5.ckpt.77-0123456789abcdef.tmp"
+    left.write_bytes(b"half")
+    try:
+        assert run("verify", str(finished / "recovery")).returncode == 0, "it may be a save under way"
+        os.utime(left, (1, 1))
+        done = run("verify", str(finished / "recovery"))
+        assert done.stdout == f"{left}: left over from a save that was cut off; no checkpoint needs it\n"
+    finally:
+        left.unlink()

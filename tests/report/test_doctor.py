@@ -1,0 +1,88 @@
+"""What the doctor says of this machine, and of devices by a stand-in for their tool."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from recovery.report.doctor import Check, examine
+
+WORKER = {
+    "MS_ROLE": "MS_WORKER",
+    "MS_NODE_ID": "worker_0",
+    "MS_WORKER_NUM": "2",
+    "MS_SCHED_HOST": "127.0.0.1",
+    "MS_ENABLE_RECOVERY": "1",
+    "PATH": "",
+}
+
+
+def checks(tmp_path: Path, **changes: str) -> dict[str, Check]:
+    environment = {**WORKER, "MS_SCHED_PORT": "8118", "MS_RECOVERY_PATH": str(tmp_path / "rec"), **changes}
+    return {check.name: check for check in examine(environment)}
+
+
+def test_a_worker_needs_a_scheduler_that_answers(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = str(listening.getsockname()[1])
+        assert checks(tmp_path, MS_SCHED_PORT=port)["port"].ok
+        as_scheduler = checks(tmp_path, MS_SCHED_PORT=port, MS_ROLE="MS_SCHED")["port"]
+        assert not as_scheduler.ok
+        assert "Address already in use" in as_scheduler.found
+    absent = checks(tmp_path, MS_SCHED_PORT=port)["port"]
+    assert not absent.ok
+    assert absent.next_step.startswith("Start the scheduler")
+    assert checks(tmp_path, MS_SCHED_PORT=port, MS_ROLE="MS_SCHED")["port"].ok
+
+
+def test_wrong_variables_come_first(tmp_path: Path) -> None:
+    found = checks(tmp_path, MS_WORKER_NUM="none")
+    assert not found["variables"].ok
+    assert found["variables"].found.startswith("SETTING_TYPE: MS_WORKER_NUM='none'")
+    assert "port" not in found
+
+
+def test_the_recovery_path_its_disk_and_its_clock(tmp_path: Path) -> None:
+    found = checks(tmp_path)
+    assert found["recovery path"].found == f"{tmp_path} can be written ({tmp_path / 'rec'} will be made)"
+    assert found["disk"].ok
+    assert " GB free" in found["disk"].found
+    assert found["clock"].ok
+    assert found["file system"].ok
+    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+
+
+def test_a_file_where_the_recovery_path_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    found = checks(tmp_path, MS_RECOVERY_PATH=str(tmp_path / "file" / "rec"))["recovery path"]
+    assert not found.ok
+    assert found.next_step
+
+
+def test_frameworks_are_named_with_their_versions(tmp_path: Path) -> None:
+    assert checks(tmp_path)["frameworks"].ok
+
+
+@pytest.mark.parametrize(
+    ("health", "detect", "good"),
+    [
+        ("net health status: Success", "netdetect address: 192.168.1.1", (True, True)),
+        ("net health status: Fault", "netdetect address: 0.0.0.0", (False, False)),
+    ],
+)
+def test_devices_on_ascend_hosts(tmp_path: Path, health: str, detect: str, good: tuple[bool, bool]) -> None:
+    tool = tmp_path / "hccn_tool"
+    tool.write_text(f'#!/bin/sh\ncase "$3" in -net_health) echo "{health}";; *) echo "{detect}";; esac\n')
+    tool.chmod(0o755)
+    found = checks(tmp_path, PATH=f"{tmp_path}{os.pathsep}/bin", DEVICE_ID="3")
+    looked = (found["device 3 net health"], found["device 3 netdetect"])
+    assert tuple(check.ok for check in looked) == good
+    assert looked[0].found == health
+    assert all(bool(check.next_step) is not check.ok for check in looked)
+
+
+def test_no_tool_no_devices(tmp_path: Path) -> None:
+    assert not [name for name in checks(tmp_path) if name.startswith("device")]
