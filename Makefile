@@ -10,7 +10,7 @@ FRAMEWORK ?= torch
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-mindspore lint format test test-mindspore planted torture docs demo bench clean
+.PHONY: help setup setup-mindspore lint format test test-mindspore planted torture docs site demo bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+: .*## |^[a-z-]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, " + sys.executable + " is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv is missing; install it (Debian and Ubuntu: apt install python3-venv)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,examples,png,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,examples,png,docs,dev]'
 	@touch $@
 
 setup-mindspore: $(MS_STAMP)  ## create .venv-mindspore: MindSpore and PyTorch bring libraries of the same names, so each has its own
@@ -61,9 +61,12 @@ planted: $(STAMP)  ## plant every bug of the table, one at a time; fails when on
 torture: $(STAMP)  ## everything that is killed, cut, flipped and planted, for HOURS (1); writes docs/reliability.md
 	$(BIN)/python -m tests.faults.torture --hours $(HOURS)
 
-docs: $(STAMP)  ## write docs/settings.md, errors.md, events.md and launcher_flags.md anew from the code
+docs: $(STAMP)  ## write the pages of docs/reference and the drawings of docs/img anew from the code
 	$(BIN)/python -m tests.house.generate_settings
 	$(BIN)/python -m tests.house.generate_pages
+
+site: $(STAMP)  ## build the documentation into site/, strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 ifeq ($(FRAMEWORK),mindspore)
 demo: $(MS_STAMP)
@@ -79,4 +82,4 @@ bench: $(STAMP)  ## measure recovery time, how soon a death is noticed, and the 
 	$(BIN)/python benchmarks/overhead.py
 
 clean:  ## remove caches and build products; never a recovery path
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build dist
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build dist site

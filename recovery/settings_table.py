@@ -1,4 +1,4 @@
-"""The table of settings: one row per variable. Parsing, errors, docs/settings.md and tests are driven by these rows.
+"""The table of settings: one row per variable. Parsing, errors, docs/reference/settings.md and tests are driven by these rows.
 
 To add a setting: one row here, one field in `recovery.config.Settings` or `recovery.core.rules.Rules`, one line in
 `recovery.config` that fills it, then `make docs`. tests/config walks every row; tests/house fails when the page is stale.

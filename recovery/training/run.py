@@ -44,7 +44,7 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
 
     Raises:
         SystemExit: the process must end: wrong settings, refused, fenced, the job failed. One clear line says why; each reason
-            has its own exit code (docs/settings.md, docs/errors.md).
+            has its own exit code (docs/reference/settings.md, docs/reference/errors.md).
     """
     if function is None:
         return functools.partial(run, warm_up=warm_up)

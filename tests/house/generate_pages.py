@@ -1,14 +1,23 @@
-"""Write docs/errors.md, docs/events.md and docs/launcher_flags.md from the code: `python -m tests.house.generate_pages`."""
+"""Write the pages and drawings of docs/ that come from the code: `python -m tests.house.generate_pages`."""
 
 from __future__ import annotations
 
 import ast
 from string import Formatter
+from typing import Any, get_args
+
+import msgspec
+import typer
 
 from recovery import errors
+from recovery.cli.main import app
+from recovery.core import messages
 from recovery.core.records import EventKind
+from recovery.core.rules import Rules
 from recovery.launch.arguments import FLAGS, shown
+from recovery.report.tables import VIEWS
 from tests.house.files import ROOT
+from tests.house.generate_drawings import DRAWINGS
 
 _ERRORS_HEAD = """\
 # Errors
@@ -103,13 +112,116 @@ def _default(value: object) -> str:
     return "" if value is None else f"`{shown(value)}`"
 
 
-PAGES = {
-    ROOT / "docs/errors.md": errors_page,
-    ROOT / "docs/events.md": events_page,
-    ROOT / "docs/launcher_flags.md": flags_page,
+_CLI_HEAD = """\
+# The `recovery` command
+
+`recovery COMMAND --help` says the same. What is stored is read while nobody lives, or beside a living job without disturbing it. Errors are one
+line on stderr, with the [exit code](errors.md) of their kind; a check that found something ends with 1. Without a terminal, and with
+`NO_COLOR`, there are no colour codes. `recovery --install-completion` teaches the shell.
+
+"""
+
+
+def cli_page() -> str:
+    """Every command with its options, and the keys of its rows."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup), "the application has commands"
+    parts = [_CLI_HEAD]
+    for name, command in group.commands.items():
+        parts.append(f"## recovery {name}\n\n{(command.help or '').strip()}\n")
+        if name == "msrun":
+            parts.append("Its flags: [launcher flags](launcher_flags.md).\n")
+        rows = [_parameter(one) for one in command.params if one.name != "help"]
+        if rows:
+            parts.append("| parameter | meaning |\n|---|---|\n" + "\n".join(rows) + "\n")
+    parts.append(
+        "## Keys of rows\n\nFor `--json`, `--format=ndjson` and `--format=csv`. They are never renamed.\n"
+    )
+    for view in VIEWS:
+        keys = "\n".join(f"| `{column.key}` | {column.meaning} |" for column in view.columns)
+        parts.append(f"### {view.name}\n\n{view.meaning}\n\n| key | meaning |\n|---|---|\n{keys}\n")
+    return "\n".join(parts)
+
+
+def _parameter(one: Any) -> str:
+    shown = (
+        ", ".join(f"`{word}`" for word in one.opts)
+        if one.param_type_name == "option"
+        else f"`{one.name.upper()}`"
+    )
+    return f"| {shown} | {(getattr(one, 'help', '') or '').replace('|', 'or')} |"
+
+
+_PROTOCOL_HEAD = """\
+# Wire protocol
+
+Version {version}. One WebSocket per node at `/cluster` on the scheduler's port; each message is one binary frame, a msgpack map whose key
+`type` is the message's name. The decoder is the schema: what does not fit ends the connection. Before a node is admitted a frame has at
+most {before:,} bytes, afterwards {after:,}. A request carries a `request_id`; a repeat of it gets the same answer and has one effect.
+A launcher reports an exit on a connection of its own and hangs up.
+
+"""
+
+
+def protocol_page() -> str:
+    """Every message with its fields, from the structs that are the schema."""
+    rules = Rules(worker_count=1)
+    head = _PROTOCOL_HEAD.format(
+        version=messages.PROTOCOL_VERSION,
+        before=rules.frame_bytes_max_unregistered,
+        after=rules.frame_bytes_max,
+    )
+    parts = [head]
+    for title, kinds in (("From a node", messages.FromNode), ("From the scheduler", messages.FromScheduler)):
+        parts.append(f"## {title}\n")
+        parts += [_message(kind) for kind in get_args(kinds)]
+    parts.append("## Inside them\n")
+    parts.append(_message(messages.HeldCheckpoint))
+    return "\n".join(parts)
+
+
+def _message(kind: type[msgspec.Struct]) -> str:
+    name = kind.__struct_config__.tag or kind.__name__
+    rows = "\n".join(
+        f"| `{field.name}` | {_kind(field.type)} | {'yes' if field.required else 'no'} |"
+        for field in msgspec.structs.fields(kind)
+    )
+    return f"### {name}\n\n{(kind.__doc__ or '').strip()}\n\n| field | type | required |\n|---|---|---|\n{rows}\n"
+
+
+def _kind(kind: Any) -> str:
+    """A type as people read it: `whole number`, `text or nothing`."""
+    info = msgspec.inspect.type_info(kind)
+    if isinstance(info, msgspec.inspect.UnionType):
+        return " or ".join(_KINDS.get(type(one), type(one).__name__) for one in info.types)
+    return _KINDS.get(type(info), type(info).__name__)
+
+
+_KINDS: dict[type[Any], str] = {
+    msgspec.inspect.IntType: "whole number",
+    msgspec.inspect.StrType: "text",
+    msgspec.inspect.BoolType: "true or false",
+    msgspec.inspect.NoneType: "nothing",
+    msgspec.inspect.EnumType: "word",
+    msgspec.inspect.VarTupleType: "list",
+    msgspec.inspect.StructType: "held checkpoint",
 }
 
-if __name__ == "__main__":
+PAGES = {
+    ROOT / "docs/reference/errors.md": errors_page,
+    ROOT / "docs/reference/events.md": events_page,
+    ROOT / "docs/reference/launcher_flags.md": flags_page,
+    ROOT / "docs/reference/cli.md": cli_page,
+    ROOT / "docs/reference/protocol.md": protocol_page,
+    **DRAWINGS,
+}
+
+
+def main() -> None:
+    """Write them all."""
     for path, page in PAGES.items():
         path.write_text(page(), encoding="utf-8")
-        print(f"wrote {path.name}")
+
+
+if __name__ == "__main__":
+    main()

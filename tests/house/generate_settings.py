@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the table of settings: `python -m tests.house.generate_settings`."""
+"""Write docs/reference/settings.md from the table of settings: `python -m tests.house.generate_settings`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recovery.settings_table import GROUPS, Fate, Setting
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
 _HEAD = """\
 # Settings
