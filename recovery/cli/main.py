@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recovery.errors import RecoveryError
+from recovery.errors import RecoveryError, UsageError
 
 if TYPE_CHECKING:
     from recovery.cli.output import Format
@@ -134,24 +134,29 @@ def steps(path: RecoveryPath, form: Rows = RowFormat.TABLE, as_json: AsJson = Fa
 
 
 @app.command(rich_help_panel="Look at a job")
-def checkpoints(path: RecoveryPath, form: Rows = RowFormat.TABLE, as_json: AsJson = False) -> None:
+def checkpoints(
+    path: MaybePath = None, connect: Connect = None, form: Rows = RowFormat.TABLE, as_json: AsJson = False
+) -> None:
     """Every rank's checkpoints, newest first."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
-    views.checkpoints(path, _form(form, as_json))
+    views.checkpoints(path, connect, _form(form, as_json))
 
 
 @app.command(rich_help_panel="Look at a job")
-def generations(path: RecoveryPath, form: Rows = RowFormat.TABLE, as_json: AsJson = False) -> None:
+def generations(
+    path: MaybePath = None, connect: Connect = None, form: Rows = RowFormat.TABLE, as_json: AsJson = False
+) -> None:
     """The generations: where each began, why, and why it ended."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
-    views.generations(path, _form(form, as_json))
+    views.generations(path, connect, _form(form, as_json))
 
 
 @app.command(rich_help_panel="Look at a job")
 def events(  # noqa: PLR0913, PLR0917 - one parameter an option
-    path: RecoveryPath,
+    path: MaybePath = None,
+    connect: Connect = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="go on with what comes, until Ctrl+C")
     ] = False,
@@ -164,6 +169,15 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
     """The story of the job, oldest first."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
+    if connect is not None and path is None and not (follow or since or node):
+        views.events_of_running(connect, _form(form, as_json))
+        return
+    if path is None:
+        raise UsageError(
+            field="--follow, --since and --node",
+            reason="need the files of the story",
+            next_step="Name the job's MS_RECOVERY_PATH instead of --connect.",
+        )
     views.events(path, _form(form, as_json), follow=follow, since=since, node=node, limit=limit)
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from recovery import clock
 from recovery.cli.output import Format, console, print_json, print_line, show_rows, table_of, text_of
+from recovery.core.records import CheckpointRecord, EventRecord, GenerationRecord
 from recovery.errors import SettingTypeError, UsageError
 from recovery.report import picture, tables
 from recovery.report import status as status_report
@@ -25,7 +26,7 @@ from recovery.report.plan import plan as make_plan
 from recovery.report.stored import Stored
 from recovery.report.story import tell
 from recovery.report.timeline import page
-from recovery.store.reader import read_events
+from recovery.store.reader import StoredEvent, read_events
 from recovery.transport import view
 
 _pause = threading.Event()
@@ -43,7 +44,8 @@ def status(path: Path | None, connect: str | None, *, as_json: bool) -> None:
     if isinstance(place, Path):
         found = status_report.status(stored_state.read(place))
     else:
-        found = status_report.status_of_view(_asked(place), place=str(connect))
+        last = [_told(one) for one in _asked(place, "/events")[-status_report.LAST_EVENTS :]]
+        found = status_report.status_of_view(_asked(place, "/status"), last, place=str(connect))
     if as_json:
         print_json(found)
     else:
@@ -97,11 +99,16 @@ _STORY = tables.EVENTS._replace(
 
 
 def top(path: Path, *, interval_s: float) -> None:
-    """The status, again and again, until Ctrl+C."""
+    """The status, again and again, until Ctrl+C: in place on a terminal, else one below the other."""
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         try:
             while True:
-                live.update(screen(status_report.status(stored_state.read(path))), refresh=True)
+                shown = screen(status_report.status(stored_state.read(path)))
+                if console.is_terminal:
+                    live.update(shown, refresh=True)
+                else:
+                    console.print(shown)
+                    console.file.flush()
                 _pause.wait(interval_s)
         except KeyboardInterrupt:
             return
@@ -113,7 +120,7 @@ def nodes(path: Path | None, connect: str | None, form: Format) -> None:
     if isinstance(place, Path):
         rows = tables.NODES.rows(stored_state.read(place).nodes)
     else:
-        rows = status_report.node_rows(_asked(place))
+        rows = status_report.node_rows(_asked(place, "/status"))
     show_rows(tables.NODES, rows, form)
 
 
@@ -138,9 +145,15 @@ def _place(path: Path | None, connect: str | None) -> Path | tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _asked(place: tuple[str, int]) -> dict[str, Any]:
+def _told(one: dict[str, Any]) -> StoredEvent:
+    """An event as a running scheduler tells it; its number is given by the store."""
+    event = msgspec.convert(one["event"], EventRecord)
+    return StoredEvent(sequence=0, wall_ms=one["wall_ms"], event=event)
+
+
+def _asked(place: tuple[str, int], path: str) -> Any:
     try:
-        return asyncio.run(view.status(*place))
+        return asyncio.run(view.ask(*place, path))
     except view.NoView as error:
         raise UsageError(
             field=f"--connect={place[0]}:{place[1]}",
@@ -156,14 +169,32 @@ def steps(path: Path, form: Format) -> list[str]:
     return list(unreadable)
 
 
-def checkpoints(path: Path, form: Format) -> None:
-    """All checkpoints."""
-    show_rows(tables.CHECKPOINTS, tables.checkpoint_rows(stored_state.read(path)), form)
+def checkpoints(path: Path | None, connect: str | None, form: Format) -> None:
+    """All checkpoints, from the files or from a running scheduler."""
+    place = _place(path, connect)
+    if isinstance(place, Path):
+        rows = tables.checkpoint_rows(stored_state.read(place))
+    else:
+        rows = tables.CHECKPOINTS.rows(msgspec.convert(_asked(place, "/checkpoints"), list[CheckpointRecord]))
+    show_rows(tables.CHECKPOINTS, rows, form)
 
 
-def generations(path: Path, form: Format) -> None:
-    """All generations."""
-    show_rows(tables.GENERATIONS, tables.GENERATIONS.rows(stored_state.read(path).generations), form)
+def generations(path: Path | None, connect: str | None, form: Format) -> None:
+    """All generations, from the files or from a running scheduler."""
+    place = _place(path, connect)
+    if isinstance(place, Path):
+        found: Sequence[GenerationRecord] = stored_state.read(place).generations
+    else:
+        found = msgspec.convert(_asked(place, "/generations"), list[GenerationRecord])
+    show_rows(tables.GENERATIONS, tables.GENERATIONS.rows(found), form)
+
+
+def events_of_running(connect: str, form: Format) -> None:
+    """The last events of a running scheduler's life."""
+    place = _place(None, connect)
+    assert not isinstance(place, Path), "host and port"
+    rows = tables.EVENTS.rows(_told(one) for one in _asked(place, "/events"))
+    show_rows(tables.EVENTS, [{**row, "sequence": None} for row in rows], form)
 
 
 def events(

@@ -46,6 +46,20 @@ class Coordinator:
             for rank in (Rank(index) for index in range(self._world_size))
         ]
 
+    def held_records(self) -> list[CheckpointRecord]:
+        """All that is in the books, newest step first, by rank."""
+        common = {
+            step
+            for step in self._held.get(Rank(0), {})
+            if all(step in self._held.get(Rank(rank), {}) for rank in range(self._world_size))
+        }
+        found = [
+            to_record(rank, held, CheckpointState.COMMITTED if step in common else CheckpointState.PUBLISHED)
+            for rank, steps in self._held.items()
+            for step, held in steps.items()
+        ]
+        return sorted(found, key=lambda record: (-record.step, record.rank))
+
     def file_of(self, rank: Rank, step: int) -> HeldCheckpoint | None:
         """What the books say of a rank's file of a step."""
         return self._held.get(rank, {}).get(step)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from recovery.core.records import NodeState
 from recovery.core.table import Table
 
@@ -44,3 +46,13 @@ def job_view(table: Table, now_ms: int) -> dict[str, Any]:
             )
         ],
     }
+
+
+def generations_view(table: Table) -> list[Any]:
+    """The generations of this run, oldest first, as they are stored."""
+    return [msgspec.to_builtins(record) for record in table.generations]
+
+
+def checkpoints_view(table: Table) -> list[Any]:
+    """What the coordinator's books hold, newest step first."""
+    return [msgspec.to_builtins(record) for record in table.coordinator.held_records()]

@@ -52,7 +52,7 @@ async def show(host: str, port: int) -> None:
     with Status("starting", console=output.console, spinner="line") as shown:
         while True:
             try:
-                shown.update(line_of(await view.status(host, port), pace, clock.monotonic_ms()))
+                shown.update(line_of(await view.ask(host, port, "/status"), pace, clock.monotonic_ms()))
             except view.NoView as error:
                 shown.update(f"no word from the scheduler: {error}")
             await asyncio.sleep(_POLL_S)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, NodeState
 from recovery.report.stored import Stored, newest_events
 from recovery.report.tables import EVENTS, NODES
+from recovery.store.reader import StoredEvent
 
 LAST_EVENTS = 8
 """A screen holds them beside the rest."""
@@ -41,11 +43,12 @@ def status(stored: Stored) -> dict[str, Any]:
     }
 
 
-def status_of_view(view: dict[str, Any], *, place: str) -> dict[str, Any]:
-    """The same keys from what a running scheduler shows (`recovery.core.views.job_view`); its story is in the files only.
+def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: str) -> dict[str, Any]:
+    """The same keys from what a running scheduler shows (`recovery.core.views.job_view`).
 
     Args:
         view: its answer.
+        last: the newest of its events.
         place: host and port.
     """
     rows = node_rows(view)
@@ -67,7 +70,7 @@ def status_of_view(view: dict[str, Any], *, place: str) -> dict[str, Any]:
         "committed_step": view["committed_step"],
         "steps_since_checkpoint": newest - view["committed_step"],
         "lost": [row for row in rows if row["state"] in (NodeState.LOST.value, NodeState.SUSPECT.value)],
-        "last_events": [],
+        "last_events": [{**row, "sequence": None} for row in EVENTS.rows(last)],
     }
 
 

@@ -7,25 +7,28 @@ import logging
 import os
 import secrets
 import signal
+from collections import deque
 
 from recovery import clock
 from recovery.config import Settings
 from recovery.core.cluster import Cluster
-from recovery.core.effects import Persist
+from recovery.core.effects import Persist, SchedulerEffect
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.messages import FromNode
-from recovery.core.records import JobState
+from recovery.core.records import EventRecord, JobState
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.views import job_view
+from recovery.core.views import checkpoints_view, generations_view, job_view
 from recovery.errors import RecoveryError, StoreError, StoreFullError, job_failure
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_cluster, open_store, raise_descriptor_limit
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import Writer
-from recovery.transport.inspection import json_route
+from recovery.transport.inspection import Route, json_route
 from recovery.transport.server import Server
 
 _logger = logging.getLogger("recovery.scheduler")
+_RECENT_EVENTS = 1_000
+"""Events of this life that can be asked for over HTTP: a page; the whole story is in the store."""
 _CLOSE_S = 5.0
 """How long the writer may take for what is queued when the process ends."""
 
@@ -56,6 +59,7 @@ class _Service:
         self, settings: Settings, cluster: Cluster, store: SchedulerStore | None, with_pid: int | None
     ) -> None:
         self._settings, self._cluster, self._store, self._with_pid = settings, cluster, store, with_pid
+        self._recent: deque[dict[str, object]] = deque(maxlen=_RECENT_EVENTS)
         self._ended: asyncio.Future[RecoveryError | None]
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -67,7 +71,7 @@ class _Service:
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=self._on_lost,
-            routes=(("/status", json_route(lambda: job_view(self._cluster.table, clock.monotonic_ms()))),),
+            routes=self._routes(),
         )
         port = await server.start(self._settings.sched_host, self._settings.sched_port)
         _logger.info(
@@ -89,8 +93,7 @@ class _Service:
             on_exit=self._on_exit,
         )
         try:
-            for effect in self._cluster.start(clock.monotonic_ms()):
-                self._executor.carry_out(effect)
+            self._carry_out(self._cluster.start(clock.monotonic_ms()))
             error = await self._ended
         finally:
             self._executor.stop()
@@ -99,6 +102,16 @@ class _Service:
                 await asyncio.to_thread(writer.close, _CLOSE_S)
         if error is not None:
             raise error
+
+    def _routes(self) -> tuple[tuple[str, Route], ...]:
+        """What can be asked over HTTP."""
+        table = self._cluster.table
+        return (
+            ("/status", json_route(lambda: job_view(table, clock.monotonic_ms()))),
+            ("/generations", json_route(lambda: generations_view(table))),
+            ("/checkpoints", json_route(lambda: checkpoints_view(table))),
+            ("/events", json_route(lambda: list(self._recent))),
+        )
 
     def _end_with(self, pid: int) -> None:
         """Another process starting under the same pid, by exec, keeps it: what is watched is the process, not its program."""
@@ -134,7 +147,13 @@ class _Service:
             _logger.debug("the loop has ended, a word of the writer is dropped")
 
     def _deliver(self, stimulus: SchedulerStimulus) -> None:
-        for effect in self._cluster.handle(stimulus, clock.monotonic_ms()):
+        self._carry_out(self._cluster.handle(stimulus, clock.monotonic_ms()))
+
+    def _carry_out(self, effects: list[SchedulerEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Persist):
+                events = (record for record in effect.records if isinstance(record, EventRecord))
+                self._recent.extend({"wall_ms": clock.wall_ms(), "event": event} for event in events)
             self._executor.carry_out(effect)
 
     def _release(self, ticket: object) -> None:

@@ -15,8 +15,8 @@ class NoView(OSError):  # noqa: N818 - the caller shows something else then
     """Nobody answers there, or no scheduler of ours."""
 
 
-async def status(host: str, port: int) -> dict[str, Any]:
-    """The job and its nodes as the scheduler sees them now (`recovery.core.views.job_view`).
+async def ask(host: str, port: int, path: str) -> Any:
+    """What a running scheduler answers to `GET` of a path: `/status`, `/generations`, `/checkpoints`, `/events`.
 
     Raises:
         NoView: no scheduler answers there.
@@ -28,11 +28,10 @@ async def status(host: str, port: int) -> dict[str, Any]:
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.get(f"http://{address}:{port}/status") as response,
+            session.get(f"http://{address}:{port}{path}") as response,
         ):
             body = await response.content.read(_ANSWER_BYTES_MAX)
             response.raise_for_status()
-        found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        return msgspec.json.decode(body)
     except (OSError, asyncio.TimeoutError, aiohttp.ClientError, msgspec.MsgspecError) as error:
         raise NoView(str(error) or type(error).__name__) from error
-    return found

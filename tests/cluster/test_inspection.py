@@ -154,7 +154,7 @@ def followed(cluster: SmallCluster, follow: subprocess.Popen[str]) -> list[str]:
 
 
 def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path, environment={"JOB_STEP_MS": "60"}) as cluster:
+    with SmallCluster(tmp_path, environment={"JOB_STEP_MS": "300"}) as cluster:
         cluster.start()
         cluster.wait_step(6)
         path = str(tmp_path / "recovery")
@@ -167,6 +167,13 @@ def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None
         assert (asked["state"], asked["workers_by_state"]) == ("running", {"live": 2})
         names = [row["node_id"] for row in answer("nodes", f"--connect=localhost:{cluster.port}")]
         assert names == ["worker_0", "worker_1"]
+        here = f"--connect=127.0.0.1:{cluster.port}"
+        assert [row["generation"] for row in answer("generations", here)] == [1]
+        assert {row["state"] for row in answer("checkpoints", here)} >= {"committed"}
+        told = [(row["kind"], row["node"], row["step"]) for row in answer("events", here)]
+        stored = [(row["kind"], row["node"], row["step"]) for row in answer("events", path, "--limit=1000")]
+        assert told == stored[: len(told)]
+        assert run("events", here, "--follow").returncode == 64
         with subprocess.Popen(
             [sys.executable, "-m", "recovery", "events", path, "--follow", "--format=ndjson"],
             stdout=subprocess.PIPE,
@@ -175,6 +182,21 @@ def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None
             kinds = followed(cluster, follow)
         assert kinds[0] == "scheduler_started"
         assert kinds.count("checkpoint_committed") >= 10
+
+
+def test_the_live_view_goes_on_until_it_is_interrupted(path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "recovery", "top", str(path), "--interval=0.1"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as top:
+        assert top.stdout is not None
+        try:
+            assert "job" in top.stdout.readline()
+            top.send_signal(signal.SIGINT)
+            assert top.wait(10) == 0
+        finally:
+            top.kill()
 
 
 # --- what a restart would do, and then does ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from recovery.core.records import (
     NodeState,
 )
 from recovery.core.rules import Rules
-from recovery.core.views import job_view
+from recovery.core.views import checkpoints_view, generations_view, job_view
 from tests.core.desk import Desk, Worker, full_house
 
 
@@ -286,3 +286,18 @@ def test_the_view_shows_every_node_by_rank(desk: Desk) -> None:
     view = job_view(desk.cluster.table, desk.now)
     assert [entry["node_id"] for entry in view["nodes"]] == ["worker_0", "worker_1"]
     assert (view["state"], view["generation"]) == ("running", 1)
+
+
+def test_the_views_show_what_is_held_and_where_training_began(desk: Desk) -> None:
+    first, second = full_house(desk)
+    first.save(10)
+    second.save(10)
+    first.save(20)
+    shown = checkpoints_view(desk.cluster.table)
+    assert [(one["step"], one["rank"], one["state"]) for one in shown] == [
+        (20, 0, "published"),
+        (10, 0, "committed"),
+        (10, 1, "committed"),
+    ]
+    assert [(one["generation"], one["step"]) for one in generations_view(desk.cluster.table)] == [(1, 0)]
+    assert checkpoints_view(Desk(rules()).cluster.table) == []
