@@ -85,7 +85,7 @@ def forget(path: Path, node_id: str) -> None:
         if node is None or state.job is None:
             known = ", ".join(str(one.node_id) for one in state.nodes) or "none"
             raise UsageError(
-                field=node_id, reason="is no node of this job", next_step=f"Name one of: {known}."
+                field=repr(node_id), reason="is no node of this job", next_step=f"Name one of: {known}."
             )
         if node.state is NodeState.LIVE and state.job.state is JobState.RUNNING:
             raise UsageError(

@@ -150,6 +150,41 @@ def followed(cluster: SmallCluster, follow: subprocess.Popen[str]) -> list[str]:
     return kinds
 
 
+# --- this machine ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_variable_is_listed_with_its_source_and_what_is_wrong_is_said() -> None:
+    variables = {"MS_ROLE": "MS_WORKER", "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": "8118"}
+    wrong = run("env", "--json", environment=variables)
+    assert wrong.returncode == 20
+    assert wrong.stderr.startswith("SETTING_MISSING: MS_WORKER_NUM is not set")
+    rows = {row["name"]: row for row in json.loads(wrong.stdout)}
+    assert (rows["MS_ROLE"]["value"], rows["MS_ROLE"]["source"]) == ("MS_WORKER", "environment")
+    assert rows["MS_REJOIN_WINDOW"]["source"] == "default"
+    by_mpirun = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    done = run("env", "--format=csv", environment=by_mpirun)
+    assert done.returncode == 0, done.stderr
+    assert "MS_NODE_ID,1,mpirun," in done.stdout
+
+
+def test_the_doctor_says_what_to_do(tmp_path: Path) -> None:
+    variables = {
+        "MS_ROLE": "MS_WORKER",
+        "MS_NODE_ID": "a",
+        "MS_WORKER_NUM": "2",
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": "1024",
+        "MS_ENABLE_RECOVERY": "1",
+        "MS_RECOVERY_PATH": str(tmp_path),
+    }
+    done = run("doctor", environment=variables)
+    assert done.returncode == 1
+    assert "look port: 127.0.0.1:1024 does not answer" in done.stdout
+    assert "ok   recovery path" in done.stdout
+    found = json.loads(run("doctor", "--json", environment=variables).stdout)
+    assert {check["name"]: check["ok"] for check in found}["port"] is False
+
+
 # --- a living job ---------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(240)]
 
 NODES, EVENTS = 1_000, 100_000
 LIMIT_S = 2.0
-"""Goal: one second; measured 0.42 to 0.47 s on two cores. Twice the goal for a machine that is busy."""
+"""Goal: one second; measured 0.42 to 0.47 s on two cores, plan 0.8 s, timeline 1.1 s (it reads every event). Twice the goal for a machine that is busy."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", ["status", "nodes", "steps", "checkpoints", "generations", "events"])
+@pytest.mark.parametrize(
+    "command", ["status", "nodes", "steps", "checkpoints", "generations", "events", "plan", "timeline"]
+)
 def test_a_view_of_a_large_job_takes_less_than_a_second(large: Path, command: str) -> None:
     times = []
     for _ in range(3):
