@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 
 from recovery.report.lanes import Doing
@@ -19,6 +19,8 @@ COLOURS = {
     Doing.LOST: ("#c94a4a", "lost"),
 }
 """Colour and meaning of what a node does."""
+_Placed = Callable[[int], float]
+"""From a time to its place on the drawing."""
 _TICKS = 8
 _LABEL = 150.0
 """Width of a generation's label."""
@@ -103,8 +105,7 @@ def _drawing(story: Story) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def _scheduler_lane(story: Story, x: object, y: int) -> Iterator[str]:
-    assert callable(x), "from time to place"
+def _scheduler_lane(story: Story, x: _Placed, y: int) -> Iterator[str]:
     yield f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">scheduler</text>'
     yield (
         f'<rect x="{x(story.begin_ms)}" y="{y + 6}" width="{x(story.end_ms) - x(story.begin_ms):.2f}" height="{_LANE - 13}" fill="#7b8796"/>'
@@ -117,8 +118,7 @@ def _scheduler_lane(story: Story, x: object, y: int) -> Iterator[str]:
         )
 
 
-def _marks(story: Story, x: object, bottom: int) -> Iterator[str]:
-    assert callable(x), "from time to place"
+def _marks(story: Story, x: _Placed, bottom: int) -> Iterator[str]:
     free_from = 0.0
     for at_ms, generation, step in story.plans:
         title = f"generation {generation} begins at step {step}"
