@@ -86,8 +86,8 @@ EXITS = (
         "a launcher's word takes a place while its holder is connected",
         "I1",
         "core/presence.py",
-        "    if node.record.state is NodeState.SUSPECT:\n        return _gone(table, node, exited.reason, now_ms)",
-        "    if node.record.state in (NodeState.SUSPECT, NodeState.LIVE):\n        return _gone(table, node, exited.reason, now_ms)",
+        "reason=node.record.reason or exited.reason)\n        return []",
+        "reason=node.record.reason or exited.reason)\n        return _gone(table, node, exited.reason, now_ms)",
         ("tests/core/test_exits_seen.py::test_who_speaks_on_is_not_lost_by_a_wrong_word",),
     ),
     Bug(
