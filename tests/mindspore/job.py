@@ -29,6 +29,7 @@ STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 LOOP = os.environ.get("JOB_LOOP", "model")
 SINK = os.environ.get("JOB_SINK") == "1"
 RAISE_AT = int(os.environ.get("JOB_RAISE_AT", "0"))
+ENDS_AFTER = os.environ.get("JOB_ENDS_AFTER", "")
 CONFIG: dict[str, Any] = json.loads(os.environ.get("JOB_CONFIG", "{}"))
 KEY = os.environ.get("JOB_KEY", "").encode() or None
 
@@ -131,3 +132,5 @@ weights = b"".join(
     parameter.asnumpy().tobytes() for parameter in sorted(network.get_parameters(), key=lambda one: one.name)
 )
 Path(f"digest_{get_rank()}").write_text(hashlib.sha256(weights).hexdigest())
+while ENDS_AFTER and not Path(ENDS_AFTER).exists():
+    time.sleep(0.02)

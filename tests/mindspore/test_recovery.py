@@ -93,9 +93,13 @@ def test_killed_after_the_last_step_only_the_end_is_done_again(
 ) -> None:
     with MindSporeCluster(tmp_path, workers=2) as cluster:
         for name in (*cluster.names, "sched"):
-            cluster.launch(name, **({"JOB_STEP_MS": "60"} if name == "worker_1" else {}))
+            cluster.launch(name, **({"JOB_ENDS_AFTER": "go"} if name == "worker_1" else {}))
         cluster.wait((cluster.directory / "digest_0").exists, "the first who is done", START_S)
         cluster.kill_and_relaunch("worker_0")
+        cluster.wait_event(EventKind.NODE_LOST, "worker_0", timeout_s=START_S)
+        (
+            cluster.directory / "go"
+        ).touch()  # only now may the other be done: before the loss the job would be finished
         cluster.wait_end(START_S)
         cluster.check_same_as(undisturbed(workers=2))
 
