@@ -11,18 +11,17 @@ import msgspec
 from rich.text import Text
 
 from recovery import clock, config
-from recovery.cli.output import Format, complain, console, print_json, print_line, show_rows, text_of
+from recovery.cli.form import Format
+from recovery.cli.output import complain, console, print_json, print_line, show_rows, text_of
 from recovery.core.records import EventKind, EventRecord, JobState, NodeState
 from recovery.errors import UsageError
 from recovery.report import audit, tables
 from recovery.report import stored as stored_state
 from recovery.report.doctor import examine
 from recovery.report.tables import Column, View, instant
-from recovery.store.reader import read_events, read_worker, stored_workers
+from recovery.store.reader import read_worker, stored_workers
 from recovery.store.repository import SchedulerStore, WorkerStore
 
-_EVENTS_MAX = 10_000_000
-"""More than any story has."""
 ENV = View(
     "env",
     "Every variable that is read, its value and where it comes from.",
@@ -64,7 +63,7 @@ def export(path: Path, file: Path) -> None:
         "nodes": tables.NODES.rows(state.nodes),
         "generations": tables.GENERATIONS.rows(state.generations),
         "checkpoints": tables.checkpoint_rows(state),
-        "events": tables.EVENTS.rows(read_events(path, limit=_EVENTS_MAX)),
+        "events": tables.EVENTS.rows(stored_state.story(path)),
         "steps": tables.STEPS.rows(stored_state.progress(state)[0]),
         "directories": {
             node_id: [one.path for one in read_worker(path, node_id, accept_without_wal=True).directories]

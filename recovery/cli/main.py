@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from recovery.errors import RecoveryError, UsageError
-
-if TYPE_CHECKING:
-    from recovery.cli.output import Format
+from recovery.cli.form import Format
+from recovery.errors import RecoveryError
 
 app = typer.Typer(
     help="Recovery engine for data-parallel training.",
@@ -28,29 +25,18 @@ _ABSENT = 65
 """What was named cannot be read or written by this command (EX_DATAERR of sysexits.h)."""
 
 
-class RowFormat(str, Enum):
-    """How rows are written."""
-
-    TABLE = "table"
-    JSON = "json"
-    NDJSON = "ndjson"
-    CSV = "csv"
-
-
 RecoveryPath = Annotated[Path, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="PATH")]
 AsJson = Annotated[bool, typer.Option("--json", help="for programs: one JSON document")]
 MaybePath = Annotated[Path | None, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="[PATH]")]
 Connect = Annotated[
     str | None, typer.Option(help="HOST:PORT of a running scheduler, instead of PATH", metavar="HOST:PORT")
 ]
-Rows = Annotated[RowFormat, typer.Option("--format", help="table, json, ndjson or csv")]
+Rows = Annotated[Format, typer.Option("--format", help="table, json, ndjson or csv")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 
 
-def _form(form: RowFormat, as_json: bool) -> Format:
-    from recovery.cli.output import Format as Chosen  # noqa: PLC0415 - --help needs none of it
-
-    return Chosen.JSON if as_json else Chosen(form.value)
+def _form(form: Format, as_json: bool) -> Format:
+    return Format.JSON if as_json else form
 
 
 # --- starting -------------------------------------------------------------------------------------------------------------
@@ -113,7 +99,7 @@ def top(
 
 @app.command(rich_help_panel="Look at a job")
 def nodes(
-    path: MaybePath = None, connect: Connect = None, form: Rows = RowFormat.TABLE, as_json: AsJson = False
+    path: MaybePath = None, connect: Connect = None, form: Rows = Format.TABLE, as_json: AsJson = False
 ) -> None:
     """The nodes: rank, incarnation, state, step, why."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
@@ -122,7 +108,7 @@ def nodes(
 
 
 @app.command(rich_help_panel="Look at a job")
-def steps(path: RecoveryPath, form: Rows = RowFormat.TABLE, as_json: AsJson = False) -> None:
+def steps(path: RecoveryPath, form: Rows = Format.TABLE, as_json: AsJson = False) -> None:
     """How far each worker has noted that it is."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
@@ -135,7 +121,7 @@ def steps(path: RecoveryPath, form: Rows = RowFormat.TABLE, as_json: AsJson = Fa
 
 @app.command(rich_help_panel="Look at a job")
 def checkpoints(
-    path: MaybePath = None, connect: Connect = None, form: Rows = RowFormat.TABLE, as_json: AsJson = False
+    path: MaybePath = None, connect: Connect = None, form: Rows = Format.TABLE, as_json: AsJson = False
 ) -> None:
     """Every rank's checkpoints, newest first."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
@@ -145,7 +131,7 @@ def checkpoints(
 
 @app.command(rich_help_panel="Look at a job")
 def generations(
-    path: MaybePath = None, connect: Connect = None, form: Rows = RowFormat.TABLE, as_json: AsJson = False
+    path: MaybePath = None, connect: Connect = None, form: Rows = Format.TABLE, as_json: AsJson = False
 ) -> None:
     """The generations: where each began, why, and why it ended."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
@@ -163,22 +149,14 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
     since: Annotated[str | None, typer.Option(help="only from then on: 10m, 2h, or a time, ISO 8601")] = None,
     node: Annotated[str | None, typer.Option(help="only about this node id")] = None,
     limit: Annotated[int, typer.Option(help="at most so many, the newest", min=1)] = 100,
-    form: Rows = RowFormat.TABLE,
+    form: Rows = Format.TABLE,
     as_json: AsJson = False,
 ) -> None:
     """The story of the job, oldest first."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
-    if connect is not None and path is None and not (follow or since or node):
-        views.events_of_running(connect, _form(form, as_json))
-        return
-    if path is None:
-        raise UsageError(
-            field="--follow, --since and --node",
-            reason="need the files of the story",
-            next_step="Name the job's MS_RECOVERY_PATH instead of --connect.",
-        )
-    views.events(path, _form(form, as_json), follow=follow, since=since, node=node, limit=limit)
+    asked = views.Asked(since=since, node=node, limit=limit)
+    views.events(path, connect, _form(form, as_json), asked, follow=follow)
 
 
 @app.command(rich_help_panel="Look at a job")
@@ -253,7 +231,7 @@ def reset(path: RecoveryPath, yes: Yes = False) -> None:
 
 
 @app.command(rich_help_panel="Look at this machine")
-def env(form: Rows = RowFormat.TABLE, as_json: AsJson = False) -> None:
+def env(form: Rows = Format.TABLE, as_json: AsJson = False) -> None:
     """Every MS_* variable: value, where it comes from, rule."""
     from recovery.cli import care  # noqa: PLC0415 - --help needs none of it
 

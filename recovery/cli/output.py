@@ -6,13 +6,13 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from recovery.cli.form import Format
 from recovery.report.tables import View
 
 _PIPE_WIDTH = 20_000
@@ -21,15 +21,6 @@ console = Console(
     highlight=False, emoji=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH
 )
 """Colour on a terminal only, and none where NO_COLOR is set."""
-
-
-class Format(str, Enum):
-    """How rows are written."""
-
-    TABLE = "table"
-    JSON = "json"
-    NDJSON = "ndjson"
-    CSV = "csv"
 
 
 _LONG = ("reason", "because", "ended", "path", "rule", "value")
@@ -49,13 +40,14 @@ _STYLES = {
 """States that one looks for first."""
 
 
-def show_rows(view: View, rows: Sequence[Mapping[str, Any]], form: Format) -> None:
+def show_rows(view: View, rows: Sequence[Mapping[str, Any]], form: Format, *, with_head: bool = True) -> None:
     """Write rows.
 
     Args:
         view: whose they are.
         rows: plain values by key.
         form: how.
+        with_head: CSV begins with its keys; not where it goes on.
     """
     if form is Format.JSON:
         print_json(list(rows))
@@ -64,7 +56,8 @@ def show_rows(view: View, rows: Sequence[Mapping[str, Any]], form: Format) -> No
             print_line(json.dumps(row, ensure_ascii=False))
     elif form is Format.CSV:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow([column.key for column in view.columns])
+        if with_head:
+            writer.writerow([column.key for column in view.columns])
         writer.writerows([row[column.key] for column in view.columns] for row in rows)
     else:
         console.print(table_of(view, rows))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from rich.console import Group
@@ -15,7 +15,8 @@ from rich.live import Live
 from rich.text import Text
 
 from recovery import clock
-from recovery.cli.output import Format, console, print_json, print_line, show_rows, table_of, text_of
+from recovery.cli.form import Format
+from recovery.cli.output import console, print_json, print_line, show_rows, table_of, text_of
 from recovery.core.records import CheckpointRecord, EventRecord, GenerationRecord
 from recovery.errors import SettingTypeError, UsageError
 from recovery.report import picture, tables
@@ -33,8 +34,6 @@ _pause = threading.Event()
 """Nobody sets it: Ctrl+C ends the wait."""
 _FOLLOW_S = 0.3
 _PAGE = 1000
-_ALL = 10_000_000
-"""Events: more than any story has."""
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -84,18 +83,8 @@ def screen(found: dict[str, Any]) -> Group:
     return Group(*lines)
 
 
-_MISSING = tables.NODES._replace(
-    columns=tuple(
-        column
-        for column in tables.NODES.columns
-        if column.key in ("node_id", "rank", "incarnation", "state", "rejoin_left_s", "reason")
-    )
-)
-_STORY = tables.EVENTS._replace(
-    columns=tuple(
-        column for column in tables.EVENTS.columns if column.key in ("time", "kind", "node", "step", "reason")
-    )
-)
+_MISSING = tables.NODES.only("node_id", "rank", "incarnation", "state", "rejoin_left_s", "reason")
+_STORY = tables.EVENTS.only("time", "kind", "node", "step", "reason")
 
 
 def top(path: Path, *, interval_s: float) -> None:
@@ -189,20 +178,36 @@ def generations(path: Path | None, connect: str | None, form: Format) -> None:
     show_rows(tables.GENERATIONS, tables.GENERATIONS.rows(found), form)
 
 
-def events_of_running(connect: str, form: Format) -> None:
-    """The last events of a running scheduler's life."""
-    place = _place(None, connect)
-    assert not isinstance(place, Path), "host and port"
-    rows = tables.EVENTS.rows(_told(one) for one in _asked(place, "/events"))
+class Asked(NamedTuple):
+    """Which part of the story."""
+
+    since: str | None
+    """`10m`, or an ISO 8601 time; None: all of it."""
+    node: str | None
+    """Only about this node id; None: all."""
+    limit: int
+    """At most so many, the newest."""
+
+
+def events(path: Path | None, connect: str | None, form: Format, asked: Asked, *, follow: bool) -> None:
+    """The newest events, and with `follow` all that come after, until Ctrl+C; of a running scheduler the last of its life."""
+    place = _place(path, connect)
+    if isinstance(place, Path):
+        _events_of_files(place, form, asked, follow=follow)
+        return
+    if follow or asked.since or asked.node:
+        raise UsageError(
+            field="--follow, --since and --node",
+            reason="need the files of the story",
+            next_step="Name the job's MS_RECOVERY_PATH instead of --connect.",
+        )
+    rows = tables.EVENTS.rows(_told(one) for one in _asked(place, "/events")[-asked.limit :])
     show_rows(tables.EVENTS, [{**row, "sequence": None} for row in rows], form)
 
 
-def events(
-    path: Path, form: Format, *, follow: bool, since: str | None, node: str | None, limit: int
-) -> None:
-    """The newest events, and with `follow` all that come after, until Ctrl+C."""
-    since_ms = _since_ms(since) if since else 0
-    found = read_events(path, limit=limit, newest=True, node_id=node, since_ms=since_ms)
+def _events_of_files(path: Path, form: Format, asked: Asked, *, follow: bool) -> None:
+    since_ms = _since_ms(asked.since) if asked.since else 0
+    found = read_events(path, limit=asked.limit, newest=True, node_id=asked.node, since_ms=since_ms)
     if not follow:
         show_rows(tables.EVENTS, tables.EVENTS.rows(found), form)
         return
@@ -211,7 +216,7 @@ def events(
     try:
         while True:
             _pause.wait(_FOLLOW_S)
-            found = read_events(path, after=after, limit=_PAGE, node_id=node, since_ms=since_ms)
+            found = read_events(path, after=after, limit=_PAGE, node_id=asked.node, since_ms=since_ms)
             _show_stream(tables.EVENTS.rows(found), form, first=False)
             after = found[-1].sequence if found else after
     except KeyboardInterrupt:
@@ -231,7 +236,7 @@ def _show_stream(rows: Sequence[dict[str, Any]], form: Format, *, first: bool) -
             )
             print_line("  ".join(text_of(word).plain for word in words if word))
     elif form is Format.CSV:
-        show_rows(tables.EVENTS, rows, Format.CSV if first else Format.NDJSON)
+        show_rows(tables.EVENTS, rows, Format.CSV, with_head=first)
     else:
         show_rows(tables.EVENTS, rows, Format.NDJSON)
     console.file.flush()
@@ -263,7 +268,7 @@ def _since_ms(text: str) -> int:
 def timeline(path: Path, *, html: Path | None, png: Path | None, run: int | None, as_json: bool) -> None:
     """Write the page and the picture, or tell goodput and each recovery with its parts."""
     state = stored_state.read(path)
-    story = tell(read_events(path, limit=_ALL), state.generations, run=run or state.job.run)
+    story = tell(stored_state.story(path), state.generations, run=run or state.job.run)
     title = f"job {state.job.job[:8]}, run {story.run}: {state.job.state.value}"
     if html is not None:
         with html.open("x", encoding="utf-8") as stream:

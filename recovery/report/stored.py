@@ -22,6 +22,9 @@ from recovery.store.lock import owner_of
 from recovery.store.reader import StoredEvent, read_events, read_scheduler, read_worker, stored_workers
 from recovery.store.repository import scheduler_path
 
+_ALL = 10_000_000
+"""Events: more than any story has."""
+
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """The scheduler's state as of its last commit, and whether it lives."""
@@ -91,6 +94,11 @@ def read(path: Path) -> Stored:
 def newest_events(path: Path, count: int) -> tuple[StoredEvent, ...]:
     """The last so many lines of the story. Errors as of `read`."""
     return read_events(path, limit=count, newest=True)
+
+
+def story(path: Path) -> tuple[StoredEvent, ...]:
+    """Every line of it, oldest first. Errors as of `read`."""
+    return read_events(path, limit=_ALL)
 
 
 def progress(stored: Stored) -> tuple[tuple[StepRecord, ...], tuple[str, ...]]:

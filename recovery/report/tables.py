@@ -27,6 +27,10 @@ class View(NamedTuple):
     meaning: str
     columns: tuple[Column, ...]
 
+    def only(self, *keys: str) -> View:
+        """The same with these columns alone."""
+        return self._replace(columns=tuple(column for column in self.columns if column.key in keys))
+
     def rows(self, records: Iterable[Any]) -> list[dict[str, Any]]:
         """The records as plain values by key."""
         return [{column.key: column.of(record) for column in self.columns} for record in records]

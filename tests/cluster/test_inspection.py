@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from recovery.cli.form import Format
+from recovery.cli.output import show_rows
 from recovery.core.records import EventKind
 from recovery.errors import StoreLockedError
-from recovery.report.tables import VIEWS
+from recovery.report.tables import EVENTS, VIEWS
 from tests.cluster.inspected import answer, contents, job_with_failures, run
 from tests.cluster.small_cluster import LAST_STEP, SmallCluster
 
@@ -83,6 +85,21 @@ def test_a_wrong_time_is_refused_by_name(path: Path) -> None:
     done = run("events", str(path), "--since=soon")
     assert (done.returncode, done.stdout) == (21, "")
     assert done.stderr.startswith("SETTING_TYPE: --since='soon'")
+
+
+def test_one_place_to_look_at_is_named(path: Path) -> None:
+    for words in ((), (str(path), "--connect=127.0.0.1:1")):
+        for command in ("events", "nodes", "status"):
+            done = run(command, *words)
+            assert done.returncode == 64
+            assert done.stderr.startswith("USAGE: PATH: or --connect=HOST:PORT is needed")
+
+
+def test_a_followed_csv_stays_one(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = answer("events", str(path), "--limit=4")
+    for first, part in ((True, rows[:2]), (False, rows[2:])):
+        show_rows(EVENTS, part, Format.CSV, with_head=first)
+    assert capsys.readouterr().out == run("events", str(path), "--limit=4", "--format=csv").stdout
 
 
 def test_a_finished_jobs_plan_is_its_next_run(path: Path) -> None:
