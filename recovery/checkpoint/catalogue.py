@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from recovery.checkpoint import manifest as manifests
@@ -52,6 +52,24 @@ def scan(
             held.append((manifest, path))
     held.sort(key=lambda one: (one[0].step, one[0].generation, one[0].incarnation), reverse=True)
     return tuple(held_of(manifest, path) for manifest, path in held)
+
+
+def scan_all(places: Iterable[tuple[str, str]], *, job: str, run: int) -> tuple[HeldCheckpoint, ...]:
+    """List what a node holds of a run, over all directories and prefixes that it ever saved to: one file a step, newest step first.
+
+    Args:
+        places: directories with the prefix saved under.
+        job: whose.
+        run: of which run of the job.
+
+    Raises:
+        CheckpointManifestError: as `scan`.
+    """
+    found: dict[int, HeldCheckpoint] = {}
+    for path, prefix in sorted(set(places)):
+        for held in scan(Path(path), prefix, job=job, run=run, rank=None):
+            found.setdefault(held.step, held)
+    return tuple(found[step] for step in sorted(found, reverse=True))
 
 
 def foreign_prefix_in_use(directory: Path, prefix: str, *, job: str, run: int) -> bool:

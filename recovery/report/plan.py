@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from recovery.checkpoint import catalogue, verify
-from recovery.core.coordinator import Coordinator, to_held
+from recovery.core.coordinator import Coordinator
 from recovery.core.ids import Rank
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import rollback
@@ -103,28 +103,21 @@ def _held_by(stored: Stored, node: NodeRecord) -> tuple[HeldCheckpoint, ...] | N
         records = read_worker(stored.path, node.node_id, accept_without_wal=True).directories
     except RecoveryError:
         return None
-    places = sorted({(one.path, one.prefix) for one in records if one.run == stored.job.run})
-    if not places and any(_of(stored, node.rank)):
+    places = [(one.path, one.prefix) for one in records if one.run == stored.job.run]
+    if (not places and _has_saved(stored, node)) or not all(Path(path).is_dir() for path, _ in places):
         return None
-    found: dict[int, HeldCheckpoint] = {}
-    for path, prefix in places:
-        if not Path(path).is_dir():
-            return None
-        try:
-            listed = catalogue.scan(Path(path), prefix, job=stored.job.job, run=stored.job.run, rank=None)
-        except CheckpointError:
-            return None
-        for held in listed:
-            found.setdefault(held.step, held)
-    return tuple(found.values())
+    try:
+        return catalogue.scan_all(places, job=stored.job.job, run=stored.job.run)
+    except CheckpointError:
+        return None
 
 
-def _of(stored: Stored, rank: Rank | None) -> list[HeldCheckpoint]:
-    return [
-        to_held(one)
+def _has_saved(stored: Stored, node: NodeRecord) -> bool:
+    """Do the books name a file of this rank that could be used?"""
+    return any(
+        one.rank == node.rank and one.run == stored.job.run and one.state is not CheckpointState.INVALID
         for one in stored.checkpoints
-        if one.rank == rank and one.run == stored.job.run and one.state is not CheckpointState.INVALID
-    ]
+    )
 
 
 def _looked_at(stored: Stored, rank: Rank, held: HeldCheckpoint, unseen: set[Rank]) -> RankFile:

@@ -160,12 +160,8 @@ class Notebook:
         except RecoveryError:
             if not records:
                 raise
-        places = {(record.path, record.prefix) for record in records if record.run == run}
-        found: dict[int, HeldCheckpoint] = {}
-        for path, prefix in sorted(places):
-            for held in catalogue.scan(Path(path), prefix, job=job, run=run, rank=None):
-                found.setdefault(held.step, held)
-        return tuple(found[step] for step in sorted(found, reverse=True))
+        places = [(record.path, record.prefix) for record in records if record.run == run]
+        return catalogue.scan_all(places, job=job, run=run)
 
 
 def _descriptors_of(path: Path) -> list[int]:
