@@ -33,14 +33,3 @@ def towards(address: str) -> str:
             return str(probe.getsockname()[0])
         except OSError:  # no way there now: the workers will say so when they try
             return socket.gethostname()
-
-
-def is_local(address: str) -> bool:
-    """Can this host bind it? That is what the scheduler will do."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True

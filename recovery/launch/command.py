@@ -31,6 +31,7 @@ from recovery.launch import (
 from recovery.launch.agent import Agent
 from recovery.launch.tail import Tail, follow
 from recovery.store.reader import read_events
+from recovery.transport.addresses import is_local
 from recovery.transport.client import warm_up
 
 
@@ -103,7 +104,7 @@ def _this_host(master_addr: str) -> placement.Host:
     return placement.Host(
         name=socket.gethostname(),
         address=addresses.towards(master_addr),
-        owns_master_addr=addresses.is_local(master_addr),
+        owns_master_addr=is_local(master_addr),
         interpreter=sys.executable,
         cpus=tuple(sorted(os.sched_getaffinity(0))),
         numa_nodes=tuple(sorted(int(node.name.removeprefix("node")) for node in nodes)) or (0,),

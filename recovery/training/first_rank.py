@@ -5,7 +5,6 @@ A person may have started one before (`recovery scheduler`); then that one serve
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -14,6 +13,7 @@ import sys
 
 from recovery.config import Settings
 from recovery.start_methods import StartMethod
+from recovery.transport.addresses import is_local
 
 _logger = logging.getLogger("recovery.training")
 _DIAL_S = 1.0
@@ -24,7 +24,7 @@ def start_scheduler_if_due(settings: Settings) -> None:
     if settings.start_method is StartMethod.DYNAMIC_CLUSTER or settings.node_id != "0":
         return
     host, port = settings.sched_host, settings.sched_port
-    if not _is_ours(host) or _answers(host, port):
+    if not is_local(host) or _answers(host, port):
         return
     variables = {
         "MS_ROLE": "MS_SCHED",
@@ -39,19 +39,6 @@ def start_scheduler_if_due(settings: Settings) -> None:
         start_new_session=True,  # a Ctrl+C is for rank 0; the scheduler ends after it
     )
     _logger.info("event=scheduler_started_by_rank_0 address=%s:%d pid=%d", host, port, process.pid)
-
-
-def _is_ours(host: str) -> bool:
-    """Can this host bind it?"""
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    for family, kind, _, _, address in found:
-        with socket.socket(family, kind) as probe, contextlib.suppress(OSError):
-            probe.bind(address)
-            return True
-    return False
 
 
 def _answers(host: str, port: int) -> bool:

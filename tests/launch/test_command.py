@@ -9,6 +9,7 @@ import pytest
 from recovery.errors import RecoveryError
 from recovery.launch import addresses
 from recovery.launch.command import msrun
+from recovery.transport.addresses import is_local
 
 
 @pytest.fixture
@@ -50,8 +51,10 @@ def test_numactl_that_is_not_installed(place: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_this_hosts_own_addresses() -> None:
-    assert addresses.is_local("127.0.0.1")
-    assert addresses.is_local("::1") or not Path("/proc/net/if_inet6").exists()
-    assert not addresses.is_local("192.0.2.1")  # RFC 5737: nobody's
+    assert is_local("127.0.0.1")
+    assert is_local("::1") or not Path("/proc/net/if_inet6").exists()
+    assert not is_local("192.0.2.1")  # RFC 5737: nobody's
+    assert is_local("localhost")
+    assert not is_local("no-such-host.invalid")
     assert addresses.towards("127.0.0.1") == "127.0.0.1"
     assert addresses.resolve("localhost") in ("127.0.0.1", "::1")
