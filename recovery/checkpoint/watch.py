@@ -138,7 +138,7 @@ class DirectoryWatch:
             events.DirDeletedEvent,
         ]
         handler = events.FileSystemEventHandler()
-        handler.on_any_event = self._on_event  # type: ignore[method-assign]  # spares a class
+        handler.on_any_event = self._on_event  # type: ignore[method-assign]  # a subclass would hold this one line
         observer = Observer()
         try:
             observer.schedule(handler, str(self._directory), event_filter=telling)

@@ -12,6 +12,7 @@ from recovery.report.timeline import COLOURS
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
+    from PIL.ImageFont import FreeTypeFont, ImageFont
 
 _WIDTH, _LEFT, _LANE, _TOP = 1600, 170, 28, 90
 _INK, _QUIET = "#1c2430", "#5b6675"
@@ -66,10 +67,10 @@ def write(story: Story, path: Path, *, title: str) -> None:
         image.save(stream, "PNG")
 
 
-def _legend(draw: ImageDraw, font: object) -> None:
+def _legend(draw: ImageDraw, font: FreeTypeFont | ImageFont) -> None:
     left = 420.0
     for doing in Doing:
         colour, meaning = COLOURS[doing]
         draw.rectangle((left, 38, left + 12, 50), fill=colour)
-        draw.text((left + 18, 36), meaning, fill=_QUIET, font=font)  # type: ignore[arg-type]  # any of Pillow's fonts
+        draw.text((left + 18, 36), meaning, fill=_QUIET, font=font)
         left += 34 + 7.4 * len(meaning)

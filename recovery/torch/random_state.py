@@ -50,4 +50,4 @@ def restore_random_state(state: RandomState) -> None:
 
 
 def _uses_cuda() -> bool:
-    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's own
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch ships it without types

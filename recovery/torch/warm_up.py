@@ -28,7 +28,7 @@ def warm_up() -> None:
     if alone:
         distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     wrapped = DistributedDataParallel(model) if alone else model
-    torch.nn.functional.mse_loss(wrapped(torch.zeros(1, 1)), torch.zeros(1, 1)).backward()  # type: ignore[no-untyped-call]  # torch's own
+    torch.nn.functional.mse_loss(wrapped(torch.zeros(1, 1)), torch.zeros(1, 1)).backward()  # type: ignore[no-untyped-call]  # torch ships it without types
     optimizer.step()
     del wrapped
     if alone:

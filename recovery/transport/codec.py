@@ -17,8 +17,8 @@ from recovery.errors import ProtocolError
 _REASON_CHARACTERS_MAX = 200
 """Of a decoder's complaint. It may quote the peer (an unknown tag of 64 KiB), and it ends in a log line."""
 
-_SHORT: int = m.ShortText.__metadata__[0].max_length  # type: ignore[attr-defined]  # of Annotated
-_LONG: int = m.Text.__metadata__[0].max_length  # type: ignore[attr-defined]  # of Annotated
+_SHORT: int = m.ShortText.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated
+_LONG: int = m.Text.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated
 
 PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
     m.CheckpointInvalid: (("reason", _SHORT),),
