@@ -13,6 +13,10 @@ from tests.cluster.small_cluster import SmallCluster
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
 
 
+HELD = {"JOB_HELD_STEP": "40"}
+"""The workers end no sooner than the test has seen what it is about."""
+
+
 def lives(cluster: SmallCluster, server: str) -> list[tuple[int | None, int | None]]:
     """(incarnation, rank) of each admission."""
     admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, server)]
@@ -23,7 +27,7 @@ def lives(cluster: SmallCluster, server: str) -> list[tuple[int | None, int | No
 def test_servers_have_ranks_beside_the_workers_and_return_without_interrupting_them(
     tmp_path: Path, servers: int, role: str
 ) -> None:
-    with SmallCluster(tmp_path, servers=servers, environment={"JOB_STEP_MS": "40"}) as cluster:
+    with SmallCluster(tmp_path, servers=servers, environment=HELD) as cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name)
         for name in cluster.servers:
@@ -41,6 +45,8 @@ def test_servers_have_ranks_beside_the_workers_and_return_without_interrupting_t
         cluster.kill(*cluster.servers)
         for name in cluster.servers:
             cluster.launch(name, MS_ROLE=role)
+            cluster.wait_event(EventKind.NODE_ADMITTED, name, count=2)
+        cluster.go_on()
         cluster.wait_end()
 
         for number, name in enumerate(cluster.servers):
@@ -67,14 +73,16 @@ def test_job_waits_for_its_servers_before_it_begins(tmp_path: Path) -> None:
 def test_server_that_is_asked_to_stop_leaves_and_returns_without_interrupting_the_workers(
     tmp_path: Path,
 ) -> None:
-    with SmallCluster(tmp_path, servers=1, window_s=20, environment={"JOB_STEP_MS": "30"}) as cluster:
+    with SmallCluster(tmp_path, servers=1, window_s=20, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(6)
 
         cluster.signal("server_0", signal.SIGTERM)
         assert cluster.wait_exit("server_0", timeout_s=5) == 143
         cluster.launch("server_0")
-        cluster.wait_end(timeout_s=15)
+        cluster.wait_event(EventKind.NODE_ADMITTED, "server_0", count=2, timeout_s=15)
+        cluster.go_on()
+        cluster.wait_end()
 
         assert lives(cluster, "server_0")[1:] == [(2, 0)]
         assert cluster.generations() == {1}
@@ -82,29 +90,31 @@ def test_server_that_is_asked_to_stop_leaves_and_returns_without_interrupting_th
 
 
 def test_workers_that_roll_back_and_a_new_scheduler_find_the_server_as_it_was(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path, servers=1) as cluster:
+    with SmallCluster(tmp_path, servers=1, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(12)
 
         cluster.kill_and_relaunch("worker_0")
         cluster.wait_step(20, generation=2)
         cluster.kill_and_relaunch("sched")
+        cluster.wait_event(EventKind.NODE_RESUMED, "server_0")
+        cluster.go_on()
         cluster.wait_end()
 
         assert lives(cluster, "server_0") == [(1, None)], "the server was let in once, before it had a rank"
-        assert cluster.events(EventKind.NODE_RESUMED, "server_0")
         assert cluster.generations() == {1, 2}
         cluster.check_result()
 
 
 def test_server_beyond_the_number_of_seats_is_turned_away(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path, servers=1, environment={"JOB_STEP_MS": "40"}) as cluster:
+    with SmallCluster(tmp_path, servers=1, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(3)
         extra = cluster.launch("server_9")
         del cluster.processes["server_9"]
         assert extra.wait(20) == 78
         assert "WORLD_FULL" in cluster.log("server_9")
+        cluster.go_on()
         cluster.wait_end()
         cluster.check_result()
 
