@@ -69,7 +69,7 @@ def test_script_that_calls_init_and_makes_a_mistake_is_not_taken_for_done(
 def test_script_that_calls_init_and_is_done_rolls_back_with_a_peer_that_is_not(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, environment={"JOB_FACE": "init", "MS_SCHED_HOST": "localhost"}) as cluster:
         for name in (*cluster.names, "sched"):
-            cluster.launch(name, JOB_STEP_MS="2" if name == "worker_0" else "40")
+            cluster.launch(name, **({"JOB_HELD_STEP": "50"} if name == "worker_1" else {"JOB_STEP_MS": "2"}))
         cluster.wait((tmp_path / "result_0").exists, "end of the faster rank")
         first = cluster.processes["worker_0"]
         cluster.kill_and_relaunch("sched")
