@@ -160,7 +160,8 @@ class Cluster:
             m.CheckpointReport: self._on_checkpoint_report,
             m.CheckpointInvalid: self._on_checkpoint_invalid,
             m.RendezvousOpen: self._on_rendezvous_open,
-            m.FirstStep: self._on_first_step,
+            m.StateLoaded: self._on_begun,
+            m.FirstStep: self._on_begun,
             m.CollectiveFailed: self._on_collective_failed,
             m.Failure: self._on_failure,
             m.Done: self._on_done,
@@ -318,11 +319,13 @@ class Cluster:
             )
         return effects
 
-    def _on_first_step(self, node: Node, first: m.FirstStep, now_ms: int) -> list[SchedulerEffect]:
-        if first.generation != self.table.job.generation:
+    def _on_begun(self, node: Node, begun: m.StateLoaded | m.FirstStep, now_ms: int) -> list[SchedulerEffect]:
+        if begun.generation != self.table.job.generation:
             return []
-        node.record = msgspec.structs.replace(node.record, step=first.step)
-        return [Persist((self.table.node_event(EventKind.FIRST_STEP_DONE, node, step=first.step),))]
+        node.record = msgspec.structs.replace(node.record, step=begun.step)
+        loaded = isinstance(begun, m.StateLoaded)
+        kind = EventKind.STATE_LOADED if loaded else EventKind.FIRST_STEP_DONE
+        return [Persist((self.table.node_event(kind, node, step=begun.step),))]
 
     def _on_collective_failed(
         self, node: Node, failed: m.CollectiveFailed, now_ms: int

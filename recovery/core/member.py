@@ -72,6 +72,7 @@ class Member(Link):
             s.Disconnected: self._on_disconnected,
             s.SchedulerSpoke: self._on_scheduler_spoke,
             s.WorkerTimerFired: self._on_timer,
+            s.StateRestored: self._on_state_restored,
             s.StepsDone: self._on_steps_done,
             s.CheckpointPublished: self._on_checkpoint_published,
             s.CheckpointRejected: self._on_checkpoint_rejected,
@@ -237,6 +238,11 @@ class Member(Link):
         return self._end(ended.outcome.code, ended.reason)
 
     # --- the main thread's words ---------------------------------------------------------------------------------------
+
+    def _on_state_restored(self, restored: s.StateRestored, now_ms: int) -> list[WorkerEffect]:
+        if restored.generation != self.generation:
+            return []
+        return [Tell(m.StateLoaded(generation=restored.generation, step=self._plan_step))]
 
     def _on_steps_done(self, done: s.StepsDone, now_ms: int) -> list[WorkerEffect]:
         self._progress = done

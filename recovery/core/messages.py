@@ -133,6 +133,13 @@ class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_
     address: ShortText
 
 
+class StateLoaded(msgspec.Struct, frozen=True, kw_only=True, tag="state_loaded"):
+    """The rank has formed the world of this generation and loaded the plan's checkpoint, or begins anew at step 0."""
+
+    generation: GenerationNumber
+    step: Count
+
+
 class FirstStep(msgspec.Struct, frozen=True, kw_only=True, tag="first_step"):
     """The rank has done the first step of this generation."""
 
@@ -279,6 +286,7 @@ FromNode = Union[
     CheckpointReport,
     CheckpointInvalid,
     RendezvousOpen,
+    StateLoaded,
     FirstStep,
     CollectiveFailed,
     Failure,

@@ -81,6 +81,8 @@ class EventKind(str, Enum):
     """A generation begins at `step`; `reason` says why there."""
     RENDEZVOUS_OPENED = "rendezvous_opened"
     """Rank 0 listens for its world; `reason` is the address."""
+    STATE_LOADED = "state_loaded"
+    """A rank has formed the world and loaded `step`, or begins anew."""
     FIRST_STEP_DONE = "first_step_done"
     """A rank has applied its first step of this generation."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"
@@ -196,8 +198,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     step_in_epoch: int
 
 
-class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the story. Appended, never changed."""
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One line of the story. Appended, never changed. Flat: no part of a cycle that a collector would look for."""
 
     kind: EventKind
     node_id: NodeId | None = None

@@ -79,6 +79,12 @@ class WorkerTimerFired(msgspec.Struct, frozen=True, tag="worker_timer_fired"):
     jitter: float
 
 
+class StateRestored(msgspec.Struct, frozen=True, tag="state_restored"):
+    """The main thread holds the state of the plan's step."""
+
+    generation: Generation
+
+
 class StepsDone(msgspec.Struct, frozen=True, tag="steps_done"):
     """The main thread has applied steps up to this one (told when the heartbeat asks, and at the first step)."""
 
@@ -174,6 +180,7 @@ WorkerStimulus = Union[
     Disconnected,
     SchedulerSpoke,
     WorkerTimerFired,
+    StateRestored,
     StepsDone,
     CheckpointPublished,
     CheckpointRejected,

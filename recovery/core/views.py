@@ -34,6 +34,7 @@ def job_view(table: Table, now_ms: int) -> dict[str, Any]:
                 "rank": node.record.rank,
                 "incarnation": node.record.incarnation,
                 "state": node.record.state.value,
+                "generation": node.record.generation,
                 "step": node.record.step,
                 "silent_ms": now_ms - node.heard_ms,
                 "rejoin_left_ms": max(0, node.window_ends_ms - now_ms)

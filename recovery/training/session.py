@@ -147,9 +147,13 @@ class Session:
             CheckpointStateError: it does not fit the state.
         """
         self.versions = state.versions()
-        if not self._plan.step:
+        if self._plan.step:
+            self._load(state)
+        else:
             state.begin()
-            return
+        self._service.post(s.StateRestored(self._plan.generation))
+
+    def _load(self, state: RestorableState) -> None:
         path = Path(self._plan.path)
         try:
             manifest = verify.check(path)

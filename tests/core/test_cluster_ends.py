@@ -124,10 +124,13 @@ def test_rendezvous_first_steps_and_late_words(desk: Desk) -> None:
     first.tell(m.RendezvousOpen(generation=first.generation, address="h:1"))
     assert desk.kinds().count(EventKind.RENDEZVOUS_OPENED) == 1
     assert second.last(m.Rendezvous).address == "h:1"
+    first.tell(m.StateLoaded(generation=first.generation, step=0))
+    assert desk.kinds()[-1] is EventKind.STATE_LOADED
     first.tell(m.FirstStep(generation=first.generation, step=1))
     assert desk.kinds().count(EventKind.FIRST_STEP_DONE) == 1
     for late in (
         m.RendezvousOpen(generation=Generation(9), address="h:2"),
+        m.StateLoaded(generation=Generation(9), step=1),
         m.FirstStep(generation=Generation(9), step=1),
         m.Done(request_id=first.request(), generation=Generation(9), step=1),
         m.Heartbeat(sequence=1, generation=Generation(9), step=1),

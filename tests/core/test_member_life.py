@@ -201,6 +201,9 @@ def test_heartbeats_tell_the_step_and_note_the_progress() -> None:
     pocket = Pocket()
     assert pocket.fire("heartbeat", 0)[:-1] == []
     pocket.training()
+    pocket.feel(s.StateRestored(Generation(1)))
+    assert [loaded.generation for loaded in pocket.told(m.StateLoaded)] == [1]
+    assert pocket.feel(s.StateRestored(Generation(9))) == []
     pocket.feel(s.StepsDone(Generation(1), 5, 1, 5))
     assert [first.step for first in pocket.told(m.FirstStep)] == [5]
     assert pocket.feel(s.StepsDone(Generation(1), 6, 1, 6)) == []

@@ -141,6 +141,7 @@ class Process:
         self.step += 1
         self.world.stepped(self, plan)
         if self.step == plan.step + 1:
+            self.feel(s.StateRestored(plan.generation))
             self.feel(s.StepsDone(plan.generation, self.step, 1, self.step))
         if self.step % SAVE_EVERY == 0:
             held = checkpoint(

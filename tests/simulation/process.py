@@ -223,6 +223,7 @@ class Process:
     def _join(self) -> None:
         if self.plan is not None and self.phase == "joining" and self.plan.generation in self._addresses:
             self.phase = "training"
+            self.handle(s.StateRestored(self.plan.generation))
             self.world.joined(self, self.plan)
 
     def trained(self, step: int) -> None:
