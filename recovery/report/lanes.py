@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -26,12 +26,44 @@ class Doing(str, Enum):
     """Started again, and not let in yet."""
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stretch of time, milliseconds since 1970 UTC."""
 
     doing: Doing
     begin_ms: int
     end_ms: int
+
+
+def blended(spans: Iterable[Span], least_ms: float) -> Iterator[Span]:
+    """Spans that are wide enough to be seen: neighbours that are not become one, which does what most of its time went to.
+
+    Args:
+        spans: one lane.
+        least_ms: what is shorter cannot be seen; of a lane's end one shorter span may be left.
+    """
+    short: list[Span] = []
+    for span in spans:
+        is_short = span.end_ms - span.begin_ms < least_ms
+        if short and (not is_short or span.end_ms - short[0].begin_ms >= least_ms):
+            yield _blend(short)
+            short = []
+        if is_short:
+            short.append(span)
+        else:
+            yield span
+    if short:
+        yield _blend(short)
+
+
+def _blend(spans: Sequence[Span]) -> Span:
+    times: dict[Doing, int] = {}
+    for span in spans:
+        times[span.doing] = times.get(span.doing, 0) + span.end_ms - span.begin_ms
+    return Span(
+        doing=max(times, key=lambda doing: times[doing]),
+        begin_ms=spans[0].begin_ms,
+        end_ms=spans[-1].end_ms,
+    )
 
 
 _OF_ONE = {

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery.errors import UsageError
-from recovery.report.lanes import Doing
+from recovery.report.lanes import Doing, blended
 from recovery.report.story import Story
-from recovery.report.timeline import COLOURS
+from recovery.report.timeline import COLOURS, Scale
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
     from PIL.ImageFont import FreeTypeFont, ImageFont
 
 _WIDTH, _LEFT, _LANE, _TOP = 1600, 170, 28, 90
+_LABEL = 56
+"""Width of a generation's number."""
 _INK, _QUIET = "#1c2430", "#5b6675"
 
 
@@ -40,26 +42,23 @@ def write(story: Story, path: Path, *, title: str) -> None:
         (12, 36), f"goodput {story.goodput:.1%}, {len(story.recoveries)} recoveries", fill=_QUIET, font=small
     )
     _legend(draw, small)
-    span_ms = max(1, story.end_ms - story.begin_ms)
-
-    def x(at_ms: int) -> float:
-        return _LEFT + (_WIDTH - _LEFT - 20) * (at_ms - story.begin_ms) / span_ms
-
+    x = Scale.of(story, left=_LEFT, right=_WIDTH - 20)
     for number, (node, spans) in enumerate(story.lanes.items()):
         y = _TOP + number * _LANE
         draw.text((12, y + 4), node[:18], fill=_INK, font=small)
-        for span in spans:
+        for span in blended(spans, x.pixel_ms):
             right = max(x(span.begin_ms) + 1, x(span.end_ms))
             draw.rectangle((x(span.begin_ms), y + 3, right, y + _LANE - 4), fill=COLOURS[span.doing][0])
     bottom = _TOP + _LANE * len(story.lanes)
-    for at_ms, generation, _ in story.plans:
+    for at_ms, *_ in x.apart(story.plans):
         draw.line((x(at_ms), _TOP - 6, x(at_ms), bottom), fill="#4a7fc1")
+    for at_ms, generation, _ in x.apart(story.plans, least=_LABEL):
         draw.text((x(at_ms) + 3, _TOP - 22), f"g{generation}", fill=_QUIET, font=small)
     for tick in range(9):
-        at_ms = story.begin_ms + span_ms * tick // 8
+        at_ms = story.begin_ms + x.span_ms * tick // 8
         draw.text(
             (min(x(at_ms), _WIDTH - 60), bottom + 12),
-            f"{span_ms * tick / 8000:.1f} s",
+            f"{x.span_ms * tick / 8000:.1f} s",
             fill=_QUIET,
             font=small,
         )

@@ -6,11 +6,12 @@ Everything comes from the events, which the scheduler wrote; what it did not see
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from recovery.core.records import EventKind, GenerationRecord
+from recovery.report.chapters import Chapters
 from recovery.report.lanes import Lanes, Span
 from recovery.store.reader import StoredEvent
 
@@ -31,13 +32,27 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """Until all were ready and the plan was made."""
     rendezvous_ms: int
     """Until rank 0 listened for the new world."""
+    load_ms: int
+    """Until the last rank had formed the world and loaded its checkpoint."""
     first_step_ms: int
-    """Until the last rank had formed the world, loaded, and done its first step."""
+    """Until the last rank had done its first step."""
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The times above, in their order."""
+        return (
+            self.notice_ms,
+            self.window_ms,
+            self.start_ms,
+            self.rendezvous_ms,
+            self.load_ms,
+            self.first_step_ms,
+        )
 
     @property
     def total_ms(self) -> int:
         """All of it."""
-        return self.notice_ms + self.window_ms + self.start_ms + self.rendezvous_ms + self.first_step_ms
+        return sum(self.parts)
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +88,11 @@ def tell(events: Sequence[StoredEvent], generations: Iterable[GenerationRecord],
         run: which.
     """
     of_run = [stored for stored in events if stored.event.run in (None, run)]
-    of_generations = [one for one in generations if one.run == run]
+    of_generations = {int(one.generation): one for one in generations if one.run == run}
+    chapters = Chapters(of_run)
     begin_ms = of_run[0].wall_ms if of_run else 0
     end_ms = of_run[-1].wall_ms if of_run else 0
-    redone = _redone(of_run, of_generations)
+    redone = _redone(chapters, of_generations.values())
     return Story(
         run=run,
         begin_ms=begin_ms,
@@ -84,114 +100,118 @@ def tell(events: Sequence[StoredEvent], generations: Iterable[GenerationRecord],
         lanes=Lanes(redone).follow(of_run),
         plans=tuple(
             (stored.wall_ms, stored.event.generation or 0, stored.event.step or 0)
-            for stored in _of(of_run, EventKind.PLAN_MADE)
+            for _, stored in chapters.all(EventKind.PLAN_MADE)
         ),
         commits=tuple(
-            (stored.wall_ms, stored.event.step or 0) for stored in _of(of_run, EventKind.CHECKPOINT_COMMITTED)
+            (stored.wall_ms, stored.event.step or 0)
+            for _, stored in chapters.all(EventKind.CHECKPOINT_COMMITTED)
         ),
         outages=tuple(
-            (before.wall_ms, stored.wall_ms)
-            for before, stored in itertools.pairwise(of_run)
-            if stored.event.kind is EventKind.SCHEDULER_RESTARTED
+            (of_run[position - 1].wall_ms, stored.wall_ms)
+            for position, stored in chapters.all(EventKind.SCHEDULER_RESTARTED)
+            if position
         ),
-        recoveries=tuple(_recoveries(of_run, of_generations)),
-        useful_ms=_useful(of_run, redone, end_ms),
+        recoveries=tuple(_recoveries(chapters, of_generations)),
+        useful_ms=_useful(chapters, redone, end_ms),
     )
 
 
-def _of(events: Iterable[StoredEvent], *kinds: EventKind) -> list[StoredEvent]:
-    return [stored for stored in events if stored.event.kind in kinds]
-
-
-def _reached(events: Sequence[StoredEvent], generation: GenerationRecord) -> int:
+def _reached(chapters: Chapters, generation: GenerationRecord) -> int:
     """Highest step of a generation that somebody told: with heartbeats, or when it stopped."""
-    told = [
-        stored.event.step or 0
-        for stored in _of(events, EventKind.NODE_READY, EventKind.CHECKPOINT_COMMITTED)
-        if stored.event.generation == generation.generation
-    ]
-    return max(generation.ended_step, *told, 0)
+    told = chapters.within(generation.generation, EventKind.NODE_READY, EventKind.CHECKPOINT_COMMITTED)
+    return max(generation.ended_step, *(stored.event.step or 0 for stored in told), 0)
 
 
-def _redone(events: Sequence[StoredEvent], generations: Sequence[GenerationRecord]) -> dict[int, int]:
+def _redone(chapters: Chapters, generations: Iterable[GenerationRecord]) -> dict[int, int]:
     """By generation: until when it did steps again. Known to the next common checkpoint."""
     found: dict[int, int] = {}
+    finished = [stored.wall_ms for _, stored in chapters.all(EventKind.JOB_FINISHED)]
     reached = 0
     for one in generations:
         if reached > one.step:
+            of_it = chapters.within(one.generation, *_TELL_STEPS, EventKind.GENERATION_INTERRUPTED)
             ends = [
                 stored.wall_ms
-                for stored in events
-                if stored.event.generation == one.generation
-                and (
-                    (stored.event.kind in _TELL_STEPS and (stored.event.step or 0) >= reached)
-                    or stored.event.kind is EventKind.GENERATION_INTERRUPTED
-                )
+                for stored in of_it
+                if stored.event.kind not in _TELL_STEPS or (stored.event.step or 0) >= reached
             ]
-            ends += [stored.wall_ms for stored in _of(events, EventKind.JOB_FINISHED)]
-            found[int(one.generation)] = min(ends, default=0)
-        reached = max(reached, _reached(events, one))
+            found[int(one.generation)] = min(ends + finished, default=0)
+        reached = max(reached, _reached(chapters, one))
     return found
 
 
 _TELL_STEPS = (EventKind.CHECKPOINT_COMMITTED, EventKind.FIRST_STEP_DONE)
 
 
-def _recoveries(events: Sequence[StoredEvent], generations: Sequence[GenerationRecord]) -> Iterable[Recovery]:
+def _recoveries(chapters: Chapters, generations: Mapping[int, GenerationRecord]) -> Iterator[Recovery]:
     """From each interruption to the first steps of the next generation, if there was one."""
-    known = {int(one.generation): one for one in generations}
-    for number, stored in enumerate(events):
-        if stored.event.kind is not EventKind.GENERATION_INTERRUPTED:
+    for position, stored in chapters.all(EventKind.GENERATION_INTERRUPTED):
+        planned = chapters.next(position, EventKind.PLAN_MADE)
+        if planned is None:
             continue
-        ended = stored.event.generation or 0
-        suspected = [
-            one.wall_ms for one in _of(events[max(0, number - 8) : number], EventKind.NODE_SUSPECTED)
-        ]
-        after = events[number:]
-        plans = _of(after, EventKind.PLAN_MADE)
-        if not plans:
-            continue
-        plan = plans[0]
-        of_next = [one for one in after if one.event.generation == plan.event.generation]
-        let_in = [
-            one.wall_ms
-            for one in _of(after, EventKind.NODE_ADMITTED, EventKind.NODE_RESUMED)
-            if one.wall_ms <= plan.wall_ms
-        ]
-        opened = [one.wall_ms for one in _of(of_next, EventKind.RENDEZVOUS_OPENED)]
-        first = [one.wall_ms for one in _of(of_next, EventKind.FIRST_STEP_DONE)]
-        in_ms = max(let_in, default=stored.wall_ms)
-        opened_ms = opened[0] if opened else plan.wall_ms
-        before, following = known.get(int(ended)), known.get(int(plan.event.generation or 0))
+        plan = chapters.events[planned]
+        before = generations.get(stored.event.generation or 0)
+        following = generations.get(plan.event.generation or 0)
+        of_next = chapters.within(plan.event.generation or 0, *_BEGINNING)
+        ends = (
+            stored.wall_ms,
+            _last_ms(chapters.events[position:planned], EventKind.NODE_ADMITTED, EventKind.NODE_RESUMED),
+            plan.wall_ms,
+            *(_last_ms(of_next, kind) for kind in _BEGINNING),
+        )
+        # A part that nobody told of takes no time.
+        marks = list(itertools.accumulate(ends, max, initial=_noticed_ms(chapters, position)))
+        notice, window, start, rendezvous, load, first_step = (
+            end - begin for begin, end in itertools.pairwise(marks)
+        )
         yield Recovery(
-            generation=ended,
+            generation=stored.event.generation or 0,
             at_ms=stored.wall_ms,
             because=stored.event.reason,
-            lost_steps=max(0, _reached(events, before) - following.step) if before and following else 0,
-            notice_ms=stored.wall_ms - max(suspected, default=stored.wall_ms),
-            window_ms=in_ms - stored.wall_ms,
-            start_ms=plan.wall_ms - in_ms,
-            rendezvous_ms=opened_ms - plan.wall_ms,
-            first_step_ms=max(first, default=opened_ms) - opened_ms,
+            lost_steps=max(0, _reached(chapters, before) - following.step) if before and following else 0,
+            notice_ms=notice,
+            window_ms=window,
+            start_ms=start,
+            rendezvous_ms=rendezvous,
+            load_ms=load,
+            first_step_ms=first_step,
         )
 
 
-def _useful(events: Sequence[StoredEvent], redone: dict[int, int], end_ms: int) -> int:
+_BEGINNING = (EventKind.RENDEZVOUS_OPENED, EventKind.STATE_LOADED, EventKind.FIRST_STEP_DONE)
+"""What happens in a generation after its plan, in this order."""
+
+
+def _noticed_ms(chapters: Chapters, interrupted: int) -> int:
+    """When the connection closed whose node's loss ended the generation; else when it ended."""
+    now_ms, before = chapters.events[interrupted].wall_ms, chapters.events[max(0, interrupted - 1)]
+    begun = chapters.last(interrupted, EventKind.PLAN_MADE)
+    if before.event.kind is not EventKind.NODE_LOST or begun is None:
+        return now_ms
+    of_node = (
+        stored
+        for stored in chapters.events[begun:interrupted]
+        if stored.event.node_id == before.event.node_id
+    )
+    return _last_ms(of_node, EventKind.NODE_SUSPECTED) or now_ms
+
+
+def _last_ms(events: Iterable[StoredEvent], *kinds: EventKind) -> int:
+    """When the last event of these kinds was told; 0: never."""
+    return max((stored.wall_ms for stored in events if stored.event.kind in kinds), default=0)
+
+
+def _useful(chapters: Chapters, redone: Mapping[int, int], end_ms: int) -> int:
     """Time from the last rank's first step (or the end of what was done again) to the end of each generation."""
     useful = 0
-    for plan in _of(events, EventKind.PLAN_MADE):
-        number = plan.event.generation
-        first = [
-            one.wall_ms for one in _of(events, EventKind.FIRST_STEP_DONE) if one.event.generation == number
-        ]
-        over = [
-            one.wall_ms
-            for one in _of(
-                events, EventKind.GENERATION_INTERRUPTED, EventKind.JOB_FINISHED, EventKind.JOB_FAILED
-            )
-            if one.wall_ms >= plan.wall_ms
-        ]
-        if first:
-            begin_ms = max(*first, redone.get(number or 0, 0))
-            useful += max(0, min(over, default=end_ms) - begin_ms)
+    for position, plan in chapters.all(EventKind.PLAN_MADE):
+        number = plan.event.generation or 0
+        first_ms = _last_ms(chapters.within(number, EventKind.FIRST_STEP_DONE), EventKind.FIRST_STEP_DONE)
+        if first_ms:
+            ended = chapters.next(position, *_ENDS)
+            over_ms = end_ms if ended is None else chapters.events[ended].wall_ms
+            useful += max(0, over_ms - max(first_ms, redone.get(number, 0)))
     return useful
+
+
+_ENDS = (EventKind.GENERATION_INTERRUPTED, EventKind.JOB_FINISHED, EventKind.JOB_FAILED)

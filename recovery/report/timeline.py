@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from typing import NamedTuple, TypeVar
 
-from recovery.report.lanes import Doing
+from recovery.report.lanes import Doing, Span, blended
 from recovery.report.story import Recovery, Story
 from recovery.report.tables import instant
 
@@ -19,10 +20,9 @@ COLOURS = {
     Doing.LOST: ("#c94a4a", "lost"),
 }
 """Colour and meaning of what a node does."""
-_Placed = Callable[[int], float]
-"""From a time to its place on the drawing."""
+Mark = TypeVar("Mark", bound=tuple[int, ...])
 _TICKS = 8
-_LABEL = 150.0
+_LABEL = 190
 """Width of a generation's label."""
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1240px; padding: 0 1rem; color: #1c2430; background: #fff; }
@@ -34,6 +34,37 @@ th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px soli
 .key { display: inline-block; width: .9em; height: .9em; border-radius: 2px; margin: 0 .35em 0 1em; vertical-align: -.08em; }
 @media (prefers-color-scheme: dark) { body { background: #14181f; color: #dde3ec; } text { fill: #dde3ec; } th, td { border-color: #2b3340; } .quiet, text.quiet { color: #93a0b3; fill: #93a0b3; } }
 """
+
+
+class Scale(NamedTuple):
+    """Where a time lies on a drawing."""
+
+    begin_ms: int
+    span_ms: int
+    left: int
+    width: int
+
+    @classmethod
+    def of(cls, story: Story, *, left: int, right: int) -> Scale:
+        """The whole run between two pixels."""
+        return cls(story.begin_ms, max(1, story.end_ms - story.begin_ms), left, right - left)
+
+    def __call__(self, at_ms: int) -> int:
+        """Pixels from the left."""
+        return self.left + self.width * (at_ms - self.begin_ms) // self.span_ms
+
+    @property
+    def pixel_ms(self) -> float:
+        """How long a pixel is."""
+        return self.span_ms / self.width
+
+    def apart(self, marks: Iterable[Mark], *, least: int = 8) -> Iterator[Mark]:
+        """Leave out marks (each begins with its time) that would come closer than `least` pixels to the one before."""
+        free_from = 0
+        for mark in marks:
+            if self(mark[0]) >= free_from:
+                yield mark
+                free_from = self(mark[0]) + least
 
 
 def page(story: Story, *, job: str, state: str) -> str:
@@ -73,60 +104,64 @@ def page(story: Story, *, job: str, state: str) -> str:
 
 def _drawing(story: Story) -> str:
     height = _TOP + _LANE * (len(story.lanes) + 1) + 40
-    span_ms = max(1, story.end_ms - story.begin_ms)
-
-    def x(at_ms: int) -> float:
-        return round(_LEFT + (_WIDTH - _LEFT - 10) * (at_ms - story.begin_ms) / span_ms, 2)
-
+    x = Scale.of(story, left=_LEFT, right=_WIDTH - 10)
     bottom = height - 32
     parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="one lane per rank over time">']
     for tick in range(_TICKS + 1):
-        at_ms = story.begin_ms + span_ms * tick // _TICKS
+        at_ms = story.begin_ms + x.span_ms * tick // _TICKS
         parts.append(
             f'<line x1="{x(at_ms)}" x2="{x(at_ms)}" y1="{_TOP}" y2="{bottom}" stroke="#8894a5" stroke-opacity=".25"/>'
         )
         anchor = "end" if tick == _TICKS else "middle"
-        seconds = f"{span_ms * tick / _TICKS / 1000:.1f} s"
+        seconds = f"{x.span_ms * tick / _TICKS / 1000:.1f} s"
         parts.append(
             f'<text class="quiet" x="{x(at_ms)}" y="{bottom + 18}" text-anchor="{anchor}">{seconds}</text>'
         )
     for number, (node, spans) in enumerate(story.lanes.items()):
         y = _TOP + number * _LANE
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(node[:16])}</text>')
-        for span in spans:
-            colour, meaning = COLOURS[span.doing]
-            width = max(0.6, x(span.end_ms) - x(span.begin_ms))
-            title = f"{node}: {meaning}, {(span.end_ms - span.begin_ms) / 1000:.2f} s"
-            parts.append(
-                f'<rect x="{x(span.begin_ms)}" y="{y + 2}" width="{width:.2f}" height="{_LANE - 5}" fill="{colour}"><title>{escape(title)}</title></rect>'
-            )
+        parts += _lane(node, spans, x, y)
     parts += _scheduler_lane(story, x, _TOP + len(story.lanes) * _LANE)
     parts += _marks(story, x, bottom)
     return "\n".join([*parts, "</svg>"])
 
 
-def _scheduler_lane(story: Story, x: _Placed, y: int) -> Iterator[str]:
+def _lane(node: str, spans: Sequence[Span], x: Scale, y: int) -> Iterator[str]:
+    """One path per colour: a job of 1,000 nodes has more spans than a browser likes elements."""
+    drawn: dict[Doing, list[str]] = {}
+    in_all_ms: dict[Doing, int] = {}
+    for span in spans:
+        in_all_ms[span.doing] = in_all_ms.get(span.doing, 0) + span.end_ms - span.begin_ms
+    for span in blended(spans, x.pixel_ms):
+        left = x(span.begin_ms)
+        width = max(1, x(span.end_ms) - left)
+        drawn.setdefault(span.doing, []).append(f"M{left} {y + 2}h{width}v{_LANE - 5}h-{width}z")
+    for doing, shapes in drawn.items():
+        colour, meaning = COLOURS[doing]
+        title = f"{node}: {meaning}, {in_all_ms[doing] / 1000:.2f} s in all"
+        yield f'<path d="{"".join(shapes)}" fill="{colour}"><title>{escape(title)}</title></path>'
+
+
+def _scheduler_lane(story: Story, x: Scale, y: int) -> Iterator[str]:
     yield f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">scheduler</text>'
     yield (
-        f'<rect x="{x(story.begin_ms)}" y="{y + 6}" width="{x(story.end_ms) - x(story.begin_ms):.2f}" height="{_LANE - 13}" fill="#7b8796"/>'
+        f'<rect x="{x(story.begin_ms)}" y="{y + 6}" width="{x(story.end_ms) - x(story.begin_ms)}" height="{_LANE - 13}" fill="#7b8796"/>'
     )
     for begin_ms, end_ms in story.outages:
-        width = max(2.0, x(end_ms) - x(begin_ms))
+        width = max(2, x(end_ms) - x(begin_ms))
         title = f"scheduler away for at most {(end_ms - begin_ms) / 1000:.1f} s"
         yield (
-            f'<rect x="{x(begin_ms)}" y="{y + 2}" width="{width:.2f}" height="{_LANE - 5}" fill="#c94a4a"><title>{title}</title></rect>'
+            f'<rect x="{x(begin_ms)}" y="{y + 2}" width="{width}" height="{_LANE - 5}" fill="#c94a4a"><title>{title}</title></rect>'
         )
 
 
-def _marks(story: Story, x: _Placed, bottom: int) -> Iterator[str]:
-    free_from = 0.0
-    for at_ms, generation, step in story.plans:
+def _marks(story: Story, x: Scale, bottom: int) -> Iterator[str]:
+    for at_ms, generation, step in x.apart(story.plans):
         title = f"generation {generation} begins at step {step}"
         yield f'<line x1="{x(at_ms)}" x2="{x(at_ms)}" y1="26" y2="{bottom}" stroke="#4a7fc1" stroke-dasharray="3 3"><title>{title}</title></line>'
-        if x(at_ms) >= free_from:  # a label that would cover the one before is left to the line's title
-            yield f'<text x="{x(at_ms) + 3}" y="20">generation {generation}: step {step}</text>'
-            free_from = x(at_ms) + _LABEL
-    for at_ms, step in story.commits:
+    for at_ms, generation, step in x.apart(story.plans, least=_LABEL):  # the others have their lines' titles
+        yield f'<text x="{x(at_ms) + 3}" y="20">generation {generation}: step {step}</text>'
+    for at_ms, step in x.apart(story.commits):
         yield (
             f'<path d="M{x(at_ms)} {_TOP - 4} l-4 -8 h8 z" fill="#3a9d5d"><title>step {step} is held by all ranks</title></path>'
         )
@@ -142,7 +177,16 @@ def _table(story: Story) -> str:
             ("why", ""),
             *(
                 (name, ' class="n"')
-                for name in ("notice", "window", "start", "rendezvous", "first step", "in all", "steps lost")
+                for name in (
+                    "notice",
+                    "window",
+                    "start",
+                    "rendezvous",
+                    "load",
+                    "first step",
+                    "in all",
+                    "steps lost",
+                )
             ),
         )
     )
@@ -150,7 +194,6 @@ def _table(story: Story) -> str:
 
 
 def _row(story: Story, one: Recovery) -> str:
-    times = (one.notice_ms, one.window_ms, one.start_ms, one.rendezvous_ms, one.first_step_ms, one.total_ms)
-    cells = "".join(f'<td class="n">{time_ms / 1000:,.2f} s</td>' for time_ms in times)
+    cells = "".join(f'<td class="n">{time_ms / 1000:,.2f} s</td>' for time_ms in (*one.parts, one.total_ms))
     at_s = (one.at_ms - story.begin_ms) / 1000
     return f'<tr><td>{at_s:,.1f} s</td><td>{escape(one.because)}</td>{cells}<td class="n">{one.lost_steps}</td></tr>'
