@@ -2,15 +2,16 @@
 
 Never blocks the owner, never writes. With a living (or killed) owner both companions of the file are there and
 SQLite reads beside the writer. Without them SQLite would make them, and an empty -wal would hide that a full one
-was lost: then a private copy is read instead.
+was lost: then the file is read as one that cannot change, or, when only its -wal is there, as a private copy.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,13 @@ import msgspec
 from sqlalchemy import Connection, NullPool, create_engine, event, select
 
 from recovery.core.records import EventRecord
-from recovery.errors import RecoveryPathError, StoreCorruptError, StoreWalMissingError, StoreWriteError
+from recovery.errors import (
+    RecoveryPathError,
+    StoreCorruptError,
+    StoreError,
+    StoreWalMissingError,
+    StoreWriteError,
+)
 from recovery.store.commits import Commits
 from recovery.store.engine import read_only, translated
 from recovery.store.migrations import migrate
@@ -39,10 +46,10 @@ from recovery.store.rows import record_of
 Answer = TypeVar("Answer")
 
 TRIES = 20
-"""How often a copy is begun anew because an owner started or ended meanwhile: both happen once, not 20 times."""
+"""How often reading is begun anew because an owner started or ended meanwhile: both happen once, not 20 times."""
 
 
-class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the story as it lies in the file."""
 
     sequence: int
@@ -101,14 +108,9 @@ def read_events(
         wanted = wanted.where(EVENTS.c.wall_ms >= since_ms)
 
     def story(connection: Connection) -> tuple[StoredEvent, ...]:
-        found = connection.execute(wanted)
-        names = tuple(found.keys())  # once: a story has 100,000 lines
-        rows = (dict(zip(names, row, strict=True)) for row in found.all())
         told = [
-            StoredEvent(
-                sequence=row["sequence"], wall_ms=row["wall_ms"], event=record_of(EventRecord, row, path)
-            )
-            for row in rows
+            StoredEvent(sequence=row[0], wall_ms=row[-2], event=record_of(EventRecord, row, path))
+            for row in connection.execute(wanted)
         ]
         return tuple(reversed(told) if newest else told)
 
@@ -123,7 +125,9 @@ def stored_workers(recovery_path: Path) -> tuple[str, ...]:
     """
     directory = recovery_path / "workers"
     try:
-        return tuple(sorted(path.stem for path in directory.glob("*.db")))
+        return tuple(sorted(path.stem for path in directory.iterdir() if path.suffix == ".db"))
+    except FileNotFoundError:
+        return ()
     except OSError as error:
         raise refused(directory, error) from error
 
@@ -149,40 +153,63 @@ def _check_all(connection: Connection, path: Path) -> None:
 
 
 def _read(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:
-    for _ in range(TRIES):
-        commits = Commits(path)
-        with tempfile.TemporaryDirectory() as place, translated(path, reading=True):
-            if not is_there(path):
-                next_step = "Name the directory that the job was started with."
-                raise RecoveryPathError(
-                    path=str(path.parent), reason=f"holds no {path.name}", next_step=next_step
-                )
-            beside = companion(path, "-wal").exists() and companion(path, "-shm").exists()
-            source = path if beside else _copied(path, Path(place))
-            if source is not None:
-                with _connected(source) as connection:
-                    migrate(connection, path)
-                    with connection.begin():
-                        if (
-                            not companion(path, "-wal").exists()
-                            and not accept_without_wal
-                            and is_dirty(connection)
-                        ):
-                            raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
-                        commits.check(connection, accept_fewer=accept_without_wal)
-                        return question(connection)
-    raise StoreWriteError(path=str(path), reason="it changed each time it was copied")
+    """Ask a file. Neither an answer nor an error counts if the file changed meanwhile and SQLite did not mind that."""
+    with translated(path, reading=True):
+        for _ in range(TRIES):
+            before = _facts(path)
+            try:
+                answer = _ask(path, question, accept_without_wal)
+            except StoreError:
+                if _facts(path) == before:
+                    raise
+            else:
+                if _facts(path) == before:
+                    return answer
+    raise StoreWriteError(path=str(path), reason="it changed each time it was read")
+
+
+def _ask(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:
+    commits = Commits(path)
+    with translated(path, reading=True):
+        if not is_there(path):
+            next_step = "Name the directory that the job was started with."
+            raise RecoveryPathError(
+                path=str(path.parent), reason=f"holds no {path.name}", next_step=next_step
+            )
+        with _opened(path) as connection:
+            migrate(connection, path)
+            with connection.begin():
+                if not companion(path, "-wal").exists() and not accept_without_wal and is_dirty(connection):
+                    raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
+                commits.check(connection, accept_fewer=accept_without_wal)
+                return question(connection)
 
 
 @contextmanager
-def _connected(source: Path) -> Iterator[Connection]:
-    """A connection through which nothing can be written."""
-    engine = create_engine("sqlite://", creator=lambda: read_only(source), poolclass=NullPool)
-    event.listen(engine, "begin", _begin)
-    with closing(engine.connect()) as connection:
+def _opened(path: Path) -> Iterator[Connection]:
+    """A connection through which nothing can be written, and which makes no companion of the file."""
+    with ExitStack() as stack:
+        source, options = path, list[str]()
+        if not companion(path, "-wal").exists():
+            options = ["immutable=1"]
+        elif not companion(path, "-shm").exists():
+            source = _copied(path, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        mark = _source.set((source, options))
+        try:
+            connection = stack.enter_context(closing(_ENGINE.connect()))
+        finally:
+            _source.reset(mark)
         yield connection
 
 
+_source: ContextVar[tuple[Path, Sequence[str]]] = ContextVar("source")
+_ENGINE = create_engine(
+    "sqlite://", creator=lambda: read_only(_source.get()[0], *_source.get()[1]), poolclass=NullPool
+)
+"""One for all files: an engine of its own would compile each statement anew, for each of 1,000 workers."""
+
+
+@event.listens_for(_ENGINE, "begin")
 def _begin(connection: Connection) -> None:
     """The driver begins nothing for a SELECT: each would see another state of a file that is being written."""
     connection.exec_driver_sql("BEGIN")
@@ -193,25 +220,23 @@ def is_dirty(connection: Connection) -> bool:
     return connection.execute(select(META.c.value).where(META.c.name == "dirty")).scalar_one_or_none() != "0"
 
 
-def _copied(path: Path, place: Path) -> Path | None:
-    """Copy the file and its -wal; None when an owner started or ended meanwhile and the two may not belong together."""
-    before = _facts(path)
+def _copied(path: Path, place: Path) -> Path:
+    """Copy the file and its -wal."""
     copy = place / path.name
     shutil.copyfile(path, copy)
-    wal = companion(path, "-wal")
-    if wal.exists():
-        shutil.copyfile(wal, companion(copy, "-wal"))
-    return copy if _facts(path) == before else None
+    shutil.copyfile(companion(path, "-wal"), companion(copy, "-wal"))
+    return copy
 
 
 def _facts(path: Path) -> tuple[object, ...]:
-    """Size and time of change of the file and its companions."""
+    """What must not change while the file is read: the companions' presence, and without them the file itself."""
     facts: list[object] = []
-    for file in (path, companion(path, "-wal"), companion(path, "-shm")):
+    for file in (companion(path, "-wal"), companion(path, "-shm"), path):
         try:
             found = file.stat()
         except FileNotFoundError:
             facts.append(None)
         else:
             facts.append((found.st_ino, found.st_size, found.st_mtime_ns))
-    return tuple(facts)
+    reads_beside_the_owner = None not in facts[:2]
+    return () if reads_beside_the_owner else tuple(facts)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
@@ -70,9 +70,7 @@ def worker_path(recovery_path: Path, node_id: str) -> Path:
 
 def records_of(connection: Connection, record: type[RecordType], path: Path) -> tuple[RecordType, ...]:
     """Read all rows of a record class in the order of their key, each checked against its digest."""
-    table = SHAPES[record].table
-    rows = connection.execute(select(table).order_by(*table.primary_key)).mappings()
-    return tuple(record_of(record, dict(row), path) for row in rows)
+    return tuple(record_of(record, row, path) for row in connection.execute(SHAPES[record].read))
 
 
 def check_rows(connection: Connection, path: Path) -> None:

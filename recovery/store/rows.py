@@ -7,12 +7,13 @@ although `integrity_check` passed. So each row holds a BLAKE2b digest over its t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from sqlalchemy import Insert, Table
+from sqlalchemy import Insert, Select, Table, select
 from sqlalchemy.dialects.sqlite import insert
 
 from recovery.core import records
@@ -37,6 +38,10 @@ class Shape(NamedTuple):
     """Columns that name one row in an error."""
     write: Insert
     """Upsert by the key; a plain insert for events."""
+    read: Select[Any]
+    """All rows in the order of their key."""
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]]
+    """Takes the fields' values out of a row. Every table ends with the time of the write and the digest."""
 
 
 def _shape(record: type[msgspec.Struct], table: Table) -> Shape:
@@ -47,7 +52,11 @@ def _shape(record: type[msgspec.Struct], table: Table) -> Shape:
     if table is not models.EVENTS:
         rest = {name: write.excluded[name] for name in (*columns, "wall_ms", "digest") if name not in key}
         write = write.on_conflict_do_update(index_elements=key, set_=rest)
-    return Shape(table, fields, columns, key, write)
+    order = table.columns.keys()
+    read = select(table).order_by(*table.primary_key)
+    return Shape(
+        table, fields, columns, key, write, read, itemgetter(*(order.index(name) for name in columns))
+    )
 
 
 SHAPES: Mapping[type[msgspec.Struct], Shape] = {
@@ -80,21 +89,21 @@ def row_of(record: msgspec.Struct, wall_ms: int) -> dict[str, Any]:
     return {**row, "wall_ms": wall_ms, "digest": _digest(shape, row.values(), wall_ms)}
 
 
-def record_of(record: type[RecordType], row: Mapping[str, Any], path: Path) -> RecordType:
-    """Turn a row back into its record, after checking its digest.
+def record_of(record: type[RecordType], row: Sequence[Any], path: Path) -> RecordType:
+    """Turn a row back into its record, after checking its digest. By position: a story has 100,000 rows.
 
     Args:
         record: class of the record.
-        row: the row by column name.
+        row: all columns of the table, in its order.
         path: the file, for the error.
 
     Raises:
         StoreCorruptError: the digest differs, or a value is not of its type; names table and key.
     """
     shape = SHAPES[record]
-    values = [row[column] for column in shape.columns]
+    values, wall_ms, digest = shape.pick(row), row[-2], row[-1]
     try:
-        if _digest(shape, values, row["wall_ms"]) != row["digest"]:
+        if _digest(shape, values, wall_ms) != digest:
             raise _damaged(shape, row, path, "does not match its digest")
         return msgspec.convert(dict(zip(shape.fields, values, strict=True)), record)
     except (msgspec.ValidationError, TypeError, UnicodeError) as error:
@@ -107,6 +116,7 @@ def _digest(shape: Shape, values: Any, wall_ms: int) -> str:
     return hashlib.blake2b(coded, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def _damaged(shape: Shape, row: Mapping[str, Any], path: Path, what: str) -> StoreCorruptError:
-    key = ", ".join(f"{name}={row[name]!r}" for name in shape.key)
+def _damaged(shape: Shape, row: Sequence[Any], path: Path, what: str) -> StoreCorruptError:
+    order = shape.table.columns.keys()
+    key = ", ".join(f"{name}={row[order.index(name)]!r}" for name in shape.key)
     return StoreCorruptError(path=str(path), reason=f"the row {key} of table {shape.table.name} {what}")

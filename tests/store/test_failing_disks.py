@@ -197,7 +197,6 @@ def test_a_damaged_page_is_found_at_open(tmp_path: Path) -> None:
 
 def test_a_row_that_no_release_wrote_is_refused_although_its_digest_fits(tmp_path: Path) -> None:
     shape = rows.SHAPES[RunRecord]
-    row = {"run": "one", "outcome": "", "reason": "", "wall_ms": 1}
-    row["digest"] = rows._digest(shape, [row["run"], "", ""], 1)
+    row = ["one", "", "", 1, rows._digest(shape, ["one", "", ""], 1)]
     with pytest.raises(StoreCorruptError, match="no release wrote"):
         rows.record_of(RunRecord, row, tmp_path / "scheduler.db")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import Connection, create_engine, inspect
 
 from recovery.errors import (
     RecoveryPathError,
@@ -25,7 +25,7 @@ from recovery.errors import (
 from recovery.store import engine, migrations, reader, repository
 from recovery.store.models import METADATA
 from recovery.store.reader import read_events, read_scheduler, read_worker
-from recovery.store.repository import SchedulerStore, WorkerStore
+from recovery.store.repository import SchedulerStore, WorkerStore, scheduler_state
 from tests.store import samples
 
 ROOT = Path(__file__).parents[2]
@@ -307,11 +307,35 @@ def test_nothing_there_is_an_error_for_a_reader(tmp_path: Path) -> None:
         read_scheduler(tmp_path)
 
 
-def test_a_file_that_changes_at_every_copy_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_file_that_changes_whenever_it_is_read_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
     SchedulerStore.open(tmp_path).close()
+    if damaged:
+        (tmp_path / "scheduler.db").write_bytes(b"half of it")
     facts = iter(range(1_000))
     monkeypatch.setattr(reader, "_facts", lambda path: (next(facts),))
     with pytest.raises(StoreWriteError, match="changed each time"):
         read_scheduler(tmp_path)
+
+
+def test_a_file_that_an_owner_takes_and_leaves_meanwhile_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SchedulerStore.open(tmp_path)
+    store.apply([samples.job(1)], wall_ms=1)
+    store.close()
+    asked: list[object] = []
+
+    def meanwhile(connection: Connection, path: Path) -> object:
+        asked.append(path)
+        if len(asked) == 1:
+            owner = SchedulerStore.open(tmp_path)
+            owner.apply([samples.job(2)], wall_ms=2)
+            owner.close()
+        return scheduler_state(connection, path)
+
+    monkeypatch.setattr(reader, "scheduler_state", meanwhile)
+    assert read_scheduler(tmp_path).job == samples.job(2)
+    assert len(asked) == 2
