@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from recovery.report import audit, tables
 from recovery.report import stored as stored_state
 from recovery.report.doctor import examine
 from recovery.report.tables import Column, View, instant
+from recovery.store.aside import lay_aside
 from recovery.store.reader import read_worker, stored_workers
-from recovery.store.repository import SchedulerStore, WorkerStore
+from recovery.store.repository import SchedulerStore
 
 ENV = View(
     "env",
@@ -43,7 +43,7 @@ def verify(path: Path, *, as_json: bool) -> bool:
     if not any(finding.path.endswith("scheduler.db") for finding in findings):
         findings += audit.checkpoints(stored_state.read(path))
     if as_json:
-        print_json([msgspec.to_builtins(finding) for finding in findings])
+        print_json(findings)
     else:
         for finding in findings:
             print_line(f"{finding.path}: {finding.what}")
@@ -58,8 +58,8 @@ def export(path: Path, file: Path) -> None:
     document: dict[str, Any] = {
         "written": instant(clock.wall_ms()),
         "path": str(path),
-        "job": msgspec.to_builtins(state.job),
-        "runs": msgspec.to_builtins(state.runs),
+        "job": state.job,
+        "runs": state.runs,
         "nodes": tables.NODES.rows(state.nodes),
         "generations": tables.GENERATIONS.rows(state.generations),
         "checkpoints": tables.checkpoint_rows(state),
@@ -70,13 +70,13 @@ def export(path: Path, file: Path) -> None:
             for node_id in stored_workers(path)
         },
     }
-    with file.open("x", encoding="utf-8") as stream:
-        json.dump(document, stream, indent=1, ensure_ascii=False)
-        stream.write("\n")
+    with file.open("xb") as stream:
+        stream.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
 
 
 def forget(path: Path, node_id: str) -> None:
     """End a lost node's rejoin window now: its next process is let in at once, with its rank. Refused while a scheduler runs."""
+    stored_state.read(path)  # opening would make a store where there is none
     store = SchedulerStore.open(path)
     try:
         state = store.load()
@@ -114,20 +114,7 @@ def reset(path: Path) -> Path:
     Returns:
         The directory that it lies in now, below the recovery path.
     """
-    stored_state.read(path)
-    stores: list[SchedulerStore | WorkerStore] = [SchedulerStore.open(path)]
-    try:
-        for node_id in stored_workers(path):
-            stores.append(WorkerStore.open(path, node_id))  # noqa: PERF401 - those that are open are closed when one is not
-    finally:
-        for store in stores:
-            store.close()
-    aside = path / f"reset-{instant(clock.wall_ms())[:19].replace(':', '')}"
-    aside.mkdir()
-    for entry in [*path.glob("scheduler.db*"), path / "workers"]:
-        if entry.exists():
-            entry.rename(aside / entry.name)
-    return aside
+    return lay_aside(path, f"reset-{instant(clock.wall_ms())[:19].replace(':', '')}")
 
 
 def environment(environ: Mapping[str, str], form: Format) -> None:
@@ -145,7 +132,7 @@ def doctor(environ: Mapping[str, str], *, as_json: bool) -> bool:
     """Look at this machine. Gives whether all is well."""
     checks = list(examine(environ))
     if as_json:
-        print_json([msgspec.to_builtins(check) for check in checks])
+        print_json(checks)
     else:
         for check in checks:
             mark = Text("ok   ", style="green") if check.ok else Text("look ", style="bold red")
