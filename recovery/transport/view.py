@@ -30,8 +30,13 @@ async def ask(host: str, port: int, path: str) -> Any:
             aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
             session.get(f"http://{address}:{port}{path}") as response,
         ):
-            body = await response.content.read(_ANSWER_BYTES_MAX)
             response.raise_for_status()
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > _ANSWER_BYTES_MAX:
+                    message = f"its answer is longer than {_ANSWER_BYTES_MAX} bytes"
+                    raise NoView(message)
         return msgspec.json.decode(body)
     except (OSError, asyncio.TimeoutError, aiohttp.ClientError, msgspec.MsgspecError) as error:
         raise NoView(str(error) or type(error).__name__) from error
