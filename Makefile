@@ -76,10 +76,11 @@ demo: $(STAMP)  ## train, kill a worker and the scheduler, bring them back, comp
 	$(BIN)/python examples/disaster_recover/demo.py $(FRAMEWORK)
 endif
 
-bench: $(STAMP)  ## measure recovery time, how soon a death is noticed, and the cost when nothing fails
+bench: $(STAMP)  ## measure recovery time, how soon a death is noticed, the cost when nothing fails, and how long looking takes
 	$(BIN)/python benchmarks/recover.py
 	$(BIN)/python benchmarks/detect.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/looking.py
 
 clean:  ## remove caches and build products; never a recovery path
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build dist site

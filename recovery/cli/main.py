@@ -25,9 +25,13 @@ _ABSENT = 65
 """What was named cannot be read or written by this command (EX_DATAERR of sysexits.h)."""
 
 
-RecoveryPath = Annotated[Path, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="PATH")]
+RecoveryPath = Annotated[
+    Path, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="PATH", readable=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="for programs: one JSON document")]
-MaybePath = Annotated[Path | None, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="[PATH]")]
+MaybePath = Annotated[
+    Path | None, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="[PATH]", readable=False)
+]
 Connect = Annotated[
     str | None, typer.Option(help="HOST:PORT of a running scheduler, instead of PATH", metavar="HOST:PORT")
 ]
@@ -88,13 +92,14 @@ def status(path: MaybePath = None, connect: Connect = None, as_json: AsJson = Fa
 
 @app.command(rich_help_panel="Look at a job")
 def top(
-    path: RecoveryPath,
+    path: MaybePath = None,
+    connect: Connect = None,
     interval: Annotated[float, typer.Option(help="seconds between two looks", min=0.1)] = 1.0,
 ) -> None:
     """The status, kept up to date."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
-    views.top(path, interval_s=interval)
+    views.top(path, connect, interval_s=interval)
 
 
 @app.command(rich_help_panel="Look at a job")
@@ -108,11 +113,13 @@ def nodes(
 
 
 @app.command(rich_help_panel="Look at a job")
-def steps(path: RecoveryPath, form: Rows = Format.TABLE, as_json: AsJson = False) -> None:
+def steps(
+    path: MaybePath = None, connect: Connect = None, form: Rows = Format.TABLE, as_json: AsJson = False
+) -> None:
     """How far each worker has noted that it is."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
-    unreadable = views.steps(path, _form(form, as_json))
+    unreadable = views.steps(path, connect, _form(form, as_json))
     for line in unreadable:
         typer.echo(line, err=True)
     if unreadable:

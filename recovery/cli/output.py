@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +24,8 @@ console = Console(
 """Colour on a terminal only, and none where NO_COLOR is set."""
 
 
+_FOLDED = 300
+"""Rows of a table whose long columns are folded to the width of the terminal: a millisecond each."""
 _LONG = ("reason", "because", "ended", "path", "rule", "value")
 """Columns that may be folded; the others keep their width."""
 _STYLES = {
@@ -59,8 +62,10 @@ def show_rows(view: View, rows: Sequence[Mapping[str, Any]], form: Format, *, wi
         if with_head:
             writer.writerow([column.key for column in view.columns])
         writer.writerows([row[column.key] for column in view.columns] for row in rows)
-    else:
+    elif console.is_terminal and len(rows) <= _FOLDED:
         console.print(table_of(view, rows))
+    else:
+        _print_lines(view, rows)
 
 
 def table_of(view: View, rows: Iterable[Mapping[str, Any]]) -> Table:
@@ -74,16 +79,32 @@ def table_of(view: View, rows: Iterable[Mapping[str, Any]]) -> Table:
     return table
 
 
-def text_of(value: Any) -> Text:
-    """A value for people: nothing for none, states in their colour, and nothing that could steer a terminal."""
+def _print_lines(view: View, rows: Iterable[Mapping[str, Any]]) -> None:
+    """The same as lines: for a pipe, and for so many rows that folding each would take seconds."""
+    shown = [column.key for column in view.columns if column.shown]
+    cells = [shown, *([safe(row[key]) for key in shown] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        print_line("  ".join(map(str.ljust, line, widths)).rstrip())
+
+
+def safe(value: Any) -> str:
+    """A value for people: nothing for none, and nothing that could steer a terminal."""
     text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-    safe = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
-    return Text(safe, style=_STYLES.get(safe, ""))
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def text_of(value: Any) -> Text:
+    """The same with states in their colour."""
+    text = safe(value)
+    return Text(text, style=_STYLES.get(text, ""))
 
 
 def print_json(value: Any) -> None:
     """One indented document."""
-    print_line(json.dumps(value, indent=2, ensure_ascii=False))
+    print_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_line(text: str) -> None:

@@ -39,16 +39,18 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 def status(path: Path | None, connect: str | None, *, as_json: bool) -> None:
     """One screen, from the files or from a running scheduler."""
-    place = _place(path, connect)
-    if isinstance(place, Path):
-        found = status_report.status(stored_state.read(place))
-    else:
-        last = [_told(one) for one in _asked(place, "/events")[-status_report.LAST_EVENTS :]]
-        found = status_report.status_of_view(_asked(place, "/status"), last, place=str(connect))
+    found = _status_of(_place(path, connect))
     if as_json:
         print_json(found)
     else:
         console.print(screen(found))
+
+
+def _status_of(place: Path | tuple[str, int]) -> dict[str, Any]:
+    if isinstance(place, Path):
+        return status_report.status(stored_state.read(place))
+    last = [_told(one) for one in _asked(place, "/events")[-status_report.LAST_EVENTS :]]
+    return status_report.status_of_view(_asked(place, "/status"), last, place=f"{place[0]}:{place[1]}")
 
 
 def screen(found: dict[str, Any]) -> Group:
@@ -77,28 +79,37 @@ def screen(found: dict[str, Any]) -> Group:
     ]
     lines: list[Any] = [Text.assemble((f"{name:<12}", "bold"), text_of(value)) for name, value in facts]
     if found["lost"]:
-        lines += [Text("\nmissing", style="bold"), table_of(_MISSING, found["lost"])]
+        lines += [Text("\nmissing", style="bold"), table_of(_MISSING, found["lost"][:_MISSING_SHOWN])]
+    if len(found["lost"]) > _MISSING_SHOWN:
+        lines += [Text(f"and {len(found['lost']) - _MISSING_SHOWN} more (recovery nodes)")]
     if found["last_events"]:
         lines += [Text("\nlast events", style="bold"), table_of(_STORY, found["last_events"])]
     return Group(*lines)
 
 
 _MISSING = tables.NODES.only("node_id", "rank", "incarnation", "state", "rejoin_left_s", "reason")
+_MISSING_SHOWN = 12
+"""A screen holds them beside the rest."""
 _STORY = tables.EVENTS.only("time", "kind", "node", "step", "reason")
 
 
-def top(path: Path, *, interval_s: float) -> None:
+def top(path: Path | None, connect: str | None, *, interval_s: float) -> None:
     """The status, again and again, until Ctrl+C: in place on a terminal, else one below the other."""
+    place = _place(path, connect)
+    shown = screen(_status_of(place))  # what cannot be looked at at all is said at once
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         try:
             while True:
-                shown = screen(status_report.status(stored_state.read(path)))
                 if console.is_terminal:
                     live.update(shown, refresh=True)
                 else:
                     console.print(shown)
                     console.file.flush()
                 _pause.wait(interval_s)
+                try:
+                    shown = screen(_status_of(place))
+                except UsageError as error:  # the scheduler is being started again
+                    shown = Group(Text(str(error)))
         except KeyboardInterrupt:
             return
 
@@ -151,11 +162,15 @@ def _asked(place: tuple[str, int], path: str) -> Any:
         ) from error
 
 
-def steps(path: Path, form: Format) -> list[str]:
-    """What the workers have noted. Gives what could not be read."""
-    found, unreadable = stored_state.progress(stored_state.read(path))
-    show_rows(tables.STEPS, tables.STEPS.rows(found), form)
-    return list(unreadable)
+def steps(path: Path | None, connect: str | None, form: Format) -> list[str]:
+    """What the workers have noted, or told a running scheduler. Gives what could not be read."""
+    place = _place(path, connect)
+    if isinstance(place, Path):
+        found, unreadable = stored_state.progress(stored_state.read(place))
+        show_rows(tables.STEPS, tables.STEPS.rows(found), form)
+        return list(unreadable)
+    show_rows(tables.STEPS, status_report.step_rows(_asked(place, "/status")), form)
+    return []
 
 
 def checkpoints(path: Path | None, connect: str | None, form: Format) -> None:
@@ -276,12 +291,16 @@ def timeline(path: Path, *, html: Path | None, png: Path | None, run: int | None
     if png is not None:
         picture.write(story, png, title=title)
     if as_json:
-        print_json({**msgspec.to_builtins(story), "goodput": story.goodput})
+        print_json({**msgspec.structs.asdict(story), "goodput": story.goodput})
         return
     print_line(f"{title}; goodput {story.goodput:.1%} of {(story.end_ms - story.begin_ms) / 1000:.1f} s")
-    show_rows(_RECOVERIES, _RECOVERIES.rows(story.recoveries), Format.TABLE)
+    if len(story.recoveries) > _SHOWN:
+        print_line(f"the {_SHOWN} newest of {len(story.recoveries)} recoveries; --json and --html tell all")
+    show_rows(_RECOVERIES, _RECOVERIES.rows(story.recoveries[-_SHOWN:]), Format.TABLE)
 
 
+_SHOWN = 40
+"""Recoveries that a person is shown at once."""
 _RECOVERIES = tables.View(
     "recoveries",
     "What each failure cost, in seconds.",
@@ -291,6 +310,9 @@ _RECOVERIES = tables.View(
         tables.Column("window_s", "until the last missing node was let in", lambda one: one.window_ms / 1000),
         tables.Column("start_s", "until the plan", lambda one: one.start_ms / 1000),
         tables.Column("rendezvous_s", "until rank 0 listened", lambda one: one.rendezvous_ms / 1000),
+        tables.Column(
+            "load_s", "until the last rank had formed the world and loaded", lambda one: one.load_ms / 1000
+        ),
         tables.Column(
             "first_step_s", "until the last rank's first step", lambda one: one.first_step_ms / 1000
         ),
@@ -309,7 +331,7 @@ def plan(path: Path, *, as_json: bool, allow_restart_from_zero: bool) -> bool:
     state = stored_state.read(path)
     found = make_plan(state, allow_restart_from_zero=allow_restart_from_zero)
     if as_json:
-        print_json(msgspec.to_builtins(found))
+        print_json(found)
     else:
         _tell(state, found)
     return found.action != "fail"

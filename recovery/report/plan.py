@@ -62,6 +62,7 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
     if stored.job.state is JobState.FINISHED:
         return _plan(stored, "new_run", "the job is finished: the same path starts its next run, at step 0")
     coordinator, unseen = _books(stored)
+    names = {node.rank: str(node.node_id) for node in stored.workers}
     stepped_back: list[RankFile] = []
     while True:
         target = coordinator.target(allow_restart_from_zero=allow_restart_from_zero)
@@ -70,7 +71,10 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
         if isinstance(target, rollback.NoCommonStep):
             reason = f"no step is held by all {stored.job.worker_count} ranks ({target.table})"
             return _plan(stored, "fail", reason, stepped_back=stepped_back)
-        files = [_looked_at(stored, Rank(rank), held, unseen) for rank, held in enumerate(target.files)]
+        files = [
+            _looked_at(Rank(rank), names.get(Rank(rank), ""), held, unseen=Rank(rank) in unseen)
+            for rank, held in enumerate(target.files)
+        ]
         bad = [file for file in files if not file.verified and Rank(file.rank) not in unseen]
         if not bad:
             reason = f"every rank holds step {target.step}"
@@ -86,10 +90,15 @@ def _books(stored: Stored) -> tuple[Coordinator, set[Rank]]:
     generations = [one for one in stored.generations if one.run == stored.job.run]
     coordinator.load((one for one in stored.checkpoints if one.run == stored.job.run), generations)
     unseen: set[Rank] = set()
+    have_saved = {
+        one.rank
+        for one in stored.checkpoints
+        if one.run == stored.job.run and one.state is not CheckpointState.INVALID
+    }
     for node in stored.workers:
         if node.rank is None:
             continue
-        held = _held_by(stored, node)
+        held = _held_by(stored, node, has_saved=node.rank in have_saved)
         if held is None:
             unseen.add(node.rank)
         else:
@@ -97,14 +106,20 @@ def _books(stored: Stored) -> tuple[Coordinator, set[Rank]]:
     return coordinator, unseen
 
 
-def _held_by(stored: Stored, node: NodeRecord) -> tuple[HeldCheckpoint, ...] | None:
-    """What the node's next incarnation would find in its directories; None: they are not on this host."""
+def _held_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> tuple[HeldCheckpoint, ...] | None:
+    """What the node's next incarnation would find in its directories; None: they are not on this host.
+
+    Args:
+        stored: the job.
+        node: whose.
+        has_saved: the books name a file of this rank that could be used.
+    """
     try:
         records = read_worker(stored.path, node.node_id, accept_without_wal=True).directories
     except RecoveryError:
         return None
     places = [(one.path, one.prefix) for one in records if one.run == stored.job.run]
-    if (not places and _has_saved(stored, node)) or not all(Path(path).is_dir() for path, _ in places):
+    if (not places and has_saved) or not all(Path(path).is_dir() for path, _ in places):
         return None
     try:
         return catalogue.scan_all(places, job=stored.job.job, run=stored.job.run)
@@ -112,18 +127,9 @@ def _held_by(stored: Stored, node: NodeRecord) -> tuple[HeldCheckpoint, ...] | N
         return None
 
 
-def _has_saved(stored: Stored, node: NodeRecord) -> bool:
-    """Do the books name a file of this rank that could be used?"""
-    return any(
-        one.rank == node.rank and one.run == stored.job.run and one.state is not CheckpointState.INVALID
-        for one in stored.checkpoints
-    )
-
-
-def _looked_at(stored: Stored, rank: Rank, held: HeldCheckpoint, unseen: set[Rank]) -> RankFile:
-    node_id = next((str(node.node_id) for node in stored.workers if node.rank == rank), "")
+def _looked_at(rank: Rank, node_id: str, held: HeldCheckpoint, *, unseen: bool) -> RankFile:
     why_not = ""
-    if rank in unseen:
+    if unseen:
         why_not = "its directories are not on this host: taken by the scheduler's books"
     else:
         try:

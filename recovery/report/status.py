@@ -9,7 +9,7 @@ from typing import Any
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, NodeState
 from recovery.report.stored import Stored, newest_events
-from recovery.report.tables import EVENTS, NODES
+from recovery.report.tables import EVENTS, NODES, STEPS
 from recovery.store.reader import StoredEvent
 
 LAST_EVENTS = 8
@@ -82,6 +82,15 @@ def node_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
             "rejoin_left_s": node["rejoin_left_ms"] / 1000,
         }
         for node in view["nodes"]
+    ]
+
+
+def step_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
+    """How far each worker has told a running scheduler that it is, as rows of `STEPS`; it knows no epochs."""
+    return [
+        {column.key: {"run": view["run"], **node}.get(column.key) for column in STEPS.columns}
+        for node in view["nodes"]
+        if node["role"] == Role.WORKER.value
     ]
 
 

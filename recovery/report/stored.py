@@ -105,14 +105,15 @@ def progress(stored: Stored) -> tuple[tuple[StepRecord, ...], tuple[str, ...]]:
     """How far each worker has noted that it is, with a heartbeat or with a save; and what could not be read, as sentences."""
     found: list[StepRecord] = []
     unreadable: list[str] = []
+    lives = {node.node_id: node.incarnation for node in stored.nodes}
     for node_id in stored_workers(stored.path):
         try:
             state = read_worker(stored.path, node_id, accept_without_wal=True)
         except RecoveryError as error:
             unreadable.append(str(error))
             continue
-        lives = [node.incarnation for node in stored.nodes if node.node_id == node_id]
-        noted = [_of_save(node_id, one, lives[0] if lives else Incarnation(1)) for one in state.checkpoints]
+        life = lives.get(NodeId(node_id), Incarnation(1))
+        noted = [_of_save(node_id, one, life) for one in state.checkpoints]
         noted += [state.step] if state.step is not None else []
         if noted:
             found.append(max(noted, key=lambda one: (one.run, one.generation, one.step)))

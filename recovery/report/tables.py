@@ -79,7 +79,7 @@ NODES = View(
 )
 STEPS = View(
     "steps",
-    "How far each worker has noted that it is, with every heartbeat and save, in its own file.",
+    "How far each worker has noted that it is, with every heartbeat and save, in its own file; or has told a running scheduler.",
     (
         _field("node_id", "name in the cluster"),
         _field("rank", "position in the world"),
@@ -87,8 +87,8 @@ STEPS = View(
         _field("generation", "generation it trains in"),
         _field("incarnation", "life of the id"),
         _field("step", "global step, 1-based"),
-        _field("epoch", "1-based"),
-        _field("step_in_epoch", "1-based"),
+        _field("epoch", "1-based; null from a running scheduler, which does not know it"),
+        _field("step_in_epoch", "1-based; null likewise"),
     ),
 )
 CHECKPOINTS = View(

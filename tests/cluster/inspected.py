@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from recovery.core.records import EventKind
 from tests.cluster.small_cluster import SmallCluster
 
 
-def run(*words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command; what it said."""
+def run(
+    *words: str, environment: Mapping[str, str] | None = None, under: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run the command, perhaps under another that goes on as it; what it said."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
     return subprocess.run(
-        [sys.executable, "-m", "recovery", *words],
+        [*under, sys.executable, "-m", "recovery", *words],
         env={**kept, **(environment or {})},
         capture_output=True,
         text=True,

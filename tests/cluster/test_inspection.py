@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_the_story_in_time_is_a_page_and_a_picture(path: Path, tmp_path: Path) -
     assert recovery["window_ms"] >= 800, "of the window of 1.5 s, half a second is the grace"
     text = page.read_text()
     assert "http" not in text.replace("http-equiv", ""), "it must need nothing from elsewhere"
-    assert text.count("<rect") >= 8
+    assert text.count("<path") >= 8
     assert picture.read_bytes().startswith(b"\x89PNG")
     again = run("timeline", str(path), f"--html={page}")
     assert again.returncode == 65
@@ -219,6 +220,12 @@ def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None
         assert (asked["state"], asked["workers_by_state"]) == ("running", {"live": 2})
         names = [row["node_id"] for row in answer("nodes", f"--connect=localhost:{cluster.port}")]
         assert names == ["worker_0", "worker_1"]
+        steps = answer("steps", f"--connect=localhost:{cluster.port}")
+        assert [(row["node_id"], row["rank"], row["epoch"]) for row in steps] == [
+            ("worker_0", 0, None),
+            ("worker_1", 1, None),
+        ]
+        assert list(steps[0]) == list(answer("steps", path)[0])
         here = f"--connect=127.0.0.1:{cluster.port}"
         assert [row["generation"] for row in answer("generations", here)] == [1]
         assert {row["state"] for row in answer("checkpoints", here)} >= {"committed"}
@@ -249,6 +256,41 @@ def test_the_live_view_goes_on_until_it_is_interrupted(path: Path) -> None:
             assert top.wait(10) == 0
         finally:
             top.kill()
+
+
+def wait_for(said: IO[str], mark: str) -> None:
+    while mark not in (line := said.readline()):
+        assert line, "it ended"
+
+
+def test_the_live_view_of_a_scheduler_goes_on_over_its_death(tmp_path: Path) -> None:
+    held = {"JOB_HELD_STEP": "20"}
+    with SmallCluster(tmp_path, environment=held) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        with subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "recovery",
+                "top",
+                f"--connect=127.0.0.1:{cluster.port}",
+                "--interval=0.1",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as top:
+            assert top.stdout is not None
+            try:
+                wait_for(top.stdout, "2 live")
+                cluster.kill("sched")
+                wait_for(top.stdout, "no scheduler answers")
+                cluster.launch("sched")
+                wait_for(top.stdout, "2 live")
+                top.send_signal(signal.SIGINT)
+                assert top.wait(10) == 0
+            finally:
+                top.kill()
 
 
 # --- what a restart would do, and then does ---------------------------------------------------------------------------------

@@ -123,7 +123,47 @@ def test_any_name_of_a_path_is_read(finished: Path, tmp_path: Path, name: str) -
     assert run("events", str(place), "--limit=3").returncode == 0
 
 
-def test_no_path_no_directory_no_permission(tmp_path: Path) -> None:
+def no_privilege() -> list[str]:
+    """How to run as somebody whom permissions bind; root is bound without two of its capabilities (capabilities(7))."""
+    if os.geteuid():
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("root without setpriv (util-linux) may read everything")
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+
+
+@pytest.mark.parametrize("closed", [".", "scheduler.db", "workers"])
+def test_a_path_without_permission_is_named_and_left_alone(job: Path, closed: str) -> None:
+    under, before, file = no_privilege(), contents(job), job.parent / "export.json"
+    reading_workers: list[tuple[str, ...]] = [
+        ("steps",),
+        ("verify",),
+        ("export", str(file)),
+        ("reset", "--yes"),
+    ]
+    others: list[tuple[str, ...]] = [(name,) for name in COMMANDS if (name,) not in reading_workers]
+    others.append(("forget", "worker_1", "--yes"))
+    rights = (job / closed).stat().st_mode
+    (job / closed).chmod(0)
+    try:
+        for command, *rest in reading_workers if closed == "workers" else reading_workers + others:
+            done = run(command, str(job), *rest, under=under)
+            is_one_clear_line(done, "RECOVERY_PATH")
+            assert "Permission denied" in done.stderr + done.stdout
+    finally:
+        (job / closed).chmod(rights)
+    assert contents(job) == before
+    assert not file.exists()
+
+
+def test_forgetting_and_resetting_make_nothing_where_nothing_is(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "none"):
+        is_one_clear_line(run("forget", str(place), "worker_0", "--yes"), "RECOVERY_PATH")
+        is_one_clear_line(run("reset", str(place), "--yes"), "RECOVERY_PATH")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_path_and_no_directory(tmp_path: Path) -> None:
     is_one_clear_line(run("status", str(tmp_path / "none")), "RECOVERY_PATH")
     (tmp_path / "file").write_text("x")
     is_one_clear_line(run("status", str(tmp_path / "file")), "RECOVERY_PATH")
