@@ -19,7 +19,7 @@ from recovery.report import stored as stored_state
 from recovery.report.doctor import examine
 from recovery.report.tables import Column, View, instant
 from recovery.store.aside import lay_aside
-from recovery.store.reader import read_worker, stored_workers
+from recovery.store.reader import read_checkpoints, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore
 
 ENV = View(
@@ -62,7 +62,7 @@ def export(path: Path, file: Path) -> None:
         "runs": state.runs,
         "nodes": tables.NODES.rows(state.nodes),
         "generations": tables.GENERATIONS.rows(state.generations),
-        "checkpoints": tables.checkpoint_rows(state),
+        "checkpoints": tables.checkpoint_rows(read_checkpoints(path)),
         "events": tables.EVENTS.rows(stored_state.story(path)),
         "steps": tables.STEPS.rows(stored_state.progress(state)[0]),
         "directories": {

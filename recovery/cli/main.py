@@ -128,12 +128,16 @@ def steps(
 
 @app.command(rich_help_panel="Look at a job")
 def checkpoints(
-    path: MaybePath = None, connect: Connect = None, form: Rows = Format.TABLE, as_json: AsJson = False
+    path: MaybePath = None,
+    connect: Connect = None,
+    form: Rows = Format.TABLE,
+    as_json: AsJson = False,
+    retired_too: Annotated[bool, typer.Option("--all", help="those that the books have retired too")] = False,
 ) -> None:
     """Every rank's checkpoints, newest first."""
     from recovery.cli import views  # noqa: PLC0415 - --help needs none of it
 
-    views.checkpoints(path, connect, _form(form, as_json))
+    views.checkpoints(path, connect, _form(form, as_json), retired_too=retired_too)
 
 
 @app.command(rich_help_panel="Look at a job")

@@ -27,7 +27,7 @@ from recovery.report.plan import plan as make_plan
 from recovery.report.stored import Stored
 from recovery.report.story import tell
 from recovery.report.timeline import page
-from recovery.store.reader import StoredEvent, read_events
+from recovery.store.reader import StoredEvent, read_checkpoints, read_events
 from recovery.transport import view
 
 _pause = threading.Event()
@@ -173,11 +173,18 @@ def steps(path: Path | None, connect: str | None, form: Format) -> list[str]:
     return []
 
 
-def checkpoints(path: Path | None, connect: str | None, form: Format) -> None:
-    """All checkpoints, from the files or from a running scheduler."""
+def checkpoints(path: Path | None, connect: str | None, form: Format, *, retired_too: bool) -> None:
+    """The checkpoints in the books, from the files or from a running scheduler."""
     place = _place(path, connect)
     if isinstance(place, Path):
-        rows = tables.checkpoint_rows(stored_state.read(place))
+        found = read_checkpoints(place) if retired_too else stored_state.read(place).checkpoints
+        rows = tables.checkpoint_rows(found)
+    elif retired_too:
+        raise UsageError(
+            field="--all",
+            reason="needs the recovery path: a scheduler knows its books only",
+            next_step="Name PATH instead of --connect.",
+        )
     else:
         rows = tables.CHECKPOINTS.rows(msgspec.convert(_asked(place, "/checkpoints"), list[CheckpointRecord]))
     show_rows(tables.CHECKPOINTS, rows, form)

@@ -218,7 +218,7 @@ class Cluster:
             )
         told: list[m.FromScheduler] = []
         if its_generation != table.job.generation:
-            told.append(lifecycle.rollback_for(table, node))
+            told.append(lifecycle.rollback_for(table, node, lifecycle.local_places(table)))
         node.told_generation = table.job.generation
         if table.rendezvous is not None:
             told.append(table.rendezvous)
@@ -276,7 +276,7 @@ class Cluster:
         if not committed:
             return [table.answer(node, report.request_id, records)]
         step = table.coordinator.committed_step
-        records += table.coordinator.committed_records()
+        records += [*table.coordinator.committed_records(), *table.coordinator.retire()]
         records.append(
             table.event(EventKind.CHECKPOINT_COMMITTED, generation=table.job.generation, step=step)
         )

@@ -9,6 +9,11 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import rollback
 from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord
 
+BOOKED_STEPS = 16
+"""Common steps that stay in the books. A plan asks every rank anew which files it holds, so older ones are only history; a job of 1,000 ranks
+that kept all of them would need 0.5 MB of memory for each save and read all of them at each start of the scheduler. Fewer would hide from
+people what the ranks' directories still hold."""
+
 
 class Coordinator:
     """The books of one run. Knows no node, no connection and no time."""
@@ -24,13 +29,15 @@ class Coordinator:
 
     def load(self, records: Iterable[CheckpointRecord], generations: Sequence[GenerationRecord]) -> None:
         """Take over what is stored of this run."""
+        of_rank: dict[Rank, list[HeldCheckpoint]] = {}
         for record in records:
-            held = to_held(record)
             self._ever_committed = self._ever_committed or record.state is CheckpointState.COMMITTED
             if record.state is CheckpointState.INVALID:
                 self._invalid.add((record.rank, record.step, record.digest))
-            elif record.state is not CheckpointState.RETIRED and rollback.in_lineage((held,), generations):
-                self._held.setdefault(record.rank, {})[record.step] = held
+            elif record.state is not CheckpointState.RETIRED:
+                of_rank.setdefault(record.rank, []).append(to_held(record))
+        for rank, held in of_rank.items():
+            self._held[rank] = {one.step: one for one in rollback.in_lineage(held, generations)}
         self.committed_step = rollback.newest_common(self._held, self._world_size)
 
     def knows(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
@@ -48,11 +55,7 @@ class Coordinator:
 
     def held_records(self) -> list[CheckpointRecord]:
         """All that is in the books, newest step first, by rank."""
-        common = {
-            step
-            for step in self._held.get(Rank(0), {})
-            if all(step in self._held.get(Rank(rank), {}) for rank in range(self._world_size))
-        }
+        common = set(self._common_steps())
         found = [
             to_record(rank, held, CheckpointState.COMMITTED if step in common else CheckpointState.PUBLISHED)
             for rank, steps in self._held.items()
@@ -66,11 +69,28 @@ class Coordinator:
 
     def add(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
         """A rank holds one more that is not in the books yet (`knows`). Returns whether its step is committed by it."""
-        before = self.committed_step
         self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
-        self.committed_step = max(before, rollback.newest_common(self._held, self._world_size))
-        self._ever_committed = self._ever_committed or self.committed_step > 0
-        return self.committed_step > before
+        if checkpoint.step <= self.committed_step or not self._is_common(checkpoint.step):
+            return False
+        self.committed_step, self._ever_committed = checkpoint.step, True
+        return True
+
+    def retire(self) -> list[CheckpointRecord]:
+        """Take out of the books what is older than their newest `BOOKED_STEPS` common steps; the rows that say so."""
+        booked = sorted(self._common_steps())[-BOOKED_STEPS:]
+        if len(booked) < BOOKED_STEPS:
+            return []
+        return [
+            to_record(rank, steps.pop(step), CheckpointState.RETIRED)
+            for rank, steps in self._held.items()
+            for step in [one for one in steps if one < booked[0]]
+        ]
+
+    def _common_steps(self) -> list[int]:
+        return [step for step in self._held.get(Rank(0), {}) if self._is_common(step)]
+
+    def _is_common(self, step: int) -> bool:
+        return all(step in self._held.get(Rank(rank), {}) for rank in range(self._world_size))
 
     def replace(self, rank: Rank, held: Iterable[HeldCheckpoint]) -> None:
         """A rank has looked: it holds these and no others. Those known to be bad are left out."""

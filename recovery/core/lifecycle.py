@@ -5,6 +5,8 @@ FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [full house] -> plan -> RUNNING(g+1) 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from recovery.core import messages as m
@@ -188,6 +190,7 @@ def _open(
     table.rendezvous, table.deadline_ms = None, None
     job = table.change_job(JobState.RUNNING, generation=generation.generation)
     answers: list[Answer] = []
+    places = local_places(table)
     for node in table.workers:
         node.ready, node.done = None, False
         node.record = msgspec.structs.replace(
@@ -196,20 +199,25 @@ def _open(
         records.append(node.record)
         node.told_generation = generation.generation
         assert node.connection is not None, "a full house is connected"
-        answers.append(Answer(node.connection, rollback_for(table, node)))
+        answers.append(Answer(node.connection, rollback_for(table, node, places)))
     records += [to_record(Rank(rank), held, CheckpointState.COMMITTED) for rank, held in enumerate(files)]
     return Persist((*records, job, generation, event), tuple(answers))
 
 
-def rollback_for(table: Table, node: Node) -> m.Rollback:
-    """The current generation's plan, as this node is told it."""
-    generation = table.generations[-1]
+def local_places(table: Table) -> dict[Rank, tuple[int, int]]:
+    """Each rank's (local rank, local world size)."""
     hosts = {
         worker.record.rank: worker.record.host for worker in table.workers if worker.record.rank is not None
     }
+    return ranks.local_places(hosts)
+
+
+def rollback_for(table: Table, node: Node, places: Mapping[Rank, tuple[int, int]]) -> m.Rollback:
+    """The current generation's plan, as this node is told it."""
+    generation = table.generations[-1]
     rank = node.record.rank
     assert rank is not None, "a plan is for ranks"
-    local_rank, local_world_size = ranks.local_places(hosts)[rank]
+    local_rank, local_world_size = places[rank]
     file = table.coordinator.file_of(rank, generation.step)
     return m.Rollback(
         generation=generation.generation,

@@ -47,7 +47,7 @@ class CheckpointState(str, Enum):
     INVALID = "invalid"
     """It failed its digest, or is gone. Never used again, never deleted by us."""
     RETIRED = "retired"
-    """Deleted by the rule of retention."""
+    """Older than what the scheduler's books keep; its rank's directory says whether it is still there."""
 
 
 class EventKind(str, Enum):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from recovery.report.stored import Stored
+from recovery.core.records import CheckpointRecord
 
 
 class Column(NamedTuple):
@@ -93,13 +93,16 @@ STEPS = View(
 )
 CHECKPOINTS = View(
     "checkpoints",
-    "Every rank's checkpoints, newest step first.",
+    "The checkpoints in the scheduler's books, newest step first; with --all also the retired ones.",
     (
         _field("run", "run of the job"),
         _field("step", "global step: this many steps are in it"),
         _field("rank", "whose"),
         _field("generation", "in which it was written"),
-        _word("state", "published, committed (all ranks hold the step), invalid or retired"),
+        _word(
+            "state",
+            "published, committed (all ranks hold the step), invalid, or retired (older than the books keep)",
+        ),
         _field("epoch", "1-based", shown=False),
         _field("step_in_epoch", "1-based", shown=False),
         _field("file_bytes", "size"),
@@ -141,7 +144,7 @@ EVENTS = View(
 VIEWS = (NODES, STEPS, CHECKPOINTS, GENERATIONS, EVENTS)
 
 
-def checkpoint_rows(stored: Stored) -> list[dict[str, Any]]:
+def checkpoint_rows(checkpoints: Iterable[CheckpointRecord]) -> list[dict[str, Any]]:
     """Newest first."""
-    newest_first = sorted(stored.checkpoints, key=lambda one: (-one.run, -one.step, one.rank))
+    newest_first = sorted(checkpoints, key=lambda one: (-one.run, -one.step, one.rank))
     return CHECKPOINTS.rows(newest_first)

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy import Connection, NullPool, create_engine, event, select
 
-from recovery.core.records import EventRecord
+from recovery.core.records import CheckpointRecord, EventRecord
 from recovery.errors import (
     RecoveryPathError,
     StoreCorruptError,
@@ -34,14 +34,13 @@ from recovery.store.paths import companion, is_there, refused
 from recovery.store.repository import (
     SchedulerState,
     WorkerState,
-    check_rows,
     records_of,
     scheduler_path,
     scheduler_state,
     worker_path,
     worker_state,
 )
-from recovery.store.rows import record_of
+from recovery.store.rows import SHAPES, record_of
 
 Answer = TypeVar("Answer")
 
@@ -117,6 +116,14 @@ def read_events(
     return _read(path, story, accept_without_wal=True)
 
 
+def read_checkpoints(recovery_path: Path) -> tuple[CheckpointRecord, ...]:
+    """Read every checkpoint that the scheduler has ever known, retired ones too. Errors as of `read_scheduler`."""
+    path = scheduler_path(recovery_path)
+    return _read(
+        path, lambda connection: records_of(connection, CheckpointRecord, path), accept_without_wal=True
+    )
+
+
 def stored_workers(recovery_path: Path) -> tuple[str, ...]:
     """Node ids whose worker has a file, sorted.
 
@@ -148,8 +155,8 @@ def _check_all(connection: Connection, path: Path) -> None:
     verdict = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
     if verdict != "ok":
         raise StoreCorruptError(path=str(path), reason=str(verdict))
-    check_rows(connection, path)
-    records_of(connection, EventRecord, path)
+    for record in SHAPES:
+        records_of(connection, record, path)
 
 
 def _read(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:

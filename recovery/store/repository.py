@@ -16,6 +16,7 @@ from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
 from recovery.core.records import (
     CheckpointRecord,
+    CheckpointState,
     DirectoryRecord,
     EventRecord,
     GenerationRecord,
@@ -28,6 +29,7 @@ from recovery.core.records import (
 from recovery.errors import StoreError, StoreFullError, StoreWriteError
 from recovery.store.engine import Database, translated
 from recovery.store.lock import OwnerLock
+from recovery.store.models import CHECKPOINTS
 from recovery.store.paths import prepare_directory, refuse_links
 from recovery.store.rows import SHAPES, record_of, row_of
 
@@ -39,7 +41,7 @@ makes every 20th commit of a busy scheduler fsync twice more."""
 
 
 class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a scheduler starts again from. Each tuple is in the order of its key."""
+    """All that a scheduler starts again from: no retired checkpoints. Each tuple is in the order of its key."""
 
     job: JobRecord | None = None
     runs: tuple[RunRecord, ...] = ()
@@ -74,14 +76,23 @@ def records_of(connection: Connection, record: type[RecordType], path: Path) -> 
 
 
 def check_rows(connection: Connection, path: Path) -> None:
-    """Check every row's digest but the events': the story is for people, and a long one would delay each start.
+    """Check the digest of every row that counts: events and retired checkpoints are history, and a long one would delay each start.
 
     Raises:
         StoreCorruptError: names table and key.
     """
     for record in SHAPES:
-        if record is not EventRecord:
+        if record is CheckpointRecord:
+            _booked(connection, path)
+        elif record is not EventRecord:
             records_of(connection, record, path)
+
+
+_BOOKED = SHAPES[CheckpointRecord].read.where(CHECKPOINTS.c.state != CheckpointState.RETIRED.value)
+
+
+def _booked(connection: Connection, path: Path) -> tuple[CheckpointRecord, ...]:
+    return tuple(record_of(CheckpointRecord, row, path) for row in connection.execute(_BOOKED))
 
 
 def scheduler_state(connection: Connection, path: Path) -> SchedulerState:
@@ -92,7 +103,7 @@ def scheduler_state(connection: Connection, path: Path) -> SchedulerState:
         runs=records_of(connection, RunRecord, path),
         nodes=records_of(connection, NodeRecord, path),
         generations=records_of(connection, GenerationRecord, path),
-        checkpoints=records_of(connection, CheckpointRecord, path),
+        checkpoints=_booked(connection, path),
     )
 
 

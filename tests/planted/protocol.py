@@ -35,8 +35,8 @@ ANSWERS = (
         "a commit is told that is not written",
         "I5",
         "core/cluster.py",
-        "records += table.coordinator.committed_records()",
-        "records += table.coordinator.committed_records()[:0]",
+        "[*table.coordinator.committed_records(), *table.coordinator.retire()]",
+        "table.coordinator.retire()",
         ("tests/core/test_cluster_life.py::test_a_step_is_committed_when_every_rank_holds_it",),
     ),
     Bug(

@@ -45,16 +45,16 @@ PLAN = (
         "the lineage is ignored",
         "I20",
         "core/policy/rollback.py",
-        "later.step >= checkpoint.step",
-        "later.step >= 0",
+        "if checkpoint.step <= _lowest_after(starts.get(checkpoint.run, []), checkpoint.generation)",
+        "if checkpoint.step <= math.inf",
         ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(
         "the generation that saved a step disowns it",
         "I9",
         "core/policy/rollback.py",
-        "later.generation > checkpoint.generation",
-        "later.generation >= checkpoint.generation",
+        "bisect_right(starts, (generation, math.inf))",
+        "bisect_right(starts, (generation, -1))",
         (
             "tests/core/test_cluster_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
         ),
@@ -108,6 +108,32 @@ PLAN = (
         (
             "tests/core/test_late_words.py::test_a_restarted_scheduler_remembers_that_there_was_something_to_lose",
         ),
+    ),
+    Bug(
+        "the books keep every step",
+        "I11",
+        "core/coordinator.py",
+        "if len(booked) < BOOKED_STEPS:",
+        "if len(booked) <= BOOKED_STEPS:",
+        (
+            "tests/core/test_books.py::test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank",
+        ),
+    ),
+    Bug(
+        "what is retired counts again after a restart",
+        "I5",
+        "core/coordinator.py",
+        "elif record.state is not CheckpointState.RETIRED:",
+        "else:",
+        ("tests/core/test_books.py::test_a_restarted_scheduler_begins_with_the_books",),
+    ),
+    Bug(
+        "a late save takes the commit back",
+        "I9",
+        "core/coordinator.py",
+        "checkpoint.step <= self.committed_step or not",
+        "not",
+        ("tests/core/test_books.py::test_a_late_save_of_an_older_step_does_not_take_the_commit_back",),
     ),
     Bug(
         "retention deletes the target",

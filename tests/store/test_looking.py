@@ -11,9 +11,17 @@ import msgspec
 import pytest
 
 from recovery.core.ids import NodeId
+from recovery.core.records import CheckpointState
 from recovery.errors import RecoveryPathError, StoreCorruptError
 from recovery.store.lock import owner_of
-from recovery.store.reader import check_scheduler, check_worker, read_events, stored_workers
+from recovery.store.reader import (
+    check_scheduler,
+    check_worker,
+    read_checkpoints,
+    read_events,
+    read_scheduler,
+    stored_workers,
+)
 from recovery.store.repository import SchedulerStore, WorkerStore, scheduler_path
 from tests.store import samples
 
@@ -101,3 +109,21 @@ def test_a_directory_that_cannot_be_listed_is_named(path: Path) -> None:
     (path / "workers").write_text("no directory")
     with pytest.raises(RecoveryPathError, match="Not a directory"):
         stored_workers(path)
+
+
+def test_what_is_retired_is_history_and_checked_as_such(path: Path) -> None:
+    retired = msgspec.structs.replace(samples.checkpoint(step=5), state=CheckpointState.RETIRED)
+    store = SchedulerStore.open(path)
+    store.apply([retired, samples.checkpoint(step=10)], wall_ms=1)
+    store.close()
+    assert read_scheduler(path).checkpoints == (samples.checkpoint(step=10),)
+    assert read_checkpoints(path) == (retired, samples.checkpoint(step=10))
+    check_scheduler(path)
+    with closing(sqlite3.connect(scheduler_path(path))) as connection:
+        connection.execute("UPDATE checkpoints SET path = 'elsewhere' WHERE step = 5")
+        connection.commit()
+    store = SchedulerStore.open(path)
+    assert store.load().checkpoints == (samples.checkpoint(step=10),)
+    store.close()
+    with pytest.raises(StoreCorruptError, match="step=5"):
+        check_scheduler(path)

@@ -5,12 +5,14 @@ The newest step for which every rank of the world holds a checkpoint of this run
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
 import msgspec
 
-from recovery.core.ids import Rank
+from recovery.core.ids import Rank, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.records import GenerationRecord
 
@@ -47,15 +49,26 @@ def in_lineage(
     A checkpoint written in generation g at step s belongs to a rolled-back suffix when a later generation started below s.
     Its bits may differ from those of the steps done again, so it never mixes with files of the newer history.
     """
+    starts = _lowest_starts(generations)
     return tuple(
         checkpoint
         for checkpoint in held
-        if all(
-            later.step >= checkpoint.step
-            for later in generations
-            if later.run == checkpoint.run and later.generation > checkpoint.generation
-        )
+        if checkpoint.step <= _lowest_after(starts.get(checkpoint.run, []), checkpoint.generation)
     )
+
+
+def _lowest_starts(generations: Iterable[GenerationRecord]) -> dict[RunId, list[tuple[int, int]]]:
+    """By run and in order: each generation with the lowest step at which it or a later one began."""
+    found: dict[RunId, list[tuple[int, int]]] = {}
+    for one in sorted(generations, key=lambda one: one.generation, reverse=True):
+        later = found.setdefault(one.run, [])
+        later.append((one.generation, min(one.step, later[-1][1]) if later else one.step))
+    return {run: later[::-1] for run, later in found.items()}
+
+
+def _lowest_after(starts: Sequence[tuple[int, int]], generation: int) -> float:
+    position = bisect_right(starts, (generation, math.inf))
+    return starts[position][1] if position < len(starts) else math.inf
 
 
 def newest_common(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], world_size: int) -> int:

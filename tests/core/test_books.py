@@ -1,0 +1,129 @@
+"""The books hold what a plan may need, however long the job is."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.core.coordinator import BOOKED_STEPS, Coordinator
+from recovery.core.ids import Generation, Rank, RunId
+from recovery.core.messages import HeldCheckpoint
+from recovery.core.policy.rollback import ToCheckpoint
+from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord
+
+RANKS = 3
+
+
+def saved(step: int, *, generation: int = 1) -> HeldCheckpoint:
+    return HeldCheckpoint(
+        run=RunId(1),
+        generation=Generation(generation),
+        step=step,
+        epoch=1,
+        step_in_epoch=step,
+        path=f"/{step}",
+        digest="ab" * 32,
+        file_bytes=1,
+    )
+
+
+def began(generation: int, step: int) -> GenerationRecord:
+    return GenerationRecord(
+        run=RunId(1), generation=Generation(generation), step=step, epoch=1, step_in_epoch=step, because=""
+    )
+
+
+class Long:
+    """A job that saves every ten steps, and the rows that its scheduler would have written."""
+
+    def __init__(self) -> None:
+        self.books = Coordinator(RANKS)
+        self.rows: dict[tuple[int, int], CheckpointRecord] = {}
+
+    def save(self, step: int, *, ranks: int = RANKS) -> None:
+        for rank in range(ranks):
+            if self.books.add(Rank(rank), saved(step)):
+                for row in (*self.books.committed_records(), *self.books.retire()):
+                    self.rows[row.step, row.rank] = row
+
+    def states(self) -> dict[int, set[CheckpointState]]:
+        """By step."""
+        found: dict[int, set[CheckpointState]] = {}
+        for row in self.rows.values():
+            found.setdefault(row.step, set()).add(row.state)
+        return found
+
+
+@pytest.fixture
+def long() -> Long:
+    job = Long()
+    for step in range(10, 10 * (BOOKED_STEPS + 5), 10):
+        job.save(step)
+    return job
+
+
+def test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank(long: Long) -> None:
+    last = 10 * (BOOKED_STEPS + 4)
+    states = long.states()
+
+    assert [step for step, found in states.items() if found == {CheckpointState.RETIRED}] == [10, 20, 30, 40]
+    assert {record.step for record in long.books.held_records()} == set(range(50, last + 1, 10))
+    assert long.books.committed_step == last
+    assert long.books.target(allow_restart_from_zero=False) == ToCheckpoint(last, (saved(last),) * RANKS)
+
+
+def test_nothing_is_retired_for_a_step_that_is_not_common(long: Long) -> None:
+    before = {record.step for record in long.books.held_records()}
+
+    long.save(1_000, ranks=RANKS - 1)
+
+    assert {record.step for record in long.books.held_records()} == before | {1_000}
+    assert long.books.committed_step == max(before)
+
+
+def test_a_late_save_of_an_older_step_does_not_take_the_commit_back(long: Long) -> None:
+    last = long.books.committed_step
+
+    assert not long.books.add(Rank(0), saved(5))
+    assert not long.books.add(Rank(1), saved(5))
+    assert not long.books.add(Rank(2), saved(5))
+    assert long.books.committed_step == last
+
+
+def test_a_rank_that_still_holds_what_was_retired_may_say_so(long: Long) -> None:
+    for rank in range(RANKS):
+        long.books.replace(Rank(rank), [saved(20)])
+
+    target = long.books.target(allow_restart_from_zero=False)
+    assert isinstance(target, ToCheckpoint)
+    assert target.step == 20
+
+
+def test_a_restarted_scheduler_begins_with_the_books(long: Long) -> None:
+    again = Coordinator(RANKS)
+    again.load(long.rows.values(), [began(1, 0)])
+
+    assert again.held_records() == long.books.held_records()
+    assert again.committed_step == long.books.committed_step
+
+
+def test_books_are_loaded_by_lineage() -> None:
+    """Generation 2 went back to 20, generation 3 to 30: what 1 wrote above 20 and 2 above 30 was done again."""
+    rows = [
+        CheckpointRecord(
+            run=RunId(1),
+            step=step,
+            rank=Rank(0),
+            generation=Generation(generation),
+            epoch=1,
+            step_in_epoch=step,
+            path=f"/{step}",
+            digest="ab" * 32,
+            file_bytes=1,
+            state=CheckpointState.PUBLISHED,
+        )
+        for step, generation in ((10, 1), (20, 1), (25, 1), (30, 2), (35, 2), (40, 3))
+    ]
+    books = Coordinator(1)
+    books.load(rows, [began(3, 30), began(1, 0), began(2, 20)])
+
+    assert [record.step for record in books.held_records()] == [40, 30, 20, 10]
