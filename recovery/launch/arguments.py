@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from recovery.errors import SettingConflictError, SettingMissingError, SettingRangeError, SettingTypeError
+from recovery.launch.bind_file import NUMBERS, PLACE, BindFile
+from recovery.launch.bind_file import read as read_bind_file
 
 _HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
-_CPUS = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*", re.ASCII)
-_PLACE = re.compile(r"scheduler|device[0-9]+", re.ASCII)
 _PORTS = range(1024, 65536)
 _SIMULATIONS = range(4)
 _STREAMS = ("0", "1", "2", "3")
@@ -61,7 +61,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     cluster_time_out: int
     """Seconds in which all workers must have come; negative: no limit."""
     bind_core: CpuBinding
-    bind_numa: CpuBinding
+    bind_numa: CpuBinding | BindFile
     sim_level: int
     """-1: no dry run."""
     sim_rank_id: int
@@ -151,14 +151,14 @@ def _binding(flag: str, text: str) -> CpuBinding:
         example = '\'{"device0": ["0-3"]}\''
         raise _refuse(flag, text, "True, False or a JSON object", example)
     for place, cpus in given.items():
-        if _PLACE.fullmatch(place) is None:
+        if PLACE.fullmatch(place) is None:
             raise _refuse(
                 flag, place, "an object whose keys are scheduler or device<n>", '\'{"device0": ["0-3"]}\''
             )
         listed = (
             isinstance(cpus, list)
             and cpus
-            and all(isinstance(cpu, str) and _CPUS.fullmatch(cpu) for cpu in cpus)
+            and all(isinstance(cpu, str) and NUMBERS.fullmatch(cpu) for cpu in cpus)
         )
         if not listed:
             raise _refuse(
@@ -168,6 +168,12 @@ def _binding(flag: str, text: str) -> CpuBinding:
                 '\'{"device0": ["0-3"]}\'',
             )
     return given
+
+
+def _numa_binding(flag: str, text: str) -> CpuBinding | BindFile:
+    if text.lower().endswith(".json") or Path(text).is_file():
+        return read_bind_file(Path(text))
+    return _binding(flag, text)
 
 
 def _tail(flag: str, text: str) -> tuple[int, ...] | None:
@@ -248,7 +254,7 @@ FLAGS = (
         "seconds to wait for all workers; negative: no limit",
     ),
     Flag("bind_core", _binding, False, "True, False or JSON: processors of each process"),
-    Flag("bind_numa", _binding, False, "True, False or JSON: memory nodes of each process"),
+    Flag("bind_numa", _numa_binding, False, "True, False, JSON or a JSON file: memory nodes of each process"),
     Flag("sim_level", _number(-1, _SIMULATIONS[-1], "from 0 to 3, or -1 for none", "1"), -1, "dry run"),
     Flag("sim_rank_id", _number(-1, None, "a rank, or -1 for all", "0"), -1, "the one rank of a dry run"),
     Flag("rank_table_file", _path, None, "rank table (JSON), checked and handed on as RANK_TABLE_FILE"),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from recovery.errors import SettingConflictError
 from recovery.launch.arguments import CpuBinding
+from recovery.launch.bind_file import BindFile
 
 
 def cpus_of(
-    binding: CpuBinding, place: str, *, index: int, workers: int, available: Sequence[int]
+    binding: CpuBinding | BindFile, place: str, *, index: int, workers: int, available: Sequence[int]
 ) -> tuple[int, ...]:
     """Processors of one process; none: wherever it likes.
 
     Args:
-        binding: --bind_core.
+        binding: --bind_core, or the file of --bind_numa.
         place: `scheduler` or `device<n>`.
         index: of the worker on this host; its share of an even division.
         workers: on this host.
@@ -29,20 +30,24 @@ def cpus_of(
         ordered = sorted(available)
         begin, end = len(ordered) * index // workers, len(ordered) * (index + 1) // workers
         return tuple(ordered[begin:end] or [ordered[begin]])
-    named = tuple(cpu for text in binding.get(place, ()) for cpu in _expanded(text))
+    if isinstance(binding, BindFile):
+        field, texts = "--bind_numa", _listed(binding.cpus, place)
+    else:
+        field, texts = "--bind_core", tuple(binding.get(place, ()))
+    named = tuple(cpu for text in texts for cpu in _expanded(text))
     absent = sorted(set(named) - set(available))
     if absent:
         raise SettingConflictError(
-            field="--bind_core",
-            value=f"{place}: {binding[place]}",
+            field=field,
+            value=f"{place}: {list(texts)}",
             rule=f"processor {absent[0]} is not among this host's ({_shown(available)})",
-            next_step="Name processors that are there, or give --bind_core=True to share them evenly.",
+            next_step=f"Name processors that are there, or give {field}=True to share them evenly.",
         )
     return named
 
 
 def numactl_of(
-    binding: CpuBinding, place: str, *, index: int, workers: int, nodes: Sequence[int]
+    binding: CpuBinding | BindFile, place: str, *, index: int, workers: int, nodes: Sequence[int]
 ) -> tuple[str, ...]:
     """What is put before the command so that memory and processors are of one node; nothing: wherever it likes.
 
@@ -59,9 +64,13 @@ def numactl_of(
     if isinstance(binding, bool):
         if not binding or place == "scheduler":
             return ()
-        named = [nodes[index * len(nodes) // workers]]
+        memory = cpus = [nodes[index * len(nodes) // workers]]
+    elif isinstance(binding, BindFile):
+        memory = [node for text in _listed(binding.memory_nodes, place) for node in _expanded(text)]
+        cpus = [node for text in _listed(binding.cpu_nodes, place) for node in _expanded(text)]
     else:
-        named = [node for text in binding.get(place, ()) for node in _expanded(text)]
+        memory = cpus = [node for text in binding.get(place, ()) for node in _expanded(text)]
+    named = sorted({*memory, *cpus})
     if not named:
         return ()
     if not set(named) <= set(nodes):
@@ -71,8 +80,13 @@ def numactl_of(
             rule=f"this host's memory nodes are {_shown(nodes)}",
             next_step="Name nodes that are there, or give --bind_numa=True to share them evenly.",
         )
-    listed = _shown(named)
-    return ("numactl", f"--membind={listed}", f"--cpunodebind={listed}")
+    bound = [f"--membind={_shown(memory)}"] if memory else []
+    bound += [f"--cpunodebind={_shown(cpus)}"] if cpus else []
+    return ("numactl", *bound)
+
+
+def _listed(by_place: Mapping[str, str], place: str) -> tuple[str, ...]:
+    return (by_place[place],) if place in by_place else ()
 
 
 def _expanded(text: str) -> list[int]:

@@ -29,6 +29,7 @@ from recovery.launch import (
     script,
 )
 from recovery.launch.agent import Agent
+from recovery.launch.bind_file import BindFile
 from recovery.launch.tail import Tail, follow
 from recovery.store.reader import read_events
 from recovery.transport.addresses import is_local
@@ -90,7 +91,9 @@ def _look_at(told: arguments.Arguments) -> placement.Script:
 
 
 def _check_programs(told: arguments.Arguments) -> None:
-    if told.bind_numa and shutil.which("numactl") is None:
+    numa = told.bind_numa
+    by_nodes = numa.cpu_nodes or numa.memory_nodes if isinstance(numa, BindFile) else numa
+    if by_nodes and shutil.which("numactl") is None:
         raise SettingConflictError(
             field="--bind_numa",
             value=told.bind_numa,

@@ -9,6 +9,7 @@ import msgspec
 
 from recovery.core.ids import NodeId
 from recovery.launch.arguments import Arguments
+from recovery.launch.bind_file import BindFile
 from recovery.launch.binding import cpus_of, numactl_of
 
 INTERPRETERS = ("python", "python3")
@@ -182,13 +183,18 @@ def _bound(arguments: Arguments, host: Host, where: str, index: int) -> tuple[st
 
 
 def _cpus(arguments: Arguments, host: Host, where: str, index: int) -> tuple[int, ...]:
-    return cpus_of(
-        arguments.bind_core, where, index=index, workers=arguments.local_worker_num, available=host.cpus
-    )
+    by_file = isinstance(arguments.bind_numa, BindFile) and where in arguments.bind_numa.cpus
+    binding = arguments.bind_numa if by_file else arguments.bind_core
+    return cpus_of(binding, where, index=index, workers=arguments.local_worker_num, available=host.cpus)
 
 
 def _shared(arguments: Arguments) -> dict[str, str]:
     table = {"RANK_TABLE_FILE": str(arguments.rank_table_file)} if arguments.rank_table_file else {}
+    if isinstance(arguments.bind_numa, BindFile):
+        table |= {
+            "MSRUN_BIND_FILE": str(arguments.bind_numa.path),
+            "MSRUN_BIND_FILE_HASH": arguments.bind_numa.sha256,
+        }
     if arguments.sim_level >= 0:
         return {
             "MS_SIMULATION_LEVEL": str(arguments.sim_level),
