@@ -92,7 +92,7 @@ def tell(events: Sequence[StoredEvent], generations: Iterable[GenerationRecord],
     chapters = Chapters(of_run)
     begin_ms = of_run[0].wall_ms if of_run else 0
     end_ms = of_run[-1].wall_ms if of_run else 0
-    redone = _redone(chapters, of_generations.values())
+    redone = _redone(chapters, of_generations.values(), end_ms)
     return Story(
         run=run,
         begin_ms=begin_ms,
@@ -122,8 +122,8 @@ def _reached(chapters: Chapters, generation: GenerationRecord) -> int:
     return max(generation.ended_step, *(stored.event.step or 0 for stored in told), 0)
 
 
-def _redone(chapters: Chapters, generations: Iterable[GenerationRecord]) -> dict[int, int]:
-    """By generation: until when it did steps again. Known to the next common checkpoint."""
+def _redone(chapters: Chapters, generations: Iterable[GenerationRecord], end_ms: int) -> dict[int, int]:
+    """By generation: until when it did steps again, to the end of the story if nothing says otherwise. Known to the next common checkpoint."""
     found: dict[int, int] = {}
     finished = [stored.wall_ms for _, stored in chapters.all(EventKind.JOB_FINISHED)]
     reached = 0
@@ -135,7 +135,7 @@ def _redone(chapters: Chapters, generations: Iterable[GenerationRecord]) -> dict
                 for stored in of_it
                 if stored.event.kind not in _TELL_STEPS or (stored.event.step or 0) >= reached
             ]
-            found[int(one.generation)] = min(ends + finished, default=0)
+            found[int(one.generation)] = min(ends + finished, default=end_ms)
         reached = max(reached, _reached(chapters, one))
     return found
 

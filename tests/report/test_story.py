@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from recovery.core.records import EventKind
 from recovery.report.lanes import Doing, Span, blended
 from recovery.report.story import Story, tell
 from recovery.report.timeline import page
@@ -44,6 +45,17 @@ def test_useful_is_what_all_ranks_did_for_the_first_time() -> None:
     assert story.useful_ms == first + again
 
 
+def test_steps_that_are_done_again_when_the_story_ends_are_not_useful_yet() -> None:
+    events, generations = as_stored(nodes=2, failures=2)
+    commits = [n for n, stored in enumerate(events) if stored.event.kind is EventKind.CHECKPOINT_COMMITTED]
+    until_lost = [stored for n, stored in enumerate(events[: commits[1] + 2]) if n != commits[1]]
+
+    story = tell(until_lost, generations[:2], run=1)
+
+    assert story.useful_ms == 10_000 + 1_000 + long_story.NOTICE_MS, "that of the first generation"
+    assert spans(story, "worker_0")[-1] == (Doing.REDOING, 11_000)
+
+
 def test_each_lane_tells_what_its_node_did() -> None:
     story = tell(*as_stored(nodes=2, failures=1), run=1)
     start_ms = long_story.RENDEZVOUS_MS + long_story.LOAD_MS + long_story.FIRST_STEP_MS
@@ -75,6 +87,11 @@ def test_a_loss_that_took_its_time_is_not_mistaken_for_another_nodes() -> None:
 
     assert one.notice_ms == 0
     assert one.window_ms == long_story.WINDOW_MS
+
+
+def test_generations_without_a_story_are_told_as_nothing() -> None:
+    _, generations = as_stored(nodes=2, failures=2)
+    assert tell([], generations, run=1).useful_ms == 0
 
 
 def test_another_runs_story_is_left_out() -> None:
