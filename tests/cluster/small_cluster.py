@@ -69,10 +69,6 @@ class SmallCluster(Cluster):
     def command(self) -> Sequence[str]:
         return self._command
 
-    def go_on(self) -> None:
-        """Let the job count the step that JOB_HELD_STEP names, and end."""
-        (self.directory / "go_on").touch()
-
     def wait_exit(self, name: str, timeout_s: float = 20.0) -> int:
         """Wait for the end of a process; gives its exit code."""
         process = self.processes[name]

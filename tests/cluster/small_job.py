@@ -106,6 +106,7 @@ def train(session: recovery.Session) -> None:
             if step == int(its_step) and session.generation == 1:
                 DEEDS[deed]()
         while step == HELD_STEP and not (HERE / "go_on").exists():
+            session.check()
             time.sleep(0.01)
         epoch = (step - 1) // BATCHES + 1
         state.value = hashlib.sha256(

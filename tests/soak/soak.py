@@ -137,7 +137,7 @@ def soak(place: Path, *, workers: int, seconds: float, seed: int, period_s: floa
     with Cluster(sound, workers=workers, environment={**environment, "JOB_STEP_MS": "0"}) as undisturbed:
         undisturbed.start()
         undisturbed.wait_end(timeout_s=60 + seconds)
-    slower = {**environment, "JOB_STEP_MS": str(STEP_MS)}
+    slower = {**environment, "JOB_STEP_MS": str(STEP_MS), "JOB_HELD_STEP": str(undisturbed.step())}
     with (
         small_disks(disturbed) as disks,
         Cluster(disturbed, workers=workers, window_s=1.0, environment=slower) as cluster,
@@ -145,10 +145,10 @@ def soak(place: Path, *, workers: int, seconds: float, seed: int, period_s: floa
         cluster.start()
         cluster.wait_step(1)
         faults, begun = Faults(cluster, random.Random(seed), disks), time.monotonic()
-        while (passed := time.monotonic() - begun) < seconds and not _is_over(cluster):
+        while (passed := time.monotonic() - begun) < seconds:
             _PAUSE.wait(min(period_s, seconds - passed))
-            if not _is_over(cluster):
-                faults.one()
+            faults.one()  # the job is not over: a kill after its end would begin the next run
+        cluster.go_on()
         cluster.wait_end(timeout_s=60 + seconds)
         cluster.check_same_as(undisturbed)
         done = ", ".join(f"{name} {count}" for name, count in sorted(faults.done.items()))
@@ -157,11 +157,6 @@ def soak(place: Path, *, workers: int, seconds: float, seed: int, period_s: floa
             f"seed {seed}: {workers} workers, {undisturbed.step()} steps, {time.monotonic() - begun:.0f} s, "
             f"{generation} generations; {done}; disk faults {'on' if disks else 'skipped (needs root)'}; final weights identical"
         )
-
-
-def _is_over(cluster: Cluster) -> bool:
-    """Has somebody ended well? A kill from now on would begin the next run."""
-    return any(process.poll() == 0 for process in list(cluster.processes.values()))
 
 
 def main() -> int:
