@@ -71,6 +71,14 @@ def test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank(lon
     assert long.books.target(allow_restart_from_zero=False) == ToCheckpoint(last, (saved(last),) * RANKS)
 
 
+def test_the_target_is_the_newest_of_several_common_steps() -> None:
+    books = Coordinator(2)
+    books.replace(Rank(0), [saved(step) for step in (10, 20, 30)])
+    books.replace(Rank(1), [saved(step) for step in (10, 20, 40)])
+
+    assert books.target(allow_restart_from_zero=False) == ToCheckpoint(20, (saved(20),) * 2)
+
+
 def test_nothing_is_retired_for_a_step_that_is_not_common(long: Long) -> None:
     before = {record.step for record in long.books.held_records()}
 

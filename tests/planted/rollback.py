@@ -11,9 +11,7 @@ PLAN = (
         "core/policy/rollback.py",
         "common = set.intersection(*",
         "common = set.union(*",
-        (
-            "tests/core/test_cluster_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
-        ),
+        ("tests/core/test_books.py::test_the_target_is_the_newest_of_several_common_steps",),
     ),
     Bug(
         "the plan is the oldest common step",
@@ -21,7 +19,7 @@ PLAN = (
         "core/policy/rollback.py",
         "return max(common, default=0)",
         "return min(common, default=0)",
-        ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
+        ("tests/core/test_books.py::test_the_target_is_the_newest_of_several_common_steps",),
     ),
     Bug(
         "the last rank is not asked what it holds",
@@ -29,9 +27,7 @@ PLAN = (
         "core/policy/rollback.py",
         "{})) for rank in range(world_size)))",
         "{})) for rank in range(max(1, world_size - 1))))",
-        (
-            "tests/core/test_cluster_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
-        ),
+        ("tests/core/test_books.py::test_the_target_is_the_newest_of_several_common_steps",),
     ),
     Bug(
         "every rank is sent to the file of rank 0",

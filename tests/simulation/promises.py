@@ -75,6 +75,9 @@ class Promises:
         job = store.job
         if job is not None:
             assert (job.run, job.generation) >= self._planned, f"I5: the plan {self._planned} is lost"
+            self._plans = [
+                plan for plan in self._plans if plan[:2] <= (job.run, job.generation)
+            ]  # who wrote no plan told nobody of it
         number = life.cluster.table.job.scheduler_incarnation
         assert number > self._scheduler_told, (
             f"I2: the scheduler's number {number} was told by an earlier life"
