@@ -11,7 +11,7 @@ from rich.text import Text
 
 from recovery import clock, config
 from recovery.cli.form import Format
-from recovery.cli.output import complain, console, print_json, print_line, show_rows, text_of
+from recovery.cli.output import complain, console, json_of, print_json, print_line, show_rows, text_of
 from recovery.core.records import EventKind, EventRecord, JobState, NodeState
 from recovery.errors import UsageError
 from recovery.report import audit, tables
@@ -71,7 +71,7 @@ def export(path: Path, file: Path) -> None:
         },
     }
     with file.open("xb") as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+        stream.write(json_of(document) + b"\n")
 
 
 def forget(path: Path, node_id: str) -> None:

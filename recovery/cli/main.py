@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -265,6 +266,8 @@ def _confirm(question: str, yes: bool) -> None:
 
 def main() -> None:
     """Run the command; an error of ours is one line and its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be text
     try:
         app()
     except RecoveryError as error:

@@ -104,7 +104,16 @@ def text_of(value: Any) -> Text:
 
 def print_json(value: Any) -> None:
     """One indented document."""
-    print_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    print_line(json_of(value).decode())
+
+
+def json_of(value: Any) -> bytes:
+    """An indented document. A byte of a path that is no text becomes a question mark: JSON holds text only."""
+    try:
+        return msgspec.json.format(msgspec.json.encode(value), indent=2)
+    except UnicodeEncodeError:
+        text = json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False)
+        return text.encode(errors="replace")
 
 
 def print_line(text: str) -> None:

@@ -156,7 +156,7 @@ def check_file(connection: Connection, path: Path, owner: str) -> None:
 def read_only(path: Path, *options: str) -> sqlite3.Connection:
     """Open a file with SQLite's own means so that nothing can write through it, and attach to its -wal."""
     connection = sqlite3.connect(
-        f"file:{quote(str(path))}?{'&'.join(('mode=ro', *options))}",
+        f"file:{quote(os.fsencode(path))}?{'&'.join(('mode=ro', *options))}",
         uri=True,
         timeout=BUSY_S,
         check_same_thread=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -121,6 +122,18 @@ def test_any_name_of_a_path_is_read(finished: Path, tmp_path: Path, name: str) -
     done = run("status", str(place), "--json")
     assert done.returncode == 0, done.stderr
     assert run("events", str(place), "--limit=3").returncode == 0
+
+
+def test_a_path_that_is_no_text_is_read(finished: Path, tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"byte \xff")
+    shutil.copytree(finished / "recovery", place)
+    for command in COMMANDS:
+        for form in ((), ("--json",)):
+            done = run(command, str(place), *form)
+            assert done.returncode == 0, (command, form, done.stderr)
+    assert run("export", str(place), str(tmp_path / "export.json")).returncode == 0
+    assert json.loads((tmp_path / "export.json").read_text())["path"] == f"{tmp_path}/byte ?"
+    assert "Traceback" not in run("reset", str(place), "--yes").stderr
 
 
 def no_privilege() -> list[str]:
