@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -276,6 +277,8 @@ def main() -> None:
     except OSError as error:  # a file that this command was given
         typer.echo(f"{error.filename or 'a file'}: {error.strerror or error}", err=True)
         sys.exit(_ABSENT)
+    finally:
+        gc.freeze()  # the interpreter's end would look for cycles among all that was read
 
 
 if __name__ == "__main__":
