@@ -11,6 +11,7 @@ import pytest
 
 from recovery import clock
 from recovery.core.records import EventKind
+from tests.cluster.pace import slowness
 from tests.cluster.small_cluster import LAST_STEP, PYTEST, PYTHON, SmallCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
@@ -135,6 +136,7 @@ def test_mistake_in_the_users_code_that_nobody_mends_fails_the_job_by_its_name(t
         assert RAISES in failed.event.reason
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("victim", ["worker_1", "worker_0", "server_0"])
 def test_without_recovery_the_first_loss_ends_every_process_within_a_second(
     tmp_path: Path, victim: str
@@ -153,9 +155,10 @@ def test_without_recovery_the_first_loss_ends_every_process_within_a_second(
         for name in others:
             assert f"JOB_FAILED: {victim} lost: connection closed" in cluster.log(name)
         assert not (tmp_path / "recovery").exists()
-        assert took_s < 1, f"{took_s:.2f} s\n{cluster.tails()}"
+        assert took_s < slowness(), f"{took_s:.2f} s\n{cluster.tails()}"
 
 
+@pytest.mark.alone
 def test_without_recovery_a_mistake_in_the_users_code_ends_every_process_within_a_second(
     tmp_path: Path,
 ) -> None:
@@ -168,7 +171,8 @@ def test_without_recovery_a_mistake_in_the_users_code_ends_every_process_within_
         for name in ("worker_0", "sched"):
             assert cluster.wait_exit(name) == 60
             assert RAISES in cluster.log(name)
-        assert time.monotonic() - raised_s < 1
+        took_s = time.monotonic() - raised_s
+        assert took_s < slowness()
         assert not (tmp_path / "recovery").exists()
 
 

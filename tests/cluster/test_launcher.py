@@ -16,6 +16,7 @@ import pytest
 
 from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.pace import slowness
 from tests.cluster.small_cluster import SCRIPT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
@@ -126,6 +127,7 @@ def test_a_program_that_dies_before_its_first_step_is_not_started_again(tmp_path
         assert_nothing_left(cluster)
 
 
+@pytest.mark.alone
 def test_without_recovery_the_first_failure_ends_the_job_within_a_second_or_two(tmp_path: Path) -> None:
     with LaunchedCluster(tmp_path, environment=WITHOUT_RECOVERY) as cluster:
         cluster.start()
@@ -134,7 +136,8 @@ def test_without_recovery_the_first_failure_ends_the_job_within_a_second_or_two(
         cluster.kill_node("1")
 
         assert cluster.wait_exit(LAUNCHER, 10) == 128 + signal.SIGKILL
-        assert time.monotonic() - begun < 2
+        took_s = time.monotonic() - begun
+        assert took_s < 2 * slowness()
         assert "worker_1 start 1: killed by SIGKILL" in cluster.log(LAUNCHER)
         assert_nothing_left(cluster)
 
@@ -202,6 +205,7 @@ def test_no_terminal_or_no_color_means_no_colour_codes(
         assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", cluster.log(LAUNCHER))
 
 
+@pytest.mark.alone
 def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
     """A worker that does not listen is waited for, but not by a person who asks twice."""
     with LaunchedCluster(tmp_path, environment={"JOB_DO": "deaf@4"}) as cluster:
@@ -213,7 +217,8 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
         begun = time.monotonic()
         cluster.signal(LAUNCHER, signal.SIGINT)
         assert cluster.wait_exit(LAUNCHER, 10) == 128 + signal.SIGINT
-        assert time.monotonic() - begun < 2
+        took_s = time.monotonic() - begun
+        assert took_s < 2 * slowness()
         assert_nothing_left(cluster)
 
 

@@ -10,6 +10,7 @@ import pytest
 from recovery.core.records import EventKind
 from recovery.errors import WaitTimeoutError
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.pace import slowness
 from tests.faults.hosts import BOTH, Host, host, hosts
 
 __all__ = ["host", "hosts"]
@@ -58,6 +59,7 @@ def test_a_host_that_dies_and_comes_back_takes_its_ranks(tmp_path: Path, host: H
         assert not list((tmp_path / "logs_of_second").glob("scheduler.log"))
 
 
+@pytest.mark.alone
 def test_without_recovery_a_failure_on_one_host_ends_both(tmp_path: Path, host: Host) -> None:
     with LaunchedCluster(tmp_path, workers=4, environment={"MS_ENABLE_RECOVERY": "0"}) as cluster:
         start_first(cluster, host)
@@ -67,7 +69,8 @@ def test_without_recovery_a_failure_on_one_host_ends_both(tmp_path: Path, host: 
         cluster.kill_node("2")
         assert cluster.wait_exit(SECOND, 5) == 137
         assert cluster.wait_exit(LAUNCHER, 5) == 60
-        assert time.monotonic() - begun < SOON_S
+        took_s = time.monotonic() - begun
+        assert took_s < SOON_S * slowness()
         cluster.wait(lambda: not cluster.living(), "end of all", 5)
         told = cluster.log(LAUNCHER).partition("the job failed")[2]
         assert "2 lost: killed by SIGKILL (out of memory?)" in told, (
