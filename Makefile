@@ -80,6 +80,7 @@ bench: $(STAMP)  ## measure recovery time, how soon a death is noticed, the cost
 	$(BIN)/python benchmarks/recover.py
 	$(BIN)/python benchmarks/detect.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/crowd.py
 	$(BIN)/python benchmarks/looking.py
 
 clean:  ## remove caches and build products; never a recovery path

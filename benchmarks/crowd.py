@@ -1,0 +1,232 @@
+"""Does the control plane carry a large job? Real connections of many workers that do nothing but what the protocol asks.
+
+    python benchmarks/crowd.py [--workers 1000] [--json]
+
+One real scheduler process; the workers' machines are this program's coroutines, so it shares the processors with them. Rows: what,
+seconds (from the first act to the last worker's answer), and at the end the scheduler's memory in MiB and its open descriptors.
+
+join      from the first dial to the plan at the last worker
+save      every worker reports a checkpoint, until the last has heard that the step is common
+notice    from a closed connection until the last survivor is told to stop; MS_RECONNECT_GRACE is 0.1 s of it
+again     from the return of the lost worker to the plan at the last
+quiet     share of one processor that the scheduler uses while all of them only beat, every 5 s
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+
+from recovery.core import messages as m
+from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, RunId
+from recovery.core.rules import Rules
+from recovery.transport.client import Client, ConnectError
+
+DIALS_AT_ONCE = 32
+QUIET_S = 10.0
+Show = Callable[[str, float], None]
+
+
+class Worker:
+    """Speaks as a worker does, and trains nothing."""
+
+    def __init__(self, name: str, port: int, workers: int) -> None:
+        """Do not dial yet."""
+        self.name, self._workers = name, workers
+        self.heard: dict[type, m.FromScheduler] = {}
+        self.held: list[m.HeldCheckpoint] = []
+        self._arrived = asyncio.Event()
+        self.generation = Generation(0)
+        self.client = Client(
+            host="127.0.0.1",
+            port=port,
+            rules=Rules(worker_count=workers, server_count=0),
+            on_message=self._hear,
+            on_lost=lambda _reason: None,
+        )
+
+    def _hear(self, message: m.FromScheduler) -> None:
+        if isinstance(message, m.Rollback):
+            self.generation = message.generation
+        self.heard[type(message)] = message
+        self._arrived.set()
+
+    async def hears(self, kind: type, *, generation: int = 0) -> m.FromScheduler:
+        """Wait for a message of a kind that was not taken yet."""
+        while kind not in self.heard or (generation and self.generation < generation):
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self.heard.pop(kind)
+
+    async def join(self) -> None:
+        """Dial until somebody answers, and say what is held."""
+        while True:
+            try:
+                await self.client.connect(10.0)
+                break
+            except ConnectError:
+                await asyncio.sleep(0.05)
+        self.client.send(
+            m.Register(
+                request_id=RequestId(uuid.uuid4().hex),
+                protocol=m.PROTOCOL_VERSION,
+                node_id=NodeId(self.name),
+                role=m.Role.WORKER,
+                host="127.0.0.1",
+                pid=os.getpid(),
+                worker_count=self._workers,
+                server_count=0,
+                recovery_enabled=True,
+                incarnation=Incarnation(0),
+                generation=Generation(0),
+            )
+        )
+        await self.hears(m.Admitted)
+        self.ready()
+
+    def ready(self) -> None:
+        """Stopped, and what is held."""
+        request = RequestId(uuid.uuid4().hex)
+        self.client.send(
+            m.Ready(request_id=request, generation=self.generation, step=0, held=tuple(self.held))
+        )
+
+    def save(self, step: int) -> None:
+        """Report a checkpoint."""
+        held = m.HeldCheckpoint(
+            run=RunId(1),
+            generation=self.generation,
+            step=step,
+            epoch=1,
+            step_in_epoch=step,
+            path=f"/ckpt/{self.name}/{step}",
+            digest="ab" * 32,
+            file_bytes=1,
+        )
+        self.held.append(held)
+        request = RequestId(uuid.uuid4().hex)
+        self.client.send(m.CheckpointReport(request_id=request, checkpoint=held))
+
+    async def beat(self) -> None:
+        """For ever."""
+        sequence = 0
+        while True:
+            sequence += 1
+            self.client.send(m.Heartbeat(sequence=sequence, generation=self.generation, step=1))
+            await asyncio.sleep(5.0)
+
+
+class Crowd:
+    """Everybody, and the scheduler's process."""
+
+    def __init__(self, port: int, workers: int, scheduler: psutil.Process, show: Show) -> None:
+        """Nobody has dialled yet."""
+        self._port, self._count, self._scheduler, self._show = port, workers, scheduler, show
+        self._all = [Worker(f"worker_{number}", port, workers) for number in range(workers)]
+        self._dialling = asyncio.Semaphore(DIALS_AT_ONCE)
+
+    async def measure(self) -> None:
+        """All of it."""
+        await self._timed("join", self._join())
+        beats = [asyncio.create_task(worker.beat()) for worker in self._all]
+        for number in (1, 2, 3):
+            await self._timed(f"save {number}", self._save(number * 10))
+        self._show("quiet", await self._share_of_a_processor())
+        beats.pop().cancel()
+        *survivors, victim = self._all
+        await self._timed("notice", self._notice(victim, survivors))
+        await self._timed("again", self._return(victim, survivors))
+        self._show("memory_mib", self._scheduler.memory_info().rss / 2**20)
+        self._show("descriptors", self._scheduler.num_fds())
+        for beat in beats:
+            beat.cancel()
+        for worker in self._all:
+            await worker.client.close()
+
+    async def _timed(self, what: str, act: Awaitable[object]) -> None:
+        begun = time.monotonic()
+        await act
+        self._show(what, time.monotonic() - begun)
+
+    async def _join(self) -> None:
+        await asyncio.gather(*(self._let_in(worker) for worker in self._all))
+        await asyncio.gather(*(worker.hears(m.Rollback) for worker in self._all))
+
+    async def _let_in(self, worker: Worker) -> None:
+        async with self._dialling:
+            await worker.join()
+
+    async def _save(self, step: int) -> None:
+        for worker in self._all:
+            worker.save(step)
+        await asyncio.gather(*(worker.hears(m.Committed) for worker in self._all))
+
+    async def _share_of_a_processor(self) -> float:
+        before = self._scheduler.cpu_times()
+        await asyncio.sleep(QUIET_S)
+        after = self._scheduler.cpu_times()
+        return (after.user + after.system - before.user - before.system) / QUIET_S
+
+    async def _notice(self, victim: Worker, survivors: list[Worker]) -> None:
+        await victim.client.close()
+        await asyncio.gather(*(worker.hears(m.Interrupt) for worker in survivors))
+
+    async def _return(self, victim: Worker, survivors: list[Worker]) -> None:
+        for worker in survivors:
+            worker.ready()
+        back = Worker(victim.name, self._port, self._count)
+        back.held = victim.held
+        self._all[-1] = back
+        await back.join()
+        await asyncio.gather(*(worker.hears(m.Rollback, generation=2) for worker in self._all))
+
+
+def main() -> None:
+    """The command above."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=int, default=1_000)
+    parser.add_argument("--port", type=int, default=18_497)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+
+    def show(what: str, value: float) -> None:
+        row = {"what": what, "workers": asked.workers, "value": round(value, 3)}
+        print(json.dumps(row) if asked.json else f"{what:<14}{value:10.3f}", flush=True)
+
+    with tempfile.TemporaryDirectory() as place:
+        environment = {
+            **os.environ,
+            "MS_ENABLE_RECOVERY": "1",
+            "MS_RECOVERY_PATH": str(Path(place, "recovery")),
+            "MS_WORKER_NUM": str(asked.workers),
+            "MS_SCHED_HOST": "127.0.0.1",
+            "MS_SCHED_PORT": str(asked.port),
+            "MS_REJOIN_WINDOW": "0",
+            "MS_RECONNECT_GRACE": "0.1",
+        }
+        with (
+            Path(place, "scheduler.log").open("wb") as log,
+            subprocess.Popen(
+                [sys.executable, "-m", "recovery", "scheduler"], env=environment, stdout=log, stderr=log
+            ) as process,
+        ):
+            try:
+                scheduler = psutil.Process(process.pid)
+                asyncio.run(Crowd(asked.port, asked.workers, scheduler, show).measure())
+            finally:
+                process.terminate()
+
+
+if __name__ == "__main__":
+    main()
