@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from recovery.errors import RecoveryPathError
 from recovery.store.lock import OwnerLock
-from recovery.store.paths import companion, fsync_directory, is_there, refused
+from recovery.store.paths import absent, companion, fsync_directory, is_there, refused
 from recovery.store.reader import stored_workers
 from recovery.store.repository import scheduler_path, worker_path
 
@@ -33,10 +32,7 @@ def lay_aside(recovery_path: Path, name: str) -> Path:
     databases = [scheduler_path(recovery_path)]
     databases += [worker_path(recovery_path, node_id) for node_id in stored_workers(recovery_path)]
     if not is_there(databases[0]):
-        next_step = "Name the directory that the job was started with."
-        raise RecoveryPathError(
-            path=str(recovery_path), reason=f"holds no {databases[0].name}", next_step=next_step
-        )
+        raise absent(databases[0])
     aside = recovery_path / name
     with ExitStack() as locked:
         for database in databases:

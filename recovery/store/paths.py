@@ -69,6 +69,15 @@ def refused(path: Path, error: OSError) -> RecoveryPathError:
     return RecoveryPathError(path=str(path), reason=f"cannot be used ({error.strerror})", next_step=next_step)
 
 
+def absent(path: Path) -> RecoveryPathError:
+    """Word that no store lies at its name."""
+    return RecoveryPathError(
+        path=str(path.parent),
+        reason=f"holds no {path.name}",
+        next_step="Name the directory that the job was started with.",
+    )
+
+
 def companion(path: Path, suffix: str) -> Path:
     """Name a file that SQLite or we keep beside the store: -wal, -shm, .lock."""
     return path.with_name(path.name + suffix)

@@ -30,7 +30,7 @@ from recovery.store.commits import Commits
 from recovery.store.engine import read_only, translated
 from recovery.store.migrations import migrate
 from recovery.store.models import EVENTS, META
-from recovery.store.paths import companion, is_there, refused
+from recovery.store.paths import absent, companion, is_there, refused
 from recovery.store.repository import (
     SchedulerState,
     WorkerState,
@@ -166,7 +166,7 @@ def _read(path: Path, question: Callable[[Connection], Answer], accept_without_w
             before = _facts(path)
             try:
                 answer = _ask(path, question, accept_without_wal)
-            except StoreError:
+            except (StoreError, RecoveryPathError):
                 if _facts(path) == before:
                     raise
             else:
@@ -179,10 +179,7 @@ def _ask(path: Path, question: Callable[[Connection], Answer], accept_without_wa
     commits = Commits(path)
     with translated(path, reading=True):
         if not is_there(path):
-            next_step = "Name the directory that the job was started with."
-            raise RecoveryPathError(
-                path=str(path.parent), reason=f"holds no {path.name}", next_step=next_step
-            )
+            raise absent(path)
         with _opened(path) as connection:
             migrate(connection, path)
             with connection.begin():

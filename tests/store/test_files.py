@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Connection, create_engine, inspect
@@ -339,3 +340,21 @@ def test_a_file_that_an_owner_takes_and_leaves_meanwhile_is_read_again(
     monkeypatch.setattr(reader, "scheduler_state", meanwhile)
     assert read_scheduler(tmp_path).job == samples.job(2)
     assert len(asked) == 2
+
+
+def test_a_log_that_an_owner_folds_while_it_is_copied_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_owner(tmp_path)
+    (tmp_path / "scheduler.db-shm").unlink()
+    copied: list[Path] = []
+
+    def copy_late(source: Path, place: Path) -> None:
+        copied.append(source)
+        if len(copied) == 1:
+            SchedulerStore.open(tmp_path).close()
+        shutil.copyfile(source, place)
+
+    monkeypatch.setattr(reader, "shutil", SimpleNamespace(copyfile=copy_late))
+    assert read_scheduler(tmp_path).job == samples.job(5)
+    assert [path.name for path in copied] == ["scheduler.db", "scheduler.db-wal"]
