@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from recovery.errors import SettingConflictError
 from recovery.launch.arguments import CpuBinding
@@ -34,7 +34,7 @@ def cpus_of(
         field, texts = "--bind_numa", _listed(binding.cpus, place)
     else:
         field, texts = "--bind_core", tuple(binding.get(place, ()))
-    named = tuple(cpu for text in texts for cpu in _expanded(text))
+    named = tuple(_expanded(texts))
     absent = sorted(set(named) - set(available))
     if absent:
         raise SettingConflictError(
@@ -66,10 +66,10 @@ def numactl_of(
             return ()
         memory = cpus = [nodes[index * len(nodes) // workers]]
     elif isinstance(binding, BindFile):
-        memory = [node for text in _listed(binding.memory_nodes, place) for node in _expanded(text)]
-        cpus = [node for text in _listed(binding.cpu_nodes, place) for node in _expanded(text)]
+        memory = _expanded(_listed(binding.memory_nodes, place))
+        cpus = _expanded(_listed(binding.cpu_nodes, place))
     else:
-        memory = cpus = [node for text in binding.get(place, ()) for node in _expanded(text)]
+        memory = cpus = _expanded(binding.get(place, ()))
     named = sorted({*memory, *cpus})
     if not named:
         return ()
@@ -89,10 +89,10 @@ def _listed(by_place: Mapping[str, str], place: str) -> tuple[str, ...]:
     return (by_place[place],) if place in by_place else ()
 
 
-def _expanded(text: str) -> list[int]:
+def _expanded(texts: Iterable[str]) -> list[int]:
     """`0-2,5`: 0, 1, 2, 5."""
     found: list[int] = []
-    for part in text.split(","):
+    for part in (part for text in texts for part in text.split(",")):
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select
 
 from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
@@ -70,9 +70,12 @@ def worker_path(recovery_path: Path, node_id: str) -> Path:
     return recovery_path / "workers" / f"{node_id}.db"
 
 
-def records_of(connection: Connection, record: type[RecordType], path: Path) -> tuple[RecordType, ...]:
-    """Read all rows of a record class in the order of their key, each checked against its digest."""
-    return tuple(record_of(record, row, path) for row in connection.execute(SHAPES[record].read))
+def records_of(
+    connection: Connection, record: type[RecordType], path: Path, *, read: Select[Any] | None = None
+) -> tuple[RecordType, ...]:
+    """Read all rows of a record class (or what `read` finds of them) in the order of their key, each checked against its digest."""
+    rows = connection.execute(SHAPES[record].read if read is None else read)
+    return tuple(record_of(record, row, path) for row in rows)
 
 
 def check_rows(connection: Connection, path: Path) -> None:
@@ -92,7 +95,7 @@ _BOOKED = SHAPES[CheckpointRecord].read.where(CHECKPOINTS.c.state != CheckpointS
 
 
 def _booked(connection: Connection, path: Path) -> tuple[CheckpointRecord, ...]:
-    return tuple(record_of(CheckpointRecord, row, path) for row in connection.execute(_BOOKED))
+    return records_of(connection, CheckpointRecord, path, read=_BOOKED)
 
 
 def scheduler_state(connection: Connection, path: Path) -> SchedulerState:

@@ -59,7 +59,7 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> NoReturn:
     except service.StoppedBySignal as stopped:
         leave(128 + stopped.number, "")
     finally:
-        gc.freeze()  # the interpreter's end looks for cycles among all modules: 0.4 s of 0.5 in which nobody may take the port
+        gc.freeze()  # the interpreter's end looks for cycles among all modules: 0.4 s of 0.5 for which everybody waits
     leave(0, "")
 
 
