@@ -191,11 +191,12 @@ def test_a_closed_store_takes_nothing_more(tmp_path: Path) -> None:
 
 
 LIVES = """
-# One warm parent; each life is a fork: it opens, writes pairs, and is killed at a random point, also while it opens.
+# One warm parent; each life is a fork: it opens, writes pairs, and is killed at a random point.
+# Every other life may die while it still opens, the others after a random number of answers: a slow machine has both.
 import random, select, signal, time
 seed = int(sys.argv[2])
 dice = random.Random(seed)
-told, number, opened = [], 0, 0
+told, number, opened, opening = [], 0, 0, 0.0
 for life in range(40):
     read, write = os.pipe()
     child = os.fork()
@@ -212,11 +213,12 @@ for life in range(40):
             writer.submit([event(ticket), checkpoint(ticket), event(ticket)], ticket)
         os._exit(3)
     os.close(write)
-    limit = time.monotonic() + dice.uniform(0, 0.12)
-    lines = b""
-    while (left := limit - time.monotonic()) > 0:
-        if select.select([read], [], [], left)[0]:
-            lines += os.read(read, 65536)
+    begun, lines = time.monotonic(), b""
+    answers, grace = (dice.randint(1, 60), 0) if life % 2 == 0 else (1, dice.uniform(0, opening))
+    while lines.count(b"\\n") < answers and select.select([read], [], [], grace or 20)[0]:
+        lines += os.read(read, 65536)
+        opening = opening or time.monotonic() - begun
+    time.sleep(dice.uniform(0, 0.002))  # between two answers as well as at one
     os.kill(child, signal.SIGKILL)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     while more := os.read(read, 65536):
@@ -252,4 +254,4 @@ def test_forty_kills_at_random_points_lose_nothing_acknowledged_and_leave_no_hal
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
     opened, told = map(int, done.stdout.split())
     assert opened == 40
-    assert told > 40, "the owners were killed before they wrote anything"
+    assert told >= 20, "a life that was to be killed after its first answers never gave one"
