@@ -9,13 +9,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
+_HANGS_S = 800.0
+"""It is killed then: less than a test may take."""
 
-def run_module(command: str, *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+
+def run_module(command: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m <command>` to its end.
 
     Args:
         command: module and arguments, separated by spaces.
-        timeout_s: it is killed then.
 
     Raises:
         subprocess.TimeoutExpired: it did not end.
@@ -28,5 +30,5 @@ def run_module(command: str, *, timeout_s: float) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         check=False,
-        timeout=timeout_s,
+        timeout=_HANGS_S,
     )

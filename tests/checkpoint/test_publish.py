@@ -30,7 +30,7 @@ CHILD = Path(__file__).with_name("publish_child.py")
 def _run(*args: object, script: Path | None = CHILD) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *([str(script)] if script else []), *map(str, args)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=50)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
 def _sweep(mode: str, scenario: str, root: Path) -> list[tuple[Path, int]]:

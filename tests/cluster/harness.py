@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
 from recovery.store.reader import StoredEvent, read_events
 from tests.cluster import checker
+from tests.pace import Patience
 
 JOB = Path(__file__).with_name("job.py")
 ROLES = {"sched": "MS_SCHED", "worker": "MS_WORKER", "server": "MS_PSERVER"}
@@ -154,9 +154,9 @@ class Cluster:
 
     def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
         """Wait for something to become true, or fail with everything that was printed."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         while not until():
-            assert time.monotonic() < deadline, f"no {what} within {timeout_s:g} s\n{self.tails()}"
+            assert not patience.ended(), f"no {what} within {timeout_s:g} s\n{self.tails()}"
             _PAUSE.wait(0.02)
 
     def wait_step(self, step: int, *, generation: int = 0, timeout_s: float = 60.0) -> None:
@@ -216,9 +216,9 @@ class Cluster:
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._all:
             process.wait(10)
-        deadline = time.monotonic() + 5  # a killed grandchild is not ours to wait for
+        patience = Patience(5)  # a killed grandchild is not ours to wait for
         while left := self._left():
-            assert time.monotonic() < deadline, f"processes {left} outlived the test"
+            assert not patience.ended(), f"processes {left} outlived the test"
             _PAUSE.wait(0.02)
 
     def _left(self) -> list[int]:

@@ -26,7 +26,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         stdin=subprocess.DEVNULL,
     )
 

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
 from tests.cluster.harness import free_port
+from tests.pace import Patience
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "startup_method"
 AS_ROOT = "--allow-run-as-root --oversubscribe --bind-to none"
@@ -75,9 +75,9 @@ class Job:
 
     def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60) -> None:
         """Wait for something, or fail with everything that was said."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         while not until():
-            assert time.monotonic() < deadline, f"no {what} within {timeout_s:g} s\n{self.output()}"
+            assert not patience.ended(), f"no {what} within {timeout_s:g} s\n{self.output()}"
             _PAUSE.wait(0.05)
 
     def ends(self, process: subprocess.Popen[bytes], timeout_s: float = 60) -> int:

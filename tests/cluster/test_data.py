@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 CASES = {
     "one loader process": {"JOB_NUM_WORKERS": "1"},

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,8 +17,9 @@ from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
 from recovery.store.reader import read_events
 from tests.cluster.startup import small_job_environment
+from tests.pace import Patience
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.cluster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "disaster_recover"
 _PAUSE = threading.Event()
@@ -42,7 +42,7 @@ class Example:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
         )
         self.started |= {int(path.read_text()) for path in self.place.glob("device/*.pid")}
         return done.stdout
@@ -60,10 +60,10 @@ class Example:
 
     def wait(self, until: Callable[[], object], what: str) -> None:
         """At most a minute and a half."""
-        deadline = time.monotonic() + 90
+        patience = Patience(90)
         while not until():
             logs = "\n".join(path.read_text()[-2_000:] for path in self.place.glob("device/*.log"))
-            assert time.monotonic() < deadline, f"no {what}\n{logs}"
+            assert not patience.ended(), f"no {what}\n{logs}"
             _PAUSE.wait(0.05)
 
 

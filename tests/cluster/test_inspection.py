@@ -22,7 +22,7 @@ from recovery.report.tables import EVENTS, VIEWS
 from tests.cluster.inspected import answer, contents, job_with_failures, run
 from tests.cluster.small_cluster import LAST_STEP, SmallCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from recovery.store.repository import SchedulerStore
 from tests.cluster.inspected import contents, job_with_failures, run
 from tests.store import samples
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.cluster
 
 COMMANDS = ("status", "nodes", "steps", "checkpoints", "generations", "events", "plan", "verify", "timeline")
 

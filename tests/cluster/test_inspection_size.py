@@ -12,10 +12,10 @@ import pytest
 
 from recovery.store.reader import read_events
 from tests.cluster.inspected import run
-from tests.cluster.pace import slowness
+from tests.pace import within
 from tests.report.long_story import write
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 NODES, EVENTS = 1_000, 100_000
 LIMIT_S = 2.0
@@ -44,7 +44,7 @@ def test_a_view_of_a_large_job_takes_less_than_a_second(
         done = run(command, str(large), *form)
         times.append(time.monotonic() - begun)
         assert done.returncode == 0, done.stderr
-    assert min(times) < LIMIT_S * slowness()
+    assert within(min(times), LIMIT_S)
 
 
 def test_the_first_page_of_a_followed_story_comes_at_once(large: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_first_page_of_a_followed_story_comes_at_once(large: Path) -> None:
         assert follow.stdout is not None
         assert "first_step_done" in follow.stdout.readline()
         took_s = time.monotonic() - begun
-        assert took_s < LIMIT_S * slowness()
+        assert within(took_s, LIMIT_S)
         follow.kill()
 
 
@@ -67,4 +67,4 @@ def test_help_comes_in_a_fraction_of_a_second() -> None:
         begun = time.monotonic()
         assert run("--help").returncode == 0
         times.append(time.monotonic() - begun)
-    assert statistics.median(times) < LIMIT_S / 2 * slowness()
+    assert within(statistics.median(times), LIMIT_S / 2)

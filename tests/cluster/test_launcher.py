@@ -16,10 +16,10 @@ import pytest
 
 from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
-from tests.cluster.pace import slowness
 from tests.cluster.small_cluster import SCRIPT
+from tests.pace import within
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.cluster
 
 ON_A_TERMINAL = (
     sys.executable,
@@ -137,7 +137,7 @@ def test_without_recovery_the_first_failure_ends_the_job_within_a_second_or_two(
 
         assert cluster.wait_exit(LAUNCHER, 10) == 128 + signal.SIGKILL
         took_s = time.monotonic() - begun
-        assert took_s < 2 * slowness()
+        assert within(took_s, 2)
         assert "worker_1 start 1: killed by SIGKILL" in cluster.log(LAUNCHER)
         assert_nothing_left(cluster)
 
@@ -169,9 +169,9 @@ def test_a_job_in_the_background_is_ended_by_name(tmp_path: Path) -> None:
         cluster.wait_step(3)
 
         stop = [sys.executable, "-m", "recovery", "stop", str(cluster.logs)]
-        assert subprocess.run(stop, check=False, timeout=40).returncode == 0
+        assert subprocess.run(stop, check=False, timeout=300).returncode == 0
         assert_nothing_left(cluster)
-        again = subprocess.run(stop, check=False, timeout=40, capture_output=True, text=True)
+        again = subprocess.run(stop, check=False, timeout=300, capture_output=True, text=True)
         assert again.returncode == 64
         assert "no launcher runs in the background there" in again.stderr
 
@@ -218,7 +218,7 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
         cluster.signal(LAUNCHER, signal.SIGINT)
         assert cluster.wait_exit(LAUNCHER, 10) == 128 + signal.SIGINT
         took_s = time.monotonic() - begun
-        assert took_s < 2 * slowness()
+        assert within(took_s, 2)
         assert_nothing_left(cluster)
 
 

@@ -20,7 +20,7 @@ from tests.faults.hosts import Host, host
 
 __all__ = ["host"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.cluster
 
 SCRIPT = "plain.py"
 

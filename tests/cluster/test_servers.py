@@ -10,7 +10,7 @@ import pytest
 from recovery.core.records import EventKind
 from tests.cluster.small_cluster import SmallCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.cluster
 
 
 HELD = {"JOB_HELD_STEP": "40"}

@@ -15,7 +15,7 @@ from tests.cluster.undisturbed import Undisturbed
 from tests.faults.fault_proxy import FaultProxy
 from tests.transport.wire import HANDSHAKE, masked_frame, plain_socket
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 LONGER = {"JOB_EPOCHS": "6", "JOB_STEP_MS": "60"}
 """About fifteen seconds: long enough for strangers to start up and be turned away."""

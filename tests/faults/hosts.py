@@ -62,7 +62,7 @@ class Host:
 
 def run(*command: str) -> None:
     """A command that must succeed."""
-    subprocess.run(command, check=True, capture_output=True, timeout=20)
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
 @contextlib.contextmanager

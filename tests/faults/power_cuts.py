@@ -32,6 +32,7 @@ from recovery.checkpoint import catalogue, publish, verify
 from recovery.errors import RecoveryError
 from recovery.store.repository import SchedulerStore
 from tests.faults.tasks import publish_step
+from tests.pace import Patience
 from tests.store.any_records import checkpoint, event, job
 
 SHUTDOWN = 0x8004587D
@@ -88,9 +89,9 @@ def _mount(image: Path, where: Path) -> None:
 
 
 def _unmount(where: Path) -> None:
-    deadline = time.monotonic() + 20
+    patience = Patience(20)
     while subprocess.run(["umount", str(where)], capture_output=True, check=False).returncode:
-        assert time.monotonic() < deadline, f"{where} stays busy"
+        assert not patience.ended(), f"{where} stays busy"
         time.sleep(0.02)
 
 

@@ -19,8 +19,8 @@ from recovery.errors import RecoveryError
 
 REFUSED, BROKEN = 40, 41
 """Exit codes of a child: an error of ours ended it; anything else did."""
-ATTACH_S = 10.0
-WORK_S = 30.0
+ATTACH_S = 60.0
+WORK_S = 120.0
 
 
 class End(NamedTuple):

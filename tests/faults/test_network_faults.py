@@ -18,7 +18,7 @@ from recovery.core.records import EventKind
 from tests.faults.fault_proxy import BOTH, DOWN, UP, FaultProxy
 from tests.faults.tiny_cluster import TinyCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone]
 
 PATIENT = {
     "MS_NODE_TIMEOUT": "10",

@@ -16,7 +16,7 @@ from recovery.store.reader import read_scheduler
 from tests.cluster import small_job
 from tests.cluster.small_cluster import SmallCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
 INHERITED = {
@@ -56,7 +56,7 @@ def start(
         env={**INHERITED, **{name: value for name, value in environment.items() if value is not None}},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
         check=False,
     )
     return done.returncode, (done.stdout + done.stderr).splitlines()

@@ -14,6 +14,7 @@ from recovery import errors
 from tests.house.files import ROOT
 from tests.house.generate_pages import PAGES
 from tests.house.generate_settings import PAGE, settings_page
+from tests.pace import within
 
 IMPORT_MS_MAX = 150
 HEAVY = ("torch", "mindspore", "numpy", "sqlalchemy", "alembic", "aiohttp", "typer", "rich", "watchdog")
@@ -42,7 +43,7 @@ def test_import_recovery_takes_less_than_150_ms() -> None:
     code = "import time; start = time.perf_counter(); import recovery; print((time.perf_counter() - start) * 1000)"
     times_ms = [float(_child(code)) for _ in range(5)]
 
-    assert statistics.median(times_ms) < IMPORT_MS_MAX
+    assert within(statistics.median(times_ms), IMPORT_MS_MAX)
 
 
 def test_import_recovery_pulls_in_no_framework_database_or_network() -> None:

@@ -12,7 +12,7 @@ from tests.cluster import checker
 from tests.cluster.undisturbed import Undisturbed
 from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
 
-pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.mindspore
 
 WAYS = {
     "safetensors": {"JOB_CONFIG": json.dumps({"format": "safetensors"})},

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.startup import Job
 
-pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.mindspore
 
 PLAIN = Path(__file__).with_name("plain_loop.py")
 START_S = 120.0

@@ -10,7 +10,7 @@ from recovery.core.records import EventKind
 from tests.cluster.undisturbed import Undisturbed
 from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
 
-pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.mindspore
 
 
 def pids(cluster: MindSporeCluster) -> dict[str, int]:

@@ -11,7 +11,7 @@ from tests.cluster.undisturbed import Undisturbed
 from tests.mindspore import certificates
 from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
 
-pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.mindspore
 
 HANDED_ON = {
     "MS_HCCL_CM_INIT": "1",

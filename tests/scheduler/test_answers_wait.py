@@ -18,7 +18,7 @@ from recovery.store.writer import Writer
 from tests.store import samples
 from tests.transport.wire import Node, run, serving, until
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def void(_: object) -> None:

@@ -39,7 +39,7 @@ def kill_owner(path: Path) -> None:
         "from tests.store import samples; store = SchedulerStore.open(Path(sys.argv[1]));"
         "store.apply([samples.job(5), samples.event()], wall_ms=1); os.kill(os.getpid(), 9)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=False, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=False, timeout=300)
     assert done.returncode == -9
 
 

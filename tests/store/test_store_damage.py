@@ -44,7 +44,7 @@ path = Path(sys.argv[1])
 
 def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", HEAD + code, str(path)]
-    return subprocess.run(command, cwd=ROOT, check=False, timeout=30, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, check=False, timeout=300, capture_output=True, text=True)
 
 
 def killed(path: Path) -> None:

@@ -84,14 +84,14 @@ def small_disk(place: Path, options: str) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)],
         check=False,
         capture_output=True,
-        timeout=10,
+        timeout=120,
     )
     if done.returncode != 0:
         pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode()}")
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True, timeout=10)
+        subprocess.run(["umount", str(place)], check=True, timeout=120)
 
 
 @pytest.mark.root
@@ -107,7 +107,7 @@ def test_a_disk_that_is_really_full_refuses_whole_batches_and_resumes(tmp_path: 
             range(written)
         )
 
-        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True, timeout=10)
+        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True, timeout=120)
         store.apply([event(written), checkpoint(written)], wall_ms=WALL_MS)
         store.close()
 
@@ -127,7 +127,7 @@ def test_a_disk_without_room_for_a_new_store_is_full_and_keeps_no_draft(tmp_path
 def test_a_file_system_that_is_read_only_is_refused(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=1m") as disk:
         filled(disk / "recovery")
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=10)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=120)
 
         with pytest.raises(RecoveryPathError, match="Read-only file system"):
             SchedulerStore.open(disk / "recovery")

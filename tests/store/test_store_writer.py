@@ -16,7 +16,7 @@ from recovery.store.repository import SchedulerStore
 from recovery.store.writer import Writer
 from tests.store.any_records import WALL_MS, checkpoint, event
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Told:

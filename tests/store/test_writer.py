@@ -34,7 +34,7 @@ class Disk:
 
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
         self.entered.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         outcome = self.outcomes.pop(0) if self.outcomes else None
         if outcome is not None:
             raise outcome
@@ -60,7 +60,7 @@ class Heard:
     def wait(self, *, durable: int = 0, failures: int = 0) -> None:
         with self.changed:
             assert self.changed.wait_for(
-                lambda: len(self.durable) >= durable and len(self.failures) >= failures, 10
+                lambda: len(self.durable) >= durable and len(self.failures) >= failures, 60
             )
 
 
@@ -86,7 +86,7 @@ def test_an_answer_waits_for_its_write() -> None:
     disk.go_on.clear()
     opened, heard = open_writer(disk)
     opened.submit([samples.event()], "a")
-    assert disk.entered.wait(10)
+    assert disk.entered.wait(60)
     assert heard.durable == []
     disk.go_on.set()
     heard.wait(durable=1)
@@ -141,7 +141,7 @@ def test_the_queue_has_a_bound_and_a_stuck_disk_does_not_hold_the_close(
     disk.go_on.clear()
     opened, _ = open_writer(disk)
     opened.submit([samples.event()], "under way")
-    assert disk.entered.wait(10)
+    assert disk.entered.wait(60)
     opened.submit([], "queued")
     with pytest.raises(StoreFullError):
         opened.submit([], "too many")

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PATIENCE_S = 40
+_PATIENCE_S = 120
 """How long a test waits for one word of a process. A hundred times what it takes."""
 
 

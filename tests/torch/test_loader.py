@@ -17,6 +17,7 @@ from typing_extensions import override
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
+from tests.pace import within
 from tests.torch.face import Face
 
 _made: list[ResumableLoader] = []
@@ -218,7 +219,7 @@ def test_closing_ends_the_worker_processes_of_an_iteration_that_was_left() -> No
     workers = [child for child in psutil.Process().children(recursive=True) if child not in before]
     assert workers
     loader.close()
-    assert not psutil.wait_procs(workers, timeout=5)[1]
+    assert not psutil.wait_procs(workers, timeout=60)[1]
 
 
 def test_the_session_closes_it_at_the_end_of_its_generation() -> None:
@@ -228,7 +229,7 @@ def test_the_session_closes_it_at_the_end_of_its_generation() -> None:
     next(iter(loader))
     workers = [child for child in psutil.Process().children(recursive=True) if child not in before]
     face.close()
-    assert not psutil.wait_procs(workers, timeout=5)[1]
+    assert not psutil.wait_procs(workers, timeout=60)[1]
 
 
 def test_a_data_set_that_has_become_shorter_is_an_error_that_says_so() -> None:
@@ -267,4 +268,4 @@ def test_a_step_costs_microseconds_more_than_a_plain_loader() -> None:
 
     ours = cost_us(ResumableLoader(Numbers(), 8, session=Face()))
     plain = cost_us(torch.utils.data.DataLoader(Numbers(), 8, shuffle=True))
-    assert ours - plain < 100, f"{ours:.1f} us against {plain:.1f} us"
+    assert within(ours - plain, 100), f"{ours:.1f} us against {plain:.1f} us"

@@ -25,7 +25,7 @@ from recovery.transport.server import Server
 
 HOST = "127.0.0.1"
 RULES = Rules(worker_count=1)
-WAIT_S = 10.0
+WAIT_S = 60.0
 """Longest wait of a test for something that takes milliseconds."""
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from recovery.core.messages import Rollback
 from recovery.errors import GenerationInterrupted
 from recovery.worker.gate import Gate, Verdict
 
-WAIT_S = 10.0
-PAUSE_LIMIT_MS = 1_000
+WAIT_S = 60.0
+PAUSE_LIMIT_MS = 100_000
 
 
 class Training:
