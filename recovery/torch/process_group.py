@@ -1,6 +1,6 @@
 """A world per generation: formed at a fresh rendezvous, broken from outside when the generation ends, closed behind it.
 
-Seven facts of PyTorch 2.13 shape this file.
+Eight facts of PyTorch 2.13 shape this file.
 
 1. A store that a client dials before it listens costs 5 s of back-off, so rank 0 publishes its address only once it listens.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
@@ -20,6 +20,8 @@ Seven facts of PyTorch 2.13 shape this file.
    replacement of the process after MS_ABORT_TIMEOUT is for this.
 7. c10d asks a name server about every connection of its store, unless the address is of the family in which /etc/hosts has it: rank 0
    listens on a socket of its address's own family, which halves the questions (the rest: resolver.py).
+8. c10d names a world by how often this process has begun one, and forgets the count only when a world that was formed is destroyed.
+   Ranks of which some were interrupted while they formed the last world would look for each other under two names, for ever.
 """
 
 from __future__ import annotations
@@ -100,6 +102,7 @@ class World:
         self._before = frozenset(sockets.open_sockets().values())
         self._formed: frozenset[int] | None = None
         self._broken, self._form_left = threading.Event(), threading.Event()
+        self._breaking, self._closed = threading.Lock(), False
 
     def form(self) -> distributed.ProcessGroup | None:
         """Meet the other ranks."""
@@ -117,6 +120,7 @@ class World:
         _keep_bucket_layout()
         store = self._meet()
         session.check()
+        distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001 - fact 8
         distributed.init_process_group(
             self._backend,
             store=store,
@@ -182,7 +186,10 @@ class World:
         _logger.debug("event=world_broken generation=%d sockets=%d", self._session.generation, count)
 
     def _break(self) -> int:
-        return sockets.shut_down(self._formed if self._formed is not None else self._inodes())
+        with self._breaking:
+            if self._closed:  # what was opened since belongs to the next world, which would wait for ever with one socket less
+                return 0
+            return sockets.shut_down(self._formed if self._formed is not None else self._inodes())
 
     def _break_until_left(self) -> None:
         while not self._form_left.wait(_AGAIN_S):
@@ -192,6 +199,8 @@ class World:
         """End the group. Every rank does, or has fallen: nobody is waited for, so nothing may be left to wait on."""
         try:
             self._break()
+            with self._breaking:
+                self._closed = True
             if distributed.is_initialized():
                 distributed.destroy_process_group()
         except Exception:  # whatever a broken world raises at its end, it is over

@@ -135,9 +135,10 @@ class Ranks:
         if not self.withhold_rendezvous:
             self.tell_address(generation, address)
 
-    def tell_address(self, generation: int, address: str) -> None:
-        for rank in self.ranks[1:]:
-            rank.say(do="rendezvous", generation=generation, address=address)
+    def tell_address(self, generation: int, address: str, *, but: tuple[int, ...] = ()) -> None:
+        for number, rank in enumerate(self.ranks):
+            if number not in (0, *but):
+                rank.say(do="rendezvous", generation=generation, address=address)
 
     def interrupt(self, generation: int, *, but: tuple[int, ...] = ()) -> None:
         for number, rank in enumerate(self.ranks):
