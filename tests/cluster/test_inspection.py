@@ -156,6 +156,7 @@ def followed(cluster: SmallCluster, follow: subprocess.Popen[str]) -> list[str]:
             refused = run(*command, "--yes")
             assert refused.returncode == StoreLockedError.exit_code
             assert refused.stderr.startswith("STORE_LOCKED")
+        cluster.go_on()
         cluster.wait_end()
         cluster.check_result()
         assert follow.stdout is not None
@@ -207,9 +208,9 @@ def test_the_doctor_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path, environment={"JOB_STEP_MS": "300"}) as cluster:
+    with SmallCluster(tmp_path, environment={"JOB_HELD_STEP": "55"}) as cluster:
         cluster.start()
-        cluster.wait_step(6)
+        cluster.wait_step(54)
         path = str(tmp_path / "recovery")
         found = answer("status", path)
         assert found["scheduler"] == {"pid": cluster.processes["sched"].pid, "alive": True, "incarnation": 1}
