@@ -40,6 +40,7 @@ from torch import distributed
 from torch._C._distributed_c10d import Reducer, Store, TCPStore
 
 from recovery import clock
+from recovery.core.link import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
 from recovery.torch import sockets
 from recovery.torch.resolver import ask_again_soon
@@ -106,6 +107,7 @@ class World:
 
     def form(self) -> distributed.ProcessGroup | None:
         """Meet the other ranks."""
+        threading.Thread(target=self._say_while_formed, name="recovery-form-world", daemon=True).start()
         try:
             self._form()
         finally:
@@ -165,6 +167,18 @@ class World:
             else:
                 store.set_timeout(self._timeout)
                 return store
+
+    def _say_while_formed(self) -> None:
+        """Every wait says what it waits for, as in core/link.py: gloo itself waits in silence, for `timeout`."""
+        begun_ms, pause_ms = clock.monotonic_ms(), WAIT_NOTE_FIRST_MS
+        while not self._form_left.wait(pause_ms / 1_000):
+            _logger.info(
+                "event=waiting waiting for all %d ranks to join the world of generation %d, %d s so far",
+                self._session.world_size,
+                self._session.generation,
+                (clock.monotonic_ms() - begun_ms) // 1_000,
+            )
+            pause_ms = WAIT_NOTE_MS
 
     def _inodes(self) -> frozenset[int]:
         """What appeared since before, without the connection to the scheduler, which may have been dialled anew meanwhile."""

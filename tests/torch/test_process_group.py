@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import socket
@@ -14,9 +16,10 @@ from pathlib import Path
 import pytest
 from torch import distributed
 
-from recovery.torch import sockets
+from recovery.errors import GenerationInterrupted
+from recovery.torch import process_group, sockets
 from recovery.torch.process_group import World, is_collective_error
-from tests.pace import within
+from tests.pace import Patience, within
 from tests.torch.face import Face
 from tests.torch.ranks import Ranks
 
@@ -104,6 +107,26 @@ def test_ranks_that_were_interrupted_at_different_points_meet_again(ranks: Ranks
     ranks.withhold_rendezvous = False
     ranks.enter(2)
     ranks.wait_all("first")
+
+
+def test_a_world_that_is_long_in_coming_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process_group, "WAIT_NOTE_FIRST_MS", 10)
+    monkeypatch.setattr(process_group, "WAIT_NOTE_MS", 10)
+    face, patience = Face(rank=1, world_size=3, generation=7), Patience(10)
+
+    def form() -> None:
+        with contextlib.suppress(GenerationInterrupted):
+            World(face, "gloo", timedelta(seconds=60)).form()
+
+    thread = threading.Thread(target=form)
+    with caplog.at_level(logging.INFO, "recovery.torch"):
+        thread.start()
+        while caplog.text.count("waiting for all 3 ranks to join the world of generation 7, 0 s so far") < 2:
+            assert not patience.ended(), caplog.text
+        face.interrupt()
+        thread.join()
 
 
 def test_a_world_that_is_broken_late_does_not_take_the_next_one_along(
