@@ -134,6 +134,20 @@ def test_kill_during_a_rollback(tmp_path: Path, undisturbed: Undisturbed) -> Non
         cluster.check_same_as(undisturbed())
 
 
+def test_hit_while_two_worlds_in_a_row_are_formed(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:
+        cluster.start()
+        cluster.wait_event(EventKind.PLAN_MADE)
+        # The others are left in the middle of it, this one before it.
+        cluster.signal("worker_2", signal.SIGSTOP)
+        cluster.wait_event(EventKind.NODE_LOST, "worker_2")
+        cluster.signal("worker_2", signal.SIGCONT)
+        cluster.wait_event(EventKind.PLAN_MADE, count=2)
+        cluster.kill_and_relaunch("worker_0")
+        cluster.wait_end()
+        cluster.check_same_as(undisturbed())
+
+
 def test_stopped_worker_whose_place_is_free_joins_the_next_generation(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
