@@ -66,4 +66,9 @@ FOUND = (
         "reading for I17",
         "`tests/transport/test_wire_codec.py`; 29667b8",
     ),
+    Found(
+        "Ranks of which some were interrupted while they formed a world waited for each other for ever in the next one",
+        "the cluster tests, four at a time on a slow machine",
+        "`tests/torch/test_process_group.py`, `tests/cluster/test_recovery.py`; 7950542",
+    ),
 )
