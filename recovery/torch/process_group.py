@@ -199,10 +199,11 @@ class World:
             distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - nccl's kernels wait on no socket
         _logger.debug("event=world_broken generation=%d sockets=%d", self._session.generation, count)
 
-    def _break(self) -> int:
+    def _break(self, *, last: bool = False) -> int:
         with self._breaking:
             if self._closed:  # what was opened since belongs to the next world, which would wait for ever with one socket less
                 return 0
+            self._closed = last
             return sockets.shut_down(self._formed if self._formed is not None else self._inodes())
 
     def _break_until_left(self) -> None:
@@ -212,9 +213,7 @@ class World:
     def close(self) -> None:
         """End the group. Every rank does, or has fallen: nobody is waited for, so nothing may be left to wait on."""
         try:
-            self._break()
-            with self._breaking:
-                self._closed = True
+            self._break(last=True)
             if distributed.is_initialized():
                 distributed.destroy_process_group()
         except Exception:  # whatever a broken world raises at its end, it is over
