@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+
+_PAUSE = threading.Event()
 
 _CALM_S = 0.08
 """What the program below takes on two calm cores."""
@@ -15,7 +19,7 @@ _PATIENCE = 3
 """A wait is no measurement: it may take this much longer than the pace explains before it counts as hanging."""
 
 
-def slowness() -> float:
+def _slowness() -> float:
     """How many times longer than on a calm machine a small program takes at the moment; at least 1."""
     times = []
     for _ in range(_TRIES):
@@ -27,20 +31,25 @@ def slowness() -> float:
 
 def within(took: float, limit: float) -> bool:
     """True when `took` keeps a limit meant for a calm machine (in the same unit); its pace is asked only when it matters."""
-    return took < limit or took < limit * slowness()
+    return took < limit or took < limit * _slowness()
 
 
-class Patience:
-    """The end of a wait that a test gives up after, in seconds of a calm machine.
+def wait_for(
+    until: Callable[[], object], what: str, calm_s: float, told: Callable[[], str] = lambda: ""
+) -> None:
+    """Wait for something to become true.
 
     Args:
+        until: asked again and again.
+        what: a noun, for the error.
         calm_s: what it may take at most on a calm machine.
+        told: everything that helps to find out why not.
+
+    Raises:
+        AssertionError: it will hardly come any more.
     """
-
-    def __init__(self, calm_s: float) -> None:
-        self._calm_s = calm_s
-        self._begun_s = time.monotonic()
-
-    def ended(self) -> bool:
-        """True when what is waited for will hardly come any more."""
-        return not within(time.monotonic() - self._begun_s, _PATIENCE * self._calm_s)
+    begun_s = time.monotonic()
+    while not until():
+        if not within(time.monotonic() - begun_s, _PATIENCE * calm_s):
+            raise AssertionError(f"no {what} within {calm_s:g} s\n{told()}")
+        _PAUSE.wait(0.02)

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +18,10 @@ from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
 from recovery.store.reader import StoredEvent, read_events
 from tests.cluster import checker
-from tests.pace import Patience
+from tests.pace import wait_for
 
 JOB = Path(__file__).with_name("job.py")
 ROLES = {"sched": "MS_SCHED", "worker": "MS_WORKER", "server": "MS_PSERVER"}
-_PAUSE = threading.Event()
 
 
 class Cluster:
@@ -154,10 +152,7 @@ class Cluster:
 
     def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
         """Wait for something to become true, or fail with everything that was printed."""
-        patience = Patience(timeout_s)
-        while not until():
-            assert not patience.ended(), f"no {what} within {timeout_s:g} s\n{self.tails()}"
-            _PAUSE.wait(0.02)
+        wait_for(until, what, timeout_s, self.tails)
 
     def wait_step(self, step: int, *, generation: int = 0, timeout_s: float = 60.0) -> None:
         """Wait until some rank has applied a step."""
@@ -216,10 +211,8 @@ class Cluster:
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._all:
             process.wait(10)
-        patience = Patience(5)  # a killed grandchild is not ours to wait for
-        while left := self._left():
-            assert not patience.ended(), f"processes {left} outlived the test"
-            _PAUSE.wait(0.02)
+        # A killed grandchild is not ours to wait for.
+        wait_for(lambda: not self._left(), "end of all that the test started", 5, lambda: str(self._left()))
 
     def _left(self) -> list[int]:
         sessions = {process.pid for process in self._all}

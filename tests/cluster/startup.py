@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
 from tests.cluster.harness import free_port
-from tests.pace import Patience
+from tests.pace import wait_for
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "startup_method"
 AS_ROOT = "--allow-run-as-root --oversubscribe --bind-to none"
-_PAUSE = threading.Event()
 
 
 def small_job_environment() -> dict[str, str]:
@@ -75,10 +73,7 @@ class Job:
 
     def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60) -> None:
         """Wait for something, or fail with everything that was said."""
-        patience = Patience(timeout_s)
-        while not until():
-            assert not patience.ended(), f"no {what} within {timeout_s:g} s\n{self.output()}"
-            _PAUSE.wait(0.05)
+        wait_for(until, what, timeout_s, self.output)
 
     def ends(self, process: subprocess.Popen[bytes], timeout_s: float = 60) -> int:
         """Wait for a script's end; gives its exit code."""

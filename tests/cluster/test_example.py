@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,12 +16,11 @@ from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
 from recovery.store.reader import read_events
 from tests.cluster.startup import small_job_environment
-from tests.pace import Patience
+from tests.pace import wait_for
 
 pytestmark = pytest.mark.cluster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "disaster_recover"
-_PAUSE = threading.Event()
 
 
 class Example:
@@ -60,11 +58,8 @@ class Example:
 
     def wait(self, until: Callable[[], object], what: str) -> None:
         """At most a minute and a half."""
-        patience = Patience(90)
-        while not until():
-            logs = "\n".join(path.read_text()[-2_000:] for path in self.place.glob("device/*.log"))
-            assert not patience.ended(), f"no {what}\n{logs}"
-            _PAUSE.wait(0.05)
+        logs = self.place / "device"
+        wait_for(until, what, 90, lambda: "\n".join(path.read_text()[-2_000:] for path in logs.glob("*.log")))
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from recovery.checkpoint import catalogue, publish, verify
 from recovery.errors import RecoveryError
 from recovery.store.repository import SchedulerStore
 from tests.faults.tasks import publish_step
-from tests.pace import Patience
+from tests.pace import wait_for
 from tests.store.any_records import checkpoint, event, job
 
 SHUTDOWN = 0x8004587D
@@ -89,10 +89,12 @@ def _mount(image: Path, where: Path) -> None:
 
 
 def _unmount(where: Path) -> None:
-    patience = Patience(20)
-    while subprocess.run(["umount", str(where)], capture_output=True, check=False).returncode:
-        assert not patience.ended(), f"{where} stays busy"
-        time.sleep(0.02)
+    command = ["umount", str(where)]
+    wait_for(
+        lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0,
+        f"end of what keeps {where} busy",
+        20,
+    )
 
 
 def cut_power(where: Path) -> None:

@@ -19,7 +19,7 @@ from torch import distributed
 from recovery.errors import GenerationInterrupted
 from recovery.torch import process_group, sockets
 from recovery.torch.process_group import World, is_collective_error
-from tests.pace import Patience, within
+from tests.pace import wait_for, within
 from tests.torch.face import Face
 from tests.torch.ranks import Ranks
 
@@ -114,7 +114,8 @@ def test_a_world_that_is_long_in_coming_says_what_it_waits_for(
 ) -> None:
     monkeypatch.setattr(process_group, "WAIT_NOTE_FIRST_MS", 10)
     monkeypatch.setattr(process_group, "WAIT_NOTE_MS", 10)
-    face, patience = Face(rank=1, world_size=3, generation=7), Patience(10)
+    face = Face(rank=1, world_size=3, generation=7)
+    note = "waiting for all 3 ranks to join the world of generation 7, 0 s so far"
 
     def form() -> None:
         with contextlib.suppress(GenerationInterrupted):
@@ -123,8 +124,7 @@ def test_a_world_that_is_long_in_coming_says_what_it_waits_for(
     thread = threading.Thread(target=form)
     with caplog.at_level(logging.INFO, "recovery.torch"):
         thread.start()
-        while caplog.text.count("waiting for all 3 ranks to join the world of generation 7, 0 s so far") < 2:
-            assert not patience.ended(), caplog.text
+        wait_for(lambda: caplog.text.count(note) >= 2, "second note", 10)
         face.interrupt()
         thread.join()
 
