@@ -16,7 +16,6 @@ from recovery.core.rules import Rules
 from recovery.transport.client import Client
 from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed
-from tests.pace import within
 from tests.transport.wire import HOST, register, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.alone]
@@ -37,13 +36,11 @@ def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
         refused = asyncio.run(ask_to_be_let_in(cluster.port, "worker_5", workers=8))
         assert refused.code == "REJOIN_WINDOW", "let in before 30 s"
         assert refused.retry_after_ms is not None
-        assert within(abs(asked_ms + refused.retry_after_ms - suspected.wall_ms - 30_000), 150)
+        assert abs(asked_ms + refused.retry_after_ms - suspected.wall_ms - 30_000) < 150
 
         cluster.wait_event(EventKind.NODE_ADMITTED, "worker_5", count=2)
         admitted = cluster.events(EventKind.NODE_ADMITTED, "worker_5")[-1]
-        back_ms = admitted.wall_ms - suspected.wall_ms
-        assert back_ms >= 29_950
-        assert within(back_ms - 30_000, 500)
+        assert 29_950 <= admitted.wall_ms - suspected.wall_ms <= 30_500
         assert (admitted.event.rank, admitted.event.incarnation) == (5, 2)
         refusals = re.findall(
             r"event=refused REJOIN_WINDOW: .*may return in (\d+\.\d) s", cluster.log("worker_5")

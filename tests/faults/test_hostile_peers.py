@@ -14,7 +14,6 @@ import pytest
 from recovery.core.records import EventKind
 from tests.cluster.small_cluster import SmallCluster
 from tests.faults.strangers import Dripper, Garbage, Hammer, silent
-from tests.pace import within
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone]
 
@@ -63,7 +62,7 @@ def test_two_thousand_strangers_disturb_neither_training_nor_a_good_worker(tmp_p
             f"{max(open_files)} descriptors, {(scheduler.memory_info().rss - memory_before) >> 20} MiB more"
         )
 
-        assert within(max(waits), ANSWER_S_MAX)
+        assert max(waits) < ANSWER_S_MAX
         assert max(open_files) < limit / 2
         assert scheduler.memory_info().rss - memory_before < MEMORY_GROWTH_BYTES_MAX
         cluster.wait_end()

@@ -8,7 +8,6 @@ from recovery.core.records import EventKind
 from recovery.report.lanes import Doing, Span, blended
 from recovery.report.story import Story, tell
 from recovery.report.timeline import page
-from tests.pace import within
 from tests.report import long_story
 from tests.report.long_story import as_stored
 
@@ -107,7 +106,7 @@ def test_a_story_of_thousands_of_failures_is_told_and_drawn_in_seconds() -> None
     story = tell(events, generations, run=1)
     drawn = page(story, job="long", state="running")
 
-    assert within(time.monotonic() - begun, 10), "it took 108 s while each failure searched the whole story"
+    assert time.monotonic() - begun < 10, "it took 108 s while each failure searched the whole story"
     assert len(story.recoveries) == 2_500
     assert len(drawn) < 2_000_000
     assert drawn.count("<path") < 8 * len(Doing) + 1_200, "one mark for each pixel at most"

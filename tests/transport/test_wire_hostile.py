@@ -14,7 +14,6 @@ from recovery.core.rules import Rules
 from recovery.transport import complaints, gate
 from recovery.transport.codec import encode
 from recovery.transport.inspection import json_route
-from tests.pace import within
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
@@ -182,9 +181,7 @@ def test_a_peer_without_a_first_message_is_closed(start: bytes, impatient: float
             began = asyncio.get_running_loop().time()
             await in_thread(lambda: talk(port, start))
 
-            took_s = asyncio.get_running_loop().time() - began
-            assert impatient * 0.9 <= took_s
-            assert within(took_s, 4.0)
+            assert impatient * 0.9 <= asyncio.get_running_loop().time() - began < 4.0
             await until(lambda: hearing.server.connection_count == 0)
             assert hearing.lost == []
 
@@ -313,7 +310,7 @@ def test_a_good_worker_is_served_within_a_second_while_500_silent_and_50_shoutin
             for each in hanging:
                 each.close()
 
-            assert within(took_s, 1.0)
+            assert took_s < 1.0
 
     run(main())
 
