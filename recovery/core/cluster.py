@@ -5,28 +5,26 @@
     FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [full house] -> plan -> RUNNING(g+1) ... -> FINISHED | FAILED
 
 Who is let in: admission.py. How generations and the job begin and end: lifecycle.py. Who holds which checkpoint: coordinator.py.
-Who is here: presence.py. Here: what each message means.
+Who is here: presence.py. What ranks say of their checkpoints: checkpoint_messages.py. Here: what each message means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 from typing_extensions import assert_never
 
-from recovery.core import lifecycle, presence
+from recovery.core import checkpoint_messages, lifecycle, presence
 from recovery.core import messages as m
 from recovery.core.admission import job_fault_of, register
-from recovery.core.coordinator import to_record
 from recovery.core.effects import Answer, CloseConnection, Persist, SchedulerEffect, Send, SetTimer
 from recovery.core.ids import Generation, Incarnation, RequestId, RunId
 from recovery.core.node import Node
-from recovery.core.policy import rollback
 from recovery.core.records import (
     CheckpointRecord,
-    CheckpointState,
     EventKind,
     GenerationRecord,
     JobRecord,
@@ -156,9 +154,9 @@ class Cluster:
             return [Persist((), (Answer(connection, self._ending()),))]
         handlers: dict[type, Callable[[Node, Any, int], list[SchedulerEffect]]] = {
             m.Heartbeat: self._on_heartbeat,
-            m.Ready: self._on_ready,
-            m.CheckpointReport: self._on_checkpoint_report,
-            m.CheckpointInvalid: self._on_checkpoint_invalid,
+            m.Ready: partial(checkpoint_messages.on_ready, table),
+            m.CheckpointReport: partial(checkpoint_messages.on_checkpoint_report, table),
+            m.CheckpointInvalid: partial(checkpoint_messages.on_checkpoint_invalid, table),
             m.RendezvousOpen: self._on_rendezvous_open,
             m.StateLoaded: self._on_begun,
             m.FirstStep: self._on_begun,
@@ -229,78 +227,6 @@ class Cluster:
         if beat.generation == self.table.job.generation:
             node.record = msgspec.structs.replace(node.record, step=beat.step)
         return [Send(node.connection, m.HeartbeatAck(sequence=beat.sequence))]
-
-    def _on_ready(self, node: Node, ready: m.Ready, now_ms: int) -> list[SchedulerEffect]:
-        """It can follow a plan. Repeats are welcome: the newest word on what it holds counts."""
-        table = self.table
-        assert node.connection is not None, "it just spoke"
-        if ready.generation < node.told_generation:
-            return []  # sent before it knew the newest plan; it will say it again after that one
-        effects: list[SchedulerEffect] = []
-        if table.job.state is JobState.RUNNING and node.record.role is m.Role.WORKER:
-            effects += lifecycle.interrupt(
-                table, f"{node.record.node_id} stopped at step {ready.step}", now_ms
-            )
-        first = node.ready is None
-        node.ready, node.done = ready, False
-        records: list[Record] = (
-            [table.node_event(EventKind.NODE_READY, node, step=ready.step)] if first else []
-        )
-        if node.record.rank is not None and node.record.role is m.Role.WORKER:
-            held = rollback.in_lineage(table.of_this_run(ready.held), table.generations)
-            records += [
-                to_record(node.record.rank, checkpoint, CheckpointState.PUBLISHED)
-                for checkpoint in held
-                if not table.coordinator.knows(node.record.rank, checkpoint)
-            ]
-            table.coordinator.replace(node.record.rank, held)
-        effects.append(
-            Persist(tuple(records), (Answer(node.connection, m.Received(request_id=ready.request_id)),))
-        )
-        return effects + lifecycle.try_open(table, now_ms)
-
-    def _on_checkpoint_report(
-        self, node: Node, report: m.CheckpointReport, now_ms: int
-    ) -> list[SchedulerEffect]:
-        table, rank, held = self.table, node.record.rank, report.checkpoint
-        if rank is None or not rollback.in_lineage(table.of_this_run((held,)), table.generations):
-            return [
-                table.answer(node, report.request_id, [])
-            ]  # of another run or of a rolled-back suffix: it counts nowhere
-        if table.coordinator.knows(rank, held):
-            return [
-                table.answer(node, report.request_id, [])
-            ]  # told again: what is written stays, committed or bad
-        committed = table.coordinator.add(rank, held)
-        records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
-        if not committed:
-            return [table.answer(node, report.request_id, records)]
-        step = table.coordinator.committed_step
-        records += [*table.coordinator.committed_records(), *table.coordinator.retire()]
-        records.append(
-            table.event(EventKind.CHECKPOINT_COMMITTED, generation=table.job.generation, step=step)
-        )
-        told = table.to_all(m.Committed(run=table.job.run, step=step))
-        return [table.answer(node, report.request_id, records, *told)]
-
-    def _on_checkpoint_invalid(
-        self, node: Node, bad: m.CheckpointInvalid, now_ms: int
-    ) -> list[SchedulerEffect]:
-        table = self.table
-        if node.record.rank is None or bad.generation != table.job.generation:
-            return [
-                table.answer(node, bad.request_id, [])
-            ]  # of a plan that is over: the newer one does not go there
-        checkpoint = table.coordinator.reject(node.record.rank, bad.step)
-        records: list[Record] = [
-            table.node_event(
-                EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path
-            )
-        ]
-        if checkpoint is not None:
-            records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
-        reason = f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
-        return [table.answer(node, bad.request_id, records), *lifecycle.interrupt(table, reason, now_ms)]
 
     def _on_rendezvous_open(self, node: Node, opened: m.RendezvousOpen, now_ms: int) -> list[SchedulerEffect]:
         table = self.table

@@ -34,7 +34,7 @@ ANSWERS = (
     Bug(
         "a commit is told that is not written",
         "I5",
-        "core/cluster.py",
+        "core/checkpoint_messages.py",
         "[*table.coordinator.committed_records(), *table.coordinator.retire()]",
         "table.coordinator.retire()",
         ("tests/core/test_cluster_life.py::test_a_step_is_committed_when_every_rank_holds_it",),

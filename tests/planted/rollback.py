@@ -195,7 +195,7 @@ GENERATIONS = (
     Bug(
         "a Ready from before the newest plan counts",
         "I12",
-        "core/cluster.py",
+        "core/checkpoint_messages.py",
         "if ready.generation < node.told_generation:",
         "if ready.generation < 0:",
         ("tests/core/test_cluster_ends.py::test_a_ready_from_before_the_newest_plan_is_a_leftover",),
@@ -203,7 +203,7 @@ GENERATIONS = (
     Bug(
         "a bad file of an older plan ends the newer one",
         "I12",
-        "core/cluster.py",
+        "core/checkpoint_messages.py",
         "if node.record.rank is None or bad.generation != table.job.generation:",
         "if node.record.rank is None:",
         ("tests/core/test_wrong_moment.py::test_a_checkpoint_of_an_older_plan_cannot_end_a_newer_one",),
