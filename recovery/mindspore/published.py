@@ -132,7 +132,7 @@ class _Place:
     def _complete(self, save: Save) -> None:
         path = self._directory / save.name
         try:
-            manifest = adopt.adopt(path, save.manifest)
+            manifest = adopt.adopt(path, save.manifest, self._session.place_is_ours)
         except CheckpointWriteError as error:
             _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
             return

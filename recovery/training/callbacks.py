@@ -148,7 +148,7 @@ class ModelCheckpoint(Callback):
         if staged is None:
             return
         try:
-            manifest, path = staged.finish(save.manifest)
+            manifest, path = staged.finish(save.manifest, session.place_is_ours)
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return

@@ -218,6 +218,10 @@ class Session:
         """A checkpoint of this rank is complete and durable: it counts from now on."""
         self._service.post(s.CheckpointPublished(self._service.new_request(), checkpoint))
 
+    def place_is_ours(self) -> bool:
+        """Before a save is given its name: a process that stood still meanwhile asks whether it was replaced. Any thread; may wait."""
+        return self._service.gate.place_is_ours()
+
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
         """Training saves here: this node's next incarnation looks here."""
         self._service.notebook.add_directory(directory, prefix, self._plan.run)
