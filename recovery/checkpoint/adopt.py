@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -51,10 +50,3 @@ def adopt(
 
     manifests.write(names.manifest_path(path), manifest, before_rename=ask)
     return manifest
-
-
-def let_go(path: Path) -> None:
-    """Remove a checkpoint: the file, then its manifest, which until then says whose file it was. What is gone already is gone."""
-    for file in (path, names.manifest_path(path)):
-        with contextlib.suppress(OSError):
-            file.unlink()

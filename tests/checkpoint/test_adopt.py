@@ -63,15 +63,3 @@ def test_what_is_no_plain_file_gets_no_manifest(tmp_path: Path, kind: str) -> No
     with pytest.raises(CheckpointWriteError, match="train-1_1"):
         adopt.adopt(path, completes(path.name), lambda: True)
     assert not names.manifest_path(path).exists()
-
-
-def test_letting_go_takes_the_file_and_its_manifest_and_nothing_else(tmp_path: Path) -> None:
-    paths = [tmp_path / f"train-1_{step}.ckpt" for step in (1, 2)]
-    for path in paths:
-        path.write_bytes(CONTENT)
-        adopt.adopt(path, completes(path.name), lambda: True)
-
-    adopt.let_go(paths[0])
-    adopt.let_go(paths[0])  # gone already
-
-    assert {path.name for path in tmp_path.iterdir()} == {"train-1_2.ckpt", "train-1_2.json"}
