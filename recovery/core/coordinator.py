@@ -140,6 +140,7 @@ class Coordinator:
         checkpoint = self._held.get(rank, {}).pop(step, None)
         if checkpoint is not None:
             self._invalid.add((rank, step, checkpoint.digest))
+            self._committed.add(step)  # it is a file of a plan, so every rank held the step
             self._note_unusable(rank, step, checkpoint.path, reason)
         return checkpoint
 
@@ -169,7 +170,7 @@ class Coordinator:
             for newer in [other for other in held if other > step]:
                 del held[newer]
         self.committed_step = step
-        self._committed = {one for one in self._committed if one <= step}
+        self._committed = {one for one in (*self._committed, step) if 0 < one <= step}
         self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}
         self._ever_committed = self._ever_committed or step > 0
 

@@ -144,6 +144,24 @@ def test_a_restarted_scheduler_still_knows_which_steps_were_committed_and_which_
     )
 
 
+def test_a_step_that_only_a_plan_found_common_counts_as_committed() -> None:
+    desk, (first, second), held = stopped(10)
+    late = {worker.node_id: checkpoint(20, path=f"{worker.node_id}/20") for worker in (first, second)}
+    for worker in (first, second):  # the reports of step 20 were lost with a scheduler
+        ready(worker, *held[worker.node_id], late[worker.node_id])
+    assert planned(desk)[0] == 20
+    for worker in (first, second):
+        worker.follow()
+    second.die()
+    desk.at(desk.now + WINDOW_MS)
+    second = Worker(desk, "worker_1")
+    second.register()
+    ready(first, *held[first.node_id], late[first.node_id])
+    ready(second, *held[second.node_id])
+
+    assert planned(desk)[1].endswith("step 20 was committed and is not usable: rank 1: missing")
+
+
 def test_a_file_that_was_brought_back_is_no_reason_any_more() -> None:
     desk, (first, second), held = stopped(10, 20)
     ready(first, *held[first.node_id][:1])
@@ -181,6 +199,8 @@ def test_a_rank_that_saves_a_given_up_step_again_has_it() -> None:
 
     books.add(Rank(0), checkpoint(10, path="a"))
     assert books.given_up(0) == {10: {}}
+    assert books.reject(Rank(1), 10, "digest") is not None
+    assert books.given_up(0) == {10: {1: Unusable(path="a", reason="digest")}}
     assert books.reject(Rank(1), 11, "never held") is None
 
 

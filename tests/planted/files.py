@@ -85,6 +85,14 @@ FILES = (
         ),
     ),
     Bug(
+        "a step that only a plan found common counts as never committed",
+        "I19",
+        "core/coordinator.py",
+        "for one in (*self._committed, step) if 0 < one <= step",
+        "for one in self._committed if 0 < one <= step",
+        (f"{_CORE}::test_a_step_that_only_a_plan_found_common_counts_as_committed",),
+    ),
+    Bug(
         "a file that was brought back stays unusable",
         "I9",
         "core/coordinator.py",
