@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +14,15 @@ from recovery.checkpoint.verify import digest_of
 from recovery.errors import CheckpointWriteError
 
 
-def adopt(path: Path, make_manifest: Callable[[str, int], Manifest]) -> Manifest:
+def adopt(
+    path: Path, make_manifest: Callable[[str, int], Manifest], place_is_ours: Callable[[], bool]
+) -> Manifest:
     """Sync a finished file and its directory, then write the manifest beside it: only then it is a checkpoint.
 
     Args:
         path: of a file under its final name, which nobody writes any more.
         make_manifest: given SHA-256 (hex) and size (bytes) of the file, makes its manifest.
+        place_is_ours: asked right before the manifest gets its name, as by `publish.Stage.finish`.
 
     Raises:
         CheckpointWriteError: it could not be read or made durable, or is gone again. It stays as it is, without a manifest.
@@ -39,12 +41,12 @@ def adopt(path: Path, make_manifest: Callable[[str, int], Manifest]) -> Manifest
     except OSError as error:
         raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
     manifest = make_manifest(digest, file_bytes)
-    manifests.write(names.manifest_path(path), manifest)
+
+    def ask() -> None:
+        if not place_is_ours():
+            raise CheckpointWriteError(
+                path=path, reason="this process stood still, and its place is not its own any more"
+            )
+
+    manifests.write(names.manifest_path(path), manifest, before_rename=ask)
     return manifest
-
-
-def let_go(path: Path) -> None:
-    """Remove a checkpoint: the file, then its manifest, which until then says whose file it was. What is gone already is gone."""
-    for file in (path, names.manifest_path(path)):
-        with contextlib.suppress(OSError):
-            file.unlink()

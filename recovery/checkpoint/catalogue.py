@@ -6,21 +6,33 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names, verify
 from recovery.checkpoint.files import reason_of, temporary_pattern
 from recovery.checkpoint.manifest import Manifest
 from recovery.core.ids import Generation, RunId
-from recovery.core.messages import HeldCheckpoint
+from recovery.core.messages import HeldCheckpoint, PassedOver
 from recovery.errors import CheckpointError, CheckpointManifestError
 
 _Owner = tuple[str, int]
 """Job and run."""
 
+_TEXT_CHARS_MAX = 1_024
+"""As `messages.ShortText`."""
 
-def scan(
-    directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None
-) -> tuple[HeldCheckpoint, ...]:
+
+class Look(msgspec.Struct, frozen=True):
+    """What lies in a directory."""
+
+    held: tuple[HeldCheckpoint, ...]
+    """Newest step first; of one step the newest generation first."""
+    passed_over: tuple[PassedOver, ...]
+    """What has a checkpoint's name and is none that may be used, newest step first; those whose step nobody can say behind."""
+
+
+def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None) -> Look:
     """List the checkpoints of a run, as their manifests tell them. Content is not read; `verify.check` does that before a load.
 
     Args:
@@ -31,45 +43,99 @@ def scan(
         rank: saved by which rank; None: any.
 
     Returns:
-        Newest step first; of one step the newest generation first. Left out: no readable manifest, another's, another size.
+        What may be used, and what was passed over and why: no readable manifest, another's, another size, a file that is gone.
 
     Raises:
         CheckpointManifestError: the directory is there and cannot be listed. That is not the same as holding none.
 
     Cost: one small read and two opens per file of the prefix.
     """
-    held = []
-    for name in _listed(directory):
+    listed = _listed(directory)
+    held: list[tuple[Manifest, Path]] = []
+    passed_over: list[PassedOver] = []
+    for name in sorted({*listed, *_files_of_lonely_manifests(listed)}):
         parsed = names.parse(name)
         if parsed is None or prefix not in (None, parsed.prefix):
             continue
         path = directory.absolute() / name
         try:
             manifest = verify.check_size(path)
-        except CheckpointError:
+        except CheckpointError as error:
+            known = _manifest_of(path)
+            if name in listed or (
+                known is not None and not manifests.not_of(known, job=job, run=run, rank=rank)
+            ):
+                passed_over.append(_passed_over(path, str(error), known))
             continue
-        if (manifest.job, manifest.run) == (job, run) and rank in (None, manifest.rank):
+        reason = manifests.not_of(manifest, job=job, run=run, rank=rank)
+        if reason:
+            passed_over.append(_passed_over(path, reason, manifest))
+        else:
             held.append((manifest, path))
     held.sort(key=lambda one: (one[0].step, one[0].generation, one[0].incarnation), reverse=True)
-    return tuple(held_of(manifest, path) for manifest, path in held)
+    passed_over.sort(key=lambda one: (-one.step, one.path))
+    return Look(tuple(held_of(manifest, path) for manifest, path in held), tuple(passed_over))
 
 
-def scan_all(places: Iterable[tuple[str, str]], *, job: str, run: int) -> tuple[HeldCheckpoint, ...]:
-    """List what a node holds of a run, over all directories and prefixes that it ever saved to: one file a step, newest step first.
+def scan(
+    directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None
+) -> tuple[HeldCheckpoint, ...]:
+    """List what may be used: `look`, without what it passes over."""
+    return look(directory, prefix, job=job, run=run, rank=rank).held
+
+
+def look_all(places: Iterable[tuple[str, str]], *, job: str, run: int, rank: int | None) -> Look:
+    """List what a node holds of a run, over all directories and prefixes that it ever saved to: one file a step.
+
+    A directory that cannot be listed is passed over as a whole, with its reason.
 
     Args:
         places: directories with the prefix saved under.
         job: whose.
         run: of which run of the job.
-
-    Raises:
-        CheckpointManifestError: as `scan`.
+        rank: of which rank; None: of any.
     """
     found: dict[int, HeldCheckpoint] = {}
+    passed_over: dict[str, PassedOver] = {}
     for path, prefix in sorted(set(places)):
-        for held in scan(Path(path), prefix, job=job, run=run, rank=None):
-            found.setdefault(held.step, held)
-    return tuple(found[step] for step in sorted(found, reverse=True))
+        try:
+            there = look(Path(path), prefix, job=job, run=run, rank=rank)
+        except CheckpointManifestError as error:
+            passed_over[path] = _passed_over(Path(path), str(error), None)
+            continue
+        passed_over.update((one.path, one) for one in there.passed_over)
+        for held in there.held:
+            known = found.get(held.step)
+            if known is None or known.generation < held.generation:
+                found[held.step] = held
+    return Look(
+        tuple(found[step] for step in sorted(found, reverse=True)),
+        tuple(sorted(passed_over.values(), key=lambda one: (-one.step, one.path))),
+    )
+
+
+def _files_of_lonely_manifests(listed: tuple[str, ...]) -> list[str]:
+    """Names of the files that a manifest is there of, and that are not."""
+    stems = {
+        name.removesuffix(names.MANIFEST_SUFFIX) for name in listed if name.endswith(names.MANIFEST_SUFFIX)
+    }
+    stems -= {Path(name).stem for name in listed if names.parse(name) is not None}
+    return [stem + suffix for stem in stems for suffix in names.SUFFIXES]
+
+
+def _manifest_of(path: Path) -> Manifest | None:
+    """What the manifest beside a file says, whatever the file is; None: nothing that can be trusted."""
+    try:
+        return manifests.read_for(names.manifest_path(path), file=path.name)
+    except CheckpointManifestError:
+        return None
+
+
+def _passed_over(path: Path, reason: str, manifest: Manifest | None) -> PassedOver:
+    """A line of the story must be able to name any path."""
+    text = str(path).encode(errors="backslashreplace").decode()
+    step = manifest.step if manifest is not None else 0
+    return PassedOver(path=text[-_TEXT_CHARS_MAX:], reason=reason[:_TEXT_CHARS_MAX], step=step)
 
 
 def foreign_prefix_in_use(directory: Path, prefix: str, *, job: str, run: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, BinaryIO, TypeVar
 
@@ -55,6 +56,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """True: the rank's file holds the full state. False: its shard."""
 
 
+def not_of(manifest: Manifest, *, job: str, run: int, rank: int | None) -> str:
+    """Why a checkpoint is another's; empty when it is of this job, run and rank (None: of any)."""
+    if (manifest.job, manifest.run) != (job, run):
+        return f"it is of job {manifest.job!r} run {manifest.run}, not of job {job!r} run {run}"
+    if rank not in (None, manifest.rank):
+        return f"it is of rank {manifest.rank}, not of rank {rank}"
+    return ""
+
+
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     manifest: msgspec.Raw
     manifest_sha256: str
@@ -76,8 +86,13 @@ def fill(manifest: Manifest, stream: BinaryIO) -> None:
     stream.write(encode(manifest))
 
 
-def write(path: Path, manifest: Manifest) -> None:
+def write(path: Path, manifest: Manifest, *, before_rename: Callable[[], None] | None = None) -> None:
     """Make a manifest durable under `path`, whose checkpoint file is there already.
+
+    Args:
+        path: of the manifest.
+        manifest: its content.
+        before_rename: called when only the name is left to be given; what it raises passes through, and nothing has changed.
 
     Raises:
         CheckpointWriteError: it could not be written; what was under `path` before is still there.
@@ -87,6 +102,8 @@ def write(path: Path, manifest: Manifest) -> None:
         with opened_directory(path.parent) as directory, Staged(directory, path.name) as staged:
             staged.write(lambda stream: fill(manifest, stream))
             staged.settle()
+            if before_rename is not None:
+                before_rename()
             staged.rename()
     except OSError as error:
         raise CheckpointWriteError(path=path, reason=reason_of(error)) from error

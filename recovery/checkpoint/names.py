@@ -15,6 +15,8 @@ from recovery.errors import UsageError
 SUFFIX = ".ckpt"
 SUFFIXES = (SUFFIX, ".safetensors")
 MANIFEST_SUFFIX = ".json"
+KEPT_INFIX = ".kept-"
+"""Between a name and a number: what lay there and was not written over."""
 
 PREFIX_BYTES_MAX = 128
 """File systems end a name at 255 bytes; two 16-digit numbers and what a temporary name adds take up to 80 of them."""

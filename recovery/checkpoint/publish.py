@@ -7,16 +7,15 @@ Then the state gets its name, then the manifest. Whoever dies in between leaves 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from recovery.checkpoint import make_way, names
 from recovery.checkpoint import manifest as manifests
-from recovery.checkpoint import names
 from recovery.checkpoint.files import DigestingWriter, Staged, ensure_directory, opened_directory, reason_of
 from recovery.checkpoint.manifest import Manifest
-from recovery.errors import CheckpointManifestError, CheckpointWriteError
+from recovery.errors import CheckpointWriteError
 
 __all__ = ["PATH_CHARS_MAX", "DigestingWriter", "Stage", "publish", "stage"]
 
@@ -30,8 +29,11 @@ def publish(
     write_state: Callable[[BinaryIO], None],
     make_manifest: Callable[[str, int], Manifest],
 ) -> tuple[Manifest, Path]:
-    """Write one checkpoint file and its manifest, durable when this returns: `stage`, then `Stage.finish`."""
-    return stage(directory, name, write_state).finish(make_manifest)
+    """Write one checkpoint file and its manifest, durable when this returns: `stage`, then `Stage.finish`.
+
+    For who has no place that another process could have taken meanwhile.
+    """
+    return stage(directory, name, write_state).finish(make_manifest, lambda: True)
 
 
 def stage(directory: Path, name: str, write_state: Callable[[BinaryIO], None]) -> Stage:
@@ -73,11 +75,15 @@ class Stage:
             stack,
         )
 
-    def finish(self, make_manifest: Callable[[str, int], Manifest]) -> tuple[Manifest, Path]:
+    def finish(
+        self, make_manifest: Callable[[str, int], Manifest], place_is_ours: Callable[[], bool]
+    ) -> tuple[Manifest, Path]:
         """Make the file durable and visible, and its manifest after it.
 
         Args:
             make_manifest: given SHA-256 (hex) and size (bytes) of the file, makes its manifest.
+            place_is_ours: asked right before each change of what has its final name: a process that stood still in between may have
+                been replaced by one that saves under the same names.
 
         Returns:
             The manifest and the absolute path of the file.
@@ -85,7 +91,7 @@ class Stage:
         Raises:
             CheckpointWriteError: it was not saved. The temporary files of this attempt are gone, older checkpoints untouched.
 
-        Cost: four fsyncs; one more when the name was in use.
+        Cost: four fsyncs; when the name was in use, one more, and the old file is read whole.
         """
         path, digest, file_bytes = self._path, *self._content
         with _told_as_write_error(path), self._stack as stack:
@@ -97,10 +103,21 @@ class Stage:
             beside = stack.enter_context(Staged(self._opened, names.manifest_path(path).name))
             beside.write(lambda stream: manifests.fill(manifest, stream))
             beside.settle()
-            _make_way(self._opened, path, manifest)
+            way = make_way.look(path, manifest)
+            _ask(path, place_is_ours)
+            make_way.make(self._opened, way)
+            _ask(path, place_is_ours)
             self._state.rename()
+            _ask(path, place_is_ours)
             beside.rename()
         return manifest, path
+
+
+def _ask(path: Path, place_is_ours: Callable[[], bool]) -> None:
+    if not place_is_ours():
+        raise CheckpointWriteError(
+            path=path, reason="this process stood still, and its place is not its own any more"
+        )
 
 
 @contextlib.contextmanager
@@ -122,35 +139,3 @@ def _check_path(path: Path) -> None:
         raise CheckpointWriteError(
             path=text.encode(errors="backslashreplace").decode(), reason="its path is not UTF-8"
         ) from error
-
-
-def _make_way(opened: int, path: Path, manifest: Manifest) -> None:
-    """Before the same step is saved again after a rollback: its old manifest goes first, so it never stands beside new bytes.
-
-    Raises:
-        CheckpointWriteError: the name is another's: of another job or run, of another rank that shares the directory, or of a
-            newer generation.
-    """
-    beside = names.manifest_path(path)
-    try:
-        old = manifests.read(beside)
-    except CheckpointManifestError:
-        old = None
-    if old is not None and (old.job, old.run, old.rank) != (manifest.job, manifest.run, manifest.rank):
-        raise CheckpointWriteError(
-            path=path,
-            reason=f"job {old.job!r} run {old.run} rank {old.rank} has saved under this name;"
-            " every rank needs a directory of its own, every run a prefix of its own",
-        )
-    if (
-        old is not None and old.generation > manifest.generation
-    ):  # somebody of our id trains on: we are fenced and not told yet
-        raise CheckpointWriteError(
-            path=path,
-            reason=f"generation {old.generation} has saved this step, this process is still in generation {manifest.generation}",
-        )
-    try:
-        os.unlink(beside.name, dir_fd=opened)
-    except FileNotFoundError:
-        return
-    os.fsync(opened)

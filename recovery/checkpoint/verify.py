@@ -11,14 +11,50 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names
 from recovery.checkpoint.files import open_regular, reason_of
 from recovery.checkpoint.manifest import Manifest
-from recovery.errors import CheckpointDigestError, CheckpointMissingError
+from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointMissingError
 
 _CHUNK_BYTES = 1 << 20
 """Large enough that hashing, which lets other threads run, is nearly all of the time; small enough to stay in a cache."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank is sent to by a plan."""
+
+    job: str
+    run: int
+    rank: int
+    world_size: int
+    step: int
+    digest: str
+
+
+def check_wanted(file: Path, wanted: Wanted) -> Manifest:
+    """Compare `file` with its manifest, and the manifest with what is looked for: another rank's whole file is none of ours.
+
+    Raises:
+        CheckpointError: as `check`; also when it is of another job, run, rank, world or step, or another file than the books name.
+
+    Cost: reads the whole file once.
+    """
+    manifest = check(file)
+    reason = manifests.not_of(manifest, job=wanted.job, run=wanted.run, rank=wanted.rank)
+    if not reason and manifest.world_size != wanted.world_size:
+        reason = f"it is of a world of {manifest.world_size} ranks, not of {wanted.world_size}"
+    if not reason and manifest.step != wanted.step:
+        reason = f"it is of step {manifest.step}, not of step {wanted.step}"
+    if reason:
+        raise CheckpointManifestError(path=file, reason=reason)
+    if manifest.digest != wanted.digest:
+        raise CheckpointDigestError(
+            path=file, field="sha256", expected=wanted.digest[:12], found=manifest.digest[:12]
+        )
+    return manifest
 
 
 def check(file: Path) -> Manifest:

@@ -24,17 +24,41 @@ def on_ready(table: Table, node: Node, ready: m.Ready, now_ms: int) -> list[Sche
     node.ready, node.done = ready, False
     records: list[Record] = [table.node_event(EventKind.NODE_READY, node, step=ready.step)] if first else []
     if node.record.rank is not None and node.record.role is m.Role.WORKER:
-        held = rollback.in_lineage(table.of_this_run(ready.held), table.generations)
+        of_this_run = table.of_this_run(ready.held)
+        held = rollback.in_lineage(of_this_run, table.generations)
         records += [
             to_record(node.record.rank, checkpoint, CheckpointState.PUBLISHED)
             for checkpoint in held
             if not table.coordinator.knows(node.record.rank, checkpoint)
         ]
-        table.coordinator.replace(node.record.rank, held)
+        rolled_back = tuple(_rolled_back(one) for one in of_this_run if one not in held)
+        table.coordinator.replace(node.record.rank, held, (*rolled_back, *ready.passed_over))
+    records += _passed_over(table, node, ready)
     effects.append(
         Persist(tuple(records), (Answer(node.connection, m.Received(request_id=ready.request_id)),))
     )
     return effects + lifecycle.try_open(table, now_ms)
+
+
+def _rolled_back(held: m.HeldCheckpoint) -> m.PassedOver:
+    reason = f"it was written in generation {held.generation}, which a later plan rolled back"
+    return m.PassedOver(path=held.path, reason=reason, step=held.step)
+
+
+def _passed_over(table: Table, node: Node, ready: m.Ready) -> list[Record]:
+    """What it could not take, as lines of the story; what was said before is no news."""
+    before, node.passed_over = node.passed_over, frozenset(ready.passed_over)
+    found: list[Record] = [
+        table.node_event(
+            EventKind.CHECKPOINT_PASSED_OVER, node, step=one.step or None, reason=one.reason, details=one.path
+        )
+        for one in ready.passed_over
+        if one not in before
+    ]
+    if found and ready.passed_over_more:
+        reason = f"{ready.passed_over_more} more files; the log of {node.record.node_id} names them"
+        found.append(table.node_event(EventKind.CHECKPOINT_PASSED_OVER, node, reason=reason))
+    return found
 
 
 def on_checkpoint_report(
@@ -69,7 +93,7 @@ def on_checkpoint_invalid(
         return [
             table.answer(node, bad.request_id, [])
         ]  # of a plan that is over: the newer one does not go there
-    checkpoint = table.coordinator.reject(node.record.rank, bad.step)
+    checkpoint = table.coordinator.reject(node.record.rank, bad.step, bad.reason)
     records: list[Record] = [
         table.node_event(
             EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path

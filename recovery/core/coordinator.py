@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from recovery.core.ids import Rank
-from recovery.core.messages import HeldCheckpoint
+from recovery.core.messages import HeldCheckpoint, PassedOver
 from recovery.core.policy import rollback
+from recovery.core.policy.given_up import MISSING, Unusable
 from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord
 
 BOOKED_STEPS = 16
@@ -23,6 +24,10 @@ class Coordinator:
         self._world_size = world_size
         self._held: dict[Rank, dict[int, HeldCheckpoint]] = {}
         self._invalid: set[tuple[Rank, int, str]] = set()
+        self._committed: set[int] = set()
+        """Steps of the lineage that all ranks held at some time."""
+        self._unusable: dict[int, dict[Rank, Unusable]] = {}
+        """By committed step: whose file of it is not usable any more."""
         self.committed_step = 0
         self._ever_committed = False
         """Was any step of this run ever held by all ranks? Until then a return to step 0 loses nothing that was promised."""
@@ -30,14 +35,19 @@ class Coordinator:
     def load(self, records: Iterable[CheckpointRecord], generations: Sequence[GenerationRecord]) -> None:
         """Take over what is stored of this run."""
         of_rank: dict[Rank, list[HeldCheckpoint]] = {}
+        committed: set[tuple[Rank, int]] = set()
         for record in records:
             self._ever_committed = self._ever_committed or record.state is CheckpointState.COMMITTED
             if record.state is CheckpointState.INVALID:
                 self._invalid.add((record.rank, record.step, record.digest))
+                self._note_unusable(record.rank, record.step, record.path, record.reason)
             elif record.state is not CheckpointState.RETIRED:
                 of_rank.setdefault(record.rank, []).append(to_held(record))
+                if record.state is CheckpointState.COMMITTED:
+                    committed.add((record.rank, record.step))
         for rank, held in of_rank.items():
             self._held[rank] = {one.step: one for one in rollback.in_lineage(held, generations)}
+        self._committed = {step for rank, step in committed if step in self._held[rank]}
         self.committed_step = rollback.newest_common(self._held, self._world_size)
 
     def knows(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
@@ -70,9 +80,11 @@ class Coordinator:
     def add(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
         """A rank holds one more that is not in the books yet (`knows`). Returns whether its step is committed by it."""
         self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
+        self._unusable.get(checkpoint.step, {}).pop(rank, None)
         if checkpoint.step <= self.committed_step or not self._is_common(checkpoint.step):
             return False
         self.committed_step, self._ever_committed = checkpoint.step, True
+        self._committed.add(checkpoint.step)
         return True
 
     def retire(self) -> list[CheckpointRecord]:
@@ -80,6 +92,8 @@ class Coordinator:
         booked = sorted(self._common_steps())[-BOOKED_STEPS:]
         if len(booked) < BOOKED_STEPS:
             return []
+        self._committed = {step for step in self._committed if step >= booked[0]}
+        self._unusable = {step: ranks for step, ranks in self._unusable.items() if step >= booked[0]}
         return [
             to_record(rank, steps.pop(step), CheckpointState.RETIRED)
             for rank, steps in self._held.items()
@@ -92,20 +106,54 @@ class Coordinator:
     def _is_common(self, step: int) -> bool:
         return all(step in self._held.get(Rank(rank), {}) for rank in range(self._world_size))
 
-    def replace(self, rank: Rank, held: Iterable[HeldCheckpoint]) -> None:
-        """A rank has looked: it holds these and no others. Those known to be bad are left out."""
+    def replace(
+        self, rank: Rank, held: Iterable[HeldCheckpoint], passed_over: Sequence[PassedOver] = ()
+    ) -> None:
+        """A rank has looked: it holds these and no others. Those known to be bad are left out.
+
+        Args:
+            rank: whose.
+            held: its files of the lineage.
+            passed_over: what else it found, with the reason why it is not among them.
+        """
+        before = self._held.get(rank, {})
         self._held[rank] = {
             checkpoint.step: checkpoint
             for checkpoint in held
             if (rank, checkpoint.step, checkpoint.digest) not in self._invalid
         }
+        reasons: dict[str | int, str] = {one.step: one.reason for one in passed_over if one.step}
+        reasons.update((one.path, one.reason) for one in passed_over)
+        for step in self._committed:
+            if step in self._held[rank]:
+                self._unusable.get(step, {}).pop(rank, None)
+                continue
+            known = self._unusable.get(step, {}).get(rank)
+            path = before[step].path if step in before else known.path if known is not None else ""
+            directory = path.rpartition("/")[0]
+            reason = reasons.get(path) or reasons.get(directory) or reasons.get(step)
+            if reason is not None or known is None:
+                self._note_unusable(rank, step, path, reason or MISSING)
 
-    def reject(self, rank: Rank, step: int) -> HeldCheckpoint | None:
+    def reject(self, rank: Rank, step: int, reason: str) -> HeldCheckpoint | None:
         """A rank's file failed. It is never used again; returns what the books said of it."""
         checkpoint = self._held.get(rank, {}).pop(step, None)
         if checkpoint is not None:
             self._invalid.add((rank, step, checkpoint.digest))
+            self._committed.add(step)  # it is a file of a plan, so every rank held the step
+            self._note_unusable(rank, step, checkpoint.path, reason)
         return checkpoint
+
+    def _note_unusable(self, rank: Rank, step: int, path: str, reason: str) -> None:
+        self._unusable.setdefault(step, {})[rank] = Unusable(path=path, reason=reason)
+
+    def given_up(self, target: int) -> Mapping[int, Mapping[Rank, Unusable]]:
+        """Newer committed steps than `target` that cannot be gone back to, newest first: whose file, and why."""
+        return {
+            step: dict(sorted(self._unusable.get(step, {}).items()))
+            for step in sorted(self._committed, reverse=True)
+            if step > target
+        }
 
     def target(self, *, allow_restart_from_zero: bool) -> rollback.Target:
         """Choose the rollback target from the books as they are."""
@@ -122,6 +170,8 @@ class Coordinator:
             for newer in [other for other in held if other > step]:
                 del held[newer]
         self.committed_step = step
+        self._committed = {one for one in (*self._committed, step) if 0 < one <= step}
+        self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}
         self._ever_committed = self._ever_committed or step > 0
 
 

@@ -10,7 +10,7 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.ids import ConnectionId, Generation, RunId
+from recovery.core.ids import ConnectionId, Generation, Rank, RunId
 from recovery.core.messages import Admitted, FromNode, FromScheduler, Rollback
 from recovery.core.records import Record
 
@@ -103,10 +103,12 @@ class Joined(msgspec.Struct, frozen=True, tag="joined"):
 
 
 class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
-    """Look which checkpoints of this job and run lie in this node's directories; tells `CheckpointsFound`."""
+    """Look which checkpoints of this job, run and rank lie in this node's directories; tells `CheckpointsFound`."""
 
     job: str
     run: RunId
+    rank: Rank | None = None
+    """None: this process was never given one, so a file's rank is looked at when it is loaded."""
 
 
 class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):

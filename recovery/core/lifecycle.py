@@ -14,7 +14,7 @@ from recovery.core.coordinator import Coordinator, to_record
 from recovery.core.effects import Answer, CloseConnection, Exit, Persist, SchedulerEffect, Send, SetTimer
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.node import Node
-from recovery.core.policy import ranks, rollback
+from recovery.core.policy import given_up, ranks, rollback
 from recovery.core.records import (
     CheckpointState,
     EventKind,
@@ -132,12 +132,36 @@ def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
     records = _assign_ranks(table) if table.job.state is JobState.FORMING else []
     target = table.coordinator.target(allow_restart_from_zero=table.rules.allow_restart_from_zero)
     if isinstance(target, rollback.NoCommonStep):
+        why = given_up.sentence(table.coordinator.given_up(0))
         reason = (
             f"no step is held by all {table.rules.world_size} ranks ({target.table}). Nothing was "
             "deleted. Bring the missing files back, or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."
+            f"{f' Why: {why}.' if why else ''}"
         )
-        return end(table, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms)
+        told = Persist(tuple(_missing_files(table, 0)))
+        return [told, *end(table, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms)]
     return [_open(table, target, records)]
+
+
+def _missing_files(table: Table, target: int) -> list[Record]:
+    """A line of the story for every file of a newer committed step that nobody found; what was found and is bad was told before."""
+    nodes = {node.record.rank: node for node in table.workers}
+    missing = [
+        (step, rank, one.path)
+        for step, unusable in table.coordinator.given_up(target).items()
+        for rank, one in unusable.items()
+        if one.reason == given_up.MISSING
+    ]
+    return [
+        table.node_event(
+            EventKind.CHECKPOINT_PASSED_OVER,
+            nodes[rank],
+            step=step,
+            reason="it was committed and is missing",
+            details=path,
+        )
+        for step, rank, path in missing[: m.PASSED_OVER_MAX]
+    ]
 
 
 def _full_house(table: Table) -> bool:
@@ -161,7 +185,7 @@ def _assign_ranks(table: Table) -> list[Record]:
             records += [node.record, table.life_of(node)]
             told.append(f"{node.record.node_id}={rank}")
             if role is m.Role.WORKER and node.ready is not None:
-                table.coordinator.replace(rank, table.of_this_run(node.ready.held))
+                table.coordinator.replace(rank, table.of_this_run(node.ready.held), node.ready.passed_over)
     details = " ".join(sorted(told, key=ranks.natural_key))
     return [*records, table.event(EventKind.RANKS_ASSIGNED, details=details)]
 
@@ -170,14 +194,16 @@ def _open(
     table: Table, target: rollback.ToCheckpoint | rollback.ToStart, records: list[Record]
 ) -> SchedulerEffect:
     files = target.files if isinstance(target, rollback.ToCheckpoint) else ()
-    reason = target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {target.step}"
+    step = target.step if isinstance(target, rollback.ToCheckpoint) else 0
+    records += _missing_files(table, step)
+    reason = _why_there(table, target, step)
     newest = max(node.ready.generation for node in table.workers if node.ready is not None)
     generation = GenerationRecord(
         run=table.job.run,
         generation=Generation(
             max(table.job.generation, newest) + 1
         ),  # workers may know more than a store that was lost
-        step=files[0].step if files else 0,
+        step=step,
         epoch=files[0].epoch if files else 0,
         step_in_epoch=files[0].step_in_epoch if files else 0,
         because=table.job.reason,
@@ -202,6 +228,22 @@ def _open(
         answers.append(Answer(node.connection, rollback_for(table, node, places)))
     records += [to_record(Rank(rank), held, CheckpointState.COMMITTED) for rank, held in enumerate(files)]
     return Persist((*records, job, generation, event), tuple(answers))
+
+
+def _why_there(table: Table, target: rollback.ToCheckpoint | rollback.ToStart, step: int) -> str:
+    """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
+    reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
+    why = given_up.sentence(table.coordinator.given_up(step))
+    if why:
+        reasons.append(why)
+    count = sum(
+        len(node.ready.passed_over) + node.ready.passed_over_more
+        for node in table.workers
+        if node.ready is not None
+    )
+    if count and not why:
+        reasons.append(f"files that were passed over: {count}")
+    return "; ".join(reasons)
 
 
 def local_places(table: Table) -> dict[Rank, tuple[int, int]]:

@@ -162,7 +162,7 @@ class Member(Link):
             return [*back, *([Retain(admitted.committed_step)] if admitted.committed_step else [])]
         beat = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
-        look = FindCheckpoints(admitted.job, admitted.run)
+        look = FindCheckpoints(admitted.job, admitted.run, admitted.rank)
         if self.main is Main.TRAINING:  # its store is not the one it knew: this life is new to the scheduler
             return [
                 Joined(admitted),
@@ -324,7 +324,8 @@ class Member(Link):
         if stopped.collective_error:
             effects += self._collective_failed(stopped.generation, stopped.step, stopped.collective_error)
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
-        return [*effects, *waiting, FindCheckpoints(self.admitted.job, self.admitted.run)]
+        rank = self._rank if self.admitted.rank is None else self.admitted.rank
+        return [*effects, *waiting, FindCheckpoints(self.admitted.job, self.admitted.run, rank)]
 
     def _on_data_plane_broke(self, broke: s.DataPlaneBroke, now_ms: int) -> list[WorkerEffect]:
         return self._collective_failed(broke.generation, broke.step, broke.reason)
@@ -336,8 +337,14 @@ class Member(Link):
     def _on_checkpoints_found(self, found: s.CheckpointsFound, now_ms: int) -> list[WorkerEffect]:
         if self.main is not Main.IDLE:
             return []
+        named = found.passed_over[: m.PASSED_OVER_MAX]
         self._ready = m.Ready(
-            request_id=found.request_id, generation=self.generation, step=self._progress.step, held=found.held
+            request_id=found.request_id,
+            generation=self.generation,
+            step=self._progress.step,
+            held=found.held,
+            passed_over=named,
+            passed_over_more=len(found.passed_over) - len(named),
         )
         return [Tell(self._ready)]
 

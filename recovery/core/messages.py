@@ -71,6 +71,19 @@ class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: Count
 
 
+PASSED_OVER_MAX = 32
+"""Files that one Ready names at most, the newest; each has two texts of 1,024 characters. The rest is counted, and in the worker's own log."""
+
+
+class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that lies where this node's checkpoints belong and is none that it may use."""
+
+    path: ShortText
+    reason: ShortText
+    step: Count = 0
+    """Global step, where a manifest tells it; 0: nobody can say."""
+
+
 class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """A node asks for admission, or to resume its incarnation."""
 
@@ -99,6 +112,10 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     step: Count
     """Last step it applied; 0 for none."""
     held: tuple[HeldCheckpoint, ...] = ()
+    passed_over: Annotated[tuple[PassedOver, ...], msgspec.Meta(max_length=PASSED_OVER_MAX)] = ()
+    """What lies there and was not taken, newest step first."""
+    passed_over_more: Count = 0
+    """How many more there are than are named."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):

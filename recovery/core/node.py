@@ -7,7 +7,7 @@ from collections import OrderedDict
 import msgspec
 
 from recovery.core.ids import ConnectionId, RequestId
-from recovery.core.messages import FromScheduler, Ready
+from recovery.core.messages import FromScheduler, PassedOver, Ready
 from recovery.core.policy.registration import Held, Window
 from recovery.core.records import NodeRecord, NodeState
 
@@ -41,6 +41,8 @@ class Node:
         self.done = False
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
+        self.passed_over: frozenset[PassedOver] = frozenset()
+        """What it said last that it passed over: only what is new is told."""
         self.told_generation = 0
         """Newest plan that was sent on the current connection. A Ready from before it is a leftover."""
         self.answers: OrderedDict[RequestId, FromScheduler] = OrderedDict()

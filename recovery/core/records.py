@@ -89,6 +89,8 @@ class EventKind(str, Enum):
     """Every rank holds `step`."""
     CHECKPOINT_INVALID = "checkpoint_invalid"
     """A file failed its digest; `details` names it. It is kept, the plan goes back further."""
+    CHECKPOINT_PASSED_OVER = "checkpoint_passed_over"
+    """A file was found and not taken, or is not there although it was committed; `details` is its path. Told again when it changes."""
     JOB_FINISHED = "job_finished"
     """Every rank is done."""
     JOB_FAILED = "job_failed"

@@ -7,7 +7,7 @@ from typing import Union
 import msgspec
 
 from recovery.core.ids import ConnectionId, Generation, RequestId, ResumeToken
-from recovery.core.messages import FromNode, FromScheduler, HeldCheckpoint
+from recovery.core.messages import FromNode, FromScheduler, HeldCheckpoint, PassedOver
 
 # --- to the scheduler's machine -------------------------------------------------------------------------------------
 
@@ -123,6 +123,8 @@ class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
 
     request_id: RequestId
     held: tuple[HeldCheckpoint, ...]
+    passed_over: tuple[PassedOver, ...] = ()
+    """Newest step first."""
 
 
 class TrainingStopped(msgspec.Struct, frozen=True, tag="training_stopped"):

@@ -15,11 +15,11 @@ from typing import Any
 from mindspore.train import Callback
 from typing_extensions import override
 
-from recovery.checkpoint import adopt, catalogue, names
+from recovery.checkpoint import adopt, catalogue, names, retention
 from recovery.checkpoint.watch import DirectoryWatch
-from recovery.core.policy.retention import Kept, removable
-from recovery.errors import CheckpointError, CheckpointWriteError, UsageError
-from recovery.training.checkpoint_config import CheckpointConfig
+from recovery.core.messages import HeldCheckpoint
+from recovery.errors import CheckpointWriteError, UsageError
+from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.save import Save
 from recovery.training.session import Session
 
@@ -99,6 +99,7 @@ class _Place:
         self._under_way: dict[str, Save] = {}
         self._adopted: set[Path] = set()
         self._one_at_a_time = threading.Lock()
+        self._retention = retention.Retention(self._held, rule_of(self._config), self._is_this_lifes)
         self._watch = DirectoryWatch(self._directory, self._adopt)
 
     def open(self) -> None:
@@ -132,7 +133,7 @@ class _Place:
     def _complete(self, save: Save) -> None:
         path = self._directory / save.name
         try:
-            manifest = adopt.adopt(path, save.manifest)
+            manifest = adopt.adopt(path, save.manifest, self._session.place_is_ours)
         except CheckpointWriteError as error:
             _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
             return
@@ -145,26 +146,14 @@ class _Place:
         A manifest whose file MindSpore has removed goes too.
         """
         for path in [path for path in self._adopted if not path.exists()]:
-            adopt.let_go(path)
+            with contextlib.suppress(OSError):  # a manifest without its file is no checkpoint
+                retention.let_go(path)
             self._adopted.remove(path)
-        try:
-            held = catalogue.scan(
-                self._directory, None, job=self._session.job, run=self._session.run, rank=self._session.rank
-            )
-        except CheckpointError:
-            return  # nothing can be listed, so nothing is let go
-        kept = {one.step: one for one in held}
-        with contextlib.suppress(OSError):
-            times = {step: Path(one.path).stat().st_mtime for step, one in kept.items()}
-            for step in removable(
-                [Kept(step, times[step]) for step in sorted(kept)],
-                committed_before=self._session.committed_before,
-                keep_checkpoint_max=self._config.keep_checkpoint_max,
-                keep_checkpoint_per_n_minutes=self._config.keep_checkpoint_per_n_minutes,
-            ):
-                for one in held:
-                    if one.step == step and not self._is_this_lifes(Path(one.path)):
-                        adopt.let_go(Path(one.path))
+        self._retention.apply(committed_before=self._session.committed_before)
+
+    def _held(self) -> tuple[HeldCheckpoint, ...]:
+        session = self._session
+        return catalogue.scan(self._directory, None, job=session.job, run=session.run, rank=session.rank)
 
     def _is_this_lifes(self, path: Path) -> bool:
         parsed = names.parse(path.name)

@@ -1,7 +1,8 @@
 """What a restart now would do: the same rules as the scheduler's, on what the files and the directories hold now.
 
 Each rank's directories are looked into as its next incarnation would, and each file of the target is read whole. A rank whose
-directories are on another host is taken by the scheduler's books, and said to be unverified.
+directories are on another host is taken by the scheduler's books, and said to be unverified. A directory of this host that is gone
+holds nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from recovery.checkpoint import catalogue, verify
 from recovery.core.coordinator import Coordinator
 from recovery.core.ids import Rank
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy import rollback
+from recovery.core.policy import given_up, rollback
 from recovery.core.records import CheckpointState, JobState, NodeRecord
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report.stored import Stored
 from recovery.store.reader import read_worker
+from recovery.transport.addresses import is_local
 
 
 class RankFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,21 +69,28 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
     while True:
         target = coordinator.target(allow_restart_from_zero=allow_restart_from_zero)
         if isinstance(target, rollback.ToStart):
-            return _plan(stored, "start", target.reason, stepped_back=stepped_back)
+            reason = _with_given_up(coordinator, target.reason, 0)
+            return _plan(stored, "start", reason, stepped_back=stepped_back)
         if isinstance(target, rollback.NoCommonStep):
             reason = f"no step is held by all {stored.job.worker_count} ranks ({target.table})"
+            reason = _with_given_up(coordinator, reason, 0)
             return _plan(stored, "fail", reason, stepped_back=stepped_back)
         files = [
-            _looked_at(Rank(rank), names.get(Rank(rank), ""), held, unseen=Rank(rank) in unseen)
+            _looked_at(stored, Rank(rank), names.get(Rank(rank), ""), held, unseen=Rank(rank) in unseen)
             for rank, held in enumerate(target.files)
         ]
         bad = [file for file in files if not file.verified and Rank(file.rank) not in unseen]
         if not bad:
-            reason = f"every rank holds step {target.step}"
+            reason = _with_given_up(coordinator, f"every rank holds step {target.step}", target.step)
             return _plan(stored, "resume", reason, target.files[0], files, stepped_back)
         for file in bad:
-            coordinator.reject(Rank(file.rank), target.step)
+            coordinator.reject(Rank(file.rank), target.step, file.why_not)
         stepped_back += bad
+
+
+def _with_given_up(coordinator: Coordinator, reason: str, step: int) -> str:
+    why = given_up.sentence(coordinator.given_up(step))
+    return f"{reason}; {why}" if why else reason
 
 
 def _books(stored: Stored) -> tuple[Coordinator, set[Rank]]:
@@ -98,15 +107,16 @@ def _books(stored: Stored) -> tuple[Coordinator, set[Rank]]:
     for node in stored.workers:
         if node.rank is None:
             continue
-        held = _held_by(stored, node, has_saved=node.rank in have_saved)
-        if held is None:
+        found = _found_by(stored, node, has_saved=node.rank in have_saved)
+        if found is None:
             unseen.add(node.rank)
         else:
-            coordinator.replace(node.rank, rollback.in_lineage(held, generations))
+            held = rollback.in_lineage(found.held, generations)
+            coordinator.replace(node.rank, held, found.passed_over)
     return coordinator, unseen
 
 
-def _held_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> tuple[HeldCheckpoint, ...] | None:
+def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue.Look | None:
     """What the node's next incarnation would find in its directories; None: they are not on this host.
 
     Args:
@@ -119,22 +129,30 @@ def _held_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> tuple[Held
     except RecoveryError:
         return None
     places = [(one.path, one.prefix) for one in records if one.run == stored.job.run]
-    if (not places and has_saved) or not all(Path(path).is_dir() for path, _ in places):
+    if not places and has_saved:
         return None
-    try:
-        return catalogue.scan_all(places, job=stored.job.job, run=stored.job.run)
-    except CheckpointError:
+    if not is_local(node.host) and not all(Path(path).is_dir() for path, _ in places):
         return None
+    return catalogue.look_all(places, job=stored.job.job, run=stored.job.run, rank=node.rank)
 
 
-def _looked_at(rank: Rank, node_id: str, held: HeldCheckpoint, *, unseen: bool) -> RankFile:
+def _looked_at(stored: Stored, rank: Rank, node_id: str, held: HeldCheckpoint, *, unseen: bool) -> RankFile:
     why_not = ""
     if unseen:
         why_not = "its directories are not on this host: taken by the scheduler's books"
     else:
         try:
-            if verify.check(Path(held.path)).digest != held.digest:
-                why_not = "its manifest names another digest than the scheduler's books"
+            verify.check_wanted(
+                Path(held.path),
+                verify.Wanted(
+                    job=stored.job.job,
+                    run=stored.job.run,
+                    rank=int(rank),
+                    world_size=stored.job.worker_count,
+                    step=held.step,
+                    digest=held.digest,
+                ),
+            )
         except CheckpointError as error:
             why_not = str(error)
     return RankFile(rank=int(rank), node_id=node_id, path=held.path, verified=not why_not, why_not=why_not)

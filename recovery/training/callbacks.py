@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -14,11 +13,11 @@ from typing_extensions import override
 from recovery import clock
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint.publish import Stage, stage
+from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy.retention import Kept, removable
 from recovery.errors import CheckpointWriteError
-from recovery.training.checkpoint_config import CheckpointConfig
+from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.save import Save
 from recovery.training.session import Callback, Session
 
@@ -76,6 +75,7 @@ class ModelCheckpoint(Callback):
         """Digest by step of what was reported; empty while our own save of that step is under way."""
         self._thread: threading.Thread | None = None
         self._watch: DirectoryWatch | None = None
+        self._retention: Retention | None = None
 
     @override
     def on_begin(self, session: Session) -> None:
@@ -89,6 +89,9 @@ class ModelCheckpoint(Callback):
         session.checkpoint_directory(self._directory, self._prefix)
         self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
         self._known = {held.step: held.digest for held in self._scan(session)}
+        self._retention = Retention(
+            lambda: self._scan(session), rule_of(self._config), spares=lambda path: False
+        )
         self._watch = DirectoryWatch(self._directory, lambda: self._rescan(session))
         self._watch.start()
         session.on_generation_end(self._close)
@@ -148,32 +151,18 @@ class ModelCheckpoint(Callback):
         if staged is None:
             return
         try:
-            manifest, path = staged.finish(save.manifest)
+            manifest, path = staged.finish(save.manifest, session.place_is_ours)
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return
         self._known[save.step] = manifest.digest
         session.checkpoint_published(catalogue.held_of(manifest, path))
-        self._retain(session)
+        assert self._retention is not None, "on_begin has looked at the directory"
+        self._retention.apply(committed_before=session.committed_before)
 
     def _not_saved(self, save: Save, error: CheckpointWriteError) -> None:
         _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
         del self._known[save.step]
-
-    def _retain(self, session: Session) -> None:
-        """Let older files go by the rule. The two newest steps that all ranks hold, and anything newer, stay whatever it says."""
-        kept = {held.step: held for held in self._scan(session)}
-        times = {step: Path(held.path).stat().st_mtime for step, held in kept.items()}
-        for step in removable(
-            [Kept(step, times[step]) for step in sorted(kept)],
-            committed_before=session.committed_before,
-            keep_checkpoint_max=self._config.keep_checkpoint_max,
-            keep_checkpoint_per_n_minutes=self._config.keep_checkpoint_per_n_minutes,
-        ):
-            path = Path(kept[step].path)
-            for file in (path, names.manifest_path(path)):  # a manifest that is left says whose file it was
-                with contextlib.suppress(OSError):
-                    file.unlink()
 
     def _scan(self, session: Session) -> tuple[HeldCheckpoint, ...]:
         return catalogue.scan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recovery.checkpoint.retention import Rule
 from recovery.errors import SettingRangeError, SettingTypeError
 
 
@@ -86,6 +87,14 @@ class CheckpointConfig:
                 "to go back to before training ends",
                 next_step="Set when to save, for example save_checkpoint_steps=100.",
             )
+
+
+def rule_of(config: CheckpointConfig) -> Rule:
+    """What retention goes by."""
+    return Rule(
+        keep_checkpoint_max=config.keep_checkpoint_max,
+        keep_checkpoint_per_n_minutes=config.keep_checkpoint_per_n_minutes,
+    )
 
 
 def _count(field: str, value: object) -> int:

@@ -15,7 +15,7 @@ from recovery.checkpoint import verify
 from recovery.core import stimuli as s
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
-from recovery.errors import CheckpointDigestError, CheckpointError, GenerationInterrupted
+from recovery.errors import CheckpointError, GenerationInterrupted
 from recovery.training.state import RestorableState, TrainingState
 from recovery.worker.service import WorkerService
 
@@ -156,11 +156,17 @@ class Session:
     def _load(self, state: RestorableState) -> None:
         path = Path(self._plan.path)
         try:
-            manifest = verify.check(path)
-            if manifest.digest != self._plan.digest:
-                raise CheckpointDigestError(
-                    path=path, field="sha256", expected=self._plan.digest[:12], found=manifest.digest[:12]
-                )
+            verify.check_wanted(
+                path,
+                verify.Wanted(
+                    job=self.job,
+                    run=self.run,
+                    rank=self.rank,
+                    world_size=self.world_size,
+                    step=self._plan.step,
+                    digest=self._plan.digest,
+                ),
+            )
         except CheckpointError as error:
             self._reject(str(error))
         state.read(path)
@@ -211,6 +217,10 @@ class Session:
     def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
         """A checkpoint of this rank is complete and durable: it counts from now on."""
         self._service.post(s.CheckpointPublished(self._service.new_request(), checkpoint))
+
+    def place_is_ours(self) -> bool:
+        """Before a save is given its name: a process that stood still meanwhile asks whether it was replaced. Any thread; may wait."""
+        return self._service.gate.place_is_ours()
 
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
         """Training saves here: this node's next incarnation looks here."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock
+from recovery.checkpoint.catalogue import Look
 from recovery.core import stimuli as s
 from recovery.core.effects import (
     Confirmed,
@@ -147,14 +148,14 @@ class Executor:
 
     async def _find(self, find: FindCheckpoints) -> None:
         try:
-            held = await asyncio.to_thread(self._notebook.find_checkpoints, find.job, find.run)
+            found = await asyncio.to_thread(self._notebook.find_checkpoints, find.job, find.run, find.rank)
         except (
             RecoveryError,
             OSError,
         ) as error:  # who cannot look holds nothing; the plan says what follows from that
             _logger.warning("event=checkpoints_not_found %s", error)
-            held = ()
-        self._deliver(s.CheckpointsFound(self._notebook.new_request(), held))
+            found = Look((), ())
+        self._deliver(s.CheckpointsFound(self._notebook.new_request(), found.held, found.passed_over))
 
     def _set_timer(self, timer: SetTimer) -> None:
         older = self._timers.pop(timer.key, None)

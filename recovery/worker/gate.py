@@ -14,9 +14,10 @@ import msgspec
 
 from recovery import clock
 from recovery.core.messages import Rollback
-from recovery.errors import GenerationInterrupted
+from recovery.errors import FencedError, GenerationInterrupted
 
 _logger = logging.getLogger("recovery.worker")
+_FENCED = FencedError.code
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -115,6 +116,23 @@ class Gate:
             self._check(generation)
         if stood_ms > self._pause_limit_ms or not self._confirmed:
             self._await_confirmation(generation, stood_ms)
+
+    def place_is_ours(self) -> bool:
+        """Ask, from a thread that saves: may this process still change what lies under the names of its rank?
+
+        The end of a generation is no reason against it: what was saved of it may be where everybody goes back to.
+        """
+        stood_ms = clock.monotonic_ms() - self.tick_ms
+        if stood_ms > self._pause_limit_ms:
+            self.note_pause(stood_ms)
+        with self._changed:
+            while not self._confirmed and self._verdict is None:
+                self._changed.wait()
+            return self._confirmed and not self._is_fenced
+
+    @property
+    def _is_fenced(self) -> bool:
+        return self._verdict is not None and self._verdict.code == _FENCED
 
     def is_interrupted(self, generation: int) -> bool:
         """Is the generation over?"""

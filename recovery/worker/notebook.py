@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from recovery import clock
 from recovery.checkpoint import catalogue
 from recovery.core.effects import Persist
-from recovery.core.ids import NodeId, RequestId, RunId
-from recovery.core.messages import HeldCheckpoint
+from recovery.core.ids import NodeId, Rank, RequestId, RunId
+from recovery.core.messages import PassedOver
 from recovery.core.records import DirectoryRecord
 from recovery.errors import RecoveryError, RecoveryPathError, StoreError, StoreFullError, StoreLockedError
 from recovery.worker.descriptors import close_in_children
@@ -50,6 +50,7 @@ class Notebook:
         self._store: WorkerStore | None = None
         self._opening = threading.Lock()
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
+        self._told: frozenset[PassedOver] = frozenset()
         self._release: Callable[[Persist], None]
         self._on_failure: Callable[[RecoveryError], None]
         self._loop: asyncio.AbstractEventLoop
@@ -149,10 +150,10 @@ class Notebook:
 
         return read_worker(recovery_path, self._node_id).directories
 
-    def find_checkpoints(self, job: str, run: RunId) -> tuple[HeldCheckpoint, ...]:
+    def find_checkpoints(self, job: str, run: RunId, rank: Rank | None) -> catalogue.Look:
         """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look."""
         if self._path is None:
-            return ()
+            return catalogue.Look((), ())
         self.open()
         records = tuple(self._directories.values())
         try:
@@ -161,7 +162,14 @@ class Notebook:
             if not records:
                 raise
         places = [(record.path, record.prefix) for record in records if record.run == run]
-        return catalogue.scan_all(places, job=job, run=run)
+        found = catalogue.look_all(places, job=job, run=run, rank=rank)
+        for one in found.passed_over:
+            if one not in self._told:
+                _logger.warning(
+                    "event=checkpoint_passed_over path=%s step=%d reason=%r", one.path, one.step, one.reason
+                )
+        self._told = frozenset(found.passed_over)
+        return found
 
 
 def _descriptors_of(path: Path) -> list[int]:

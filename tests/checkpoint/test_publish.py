@@ -110,7 +110,8 @@ def test_an_error_of_any_system_call_is_one_error_that_leaves_no_temporary_file(
 
     codes = [code for _, code in sweep]
     assert set(codes) <= {43, 10, 0}
-    assert codes.count(10) == 1, "only an old manifest that cannot be read is no reason not to save"
+    reads_of_the_old_one = 1 if scenario == "fresh" else 3
+    assert codes.count(10) == reads_of_the_old_one, "an old one that cannot be read is no reason not to save"
     for directory, _ in sweep:
         _assert_only_whole_checkpoints(directory)
         assert not [file.name for file in directory.iterdir() if file.name.endswith(".tmp")]

@@ -246,8 +246,8 @@ CHECKPOINTS = (
         "the manifest gets its name before the file",
         "I8",
         "checkpoint/publish.py",
-        "self._state.rename()\n            beside.rename()",
-        "beside.rename()\n            self._state.rename()",
+        "self._state.rename()\n            _ask(path, place_is_ours)\n            beside.rename()",
+        "beside.rename()\n            _ask(path, place_is_ours)\n            self._state.rename()",
         (
             "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",
         ),
@@ -255,7 +255,7 @@ CHECKPOINTS = (
     Bug(
         "an old manifest stands beside new bytes",
         "I8",
-        "checkpoint/publish.py",
+        "checkpoint/make_way.py",
         "os.unlink(beside.name, dir_fd=opened)",
         "os.stat(beside.name, dir_fd=opened)",
         (
@@ -265,9 +265,9 @@ CHECKPOINTS = (
     Bug(
         "the end of an old manifest is not made durable",
         "I8",
-        "checkpoint/publish.py",
-        "return\n    os.fsync(opened)",
-        "return\n    os.fstat(opened)",
+        "checkpoint/make_way.py",
+        "return\n        os.fsync(opened)\n        return",
+        "return\n        os.fstat(opened)\n        return",
         (
             "tests/checkpoint/test_publish.py::test_a_step_saved_again_loses_its_old_manifest_before_its_old_bytes",
         ),
@@ -275,9 +275,9 @@ CHECKPOINTS = (
     Bug(
         "a checkpoint of another rank is written over",
         "I11",
-        "checkpoint/publish.py",
-        "(old.job, old.run, old.rank) != (manifest.job, manifest.run, manifest.rank)",
-        "(old.job, old.run) != (manifest.job, manifest.run)",
+        "checkpoint/make_way.py",
+        "old.rank != manifest.rank and old.generation >= manifest.generation",
+        "old.rank < 0",
         (
             "tests/checkpoint/test_publish.py::test_a_checkpoint_of_another_job_run_or_rank_is_never_written_over",
         ),
@@ -319,9 +319,9 @@ CHECKPOINTS = (
     Bug(
         "a checkpoint of another run is found",
         "I8",
-        "checkpoint/catalogue.py",
-        "if (manifest.job, manifest.run) == (job, run)",
-        "if manifest.job == job",
+        "checkpoint/manifest.py",
+        "if (manifest.job, manifest.run) != (job, run):",
+        "if manifest.job != job:",
         ("tests/checkpoint/test_catalogue.py::test_a_scan_takes_only_the_job_run_and_rank_asked_for",),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -123,10 +124,36 @@ def _stop(world: World, process: Process, draw: random.Random) -> None:
 
 
 def _rot(world: World, process: Process, draw: random.Random) -> None:
+    _change(world, process, draw, good=False)
+
+
+def _spoil(world: World, process: Process, draw: random.Random) -> None:
+    _change(world, process, draw, fault="cut short")
+
+
+def _remove(world: World, process: Process, draw: random.Random) -> None:
+    _change(world, process, draw, gone=True)
+
+
+def _change(world: World, process: Process, draw: random.Random, **changes: Any) -> None:
     files = world.disk[process.name]
     if files:
         step = max(files) if draw.random() < 0.7 else draw.choice(sorted(files))
-        files[step] = msgspec.structs.replace(files[step], good=False)
+        files[step] = msgspec.structs.replace(files[step], **changes)
+
+
+def _copy(world: World, process: Process, draw: random.Random) -> None:
+    """Another rank's newest file is copied over this one's, as a person does whose disk was lost."""
+    others = [one for one in world.living if one.plan is not None and one.name != process.name]
+    for other in others[:1]:
+        of_both = sorted(world.disk[other.name].keys() & world.disk[process.name].keys())
+        for step in of_both[-1:]:
+            file = world.disk[other.name][step]
+            assert other.plan is not None, "looked at above"
+            here = msgspec.structs.replace(
+                file.held, path=f"{process.name}/{step}", digest=f"{file.held.digest} at {process.name}"
+            )
+            world.disk[process.name][step] = msgspec.structs.replace(file, held=here, rank=other.plan.rank)
 
 
 def _repeat(world: World, process: Process, draw: random.Random) -> None:
@@ -180,6 +207,9 @@ ONE: dict[str, Callable[[World, Process, random.Random], None]] = {
     "raise": _raise,
     "stop": _stop,
     "rot": _rot,
+    "spoil": _spoil,
+    "remove": _remove,
+    "copy": _copy,
     "repeat": _repeat,
 }
 WHOLE: dict[str, Callable[[World, random.Random], None]] = {

@@ -47,6 +47,12 @@ class Saved(msgspec.Struct, frozen=True):
     content: Content
     good: bool = True
     """False: a bit of it has flipped."""
+    gone: bool = False
+    """True: somebody has removed it."""
+    fault: str = ""
+    """Not empty: a look passes it over, and says this."""
+    rank: int | None = None
+    """Not None: it was copied here, and is of that rank."""
 
 
 class Process:
@@ -139,7 +145,7 @@ class Process:
             assert self.member.admitted is not None, "only a member replaces itself"
             self.world.replaced(self, self.member.admitted.token)
         elif isinstance(effect, FindCheckpoints):
-            self.clock.soon("disk", 1, 50, lambda: self._found(effect.run))
+            self.clock.soon("disk", 1, 50, lambda: self._found(effect))
         elif isinstance(effect, Confirmed):
             self.confirmed = True
         elif isinstance(effect, Retain):
@@ -173,10 +179,21 @@ class Process:
         else:
             self.handle(s.ConnectFailed("refused", self._jitter()))
 
-    def _found(self, run: int) -> None:
-        files = self.world.disk[self.name].values()
-        held = tuple(sorted((file.held for file in files if file.held.run == run), key=lambda one: -one.step))
-        self.handle(s.CheckpointsFound(self._request(), held))
+    def _found(self, find: FindCheckpoints) -> None:
+        files = sorted(self.world.disk[self.name].values(), key=lambda one: -one.held.step)
+        held, passed_over = [], []
+        for file in files:
+            fault = file.fault
+            if not fault and find.rank is not None and file.rank not in (None, find.rank):
+                fault = "it is of another rank"
+            if file.gone or file.held.run != find.run:
+                continue
+            if fault:
+                self.clock.seen["a file was passed over"] += 1
+                passed_over.append(m.PassedOver(path=file.held.path, reason=fault, step=file.held.step))
+            else:
+                held.append(file.held)
+        self.handle(s.CheckpointsFound(self._request(), tuple(held), tuple(passed_over)))
 
     # --- the main thread -----------------------------------------------------------------------------------------------
 
@@ -196,7 +213,7 @@ class Process:
             assert file is not None or self.world.promises.is_fenced(self), (
                 f"I11: the target {plan.step} of {self.name} was deleted"
             )
-            if file is None or not file.good or file.held.digest != plan.digest:
+            if file is None or not _is_usable(file, plan):
                 self.clock.seen["a checkpoint was rejected when it was loaded"] += 1
                 self.phase = "rejected"
                 bad = s.CheckpointRejected(self._request(), plan.generation, plan.step, plan.path, "digest")
@@ -306,6 +323,12 @@ class Process:
             return
         assert self.member.admitted is not None, "it trained"
         self.world.replaced(self, self.member.admitted.token)
+
+
+def _is_usable(file: Saved, plan: m.Rollback) -> bool:
+    """What a load finds when it reads the file and its manifest."""
+    whole = file.good and not file.gone and not file.fault
+    return whole and file.rank in (None, plan.rank) and file.held.digest == plan.digest
 
 
 def checkpoint(plan: m.Rollback, step: int, name: str) -> m.HeldCheckpoint:

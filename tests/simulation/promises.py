@@ -6,9 +6,10 @@ I3   a lost id waits out its window           I11     the two newest committed s
 I4   a refused try changes nothing            I12     a fenced life changes nothing
 I5   acknowledged is durable                  I13     a repeated request has one effect
 I6   a transaction is whole                   I14     every job ends (run.py)
+I19  a plan says what it gives up
 I18  no decision looks at a wall clock (house tests; here every process's clock begins anywhere and drifts)
 I20  all ranks end with one history (run.py)
-I7, I15, I16, I17 and I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
+I7, I15, I16, I17 and the rest of I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist, SchedulerEffect, Send
 from recovery.core.ids import RequestId
+from recovery.core.policy.given_up import STEPS_NAMED
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
+    EventKind,
+    EventRecord,
     IncarnationRecord,
     JobRecord,
     NodeRecord,
@@ -174,9 +178,30 @@ class Promises:
         """I9: a plan that was just made."""
         for effect in effects:
             if isinstance(effect, Persist):
+                for record in effect.records:
+                    if isinstance(record, EventRecord) and record.kind is EventKind.PLAN_MADE:
+                        self._says_what_it_gives_up(record)
                 for step in effect.then:
                     if isinstance(step, Answer) and isinstance(step.message, m.Rollback):
                         self._plan_made(step.message)
+
+    def _says_what_it_gives_up(self, plan: EventRecord) -> None:
+        """I19: newer steps that were committed, and that training would still go through, are named with whose file is not usable."""
+        self.checked["I19"] += 1
+        assert plan.step is not None, "a plan begins at a step"
+        committed = {
+            row.step
+            for row in self.world.store.all(CheckpointRecord)
+            if row.run == plan.run
+            and row.state is CheckpointState.COMMITTED
+            and row.step > plan.step
+            and self._is_past(row)
+        }
+        for step in sorted(committed, reverse=True)[:STEPS_NAMED]:
+            self.world.clock.seen["a plan gave up a committed step"] += 1
+            assert f"step {step} was committed and is not usable: rank " in plan.reason, (
+                f"I19: the plan at {plan.step} gives up step {step} without a word: {plan.reason}"
+            )
 
     def _plan_made(self, plan: m.Rollback) -> None:
         if self._plans and self._plans[-1][:2] >= (plan.run, plan.generation):

@@ -29,15 +29,22 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seen: dict[str, int]
 
 
-def run(seed: int, *, workers: int | None = None, faults: list[Fault] | None = None) -> Outcome:
+def run(
+    seed: int,
+    *,
+    workers: int | None = None,
+    faults: list[Fault] | None = None,
+    kinds: tuple[str, ...] = KINDS,
+) -> Outcome:
     """Run a seed.
 
     Args:
         seed: everything else follows from it.
         workers: None: drawn from the seed.
         faults: None: drawn from the seed.
+        kinds: of faults to draw from: what a seed means depends on them.
     """
-    shape = shape_of(seed, KINDS, workers=workers)
+    shape = shape_of(seed, kinds, workers=workers)
     chosen = faults_of(seed, shape) if faults is None else faults
     world = World(seed, shape)
     failure = ""

@@ -16,6 +16,8 @@ SEEDS = 500
 
 WORTH_REACHING = (
     *(f"fault: {kind}" for kind in KINDS),
+    "a file was passed over",
+    "a plan gave up a committed step",
     "a checkpoint was rejected when it was loaded",
     "a fenced life woke up to an old plan",
     "a job ended for want of a common checkpoint",
@@ -32,6 +34,9 @@ WORTH_REACHING = (
 
 FOUND = (106, 225, 226, 228, 300, 732, 3140, 3574, 4127)
 """Seeds that once failed, in the engine or in the checks; docs/reliability.md tells which."""
+
+FOUND_AMONG = tuple(kind for kind in KINDS if kind not in ("spoil", "remove", "copy"))
+"""The kinds of faults that there were then: with others, these seeds would draw other faults."""
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +58,13 @@ def test_eight_workers_keep_every_promise_under_five_hundred_seeds(figures: dict
 @pytest.mark.faults
 def test_the_seeds_together_reach_everything_that_is_worth_reaching(figures: dict[str, Any]) -> None:
     assert [name for name in WORTH_REACHING if not figures["seen"].get(name)] == []
-    assert set(figures["checked"]) >= {"I3", "I4", "I5", "I8", "I9", "I10", "I11", "I12", "I13", "I20"}
+    assert set(figures["checked"]) >= {"I3", "I4", "I5", "I8", "I9", "I10", "I11", "I12", "I13", "I19", "I20"}
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_was_found_once_stays_mended(seed: int) -> None:
-    outcome = run(seed)
+    outcome = run(seed, kinds=FOUND_AMONG)
 
     assert not outcome.failure, "\n".join((*outcome.story, outcome.failure))
 

@@ -1,0 +1,105 @@
+"""Older checkpoints go by the rule (`core/policy/retention.py` decides), for every framework alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from recovery.checkpoint import names
+from recovery.checkpoint.files import reason_of
+from recovery.core.messages import HeldCheckpoint
+from recovery.core.policy.retention import Kept, removable
+from recovery.errors import CheckpointError
+
+_logger = logging.getLogger("recovery.checkpoint")
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept, in MindSpore's words; `core.policy.retention.removable` says what they mean."""
+
+    keep_checkpoint_max: int
+    keep_checkpoint_per_n_minutes: int
+
+
+class Retention:
+    """Lets go of what one rank need not keep. Files may come and go under it: others tidy up, too."""
+
+    def __init__(
+        self,
+        look: Callable[[], Sequence[HeldCheckpoint]],
+        rule: Rule,
+        spares: Callable[[Path], bool],
+    ) -> None:
+        """Nothing is removed before `apply`.
+
+        Args:
+            look: the rank's checkpoints as they are now, of one step the newest generation first.
+            rule: what is kept.
+            spares: True for a file that somebody else lets go; it counts as kept, and stays.
+        """
+        self._look, self._rule, self._spares = look, rule, spares
+        self._trouble: dict[Path, str] = {}
+        """What could not be done, and was said: said again when it changes."""
+
+    def apply(self, *, committed_before: int) -> None:
+        """Let go of what may go now. What cannot be seen or removed stays, and is said.
+
+        Args:
+            committed_before: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
+        """
+        try:
+            held = self._look()
+        except CheckpointError as error:  # nothing can be listed, so nothing is let go
+            self._say(Path(), str(error))
+            return
+        self._trouble.pop(Path(), None)
+        kept: dict[int, Kept] = {}
+        for one in held:
+            saved_wall_s = self._saved_wall_s(Path(one.path))
+            if saved_wall_s is not None:
+                kept.setdefault(one.step, Kept(one.step, saved_wall_s))
+        steps = removable(
+            [kept[step] for step in sorted(kept)],
+            committed_before=committed_before,
+            keep_checkpoint_max=self._rule.keep_checkpoint_max,
+            keep_checkpoint_per_n_minutes=self._rule.keep_checkpoint_per_n_minutes,
+        )
+        for one in held:
+            if one.step in steps and not self._spares(Path(one.path)):
+                self._let_go(Path(one.path))
+
+    def _saved_wall_s(self, path: Path) -> float | None:
+        """When the file was written; None: it is gone again, or cannot be looked at, and counts as neither kept nor removable."""
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._say(path, reason_of(error))
+            return None
+
+    def _let_go(self, path: Path) -> None:
+        try:
+            let_go(path)
+        except OSError as error:
+            self._say(path, reason_of(error))
+        else:
+            self._trouble.pop(path, None)
+
+    def _say(self, path: Path, reason: str) -> None:
+        if self._trouble.get(path) != reason:
+            self._trouble[path] = reason
+            _logger.warning("event=checkpoint_not_removed path=%s reason=%r", path, reason)
+
+
+def let_go(path: Path) -> None:
+    """Remove a checkpoint: the file, then its manifest, which until then says whose file it was. What is gone already is gone.
+
+    Raises:
+        OSError: it could not be removed; its manifest then stays beside it.
+    """
+    for file in (path, names.manifest_path(path)):
+        file.unlink(missing_ok=True)

@@ -1,0 +1,258 @@
+"""Which files were not taken, and why the plan is older than a step that was committed: said once, by name."""
+
+from __future__ import annotations
+
+from recovery.core import effects as e
+from recovery.core import messages as m
+from recovery.core import stimuli as s
+from recovery.core.coordinator import BOOKED_STEPS, Coordinator
+from recovery.core.ids import Incarnation, NodeId, Rank, RequestId, ResumeToken
+from recovery.core.policy.given_up import RANKS_NAMED, STEPS_NAMED, Unusable, sentence
+from recovery.core.records import EventKind, EventRecord
+from recovery.core.rules import Rules
+from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.test_member_life import Pocket, plan
+
+WINDOW_MS = 1_000
+
+
+def over(path: str, reason: str = "cut short", step: int = 0) -> m.PassedOver:
+    return m.PassedOver(path=path, reason=reason, step=step)
+
+
+def stopped(*steps: int) -> tuple[Desk, list[Worker], dict[NodeId, list[m.HeldCheckpoint]]]:
+    """Two workers that have committed these steps, one of which came back; both have yet to say what they hold."""
+    desk = Desk(Rules(worker_count=2, rejoin_window_ms=WINDOW_MS))
+    workers = full_house(desk)
+    held = {worker.node_id: [worker.save(step) for step in steps] for worker in workers}
+    workers[1].die()
+    desk.at(desk.now + WINDOW_MS)
+    workers[1] = Worker(desk, "worker_1")
+    assert isinstance(workers[1].register(), m.Admitted)
+    return desk, workers, held
+
+
+def ready(
+    worker: Worker, *held: m.HeldCheckpoint, over: tuple[m.PassedOver, ...] = (), more: int = 0
+) -> None:
+    worker.tell(
+        m.Ready(
+            request_id=worker.request(),
+            generation=worker.generation,
+            step=0,
+            held=held,
+            passed_over=over,
+            passed_over_more=more,
+        )
+    )
+
+
+def told(desk: Desk, kind: EventKind = EventKind.CHECKPOINT_PASSED_OVER) -> list[EventRecord]:
+    return [event for event in desk.events if event.kind is kind]
+
+
+def planned(desk: Desk) -> tuple[int | None, str]:
+    event = told(desk, EventKind.PLAN_MADE)[-1]
+    return event.step, event.reason
+
+
+def test_a_committed_step_that_is_given_up_is_named_with_rank_and_reason() -> None:
+    given_up = ((30, "cut short"), (20, "missing"))
+    desk, (first, second), held = stopped(10, 20, 30)
+    ready(first, *held[first.node_id][:1], over=(over("worker_0/30"),))
+    ready(second, *held[second.node_id])
+
+    why = [f"step {step} was committed and is not usable: rank 0: {reason}" for step, reason in given_up]
+    assert planned(desk) == (10, "; ".join(["every rank holds step 10", *why]))
+    found = [(event.rank, event.step, event.details, event.reason) for event in told(desk)]
+    assert found == [
+        (0, None, "worker_0/30", "cut short"),
+        (0, 20, "worker_0/20", "it was committed and is missing"),
+    ]
+
+
+def test_a_reason_is_found_by_the_file_by_its_directory_or_by_its_step() -> None:
+    for passed in (
+        over("worker_0/20", "why"),
+        over("worker_0", "why"),
+        over("elsewhere", "why", step=20),
+    ):
+        desk, (first, second), held = stopped(10, 20)
+        ready(first, *held[first.node_id][:1], over=(passed,))
+        ready(second, *held[second.node_id])
+        assert planned(desk)[1].endswith("step 20 was committed and is not usable: rank 0: why"), passed
+
+
+def test_what_was_said_is_no_news_and_what_changed_is() -> None:
+    desk, (first, _), held = stopped(10)
+    for passed in ((over("a"),), (over("a"),), (over("a", "gone"), over("b"))):
+        ready(first, *held[first.node_id], over=passed)
+
+    assert [(event.details, event.reason) for event in told(desk)] == [
+        ("a", "cut short"),
+        ("a", "gone"),
+        ("b", "cut short"),
+    ]
+
+
+def test_more_files_than_a_message_names_are_counted() -> None:
+    desk, (first, second), held = stopped(10)
+    ready(first, *held[first.node_id], over=(over("a"),), more=7)
+    ready(second, *held[second.node_id])
+
+    assert told(desk)[-1].reason == "7 more files; the log of worker_0 names them"
+    assert planned(desk) == (10, "every rank holds step 10; files that were passed over: 8")
+
+
+def test_a_file_of_a_rolled_back_history_is_the_reason_why_its_step_is_given_up() -> None:
+    desk, (first, second), held = stopped(10, 20)
+    ready(first, *held[first.node_id][:1])
+    ready(second, *held[second.node_id][:1])
+    first.follow(), second.follow()
+    first.save(20), second.save(20)
+    second.die()
+    desk.at(desk.now + WINDOW_MS)
+    second = Worker(desk, "worker_1")
+    second.register()
+    ready(first, *held[first.node_id][:1], checkpoint(20, generation=2, path="worker_0/20"))
+    ready(second, *held[second.node_id])
+
+    assert planned(desk)[1].endswith(
+        "step 20 was committed and is not usable: rank 1: it was written in generation 1, which a later plan rolled back"
+    )
+
+
+def test_a_restarted_scheduler_still_knows_which_steps_were_committed_and_which_file_failed() -> None:
+    desk, (first, second), held = stopped(10, 20)
+    ready(first, *held[first.node_id])
+    ready(second, *held[second.node_id])
+    generation = second.follow().generation
+    second.tell(
+        m.CheckpointInvalid(
+            request_id=second.request(), generation=generation, step=20, path="worker_1/20", reason="digest"
+        )
+    )
+    desk.restart()
+    for worker in (first, second):
+        worker.register()
+        worker.generation = generation
+        ready(worker, *held[worker.node_id])
+
+    assert planned(desk) == (
+        10,
+        "every rank holds step 10; step 20 was committed and is not usable: rank 1: digest",
+    )
+
+
+def test_a_step_that_only_a_plan_found_common_counts_as_committed() -> None:
+    desk, (first, second), held = stopped(10)
+    late = {worker.node_id: checkpoint(20, path=f"{worker.node_id}/20") for worker in (first, second)}
+    for worker in (first, second):  # the reports of step 20 were lost with a scheduler
+        ready(worker, *held[worker.node_id], late[worker.node_id])
+    assert planned(desk)[0] == 20
+    for worker in (first, second):
+        worker.follow()
+    second.die()
+    desk.at(desk.now + WINDOW_MS)
+    second = Worker(desk, "worker_1")
+    second.register()
+    ready(first, *held[first.node_id], late[first.node_id])
+    ready(second, *held[second.node_id])
+
+    assert planned(desk)[1].endswith("step 20 was committed and is not usable: rank 1: missing")
+
+
+def test_a_file_that_was_brought_back_is_no_reason_any_more() -> None:
+    desk, (first, second), held = stopped(10, 20)
+    ready(first, *held[first.node_id][:1])
+    ready(first, *held[first.node_id])
+    ready(second, *held[second.node_id])
+
+    assert planned(desk) == (20, "every rank holds step 20")
+
+
+def test_a_reason_once_given_stands_until_there_is_another() -> None:
+    desk, (first, second), held = stopped(10, 20)
+    ready(first, *held[first.node_id][:1], over=(over("worker_0/20", "cut short"),))
+    ready(first, *held[first.node_id][:1])
+    ready(second, *held[second.node_id])
+
+    assert planned(desk)[1].endswith("rank 0: cut short")
+
+
+def test_a_job_without_a_common_step_says_why() -> None:
+    desk, (first, second), held = stopped(10)
+    ready(first, over=(over("worker_0/10", "it is of rank 1, not of rank 0"),))
+    ready(second, *held[second.node_id])
+
+    [failed] = told(desk, EventKind.JOB_FAILED)
+    why = "step 10 was committed and is not usable: rank 0: it is of rank 1, not of rank 0"
+    assert failed.reason.endswith(f"at step 0. Why: {why}.")
+
+
+def test_a_rank_that_saves_a_given_up_step_again_has_it() -> None:
+    books = Coordinator(2)
+    for rank in (0, 1):
+        books.add(Rank(rank), checkpoint(10, path="a"))
+    books.replace(Rank(0), ())
+    assert list(books.given_up(0)[10]) == [0]
+
+    books.add(Rank(0), checkpoint(10, path="a"))
+    assert books.given_up(0) == {10: {}}
+    assert books.reject(Rank(1), 10, "digest") is not None
+    assert books.given_up(0) == {10: {1: Unusable(path="a", reason="digest")}}
+    assert books.reject(Rank(1), 11, "never held") is None
+
+
+def test_what_the_books_retire_is_given_up_by_nobody() -> None:
+    books = Coordinator(1)
+    for step in range(10, 10 * (BOOKED_STEPS + 2), 10):
+        books.add(Rank(0), checkpoint(step, path=f"/{step}"))
+    books.reject(Rank(0), 10, "digest")
+    books.retire()
+
+    assert min(books.given_up(0)) == 20
+
+
+def test_a_sentence_names_a_few_and_counts_the_rest() -> None:
+    one = Unusable(path="", reason="missing")
+    ranks = {Rank(number): one for number in range(RANKS_NAMED + 2)}
+    steps = dict.fromkeys(range(STEPS_NAMED + 3, 0, -1), ranks)
+
+    said = sentence(steps)
+    assert said.endswith("and 3 older committed steps")
+    assert said.count("rank 7: missing, and 2 more ranks") == STEPS_NAMED
+    assert sentence({}) == ""
+
+
+def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:
+    pocket = Pocket().training()
+    pocket.hear(m.Interrupt(generation=plan(1).generation, reason="w1 lost"))
+    pocket.feel(s.TrainingStopped(plan(1).generation, 3))
+    [find] = pocket.got(e.FindCheckpoints)
+    assert find.rank == plan(1).rank
+
+    again = Pocket().registering()
+    again.hear(
+        m.Admitted(
+            request_id=RequestId("r"),
+            incarnation=Incarnation(2),
+            token=ResumeToken("t"),
+            rank=Rank(1),
+            job="job",
+            run=plan(1).run,
+            scheduler_incarnation=Incarnation(2),
+            resumed=False,
+        )
+    )
+    [find] = again.got(e.FindCheckpoints)
+    assert find.rank == 1
+
+
+def test_a_worker_names_so_many_files_as_fit_and_counts_the_rest() -> None:
+    pocket = Pocket().admitted()
+    found = tuple(over(str(number)) for number in range(m.PASSED_OVER_MAX + 3))
+    pocket.feel(s.CheckpointsFound(RequestId("f"), (), found))
+
+    [said] = pocket.told(m.Ready)
+    assert (said.passed_over, said.passed_over_more) == (found[: m.PASSED_OVER_MAX], 3)

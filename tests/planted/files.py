@@ -1,0 +1,175 @@
+"""Bugs in whose file a file is, what is said of files that are not taken, and what happens to them."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_LOOK = "tests/checkpoint/test_look.py"
+_WAY = "tests/checkpoint/test_make_way.py"
+_CORE = "tests/core/test_passed_over.py"
+_RETENTION = "tests/checkpoint/test_retention_of_files.py"
+
+FILES = (
+    Bug(
+        "a scan takes another rank's file",
+        "I8",
+        "checkpoint/manifest.py",
+        "if rank not in (None, manifest.rank):",
+        "if rank is not None and rank < 0:",
+        (f"{_LOOK}::test_what_is_passed_over_is_named_newest_first_with_its_reason",),
+    ),
+    Bug(
+        "a file of the plan may be of any step",
+        "I8",
+        "checkpoint/verify.py",
+        "if not reason and manifest.step != wanted.step:",
+        "if not reason and manifest.step < 0:",
+        (f"{_LOOK}::test_a_whole_file_of_another_place_is_not_what_the_plan_wants",),
+    ),
+    Bug(
+        "a file of the plan may be another than the books name",
+        "I8",
+        "checkpoint/verify.py",
+        "if manifest.digest != wanted.digest:",
+        "if len(manifest.digest) != len(wanted.digest):",
+        (f"{_LOOK}::test_a_whole_file_that_is_not_the_one_of_the_books_is_not_what_the_plan_wants",),
+    ),
+    Bug(
+        "a worker that has a rank looks for files of any",
+        "I8",
+        "core/member.py",
+        "rank = self._rank if self.admitted.rank is None else self.admitted.rank",
+        "rank = self.admitted.rank",
+        (f"{_CORE}::test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one",),
+    ),
+    Bug(
+        "a damaged file is passed over in silence",
+        "I19",
+        "checkpoint/catalogue.py",
+        "if name in listed or (",
+        "if name not in listed and (",
+        (f"{_LOOK}::test_what_is_passed_over_is_named_newest_first_with_its_reason",),
+    ),
+    Bug(
+        "a directory that cannot be listed hides the others",
+        "I19",
+        "checkpoint/catalogue.py",
+        "passed_over[path] = _passed_over(Path(path), str(error), None)\n            continue",
+        "raise error",
+        (f"{_LOOK}::test_a_directory_that_cannot_be_listed_hides_no_other",),
+    ),
+    Bug(
+        "a file that is passed over is told at every Ready",
+        "I17",
+        "core/checkpoint_messages.py",
+        "if one not in before",
+        "if one is not None",
+        (f"{_CORE}::test_what_was_said_is_no_news_and_what_changed_is",),
+    ),
+    Bug(
+        "a committed step is given up without a word",
+        "I19",
+        "core/coordinator.py",
+        "            if step > target\n",
+        "            if step < target\n",
+        (f"{_CORE}::test_a_committed_step_that_is_given_up_is_named_with_rank_and_reason",),
+    ),
+    Bug(
+        "a restarted scheduler forgets which steps were committed",
+        "I19",
+        "core/coordinator.py",
+        "self._committed = {step for rank, step in committed if step in self._held[rank]}",
+        "self._committed = set()",
+        (
+            f"{_CORE}::test_a_restarted_scheduler_still_knows_which_steps_were_committed_and_which_file_failed",
+        ),
+    ),
+    Bug(
+        "a step that only a plan found common counts as never committed",
+        "I19",
+        "core/coordinator.py",
+        "for one in (*self._committed, step) if 0 < one <= step",
+        "for one in self._committed if 0 < one <= step",
+        (f"{_CORE}::test_a_step_that_only_a_plan_found_common_counts_as_committed",),
+    ),
+    Bug(
+        "a file that was brought back stays unusable",
+        "I9",
+        "core/coordinator.py",
+        "self._unusable.get(checkpoint.step, {}).pop(rank, None)",
+        "self._unusable.get(checkpoint.step, {}).get(rank)",
+        (f"{_CORE}::test_a_rank_that_saves_a_given_up_step_again_has_it",),
+    ),
+    Bug(
+        "a worker names every file that it passes over",
+        "I17",
+        "core/member.py",
+        "named = found.passed_over[: m.PASSED_OVER_MAX]",
+        "named = found.passed_over",
+        (f"{_CORE}::test_a_worker_names_so_many_files_as_fit_and_counts_the_rest",),
+    ),
+    Bug(
+        "a damaged file is written over",
+        "I19",
+        "checkpoint/make_way.py",
+        "    except CheckpointError as error:\n        return str(error)",
+        '    except CheckpointError:\n        return ""',
+        (f"{_WAY}::test_a_file_that_is_not_what_it_was_keeps_its_bytes_under_another_name",),
+    ),
+    Bug(
+        "a second bad file is kept in place of the first",
+        "I19",
+        "checkpoint/make_way.py",
+        "        if not any(_is_there(",
+        "        if number or not any(_is_there(",
+        (f"{_WAY}::test_every_bad_file_is_kept_and_none_is_written_over",),
+    ),
+    Bug(
+        "a process that stood still inside a save renames unasked",
+        "I12",
+        "checkpoint/publish.py",
+        "_ask(path, place_is_ours)\n            self._state.rename()",
+        "self._state.rename()",
+        (f"{_WAY}::test_a_process_that_lost_its_place_gives_no_name_any_more",),
+    ),
+    Bug(
+        "a framework's file gets its manifest unasked",
+        "I12",
+        "checkpoint/adopt.py",
+        "before_rename=ask",
+        "before_rename=None",
+        (f"{_WAY}::test_a_framework_s_file_of_a_process_that_lost_its_place_gets_no_manifest",),
+    ),
+    Bug(
+        "a save does not wait for the answer about its place",
+        "I12",
+        "worker/gate.py",
+        "return self._confirmed and not self._is_fenced",
+        "return True",
+        ("tests/worker/test_place.py::test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too",),
+    ),
+    Bug(
+        "a save does not look at the clocks",
+        "I12",
+        "worker/gate.py",
+        "if stood_ms > self._pause_limit_ms:\n            self.note_pause(stood_ms)\n        with self._changed:",
+        "if stood_ms < 0:\n            self.note_pause(stood_ms)\n        with self._changed:",
+        ("tests/worker/test_place.py::test_a_save_of_a_process_that_stood_still_waits_for_the_answer",),
+    ),
+    Bug(
+        "retention dies of a file that vanished",
+        "I14",
+        "checkpoint/retention.py",
+        "except FileNotFoundError:\n            return None",
+        "except FileNotFoundError:\n            raise",
+        (f"{_RETENTION}::test_a_file_that_vanishes_between_the_look_and_its_time_costs_nobody_anything",),
+    ),
+    Bug(
+        "a file that cannot be removed loses its manifest",
+        "I11",
+        "checkpoint/retention.py",
+        "for file in (path, names.manifest_path(path)):",
+        "for file in (names.manifest_path(path), path):",
+        (f"{_RETENTION}::test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_said_once",),
+    ),
+)
