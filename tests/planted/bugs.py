@@ -7,5 +7,6 @@ from tests.planted.durability import DURABILITY
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.session import SESSION
+from tests.planted.training import TRAINING
 
-BUGS: tuple[Bug, ...] = DURABILITY + SESSION + ROLLBACK + PROTOCOL
+BUGS: tuple[Bug, ...] = DURABILITY + SESSION + ROLLBACK + PROTOCOL + TRAINING
