@@ -36,7 +36,7 @@ from recovery.core.effects import (
     WorkerEffect,
 )
 from recovery.core.ids import Generation, Rank
-from recovery.core.link import FAREWELL_MS, Identity, Link, Main
+from recovery.core.link import FAREWELL_MS, REPORT_PATIENCE_MS, Identity, Link, Main
 from recovery.core.policy import backoff
 from recovery.core.records import CheckpointRecord, CheckpointState, Record, StepRecord
 from recovery.core.rules import Rules
@@ -97,6 +97,7 @@ class Member(Link):
             "abort": self._on_abort_due,
             "wait": self._on_wait_due,
             "farewell": self._on_farewell_due,
+            "reports": self._on_reports_due,
         }
         return timers[fired.key](fired, now_ms)
 
@@ -185,7 +186,7 @@ class Member(Link):
         del self._requests[received.request_id]
         if isinstance(request, (m.Failure, m.Leave)):
             return [Exit(self._exit_code, self._exit_reason)]
-        return []
+        return self._done() if isinstance(request, m.CheckpointReport) else []
 
     def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
         if self._next_plan is not None and interrupt.generation >= self._next_plan.generation:
@@ -353,7 +354,9 @@ class Member(Link):
 
     def _on_training_done(self, done: s.TrainingDone, now_ms: int) -> list[WorkerEffect]:
         request = m.Done(request_id=done.request_id, generation=done.generation, step=done.step)
-        return [*self._request(request), *self._wait_for("all ranks to be done", now_ms)]
+        self._requests[request.request_id] = request
+        late = [SetTimer("reports", now_ms + REPORT_PATIENCE_MS)] if self._reports() else []
+        return [*self._done(), *late, *self._wait_for("all ranks to be done", now_ms)]
 
     def _on_stop_asked(self, asked: s.StopAsked, now_ms: int) -> list[WorkerEffect]:
         leave = m.Leave(request_id=asked.request_id, reason=asked.reason[:1024])

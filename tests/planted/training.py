@@ -15,4 +15,48 @@ TRAINING = (
             "tests/house/test_type_information.py::test_what_is_read_for_the_first_time_builds_no_type_information",
         ),
     ),
+    Bug(
+        "Done overtakes the last checkpoint's report",
+        "I9",
+        "core/link.py",
+        "        if self._reports():\n            return []\n        return [Tell(request)",
+        "        return [Tell(request)",
+        ("tests/core/test_last_checkpoint.py::test_done_waits_for_the_answer_to_every_report",),
+    ),
+    Bug(
+        "a worker's store that does not write holds the job's end up for ever",
+        "I14",
+        "core/member.py",
+        'late = [SetTimer("reports", now_ms + REPORT_PATIENCE_MS)] if self._reports() else []',
+        "late: list[WorkerEffect] = []",
+        (
+            "tests/core/test_last_checkpoint.py::test_a_store_that_does_not_write_holds_the_end_up_for_a_bounded_time",
+        ),
+    ),
+    Bug(
+        "a checkpoint that is reported behind the end is dropped",
+        "I9",
+        "core/cluster.py",
+        "not isinstance(message, (m.Heartbeat, m.CheckpointReport)):",
+        "not isinstance(message, m.Heartbeat):",
+        ("tests/core/test_last_checkpoint.py::test_a_report_behind_the_end_still_counts",),
+    ),
+    Bug(
+        "the worker's store is closed under its writer",
+        "I5",
+        "worker/notebook.py",
+        "        atexit.register(self._close_in, os.getpid())\n",
+        "",
+        ("tests/worker/test_notebook_end.py::test_a_process_that_ends_lets_its_writer_finish_first",),
+    ),
+    Bug(
+        "what a failed store held back is never told",
+        "I14",
+        "worker/notebook.py",
+        "        while self._unwritten:\n            self._release(self._unwritten.popleft())\n",
+        "        self._unwritten.clear()\n",
+        (
+            "tests/worker/test_notebook_end.py::test_a_report_leaves_without_its_row_when_the_store_fails_under_it",
+        ),
+    ),
 )

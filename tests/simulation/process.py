@@ -116,7 +116,10 @@ class Process:
         if isinstance(effect, Tell):
             self.tell(effect.message)
         elif isinstance(effect, Persist):
-            self.clock.soon("disk", 1, 10, lambda: self._release(effect))
+            if self.clock.draw("own store").random() < self.world.shape.stuck_rows:
+                self.clock.seen["a worker's own store did not write"] += 1
+            else:
+                self.clock.soon("disk", 1, 10, lambda: self._release(effect))
         elif isinstance(effect, SetTimer):
             self._due[effect.key] = effect.at_ms
             fired = s.WorkerTimerFired(effect.key, self._jitter())
