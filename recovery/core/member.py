@@ -36,7 +36,7 @@ from recovery.core.effects import (
     WorkerEffect,
 )
 from recovery.core.ids import Generation, Rank
-from recovery.core.link import FAREWELL_MS, REPORT_PATIENCE_MS, Identity, Link, Main
+from recovery.core.link import FAREWELL_MS, REPLACEMENTS_MAX, REPORT_PATIENCE_MS, Identity, Link, Main
 from recovery.core.policy import backoff
 from recovery.core.records import CheckpointRecord, CheckpointState, Record, StepRecord
 from recovery.core.rules import Rules
@@ -211,8 +211,12 @@ class Member(Link):
     def _on_abort_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
         if self.main is not Main.TRAINING or self._interrupted != self.generation:
             return []
-        seconds = self._rules.abort_timeout_ms / 1000
-        return [ReplaceProcess(f"the main thread did not come back within {seconds:g} s (MS_ABORT_TIMEOUT)")]
+        reason = f"the main thread did not come back within {self._rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
+        hangs = self.hangs
+        if hangs.count < REPLACEMENTS_MAX:
+            return [ReplaceProcess(reason, s.Hangs(hangs.count + 1, hangs.step))]
+        failure = self._hung(reason)
+        return self._leave_with(failure, "PROCESS_HUNG", failure.error, now_ms)
 
     def _on_rollback(self, plan: m.Rollback, now_ms: int) -> list[WorkerEffect]:
         if plan.generation <= self.generation or self.main is Main.LEAVING:
@@ -246,7 +250,7 @@ class Member(Link):
         return [Tell(m.StateLoaded(generation=restored.generation, step=self._plan_step))]
 
     def _on_steps_done(self, done: s.StepsDone, now_ms: int) -> list[WorkerEffect]:
-        self._progress = done
+        self._progress, self._newest_step = done, max(self._newest_step, done.step)
         if done.generation != self.generation or done.step <= self._plan_step:
             return []
         if self._first_step_told == done.generation:

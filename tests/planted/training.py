@@ -59,4 +59,38 @@ TRAINING = (
             "tests/worker/test_notebook_end.py::test_a_report_leaves_without_its_row_when_the_store_fails_under_it",
         ),
     ),
+    Bug(
+        "descriptors are closed under the threads that use them",
+        "I14",
+        "worker/descriptors.py",
+        "                os.set_inheritable(descriptor, False)",
+        "                os.close(descriptor)",
+        ("tests/torch/test_exec_under_gloo.py::test_no_replacement_under_gloos_living_threads_aborts",),
+    ),
+    Bug(
+        "a rank that hangs at one step is replaced for ever",
+        "I14",
+        "core/member.py",
+        "if hangs.count < REPLACEMENTS_MAX:",
+        "if hangs.count >= 0:",
+        ("tests/core/test_hangs.py::test_a_program_that_hangs_at_the_same_step_every_time_ends_by_name",),
+    ),
+    Bug(
+        "progress does not begin the count of hangs again",
+        "I14",
+        "core/link.py",
+        "return Hangs(0 if progressed else before.count,",
+        "return Hangs(before.count,",
+        ("tests/core/test_hangs.py::test_a_step_that_no_program_had_applied_begins_the_count_again",),
+    ),
+    Bug(
+        "a process that cannot be replaced hangs on with its rank",
+        "I14",
+        "worker/replace.py",
+        "        os._exit(error.exit_code)\n",
+        "        raise\n",
+        (
+            "tests/worker/test_replace.py::test_a_process_whose_interpreter_is_gone_ends_instead_of_hanging_on_with_its_rank",
+        ),
+    ),
 )
