@@ -8,6 +8,8 @@ RecoveryError
   RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  WORLD_FULL ...
   ConnectionError_        PORT_IN_USE  SCHEDULER_UNREACHABLE ...
   JobFailedError          JOB_FAILED  NO_COMMON_CHECKPOINT  WAIT_TIMEOUT
+  ProcessHungError        PROCESS_HUNG
+  ProcessNotReplacedError PROCESS_NOT_REPLACED
   UsageError              wrong use of the Python face
 
 The sentence is a template of the class; its parts stay as attributes (`error.parts["value"]`). Nobody parses texts.
@@ -315,6 +317,26 @@ class UsageError(RecoveryError):
 
     code, exit_code = "USAGE", 64
     template = "{field}: {reason}. {next_step}"
+
+
+# --- the process itself -----------------------------------------------------------------------------------------------
+
+
+class ProcessHungError(RecoveryError):
+    """The main thread hung at the same step in each of several programs that took this process over."""
+
+    code, exit_code, temporary = "PROCESS_HUNG", 67, True
+    template = "{reason}"
+
+
+class ProcessNotReplacedError(RecoveryError):
+    """exec in place failed, so that this process had to end instead."""
+
+    code, exit_code, temporary = "PROCESS_NOT_REPLACED", 68, True
+    template = (
+        "{path} cannot take this process over ({reason}), so it ends. "
+        "Bring the interpreter back; whoever started this process starts it again with the same environment."
+    )
 
 
 def job_failure(code: str, reason: str) -> JobFailedError:

@@ -52,6 +52,9 @@ class RankTable(msgspec.Struct, frozen=True):
         )
 
 
+_tables = msgspec.json.Decoder(RankTable)
+
+
 def read(path: Path, *, field: str, worker_num: int | None = None) -> RankTable:
     """Read a table, and refuse one that does not describe this job.
 
@@ -64,7 +67,7 @@ def read(path: Path, *, field: str, worker_num: int | None = None) -> RankTable:
         SettingConflictError: it cannot be read, is no rank table, is not completed, or has other ranks than 0 to worker_num - 1.
     """
     try:
-        table = msgspec.json.decode(path.read_bytes(), type=RankTable)
+        table = _tables.decode(path.read_bytes())
     except OSError as error:
         raise _refused(field, path, f"cannot be read ({error.strerror})") from error
     except msgspec.MsgspecError as error:

@@ -74,6 +74,12 @@ class _FormatOnly(msgspec.Struct, frozen=True):
     format: Positive
 
 
+# Made here: the save thread and the watch thread read their first manifest at the same moment (see core/converter.py).
+_sealed = msgspec.json.Decoder(_Sealed)
+_format_only = msgspec.json.Decoder(_FormatOnly)
+_manifest = msgspec.json.Decoder(Manifest)
+
+
 def encode(manifest: Manifest) -> bytes:
     """Give the manifest its bytes on disk, sealed."""
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
@@ -125,10 +131,10 @@ def read_for(path: Path, *, file: str) -> Manifest:
         CheckpointManifestError: as `read`.
     """
     body = _unsealed(path, _content(path))
-    found = _decoded(path, body, _FormatOnly).format
+    found = _decoded(path, body, _format_only).format
     if found > FORMAT:
         raise _refused(path, f"a newer release wrote it (format {found}, this release reads up to {FORMAT})")
-    manifest = _decoded(path, body, Manifest)
+    manifest = _decoded(path, body, _manifest)
     if "/" in manifest.file:
         raise _refused(path, f"it names a path ({manifest.file!r}) where a file name belongs")
     if manifest.file != file:
@@ -152,16 +158,16 @@ def _content(path: Path) -> bytes:
 
 
 def _unsealed(path: Path, content: bytes) -> bytes:
-    sealed = _decoded(path, content, _Sealed)
+    sealed = _decoded(path, content, _sealed)
     body = bytes(sealed.manifest)
     if hashlib.sha256(body).hexdigest() != sealed.manifest_sha256:
         raise _refused(path, "its own digest does not fit: it was changed after it was written")
     return body
 
 
-def _decoded(path: Path, content: bytes, shape: type[_Shape]) -> _Shape:
+def _decoded(path: Path, content: bytes, decoder: msgspec.json.Decoder[_Shape]) -> _Shape:
     try:
-        return msgspec.json.decode(content, type=shape)
+        return decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # the last: many brackets
         raise _refused(path, f"it is no manifest ({error})") from error
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from recovery import clock
 from recovery.cli.form import Format
 from recovery.cli.output import console, print_json, print_line, show_rows, table_of, text_of
+from recovery.core.converter import Converter
 from recovery.core.records import CheckpointRecord, EventRecord, GenerationRecord
 from recovery.errors import SettingTypeError, UsageError
 from recovery.report import picture, tables
@@ -32,6 +33,9 @@ from recovery.transport import view
 
 _pause = threading.Event()
 """Nobody sets it: Ctrl+C ends the wait."""
+_event = Converter(EventRecord)
+_checkpoints = Converter(list[CheckpointRecord])
+_generations = Converter(list[GenerationRecord])
 _FOLLOW_S = 0.3
 _PAGE = 1000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -147,7 +151,7 @@ def _place(path: Path | None, connect: str | None) -> Path | tuple[str, int]:
 
 def _told(one: dict[str, Any]) -> StoredEvent:
     """An event as a running scheduler tells it; its number is given by the store."""
-    event = msgspec.convert(one["event"], EventRecord)
+    event = _event(one["event"])
     return StoredEvent(sequence=0, wall_ms=one["wall_ms"], event=event)
 
 
@@ -186,7 +190,7 @@ def checkpoints(path: Path | None, connect: str | None, form: Format, *, retired
             next_step="Name PATH instead of --connect.",
         )
     else:
-        rows = tables.CHECKPOINTS.rows(msgspec.convert(_asked(place, "/checkpoints"), list[CheckpointRecord]))
+        rows = tables.CHECKPOINTS.rows(_checkpoints(_asked(place, "/checkpoints")))
     show_rows(tables.CHECKPOINTS, rows, form)
 
 
@@ -196,7 +200,7 @@ def generations(path: Path | None, connect: str | None, form: Format) -> None:
     if isinstance(place, Path):
         found: Sequence[GenerationRecord] = stored_state.read(place).generations
     else:
-        found = msgspec.convert(_asked(place, "/generations"), list[GenerationRecord])
+        found = _generations(_asked(place, "/generations"))
     show_rows(tables.GENERATIONS, tables.GENERATIONS.rows(found), form)
 
 

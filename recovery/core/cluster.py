@@ -150,8 +150,10 @@ class Cluster:
             return [Persist((), (Answer(connection, answer),))]
         if node.record.state is NodeState.LEFT:
             return []  # it has said its last word
-        if table.ended and not isinstance(message, m.Heartbeat):
-            return [Persist((), (Answer(connection, self._ending()),))]
+        if table.ended and not isinstance(message, (m.Heartbeat, m.CheckpointReport)):
+            return [
+                Persist((), (Answer(connection, self._ending()),))
+            ]  # a file that is there counts, whenever it is reported
         handlers: dict[type, Callable[[Node, Any, int], list[SchedulerEffect]]] = {
             m.Heartbeat: self._on_heartbeat,
             m.Ready: partial(checkpoint_messages.on_ready, table),

@@ -13,6 +13,7 @@ import msgspec
 from recovery.core.ids import ConnectionId, Generation, Rank, RunId
 from recovery.core.messages import Admitted, FromNode, FromScheduler, Rollback
 from recovery.core.records import Record
+from recovery.core.stimuli import Hangs
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
@@ -94,6 +95,7 @@ class ReplaceProcess(msgspec.Struct, frozen=True, tag="replace_process"):
     """exec in place with the resume token: the main thread did not come back."""
 
     reason: str
+    hangs: Hangs
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):

@@ -16,9 +16,19 @@ from recovery.core.effects import Connect, Disconnect, Exit, Interrupt, Say, Set
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, ResumeToken
 from recovery.core.policy import backoff
 from recovery.core.rules import Rules
+from recovery.core.stimuli import Hangs
 
 FAREWELL_MS = 2_000
 """How long a leaving process waits for the scheduler to take its last word."""
+
+REPORT_PATIENCE_MS = 5_000
+"""How long Done waits for the answers to a rank's last checkpoint reports, each of which waits for the rank's own store. Half of it could
+pass on a slow disk, and a report would leave before its row; twice of it only holds up the end of a job whose disk is full."""
+
+REPLACEMENTS_MAX = 3
+"""How often in a row, without a new step, a process whose main thread hangs is replaced. A call that hung by bad luck comes through the
+first time; what hangs at the same step in every program is the program's own. Half of it would give up after one more bad moment, twice
+of it costs everybody three more rollbacks."""
 
 WAIT_NOTE_MS = 30_000
 """How often a wait says what it waits for, after the first time at WAIT_NOTE_FIRST_MS."""
@@ -71,6 +81,7 @@ class Link:
         self._refused_since_ms = 0
         self._refused_code = ""
         self._awaiting_retry = False
+        self._hangs_before, self._newest_step = Hangs(), 0
         self._requests: OrderedDict[RequestId, m.FromNode] = OrderedDict()
         """What must not be lost on the way: told again after every reconnect until it is answered."""
         self._waiting_for = ""
@@ -80,8 +91,28 @@ class Link:
 
     def _on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
         self._register_id, self._token = started.request_id, started.token
+        self._hangs_before = started.hangs
         self._unreachable_since_ms = now_ms
         return [*self._wait_for("the scheduler to answer", now_ms), Connect()]
+
+    @property
+    def hangs(self) -> Hangs:
+        """For the program that takes this process over. A step that none before it had applied makes the count begin again."""
+        before = self._hangs_before
+        progressed = self._newest_step > before.step
+        return Hangs(0 if progressed else before.count, max(before.step, self._newest_step))
+
+    def _hung(self, reason: str) -> m.Failure:
+        """Why this process ends instead of being replaced once more."""
+        hangs = self.hangs
+        times = f"{reason}, {hangs.count + 1} times in a row and never beyond step {hangs.step}: the program hangs there"
+        return m.Failure(
+            request_id=RequestId(f"{self._register_id}.hung"),
+            generation=self.generation,
+            step=hangs.step,
+            error=times,
+            traceback="",
+        )
 
     def _on_connected(self, connected: s.Connected, now_ms: int) -> list[WorkerEffect]:
         self._connected, self._dials, self._heard_ms = True, 0, now_ms
@@ -197,6 +228,30 @@ class Link:
         """Tell it, and again after every reconnect until it is answered."""
         self._requests[request.request_id] = request
         return [Tell(request)]
+
+    def _reports(self) -> list[m.CheckpointReport]:
+        """Saved, and not yet answered."""
+        return [request for request in self._requests.values() if isinstance(request, m.CheckpointReport)]
+
+    def _done(self) -> list[WorkerEffect]:
+        """Say that this rank is done, if it is: once every checkpoint it has saved is known, since nothing counts after the last Done."""
+        if self._reports():
+            return []
+        return [Tell(request) for request in self._requests.values() if isinstance(request, m.Done)]
+
+    def _on_reports_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        """Its own store has not written its last checkpoints: they are told without their rows, so that the job can end."""
+        reports = self._reports()
+        if not reports or not self._in or not any(isinstance(one, m.Done) for one in self._requests.values()):
+            return []  # what waits for a connection is told when there is one
+        steps = ", ".join(str(report.checkpoint.step) for report in reports)
+        said = Say(
+            "report_not_stored",
+            f"step {steps}: this worker's own store has not written it within {REPORT_PATIENCE_MS / 1000:g} s; "
+            "reported all the same, so that the job can end",
+            warning=True,
+        )
+        return [said, *(Tell(request) for request in self._requests.values())]
 
     def _wait_for(self, what: str, now_ms: int) -> list[WorkerEffect]:
         """Every wait says what it waits for: after 5 s, then every 30 s."""

@@ -36,7 +36,7 @@ from recovery.core.effects import (
     WorkerEffect,
 )
 from recovery.core.ids import Generation, Rank
-from recovery.core.link import FAREWELL_MS, Identity, Link, Main
+from recovery.core.link import FAREWELL_MS, REPLACEMENTS_MAX, REPORT_PATIENCE_MS, Identity, Link, Main
 from recovery.core.policy import backoff
 from recovery.core.records import CheckpointRecord, CheckpointState, Record, StepRecord
 from recovery.core.rules import Rules
@@ -97,6 +97,7 @@ class Member(Link):
             "abort": self._on_abort_due,
             "wait": self._on_wait_due,
             "farewell": self._on_farewell_due,
+            "reports": self._on_reports_due,
         }
         return timers[fired.key](fired, now_ms)
 
@@ -185,7 +186,7 @@ class Member(Link):
         del self._requests[received.request_id]
         if isinstance(request, (m.Failure, m.Leave)):
             return [Exit(self._exit_code, self._exit_reason)]
-        return []
+        return self._done() if isinstance(request, m.CheckpointReport) else []
 
     def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
         if self._next_plan is not None and interrupt.generation >= self._next_plan.generation:
@@ -210,8 +211,12 @@ class Member(Link):
     def _on_abort_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
         if self.main is not Main.TRAINING or self._interrupted != self.generation:
             return []
-        seconds = self._rules.abort_timeout_ms / 1000
-        return [ReplaceProcess(f"the main thread did not come back within {seconds:g} s (MS_ABORT_TIMEOUT)")]
+        reason = f"the main thread did not come back within {self._rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
+        hangs = self.hangs
+        if hangs.count < REPLACEMENTS_MAX:
+            return [ReplaceProcess(reason, s.Hangs(hangs.count + 1, hangs.step))]
+        failure = self._hung(reason)
+        return self._leave_with(failure, "PROCESS_HUNG", failure.error, now_ms)
 
     def _on_rollback(self, plan: m.Rollback, now_ms: int) -> list[WorkerEffect]:
         if plan.generation <= self.generation or self.main is Main.LEAVING:
@@ -245,7 +250,7 @@ class Member(Link):
         return [Tell(m.StateLoaded(generation=restored.generation, step=self._plan_step))]
 
     def _on_steps_done(self, done: s.StepsDone, now_ms: int) -> list[WorkerEffect]:
-        self._progress = done
+        self._progress, self._newest_step = done, max(self._newest_step, done.step)
         if done.generation != self.generation or done.step <= self._plan_step:
             return []
         if self._first_step_told == done.generation:
@@ -360,7 +365,9 @@ class Member(Link):
 
     def _on_training_done(self, done: s.TrainingDone, now_ms: int) -> list[WorkerEffect]:
         request = m.Done(request_id=done.request_id, generation=done.generation, step=done.step)
-        return [*self._request(request), *self._wait_for("all ranks to be done", now_ms)]
+        self._requests[request.request_id] = request
+        late = [SetTimer("reports", now_ms + REPORT_PATIENCE_MS)] if self._reports() else []
+        return [*self._done(), *late, *self._wait_for("all ranks to be done", now_ms)]
 
     def _on_stop_asked(self, asked: s.StopAsked, now_ms: int) -> list[WorkerEffect]:
         leave = m.Leave(request_id=asked.request_id, reason=asked.reason[:1024])

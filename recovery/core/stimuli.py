@@ -41,11 +41,21 @@ SchedulerStimulus = Union[MessageReceived, ConnectionLost, TimerFired]
 # --- to the worker's machine ----------------------------------------------------------------------------------------
 
 
+class Hangs(msgspec.Struct, frozen=True):
+    """What a process that replaces itself tells the program that follows."""
+
+    count: int = 0
+    """How often in a row it was replaced because its main thread did not come back, without a new step between."""
+    step: int = 0
+    """The newest step that it has ever applied."""
+
+
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """The process is up; `token` when it comes from an exec of itself."""
 
     request_id: RequestId
     token: ResumeToken | None
+    hangs: Hangs = Hangs()
 
 
 class Connected(msgspec.Struct, frozen=True, tag="connected"):

@@ -25,6 +25,9 @@ class _Agent(msgspec.Struct, frozen=True):
     started_s: float
 
 
+_agents = msgspec.json.Decoder(_Agent)
+
+
 def hand_over(log_dir: Path, work: Callable[[], int]) -> int:
     """Do `work` in a process of its own that outlives this terminal. Gives its process id at once."""
     pid = os.fork()
@@ -73,7 +76,7 @@ def stop(log_dir: Path) -> None:
 def _agent_of(log_dir: Path) -> psutil.Process | None:
     """The living one that noted itself there."""
     try:
-        noted = msgspec.json.decode((log_dir / _NOTE).read_bytes(), type=_Agent)
+        noted = _agents.decode((log_dir / _NOTE).read_bytes())
         process = psutil.Process(noted.pid)
         return process if process.create_time() == noted.started_s else None
     except (OSError, msgspec.MsgspecError, psutil.Error):

@@ -32,6 +32,7 @@ _OURS = (
     "MS_SIMULATION_LEVEL",
     "RANK_TABLE_FILE",
     "MS_RESUME_TOKEN",
+    "MS_RESUME_HANGS",
 )
 """Never handed from the launcher's own environment or one child's to another: each process gets its own, or none."""
 

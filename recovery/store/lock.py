@@ -22,6 +22,9 @@ class _Holder(msgspec.Struct, frozen=True):
     host: str
 
 
+_holders = msgspec.json.Decoder(_Holder)
+
+
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """A process that has a store open."""
 
@@ -115,7 +118,7 @@ def _write(note: Path) -> None:
 def _locked_error(database: Path, note: Path) -> StoreLockedError:
     """Name the holder. The note's own time is when it took the lock, by the clock of the file system."""
     try:
-        holder = msgspec.json.decode(note.read_bytes(), type=_Holder)
+        holder = _holders.decode(note.read_bytes())
         since = datetime.fromtimestamp(note.stat().st_mtime, tz=timezone.utc).strftime(
             "%Y-%m-%d %H:%M:%S UTC"
         )

@@ -17,6 +17,7 @@ from sqlalchemy import Insert, Select, Table, select
 from sqlalchemy.dialects.sqlite import insert
 
 from recovery.core import records
+from recovery.core.converter import Converter
 from recovery.errors import StoreCorruptError
 from recovery.store import models
 
@@ -75,6 +76,8 @@ SHAPES: Mapping[type[msgspec.Struct], Shape] = {
 }
 """Every record class and its table."""
 
+_CONVERTERS: dict[type[msgspec.Struct], Converter[Any]] = {record: Converter(record) for record in SHAPES}
+
 
 def row_of(record: msgspec.Struct, wall_ms: int) -> dict[str, Any]:
     """Turn a record into the row to write.
@@ -105,7 +108,8 @@ def record_of(record: type[RecordType], row: Sequence[Any], path: Path) -> Recor
     try:
         if _digest(shape, values, wall_ms) != digest:
             raise _damaged(shape, row, path, "does not match its digest")
-        return msgspec.convert(dict(zip(shape.fields, values, strict=True)), record)
+        found: RecordType = _CONVERTERS[record](dict(zip(shape.fields, values, strict=True)))
+        return found
     except (msgspec.ValidationError, TypeError, UnicodeError) as error:
         raise _damaged(shape, row, path, f"holds what no release wrote: {error}") from error
 

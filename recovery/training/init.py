@@ -129,7 +129,7 @@ class _Script:
             service.gate.await_interrupt(session.generation)
         admitted = service.member.admitted
         assert admitted is not None, "it trained"
-        replace_process(admitted.token)
+        replace_process(admitted.token, service.member.hangs)
 
 
 def _leave(verdict: Verdict) -> NoReturn:

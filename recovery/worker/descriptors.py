@@ -11,6 +11,10 @@ import os
 import resource
 from collections.abc import Callable, Iterable
 
+_STDERR = 2
+_PASSES_MAX = 3
+"""The threads of a framework may open one more while the others are marked; they do not open any three times in a millisecond."""
+
 _owners: list[Callable[[], Iterable[int]]] = []
 
 
@@ -33,11 +37,32 @@ def _close_in_child() -> None:
     _owners.clear()
 
 
-def close_all_but_standard() -> None:
-    """Close everything except stdin, stdout and stderr, right before exec: a leaked socket keeps peers waiting."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+def close_all_at_exec() -> None:
+    """Let exec close everything except stdin, stdout and stderr: a leaked socket keeps peers waiting.
+
+    Closing them here would end the process instead: gloo's threads still live, and one whose epoll descriptor is gone aborts.
+    The kernel ends all other threads before it closes a descriptor.
+    """
+    for _ in range(_PASSES_MAX):
+        inheritable = [descriptor for descriptor in _open_descriptors() if _is_inheritable(descriptor)]
+        for descriptor in inheritable:
+            with contextlib.suppress(OSError):
+                os.set_inheritable(descriptor, False)
+        if not inheritable:
+            return
+
+
+def _open_descriptors() -> Iterable[int]:
     try:
-        highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are numbers here
-    except (OSError, ValueError):
-        highest = soft
-    os.closerange(3, highest + 1)
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are numbers here
+    except OSError:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return range(3, soft)
+    return [int(name) for name in names if int(name) > _STDERR]
+
+
+def _is_inheritable(descriptor: int) -> bool:
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:
+        return False

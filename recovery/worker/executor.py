@@ -53,7 +53,7 @@ class Executor:
         notebook: Notebook,
         abort_timeout_ms: int,
         deliver: Callable[[s.WorkerStimulus], None],
-        replace: Callable[[str], None],
+        replace: Callable[[str, s.Hangs], None],
     ) -> None:
         """Join the parts. Created inside the loop that it serves."""
         self._client, self._gate, self._notebook = client, gate, notebook
@@ -82,7 +82,7 @@ class Executor:
         elif isinstance(effect, OpenRendezvous):
             self._gate.open_rendezvous(effect.generation, effect.address)
         elif isinstance(effect, ReplaceProcess):
-            self._replace(effect.reason)
+            self._replace(effect.reason, effect.hangs)
         elif isinstance(effect, Joined):
             admitted = effect.admitted
             _logger.info(

@@ -7,11 +7,14 @@ trains without writing, says so, and takes the store as soon as the lock is free
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import importlib
 import logging
+import os
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("recovery.worker")
 _RETRY_S = 2.0
 """How often a locked store is tried again: its holder is fenced and ends as soon as it runs, so seconds are soon enough."""
+_CLOSE_S = 2.0
+"""How long the end of the process waits for the last rows. A write takes milliseconds; a full or stuck disk takes none of them ever."""
 
 
 class Notebook:
@@ -48,7 +53,10 @@ class Notebook:
         self._path, self._node_id, self._accept_without_wal = recovery_path, node_id, accept_without_wal
         self._writer: Writer | None = None
         self._store: WorkerStore | None = None
-        self._opening = threading.Lock()
+        self._opening, self._using = threading.Lock(), threading.Lock()
+        self._unwritten: deque[Persist] = deque()
+        """Handed to the writer and not released yet, in order. Only the loop's thread touches it."""
+        self._closed = False
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
         self._told: frozenset[PassedOver] = frozenset()
         self._release: Callable[[Persist], None]
@@ -80,7 +88,7 @@ class Notebook:
     def open(self) -> None:
         """This process is the incarnation that may write. Blocks for some 0.2 s, so it runs in a thread of its own."""
         with self._opening:
-            if self._path is not None and self._writer is None:
+            if self._path is not None and self._store is None and not self._closed:
                 self._open(self._path)
 
     def _open(self, recovery_path: Path) -> None:
@@ -106,7 +114,25 @@ class Notebook:
             on_failure=lambda error: self._in_loop(self._failed, error),
             wall_ms=clock.wall_ms,
         )
+        # Before the interpreter's end closes the store: handlers that were registered later run earlier.
+        atexit.register(self._close_in, os.getpid())
         self._in_loop(self.submit, Persist(tuple(self._directories.values())))
+
+    def _close_in(self, pid: int) -> None:
+        """A child that was forked has the handler, but no writer thread."""
+        if os.getpid() == pid:
+            self.close()
+
+    def close(self) -> None:
+        """Let the writer write what it was given; what comes later is released without a row."""
+        with self._using:
+            writer, self._writer, self._closed = self._writer, None, True
+        if writer is not None and not writer.close(_CLOSE_S):
+            _logger.warning(
+                "event=store_not_finished the last rows of %s were not written within %g s; recovery does not depend on them",
+                self._node_id,
+                _CLOSE_S,
+            )
 
     def _open_later(self) -> None:
         self._loop.call_later(_RETRY_S, self._loop.run_in_executor, None, self.open)
@@ -118,19 +144,28 @@ class Notebook:
 
     def submit(self, persist: Persist) -> None:
         """Write, then release; without a store release at once."""
-        if self._writer is None:
+        with self._using:
+            writer = self._writer
+            if writer is not None:
+                writer.submit(persist.records, persist)
+                self._unwritten.append(persist)
+        if writer is None:
             self._release(persist)
-        else:
-            self._writer.submit(persist.records, persist)
 
     def _released(self, ticket: object) -> None:
         assert isinstance(ticket, Persist), "only effects are submitted"
+        oldest = self._unwritten.popleft()
+        assert oldest is ticket, "a writer releases in the order of its batches"
         self._release(ticket)
 
     def _failed(self, error: RecoveryError) -> None:
-        if not isinstance(error, StoreFullError):
-            self._writer = None  # a file whose write failed is not written again; training goes on without it
+        """A file whose write failed is not written again. Training goes on without it, so what waited for a row leaves without it."""
         self._on_failure(error)
+        if isinstance(error, StoreFullError):
+            return
+        self._writer = None
+        while self._unwritten:
+            self._release(self._unwritten.popleft())
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------
 

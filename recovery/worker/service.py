@@ -24,7 +24,7 @@ from recovery.worker.executor import Executor
 from recovery.worker.gate import Gate
 from recovery.worker.jitter import jitter
 from recovery.worker.notebook import Notebook
-from recovery.worker.replace import replace_process, take_token
+from recovery.worker.replace import replace_process, take_hangs, take_token
 
 _logger = logging.getLogger("recovery.worker")
 _TICK_S = 0.25
@@ -109,7 +109,7 @@ class WorkerService:
         )
         self.notebook.attach(self._loop, self._executor.release, self._on_store_failure)
         close_in_children(lambda: [self._client.fileno] if self._client.fileno is not None else [])
-        self._deliver(s.Started(self.new_request(), take_token()))
+        self._deliver(s.Started(self.new_request(), take_token(), take_hangs()))
         self._up.set()
         while True:  # until the process ends: the thread is a daemon
             self.gate.tick()
@@ -118,7 +118,7 @@ class WorkerService:
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:
         if (
             isinstance(stimulus, s.WorkerTimerFired)
-            and stimulus.key == "heartbeat"
+            and stimulus.key in ("heartbeat", "abort")
             and self.progress is not None
         ):
             self._deliver(self.progress())
@@ -138,9 +138,14 @@ class WorkerService:
     def _on_store_failure(self, error: RecoveryError) -> None:
         _logger.warning("event=store_failed %s", error)
 
-    def replace_process(self, reason: str) -> None:
-        """Start this process's command line again, from whichever thread; pid, rank and incarnation stay. Does not return."""
+    def replace_process(self, reason: str, hangs: s.Hangs | None = None) -> None:
+        """Start this process's command line again, from whichever thread; pid, rank and incarnation stay. Does not return.
+
+        Args:
+            reason: for the log.
+            hangs: what the next program is told; None: the main thread did not hang, what was counted stays.
+        """
         admitted = self.member.admitted
         assert admitted is not None, "only a member that trained replaces itself"
         _logger.warning("event=process_replaced reason=%r; pid, rank and incarnation stay", reason)
-        replace_process(admitted.token)
+        replace_process(admitted.token, self.member.hangs if hangs is None else hangs)

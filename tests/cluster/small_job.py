@@ -103,7 +103,7 @@ def train(session: recovery.Session) -> None:
     state = Tally()
     for step, batch in session.steps(state, epochs=EPOCHS, callbacks=[saver]):
         for deed, its_step in DEEDS_ASKED:
-            if step == int(its_step) and session.generation == 1:
+            if step == int(its_step) and (session.generation == 1 or deed == "stand"):
                 DEEDS[deed]()
         while step == HELD_STEP and not (HERE / "go_on").exists():
             session.check()
@@ -136,6 +136,13 @@ def _hang() -> None:
     caller, _ = listening.accept()
     caller.set_inheritable(True)
     caller.sendall(b"I hang")
+    _stand()
+
+
+def _stand() -> None:
+    """Hang, in every generation."""
+    with (HERE / "stands").open("a") as stands:
+        stands.write(f"{os.getpid()}\n")
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()
@@ -177,6 +184,7 @@ DEEDS: dict[str, Callable[[], None]] = {
     "deaf": _be_deaf,
     "chdir": _leave_the_directory,
     "hang": _hang,
+    "stand": _stand,
     "fork": _fork,
     "multiprocessing": _fork_by_multiprocessing,
 }

@@ -8,5 +8,6 @@ from tests.planted.files import FILES
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.session import SESSION
+from tests.planted.training import TRAINING
 
-BUGS: tuple[Bug, ...] = DURABILITY + SESSION + ROLLBACK + PROTOCOL + FILES
+BUGS: tuple[Bug, ...] = DURABILITY + SESSION + ROLLBACK + PROTOCOL + FILES + TRAINING

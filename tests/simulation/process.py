@@ -58,7 +58,14 @@ class Saved(msgspec.Struct, frozen=True):
 class Process:
     """From its start to its end, or to the exec that replaces it."""
 
-    def __init__(self, world: World, name: str, role: m.Role, token: ResumeToken | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        role: m.Role,
+        token: ResumeToken | None = None,
+        hangs: s.Hangs | None = None,
+    ) -> None:
         self.world, self.clock, self.name, self.role = world, world.clock, name, role
         self.own = OwnClock(world.clock, world.shape.drift)
         self.alive, self.frozen_until, self.confirmed = True, 0, True
@@ -72,7 +79,7 @@ class Process:
         self._addresses: set[int] = set()
         self._due: dict[str, int] = {}
         self.member = Member(Identity(node_id=NodeId(name), role=role, host="h", pid=1), world.rules)
-        self.handle(s.Started(self._request(), token))
+        self.handle(s.Started(self._request(), token, hangs or s.Hangs()))
 
     def _request(self) -> RequestId:
         return RequestId(f"{self.name}-{self.clock.draw('requests').getrandbits(64):x}")
@@ -93,7 +100,7 @@ class Process:
             if self._due.get(stimulus.key, self.own.read() + 1) > self.own.read():
                 return  # a later one took its place
             del self._due[stimulus.key]
-            if stimulus.key == "heartbeat" and self.plan is not None:
+            if stimulus.key in ("heartbeat", "abort") and self.plan is not None:
                 self.handle(s.StepsDone(self.plan.generation, self.step, 1, self.step))
         for effect in self.member.handle(stimulus, self.own.read()):
             if self.alive:
@@ -122,7 +129,10 @@ class Process:
         if isinstance(effect, Tell):
             self.tell(effect.message)
         elif isinstance(effect, Persist):
-            self.clock.soon("disk", 1, 10, lambda: self._release(effect))
+            if self.clock.draw("own store").random() < self.world.shape.stuck_rows:
+                self.clock.seen["a worker's own store did not write"] += 1
+            else:
+                self.clock.soon("disk", 1, 10, lambda: self._release(effect))
         elif isinstance(effect, SetTimer):
             self._due[effect.key] = effect.at_ms
             fired = s.WorkerTimerFired(effect.key, self._jitter())
@@ -143,7 +153,7 @@ class Process:
             self._join()
         elif isinstance(effect, ReplaceProcess):
             assert self.member.admitted is not None, "only a member replaces itself"
-            self.world.replaced(self, self.member.admitted.token)
+            self.world.replaced(self, self.member.admitted.token, effect.hangs)
         elif isinstance(effect, FindCheckpoints):
             self.clock.soon("disk", 1, 50, lambda: self._found(effect))
         elif isinstance(effect, Confirmed):
@@ -322,7 +332,7 @@ class Process:
             self.handle(s.DataPlaneBroke(plan.generation, self.step, collective_error))
             return
         assert self.member.admitted is not None, "it trained"
-        self.world.replaced(self, self.member.admitted.token)
+        self.world.replaced(self, self.member.admitted.token, self.member.hangs)
 
 
 def _is_usable(file: Saved, plan: m.Rollback) -> bool:

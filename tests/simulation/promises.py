@@ -277,6 +277,35 @@ class Promises:
                 f"I5: {message} before it is written"
             )
 
+    def finished(self) -> None:
+        """I9: the newest step that every rank has published is committed when the job has finished."""
+        self.checked["I9"] += 1
+        assert self.world.store.job is not None, "it has finished"
+        run = self.world.store.job.run
+        disks = [self.world.disk[name] for name in self.world.names if name.startswith("w")]
+        common = [
+            step
+            for step in set.intersection(*(set(disk) for disk in disks))
+            if all(
+                disk[step].held.run == run
+                and disk[step].held.digest not in self._bad
+                and self._is_past(disk[step].held)
+                for disk in disks
+            )
+        ]
+        committed = [
+            row.step
+            for row in self.world.store.all(CheckpointRecord)
+            if row.run == run
+            and row.rank == 0
+            and row.state is CheckpointState.COMMITTED
+            and self._is_past(row)
+        ]
+        newest = max(common, default=0)
+        assert max(committed, default=0) >= newest, (
+            f"I9: the job finished, all ranks hold step {newest}, and {max(committed, default=0)} is committed"
+        )
+
     # --- the workers ---------------------------------------------------------------------------------------------------
 
     def told_plan(self, process: Process, plan: m.Rollback) -> None:

@@ -126,3 +126,4 @@ def _check_end(world: World) -> None:
     assert world.verdict == "FINISHED", f"I14: it failed without need, or nothing ended: {job}"
     assert world.living == [], "I14: somebody waits for ever for a scheduler that has ended"
     world.clock.seen["a job finished"] += 1
+    world.promises.finished()

@@ -36,6 +36,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     pause_ms: int
     """Longest time between two faults."""
+    stuck_rows: float
+    """How often a worker's own store takes a batch and does not come back."""
 
 
 def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = None) -> Shape:
@@ -77,4 +79,5 @@ def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = Non
         relaunch_ms=draw.choice(((200, 4_000), (10, 500), (3_000, 10_000))),
         kinds=tuple(kind for kind in all_kinds if draw.random() < 0.6) or all_kinds,
         pause_ms=draw.choice((1_000, 3_000, 10_000)),
+        stuck_rows=draw.choice((0.0, 0.0, 0.02, 0.2)),
     )

@@ -26,6 +26,7 @@ WORTH_REACHING = (
     "a power cut took a transaction that nobody was told of",
     "a process exited FENCED",
     "a save failed",
+    "a worker's own store did not write",
     "a write found no space",
     "an fsync failed",
     "the scheduler was killed with writes under way",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from recovery.core import messages as m
+from recovery.core import stimuli as s
 from recovery.core.effects import Exit
 from recovery.core.ids import ResumeToken
 from recovery.core.records import RunRecord
@@ -90,12 +91,12 @@ class World:
             wire = process.wire
             wire.send(UP, lambda: wire.cut("connection closed"))
 
-    def replaced(self, process: Process, token: ResumeToken) -> None:
+    def replaced(self, process: Process, token: ResumeToken, hangs: s.Hangs) -> None:
         """exec in place."""
         self.clock.say(f"{process.name} replaces itself")
         process.alive = False
         self._gone(process)
-        successor = Process(self, process.name, process.role, token)
+        successor = Process(self, process.name, process.role, token, hangs)
         if self.processes[process.name] is process:
             self.processes[process.name] = successor
         else:

@@ -1,0 +1,39 @@
+"""A rank that hangs at the same step in every program that takes it over does not loop for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery.core.link import REPLACEMENTS_MAX
+from recovery.core.records import EventKind
+from recovery.errors import ProcessHungError
+from tests.cluster.small_cluster import SmallCluster
+
+pytestmark = pytest.mark.cluster
+
+
+def test_rank_that_hangs_at_the_same_step_in_every_program_ends_by_name(tmp_path: Path) -> None:
+    with SmallCluster(tmp_path, environment={"MS_ABORT_TIMEOUT": "1", "JOB_STEP_MS": "5"}) as cluster:
+        for name in (*cluster.names, "sched"):
+            cluster.launch(name, **({"JOB_DO": "stand@15"} if name == "worker_0" else {}))
+        stands = tmp_path / "stands"
+        for hangs in range(1, REPLACEMENTS_MAX + 2):
+            cluster.wait(
+                lambda hangs=hangs: stands.exists() and len(stands.read_text().split()) == hangs,  # type: ignore[misc]  # its own number
+                f"hang {hangs}",
+            )
+            cluster.kill_and_relaunch("worker_1")
+
+        assert cluster.wait_exit("worker_0") == ProcessHungError.exit_code
+        assert len(set(stands.read_text().split())) == 1, "one process, four programs"
+        assert cluster.log("worker_0").count("event=process_replaced") == REPLACEMENTS_MAX
+        assert "PROCESS_HUNG" in cluster.log("worker_0")
+        [failed] = cluster.events(EventKind.NODE_FAILED)
+        assert (failed.event.node_id, failed.event.step) == ("worker_0", 14)
+        assert "4 times in a row and never beyond step 14" in failed.event.reason
+
+        cluster.launch("worker_0")
+        cluster.wait_end()
+        cluster.check_result()

@@ -1,0 +1,96 @@
+"""Bugs in the training process: its last words, its gradients, its threads, and how it replaces itself."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+TRAINING = (
+    Bug(
+        "a class is learnt by the first two threads that meet it",
+        "I14",
+        "core/converter.py",
+        "        msgspec.json.Decoder(shape)\n",
+        "",
+        (
+            "tests/house/test_type_information.py::test_what_is_read_for_the_first_time_builds_no_type_information",
+        ),
+    ),
+    Bug(
+        "Done overtakes the last checkpoint's report",
+        "I9",
+        "core/link.py",
+        "        if self._reports():\n            return []\n        return [Tell(request)",
+        "        return [Tell(request)",
+        ("tests/core/test_last_checkpoint.py::test_done_waits_for_the_answer_to_every_report",),
+    ),
+    Bug(
+        "a worker's store that does not write holds the job's end up for ever",
+        "I14",
+        "core/member.py",
+        'late = [SetTimer("reports", now_ms + REPORT_PATIENCE_MS)] if self._reports() else []',
+        "late: list[WorkerEffect] = []",
+        (
+            "tests/core/test_last_checkpoint.py::test_a_store_that_does_not_write_holds_the_end_up_for_a_bounded_time",
+        ),
+    ),
+    Bug(
+        "a checkpoint that is reported behind the end is dropped",
+        "I9",
+        "core/cluster.py",
+        "not isinstance(message, (m.Heartbeat, m.CheckpointReport)):",
+        "not isinstance(message, m.Heartbeat):",
+        ("tests/core/test_last_checkpoint.py::test_a_report_behind_the_end_still_counts",),
+    ),
+    Bug(
+        "the worker's store is closed under its writer",
+        "I5",
+        "worker/notebook.py",
+        "        atexit.register(self._close_in, os.getpid())\n",
+        "",
+        ("tests/worker/test_notebook_end.py::test_a_process_that_ends_lets_its_writer_finish_first",),
+    ),
+    Bug(
+        "what a failed store held back is never told",
+        "I14",
+        "worker/notebook.py",
+        "        while self._unwritten:\n            self._release(self._unwritten.popleft())\n",
+        "        self._unwritten.clear()\n",
+        (
+            "tests/worker/test_notebook_end.py::test_a_report_leaves_without_its_row_when_the_store_fails_under_it",
+        ),
+    ),
+    Bug(
+        "descriptors are closed under the threads that use them",
+        "I14",
+        "worker/descriptors.py",
+        "                os.set_inheritable(descriptor, False)",
+        "                os.close(descriptor)",
+        ("tests/torch/test_exec_under_gloo.py::test_no_replacement_under_gloos_living_threads_aborts",),
+    ),
+    Bug(
+        "a rank that hangs at one step is replaced for ever",
+        "I14",
+        "core/member.py",
+        "if hangs.count < REPLACEMENTS_MAX:",
+        "if hangs.count >= 0:",
+        ("tests/core/test_hangs.py::test_a_program_that_hangs_at_the_same_step_every_time_ends_by_name",),
+    ),
+    Bug(
+        "progress does not begin the count of hangs again",
+        "I14",
+        "core/link.py",
+        "return Hangs(0 if progressed else before.count,",
+        "return Hangs(before.count,",
+        ("tests/core/test_hangs.py::test_a_step_that_no_program_had_applied_begins_the_count_again",),
+    ),
+    Bug(
+        "a process that cannot be replaced hangs on with its rank",
+        "I14",
+        "worker/replace.py",
+        "        os._exit(error.exit_code)\n",
+        "        raise\n",
+        (
+            "tests/worker/test_replace.py::test_a_process_whose_interpreter_is_gone_ends_instead_of_hanging_on_with_its_rank",
+        ),
+    ),
+)
