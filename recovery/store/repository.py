@@ -152,6 +152,7 @@ class _Store:
 
         Raises:
             StoreFullError: no space; nothing of it was written, it may be applied again.
+            StoreGoneError: the file is no longer at its name.
             StoreWriteError: anything else; whether it is on disk is unknown until the file is opened anew.
         """
         with self._one_at_a_time:
@@ -164,11 +165,29 @@ class _Store:
                 self._database.fail()
                 raise
 
+    def look(self) -> None:
+        """See that the file is still the one that was opened.
+
+        Raises:
+            StoreGoneError: it is not; nothing more is written to it, not even at close.
+        """
+        with self._one_at_a_time:
+            if self._end.alive:
+                self._check_place()
+
+    def _check_place(self) -> None:
+        try:
+            self._database.place.check()
+        except StoreError:
+            self._database.fail()
+            raise
+
     def close(self) -> None:
         """Close cleanly and let the lock go. A second call does nothing."""
         self._end()
 
     def _write(self, records: Sequence[Record], wall_ms: int) -> None:
+        self._database.place.check()
         self._lock.assert_held(self._path)
         rows: dict[type[msgspec.Struct], list[dict[str, Any]]] = {}
         connection = self._database.connection
@@ -183,6 +202,7 @@ class _Store:
             raise StoreWriteError(
                 path=str(self._path), reason=f"a value cannot be stored: {error}"
             ) from error
+        self._database.place.check()  # what went into a file that nobody will find was not written
         self._database.commits.note()
         self._rows_since_fold += len(records)
         if self._rows_since_fold >= FOLD_ROWS or not self._database.marked:
