@@ -164,9 +164,9 @@ class StoreLostError(StoreError):
 
     code, exit_code = "STORE_LOST", 39
     template = (
-        "{path} does not know the job that {found}. Nothing was changed. Put its scheduler.db back, or rebuild it "
-        "(recovery rebuild {path}, or MS_REBUILD_STORE=1 in the scheduler); for a new job choose another "
-        "MS_RECOVERY_PATH, or lay this one aside (recovery reset {path})."
+        "the scheduler's store in {path} is lost, but its job is not: {found}. Nothing was changed and workers train on. "
+        "Put scheduler.db back, or rebuild it (recovery rebuild {path}, or MS_REBUILD_STORE=1 in the scheduler). "
+        "For a new job choose another MS_RECOVERY_PATH, or lay this one aside (recovery reset {path})."
     )
 
 

@@ -29,6 +29,7 @@ class Coordinator:
 
     def load(self, records: Iterable[CheckpointRecord], generations: Sequence[GenerationRecord]) -> None:
         """Take over what is stored of this run."""
+        self._ever_committed = any(generation.step for generation in generations)
         of_rank: dict[Rank, list[HeldCheckpoint]] = {}
         for record in records:
             self._ever_committed = self._ever_committed or record.state is CheckpointState.COMMITTED

@@ -11,7 +11,7 @@ from typing import Union
 import msgspec
 
 from recovery.core.ids import ConnectionId, Generation, RunId
-from recovery.core.messages import Admitted, FromNode, FromScheduler, Rollback
+from recovery.core.messages import Admitted, FromNode, FromScheduler, Past, Rollback
 from recovery.core.records import Record
 
 
@@ -107,6 +107,8 @@ class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
 
     job: str
     run: RunId
+    past: Past | None = None
+    """Another job that this process remembers to have trained: what is held of that one is told too."""
 
 
 class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core import rebuild
 from recovery.core.coordinator import Coordinator, to_record
 from recovery.core.effects import Answer, CloseConnection, Exit, Persist, SchedulerEffect, Send, SetTimer
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.node import Node
 from recovery.core.policy import ranks, rollback
+from recovery.core.policy.rebuild import Unclear
 from recovery.core.records import (
     CheckpointState,
     EventKind,
@@ -129,14 +131,20 @@ def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
     """Start the next generation if the house is full: every rank live and ready."""
     if table.job.state not in _WAITING or not _full_house(table):
         return []
-    records = _assign_ranks(table) if table.job.state is JobState.FORMING else []
+    records: list[Record] = []
+    if table.job.state is JobState.FORMING:
+        taken_up = rebuild.take_up(table)
+        if isinstance(taken_up, Unclear):
+            return [rebuild.lost(table, taken_up.reason)]
+        records = [*taken_up, *_assign_ranks(table)]
     target = table.coordinator.target(allow_restart_from_zero=table.rules.allow_restart_from_zero)
     if isinstance(target, rollback.NoCommonStep):
         reason = (
             f"no step is held by all {table.rules.world_size} ranks ({target.table}). Nothing was "
             "deleted. Bring the missing files back, or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."
         )
-        return end(table, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms)
+        found: list[SchedulerEffect] = [Persist(tuple(records))] if records else []
+        return found + end(table, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms)
     return [_open(table, target, records)]
 
 
@@ -154,14 +162,16 @@ def _assign_ranks(table: Table) -> list[Record]:
     told: list[str] = []
     for role in (m.Role.WORKER, m.Role.SERVER):
         seated = table.seated(role)
-        assigned = ranks.assign({node.record.node_id: node.record.host for node in seated})
+        hosts = {node.record.node_id: node.record.host for node in seated}
+        kept = {node.record.node_id: node.record.rank for node in seated if node.record.rank is not None}
+        assigned = ranks.keep(ranks.assign(hosts), kept)
         for node in seated:
             rank = assigned[node.record.node_id]
             node.record = msgspec.structs.replace(node.record, rank=rank)
             records += [node.record, table.life_of(node)]
             told.append(f"{node.record.node_id}={rank}")
             if role is m.Role.WORKER and node.ready is not None:
-                table.coordinator.replace(rank, table.of_this_run(node.ready.held))
+                table.coordinator.replace(rank, table.held_by(node.ready))
     details = " ".join(sorted(told, key=ranks.natural_key))
     return [*records, table.event(EventKind.RANKS_ASSIGNED, details=details)]
 
@@ -233,6 +243,8 @@ def rollback_for(table: Table, node: Node, places: Mapping[Rank, tuple[int, int]
         digest=file.digest if file else "",
         committed_step=table.coordinator.committed_step,
         because=generation.because[:1024],
+        job=table.job.job,
+        incarnation=node.record.incarnation,
     )
 
 

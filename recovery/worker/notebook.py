@@ -16,22 +16,41 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from recovery import clock
 from recovery.checkpoint import catalogue
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, RequestId, RunId
-from recovery.core.messages import HeldCheckpoint
-from recovery.core.records import DirectoryRecord
-from recovery.errors import RecoveryError, RecoveryPathError, StoreError, StoreFullError, StoreLockedError
+from recovery.core.memory import joined
+from recovery.core.messages import HeldCheckpoint, Past
+from recovery.core.policy import rebuild
+from recovery.core.records import CheckpointRecord, DirectoryRecord, GenerationRecord, Record
+from recovery.errors import (
+    RecoveryError,
+    RecoveryPathError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+    StoreVersionError,
+)
 from recovery.worker.descriptors import close_in_children
 
 if TYPE_CHECKING:
-    from recovery.store.repository import WorkerStore
+    from recovery.store.repository import WorkerState, WorkerStore
     from recovery.store.writer import Writer
 
 _logger = logging.getLogger("recovery.worker")
 _RETRY_S = 2.0
 """How often a locked store is tried again: its holder is fenced and ends as soon as it runs, so seconds are soon enough."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look into the directories has found."""
+
+    held: tuple[HeldCheckpoint, ...] = ()
+    past: Past | None = None
+    """Another job that this node has trained; None: none that anybody remembers."""
 
 
 class Notebook:
@@ -50,6 +69,8 @@ class Notebook:
         self._store: WorkerStore | None = None
         self._opening = threading.Lock()
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
+        self._unwritten: dict[tuple[object, ...], Record] | None = {}
+        """What came before the store was open, by its key; None once a write has failed: nothing is written any more."""
         self._release: Callable[[Persist], None]
         self._on_failure: Callable[[RecoveryError], None]
         self._loop: asyncio.AbstractEventLoop
@@ -105,7 +126,11 @@ class Notebook:
             on_failure=lambda error: self._in_loop(self._failed, error),
             wall_ms=clock.wall_ms,
         )
-        self._in_loop(self.submit, Persist(tuple(self._directories.values())))
+        self._in_loop(self._write_what_waited)
+
+    def _write_what_waited(self) -> None:
+        waited, self._unwritten = tuple((self._unwritten or {}).values()), {}
+        self.submit(Persist((*waited, *self._directories.values())))
 
     def _open_later(self) -> None:
         self._loop.call_later(_RETRY_S, self._loop.run_in_executor, None, self.open)
@@ -117,10 +142,15 @@ class Notebook:
 
     def submit(self, persist: Persist) -> None:
         """Write, then release; without a store release at once."""
+        waited = self._unwritten
         if self._writer is None:
+            if waited is not None and self._path is not None:
+                waited.update((_key(record), record) for record in persist.records)
             self._release(persist)
-        else:
-            self._writer.submit(persist.records, persist)
+            return
+        for record in persist.records if waited else ():
+            (waited or {}).pop(_key(record), None)  # a newer one overtakes it
+        self._writer.submit(persist.records, persist)
 
     def _released(self, ticket: object) -> None:
         assert isinstance(ticket, Persist), "only effects are submitted"
@@ -128,7 +158,9 @@ class Notebook:
 
     def _failed(self, error: RecoveryError) -> None:
         if not isinstance(error, StoreFullError):
-            self._writer = None  # a file whose write failed is not written again; training goes on without it
+            self._writer = self._unwritten = (
+                None  # a file whose write failed is not written again; training goes on
+            )
         self._on_failure(error)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------
@@ -141,27 +173,67 @@ class Notebook:
         self._directories[(record.path, prefix)] = record
         self._in_loop(self.submit, Persist((record,)))
 
-    def _stored(self, recovery_path: Path) -> tuple[DirectoryRecord, ...]:
-        """The directories that earlier incarnations saved to. Reading needs no lock."""
+    def _stored(self, recovery_path: Path) -> WorkerState:
+        """What earlier incarnations have noted. Reading needs no lock."""
         if self._store is not None:
-            return self._store.load().directories
+            return self._store.load()
         from recovery.store.reader import read_worker  # noqa: PLC0415 - see _open
 
-        return read_worker(recovery_path, self._node_id).directories
+        return read_worker(recovery_path, self._node_id)
 
-    def find_checkpoints(self, job: str, run: RunId) -> tuple[HeldCheckpoint, ...]:
-        """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look."""
+    def find_checkpoints(self, job: str, run: RunId, past: Past | None) -> Found:
+        """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look.
+
+        Args:
+            job: whose checkpoints.
+            run: of which run of it.
+            past: another job that this process remembers to have trained; None: none.
+
+        Returns:
+            What is held of the job, and what is known of another one, with what is held of that.
+
+        Raises:
+            StoreVersionError: a newer release wrote this node's store: what it holds must not count as nothing.
+            RecoveryError: nobody can say what is held.
+        """
         if self._path is None:
-            return ()
+            return Found()
         self.open()
-        records = tuple(self._directories.values())
+        records, of_store = tuple(self._directories.values()), None
         try:
-            records += self._stored(self._path)
+            state = self._stored(self._path)
+        except StoreVersionError:
+            raise
         except RecoveryError:
             if not records:
                 raise
-        places = [(record.path, record.prefix) for record in records if record.run == run]
-        return catalogue.scan_all(places, job=job, run=run)
+        else:
+            records += state.directories
+            if state.job is not None and state.node is not None and state.job.job != job:
+                of_store = rebuild.past_of(state.job, state.node, state.generations, state.checkpoints)
+        known = joined(past, of_store) if past is not None else of_store
+        held = _held(records, job, run)
+        if known is None:
+            return Found(held=held)
+        return Found(
+            held=held, past=msgspec.structs.replace(known, held=_held(records, known.job, known.run))
+        )
+
+
+def _held(records: tuple[DirectoryRecord, ...], job: str, run: RunId) -> tuple[HeldCheckpoint, ...]:
+    places = [(record.path, record.prefix) for record in records if record.run == run]
+    return catalogue.scan_all(places, job=job, run=run)
+
+
+def _key(record: Record) -> tuple[object, ...]:
+    """Of one key the last one counts."""
+    if isinstance(record, GenerationRecord):
+        return (GenerationRecord, record.run, record.generation)
+    if isinstance(record, CheckpointRecord):
+        return (CheckpointRecord, record.run, record.step)
+    if isinstance(record, DirectoryRecord):
+        return (DirectoryRecord, record.path, record.prefix)
+    return (type(record),)
 
 
 def _descriptors_of(path: Path) -> list[int]:
