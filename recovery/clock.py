@@ -1,12 +1,14 @@
 """The two clocks. This is the only file that reads one; everything else is told the time.
 
 `monotonic_ms` decides (leases, windows, deadlines) and means nothing in another process or after a restart of the machine.
+`boot_ms` tells how long a process was away: it goes on over the lives of processes, as long as `boot_id` is the same.
 `wall_ms` is shown to people and never compared: it may jump either way.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 _NS_PER_MS = 1_000_000
 
@@ -14,6 +16,20 @@ _NS_PER_MS = 1_000_000
 def monotonic_ms() -> int:
     """Milliseconds since an arbitrary instant. Never goes back, whatever happens to the wall clock."""
     return time.monotonic_ns() // _NS_PER_MS
+
+
+def boot_ms() -> int:
+    """Milliseconds since this machine was started, its sleep included. Goes on over the lives of processes, never back."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _NS_PER_MS
+
+
+def boot_id() -> str:
+    """Which start of which machine `boot_ms` counts from; empty: nobody can say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/time').readlink()}"  # a container may count from another instant
+    except OSError:
+        return ""
 
 
 def wall_ms() -> int:

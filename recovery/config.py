@@ -124,6 +124,7 @@ def _rules(
     reconnect_grace_ms = reader.decimal_ms("MS_RECONNECT_GRACE")
     abort_timeout_ms = reader.decimal_ms("MS_ABORT_TIMEOUT")
     allow_restart_from_zero = reader.switch("MS_ALLOW_RESTART_FROM_ZERO")
+    rebuild_store = reader.switch("MS_REBUILD_STORE")
     topology_timeout_ms = reader.whole_ms("MS_TOPO_TIMEOUT")
     lease_ms = reader.whole_ms("MS_NODE_TIMEOUT")
     receive_timeout_ms = reader.bounded_ms("MS_RECEIVE_MSG_TIMEOUT")
@@ -144,6 +145,7 @@ def _rules(
         heartbeat_ms_max=heartbeat_ms_max,
         rejoin_wait=rejoin_wait,
         allow_restart_from_zero=allow_restart_from_zero,
+        rebuild_store=rebuild_store,
     ), warnings
 
 

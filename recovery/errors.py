@@ -151,6 +151,27 @@ class StoreWriteError(StoreError):
     template = "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again."
 
 
+class StoreGoneError(StoreError):
+    """The file of an open store is no longer at its name. Its owner ends at once: nothing more is acknowledged."""
+
+    code, exit_code, temporary = "STORE_GONE", 38, True
+    template = (
+        "{path}: {file} {reason}, while this process had it open, so nothing more is written. Put the files back if they were moved. "
+        "A scheduler ends, workers train on; its next start says what is left. A worker goes on without its own store."
+    )
+
+
+class StoreLostError(StoreError):
+    """There is a job, and its scheduler's store is not there: beginning anew would throw away what was trained."""
+
+    code, exit_code = "STORE_LOST", 39
+    template = (
+        "the scheduler's store in {path} is lost, but its job is not: {found}. Nothing was changed and workers train on. "
+        "Put scheduler.db back, or rebuild it (recovery rebuild {path}, or MS_REBUILD_STORE=1 in the scheduler). "
+        "For a new job choose another MS_RECOVERY_PATH, or lay this one aside (recovery reset {path})."
+    )
+
+
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 

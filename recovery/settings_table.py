@@ -226,6 +226,15 @@ RECOVERY = (
         choices=_SWITCH,
     ),
     Setting(
+        name="MS_REBUILD_STORE",
+        kind=Kind.CHOICE,
+        meaning="1: a scheduler that finds its store lost rebuilds it from what the workers' own stores and checkpoints, or the workers themselves, tell of the job. 0: it refuses and says what it found.",
+        rule="must be 1 (on) or 0 (off)",
+        example="0",
+        default="0",
+        choices=_SWITCH,
+    ),
+    Setting(
         name="MS_STEP_LOG",
         kind=Kind.PATH,
         meaning="File to which every applied step is appended, for tests. Unset: none is written.",

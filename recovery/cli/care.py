@@ -13,12 +13,13 @@ from recovery import clock, config
 from recovery.cli.form import Format
 from recovery.cli.output import complain, console, json_of, print_json, print_line, show_rows, text_of
 from recovery.core.records import EventKind, EventRecord, JobState, NodeState
-from recovery.errors import UsageError
+from recovery.errors import RecoveryPathError, UsageError
 from recovery.report import audit, tables
 from recovery.report import stored as stored_state
 from recovery.report.doctor import examine
 from recovery.report.tables import Column, View, instant
-from recovery.store.aside import lay_aside
+from recovery.scheduler import rebuild as rebuilding
+from recovery.store.aside import RESET, lay_aside
 from recovery.store.reader import read_checkpoints, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore
 
@@ -114,7 +115,29 @@ def reset(path: Path) -> Path:
     Returns:
         The directory that it lies in now, below the recovery path.
     """
-    return lay_aside(path, f"reset-{instant(clock.wall_ms())[:19].replace(':', '')}")
+    return lay_aside(path, f"{RESET}{instant(clock.wall_ms())[:19].replace(':', '')}")
+
+
+def rebuild(path: Path) -> tuple[str, Path | None]:
+    """Make the lost store of a scheduler again. Refused while a process uses what is left of it.
+
+    Returns:
+        What was taken from where and what nobody knew; and where what was left of the old store lies now.
+
+    Raises:
+        StoreLostError: what is there does not tell all of it.
+        RecoveryPathError: there is nothing to rebuild, or the store is there.
+    """
+    traces = rebuilding.lost_in(path)
+    if traces is None:
+        raise RecoveryPathError(
+            path=str(path),
+            reason="holds no job whose scheduler's store is lost",
+            next_step=f"Look at it with `recovery status {path}`; nothing was changed.",
+        )
+    records = rebuilding.records_of(traces)
+    aside = rebuilding.write(path, records)
+    return next(one.details for one in records if isinstance(one, EventRecord)), aside
 
 
 def environment(environ: Mapping[str, str], form: Format) -> None:

@@ -243,6 +243,18 @@ def reset(path: RecoveryPath, yes: Yes = False) -> None:
     typer.echo(f"laid aside: {care.reset(path)}")
 
 
+@app.command(rich_help_panel="Care for a job")
+def rebuild(path: RecoveryPath, yes: Yes = False) -> None:
+    """Make a scheduler's lost store again, from the workers' own stores and checkpoints. Deletes nothing; refused where one is there."""
+    from recovery.cli import care  # noqa: PLC0415 - --help needs none of it
+
+    _confirm(f"Rebuild the scheduler's store of the job in {path} from what its workers have noted?", yes)
+    told, aside = care.rebuild(path)
+    typer.echo(f"rebuilt: {told}")
+    if aside is not None:
+        typer.echo(f"what was left of the old one: {aside}")
+
+
 @app.command(rich_help_panel="Look at this machine")
 def env(form: Rows = Format.TABLE, as_json: AsJson = False) -> None:
     """Every MS_* variable: value, where it comes from, rule."""

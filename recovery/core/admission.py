@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
 from recovery.core import messages as m
@@ -26,14 +24,10 @@ from recovery.core.policy.registration import (
 from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState
 from recovery.core.stimuli import MessageReceived
 from recovery.core.table import RUN_FINISHED, Table
+from recovery.core.tokens import token_digest
 
 ASK_AGAIN_MS = 1_000
 """When the bearer of a living node's id may ask again. The node may die at any moment, so there is no exact time."""
-
-
-def token_digest(token: str) -> str:
-    """What is stored of a resume token."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def register(table: Table, received: MessageReceived, now_ms: int) -> list[SchedulerEffect]:
@@ -43,13 +37,13 @@ def register(table: Table, received: MessageReceived, now_ms: int) -> list[Sched
     node = table.nodes.get(message.node_id)
     fault = _fault_of(table, message)
     if fault is not None:
-        return _refuse(table, received.connection, message, fault)
+        return refuse(table, received.connection, message, fault)
     if node is not None and node.record.reason == RUN_FINISHED and _token_of(node, message) is Token.SAME:
         ended = m.JobEnded(outcome=m.JobOutcome.FINISHED, reason=RUN_FINISHED)  # it missed the last word
         return [Persist((), (Answer(received.connection, ended),))]
     decision = decide(_applicant(table, node, message, now_ms), table.rules)
     if isinstance(decision, Refuse):
-        return _refuse(table, received.connection, message, decision)
+        return refuse(table, received.connection, message, decision)
     if isinstance(decision, Resume):
         assert node is not None, "only a known node resumes"
         return _resume(table, node, received, now_ms)
@@ -132,9 +126,10 @@ def _token_of(node: Node, register: m.Register) -> Token:
     return Token.EARLIER if register.incarnation < record.incarnation else Token.FOREIGN
 
 
-def _refuse(
+def refuse(
     table: Table, connection: ConnectionId, register: m.Register, refusal: Refuse
 ) -> list[SchedulerEffect]:
+    """Say no, once in the story; a repeat fills neither log nor store."""
     event = EventRecord(
         kind=EventKind.NODE_REFUSED,
         node_id=register.node_id,
@@ -163,6 +158,8 @@ def _resume(table: Table, node: Node, received: MessageReceived, now_ms: int) ->
     effects = _hang_up_older(table, node)
     was_here = node.record.state is NodeState.LIVE
     node.move(NodeState.LIVE)
+    if not node.record.host:  # a rebuilt store does not know under which address it was seen
+        node.record = msgspec.structs.replace(node.record, host=register.host or received.peer)
     if (
         token_digest(register.token or "") != node.record.token_digest
     ):  # a repeat of the admission: a new secret for the same life

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recovery.core import lifecycle
+from recovery.core import lifecycle, rebuild
 from recovery.core import messages as m
 from recovery.core.coordinator import to_record
 from recovery.core.effects import Answer, Persist, SchedulerEffect
@@ -21,10 +21,14 @@ def on_ready(table: Table, node: Node, ready: m.Ready, now_ms: int) -> list[Sche
     if table.job.state is JobState.RUNNING and node.record.role is m.Role.WORKER:
         effects += lifecycle.interrupt(table, f"{node.record.node_id} stopped at step {ready.step}", now_ms)
     first = node.ready is None
+    if first:
+        effects += rebuild.hear(table, node, ready)
+        if table.is_over:
+            return effects
     node.ready, node.done = ready, False
     records: list[Record] = [table.node_event(EventKind.NODE_READY, node, step=ready.step)] if first else []
     if node.record.rank is not None and node.record.role is m.Role.WORKER:
-        of_this_run = table.of_this_run(ready.held)
+        of_this_run = table.held_of_this_run(ready)
         held = rollback.in_lineage(of_this_run, table.generations)
         records += [
             to_record(node.record.rank, checkpoint, CheckpointState.PUBLISHED)

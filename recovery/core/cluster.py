@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from typing_extensions import assert_never
 
-from recovery.core import checkpoint_messages, lifecycle, presence
+from recovery.core import checkpoint_messages, lifecycle, presence, rebuild
 from recovery.core import messages as m
 from recovery.core.admission import job_fault_of, register
 from recovery.core.effects import Answer, CloseConnection, Persist, SchedulerEffect, Send, SetTimer
@@ -74,10 +74,10 @@ class Cluster:
         if table.job.state is JobState.FINISHED and all(_has_left(node) for node in table.nodes.values()):
             records += lifecycle.begin_run(table)
         if table.job.state is JobState.FAILED:  # relaunched on purpose: the same run, one more try
-            generation = table.job.generation
-            table.change_job(
-                JobState.INTERRUPTED if generation else JobState.FORMING, reason=table.job.reason
-            )
+            ranks = {node.record.rank for node in table.nodes.values() if node.record.role is m.Role.WORKER}
+            met = bool(table.job.generation) and len(ranks - {None}) == table.rules.world_size
+            # a rebuilt job may have a generation and not all its ranks yet
+            table.change_job(JobState.INTERRUPTED if met else JobState.FORMING, reason=table.job.reason)
         if not table.ended:
             records.append(RunRecord(run=table.job.run))
         records += [
@@ -119,6 +119,8 @@ class Cluster:
 
     def handle(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         """Take one stimulus and say what is to be done, in order."""
+        if self.table.is_over:
+            return []
         if isinstance(stimulus, MessageReceived):
             return self._on_message(stimulus, now_ms)
         if isinstance(stimulus, ConnectionLost):
@@ -175,6 +177,9 @@ class Cluster:
         table, connection = self.table, received.connection
         if connection in table.speakers:
             return [CloseConnection(connection, "registered already on this connection")]
+        other = rebuild.of_another_job(table, received, message)
+        if other is not None:
+            return other
         begun: list[SchedulerEffect] = []
         if table.ended and job_fault_of(table, message) is None:
             node = table.nodes.get(message.node_id)
@@ -205,11 +210,16 @@ class Cluster:
         """Bring a node that (re)connected to where the job stands. Behind the write that admits it, so in order."""
         table, connection, its_generation = self.table, node.connection, register.generation
         assert connection is not None, "it just registered"
-        if node.record.role is m.Role.SERVER or table.job.state is JobState.FORMING:
+        if node.record.role is m.Role.SERVER:
             return []
-        if table.job.state is JobState.INTERRUPTED:
-            interrupt = m.Interrupt(generation=table.job.generation, reason=table.job.reason[:1024])
-            return [Persist((), (Answer(connection, interrupt),))] if its_generation else []
+        ahead: list[SchedulerEffect] = []
+        if table.job.state is JobState.RUNNING and its_generation > table.job.generation:
+            reason = f"{node.record.node_id} was told generation {its_generation}, which the store has lost"
+            ahead = lifecycle.interrupt(table, reason, now_ms)
+        if table.job.state in (JobState.FORMING, JobState.INTERRUPTED):
+            over = Generation(max(table.job.generation, its_generation))
+            interrupt = m.Interrupt(generation=over, reason=table.job.reason[:1024])
+            return [*ahead, *([Persist((), (Answer(connection, interrupt),))] if its_generation else [])]
         if (
             not its_generation and not register.incarnation
         ):  # a fresh process where a training one was: it replaced itself

@@ -34,6 +34,7 @@ class Coordinator:
 
     def load(self, records: Iterable[CheckpointRecord], generations: Sequence[GenerationRecord]) -> None:
         """Take over what is stored of this run."""
+        self._ever_committed = any(generation.step for generation in generations)
         of_rank: dict[Rank, list[HeldCheckpoint]] = {}
         committed: set[tuple[Rank, int]] = set()
         for record in records:

@@ -11,7 +11,7 @@ from typing import Union
 import msgspec
 
 from recovery.core.ids import ConnectionId, Generation, Rank, RunId
-from recovery.core.messages import Admitted, FromNode, FromScheduler, Rollback
+from recovery.core.messages import Admitted, FromNode, FromScheduler, Past, Rollback
 from recovery.core.records import Record
 from recovery.core.stimuli import Hangs
 
@@ -111,6 +111,8 @@ class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
     run: RunId
     rank: Rank | None = None
     """None: this process was never given one, so a file's rank is looked at when it is loaded."""
+    past: Past | None = None
+    """Another job that this process remembers to have trained: what is held of that one is told too."""
 
 
 class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core import rebuild
 from recovery.core.coordinator import Coordinator, to_record
 from recovery.core.effects import Answer, CloseConnection, Exit, Persist, SchedulerEffect, Send, SetTimer
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.node import Node
 from recovery.core.policy import given_up, ranks, rollback
+from recovery.core.policy.rebuild import Unclear
 from recovery.core.records import (
     CheckpointState,
     EventKind,
@@ -129,7 +131,12 @@ def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
     """Start the next generation if the house is full: every rank live and ready."""
     if table.job.state not in _WAITING or not _full_house(table):
         return []
-    records = _assign_ranks(table) if table.job.state is JobState.FORMING else []
+    records: list[Record] = []
+    if table.job.state is JobState.FORMING:
+        taken_up = rebuild.take_up(table)
+        if isinstance(taken_up, Unclear):
+            return [rebuild.lost(table, taken_up.reason)]
+        records = [*taken_up, *_assign_ranks(table)]
     target = table.coordinator.target(allow_restart_from_zero=table.rules.allow_restart_from_zero)
     if isinstance(target, rollback.NoCommonStep):
         why = given_up.sentence(table.coordinator.given_up(0))
@@ -138,7 +145,7 @@ def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
             "deleted. Bring the missing files back, or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."
             f"{f' Why: {why}.' if why else ''}"
         )
-        told = Persist(tuple(_missing_files(table, 0)))
+        told = Persist((*records, *_missing_files(table, 0)))
         return [told, *end(table, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms)]
     return [_open(table, target, records)]
 
@@ -178,14 +185,16 @@ def _assign_ranks(table: Table) -> list[Record]:
     told: list[str] = []
     for role in (m.Role.WORKER, m.Role.SERVER):
         seated = table.seated(role)
-        assigned = ranks.assign({node.record.node_id: node.record.host for node in seated})
+        hosts = {node.record.node_id: node.record.host for node in seated}
+        kept = {node.record.node_id: node.record.rank for node in seated if node.record.rank is not None}
+        assigned = ranks.keep(ranks.assign(hosts), kept)
         for node in seated:
             rank = assigned[node.record.node_id]
             node.record = msgspec.structs.replace(node.record, rank=rank)
             records += [node.record, table.life_of(node)]
             told.append(f"{node.record.node_id}={rank}")
             if role is m.Role.WORKER and node.ready is not None:
-                table.coordinator.replace(rank, table.of_this_run(node.ready.held), node.ready.passed_over)
+                table.coordinator.replace(rank, table.held_by(node.ready), node.ready.passed_over)
     details = " ".join(sorted(told, key=ranks.natural_key))
     return [*records, table.event(EventKind.RANKS_ASSIGNED, details=details)]
 
@@ -275,6 +284,8 @@ def rollback_for(table: Table, node: Node, places: Mapping[Rank, tuple[int, int]
         digest=file.digest if file else "",
         committed_step=table.coordinator.committed_step,
         because=generation.because[:1024],
+        job=table.job.job,
+        incarnation=node.record.incarnation,
     )
 
 

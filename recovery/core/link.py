@@ -14,9 +14,12 @@ from recovery.core import messages as m
 from recovery.core import stimuli as s
 from recovery.core.effects import Connect, Disconnect, Exit, Interrupt, Say, SetTimer, Tell, WorkerEffect
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, ResumeToken
+from recovery.core.memory import Memory
 from recovery.core.policy import backoff
+from recovery.core.records import NodeRecord, NodeState
 from recovery.core.rules import Rules
 from recovery.core.stimuli import Hangs
+from recovery.core.tokens import token_digest
 
 FAREWELL_MS = 2_000
 """How long a leaving process waits for the scheduler to take its last word."""
@@ -67,6 +70,7 @@ class Link:
         self.main = Main.IDLE
         self.admitted: m.Admitted | None = None
         self.generation = Generation(0)
+        self.memory = Memory()
         self._first_step_told = Generation(0)
         self._confirm_sequence = 0
         """Heartbeat whose answer confirms this incarnation after a standstill; 0: none is waited for."""
@@ -132,6 +136,23 @@ class Link:
             token=self._token,
             incarnation=self.admitted.incarnation if self.admitted else Incarnation(0),
             generation=self.generation,
+            job=self.memory.job,
+        )
+
+    def _own_row(self, plan: m.Rollback, admitted: m.Admitted) -> NodeRecord:
+        """As the scheduler keeps it: should that one lose its store, this node resumes all the same."""
+        return NodeRecord(
+            node_id=self._identity.node_id,
+            role=self._identity.role,
+            rank=plan.rank,
+            incarnation=admitted.incarnation,
+            state=NodeState.LIVE,
+            token_digest=token_digest(admitted.token),
+            admission_request=self._register_id,
+            host=self._identity.host,
+            pid=self._identity.pid,
+            generation=plan.generation,
+            step=plan.step,
         )
 
     def _on_dial_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:

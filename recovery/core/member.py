@@ -16,6 +16,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from recovery.core import messages as m
 from recovery.core import stimuli as s
 from recovery.core.effects import (
@@ -78,6 +80,7 @@ class Member(Link):
             s.CheckpointRejected: self._on_checkpoint_rejected,
             s.RendezvousOpened: self._on_rendezvous_opened,
             s.CheckpointsFound: self._on_checkpoints_found,
+            s.StoreRefused: self._on_store_refused,
             s.TrainingStopped: self._on_training_stopped,
             s.DataPlaneBroke: self._on_data_plane_broke,
             s.TrainingRaised: self._on_training_raised,
@@ -163,7 +166,7 @@ class Member(Link):
             return [*back, *([Retain(admitted.committed_step)] if admitted.committed_step else [])]
         beat = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
-        look = FindCheckpoints(admitted.job, admitted.run, admitted.rank)
+        look = self._look()
         if self.main is Main.TRAINING:  # its store is not the one it knew: this life is new to the scheduler
             return [
                 Joined(admitted),
@@ -231,7 +234,22 @@ class Member(Link):
         self._rank, self._plan_step = plan.rank, plan.step
         self._ready, self._next_plan, self._rendezvous, self._waiting_for = None, None, None, ""
         self._broke = None
-        return [OpenGeneration(plan)]
+        assert self.admitted is not None, "a plan is for members"
+        self.admitted = msgspec.structs.replace(
+            self.admitted,
+            job=plan.job or self.admitted.job,
+            run=plan.run,
+            incarnation=plan.incarnation or self.admitted.incarnation,
+        )
+        facts = self.memory.note(plan, self.admitted, self._rules, self._own_row(plan, self.admitted))
+        return [OpenGeneration(plan), Persist(facts)]
+
+    def _look(self) -> FindCheckpoints:
+        assert self.admitted is not None, "who looks is in"
+        past = self.memory.past
+        of_another_job = past is not None and past.job != self.admitted.job
+        rank = self._rank if self.admitted.rank is None else self.admitted.rank
+        return FindCheckpoints(self.admitted.job, self.admitted.run, rank, past if of_another_job else None)
 
     def _on_rendezvous(self, rendezvous: m.Rendezvous, now_ms: int) -> list[WorkerEffect]:
         return [OpenRendezvous(rendezvous.generation, rendezvous.address)]
@@ -329,8 +347,7 @@ class Member(Link):
         if stopped.collective_error:
             effects += self._collective_failed(stopped.generation, stopped.step, stopped.collective_error)
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
-        rank = self._rank if self.admitted.rank is None else self.admitted.rank
-        return [*effects, *waiting, FindCheckpoints(self.admitted.job, self.admitted.run, rank)]
+        return [*effects, *waiting, self._look()]
 
     def _on_data_plane_broke(self, broke: s.DataPlaneBroke, now_ms: int) -> list[WorkerEffect]:
         return self._collective_failed(broke.generation, broke.step, broke.reason)
@@ -350,8 +367,13 @@ class Member(Link):
             held=found.held,
             passed_over=named,
             passed_over_more=len(found.passed_over) - len(named),
+            past=found.past,
         )
         return [Tell(self._ready)]
+
+    def _on_store_refused(self, refused: s.StoreRefused, now_ms: int) -> list[WorkerEffect]:
+        leave = m.Leave(request_id=refused.request_id, reason=refused.reason[:1024])
+        return self._leave_with(leave, refused.code, refused.reason, now_ms)
 
     def _on_training_raised(self, raised: s.TrainingRaised, now_ms: int) -> list[WorkerEffect]:
         failure = m.Failure(

@@ -84,6 +84,35 @@ class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
     """Global step, where a manifest tells it; 0: nobody can say."""
 
 
+class Began(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a generation began, as a worker was told."""
+
+    generation: GenerationNumber
+    step: Count
+    epoch: Count
+    step_in_epoch: Count
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker knows of a job that the scheduler is not of: together the workers know what a lost store knew."""
+
+    job: ShortText
+    run: RunNumber
+    rank: RankNumber
+    worker_count: Count
+    server_count: Count
+    incarnation: IncarnationNumber
+    generation: GenerationNumber
+    """The newest whose plan it was given."""
+    scheduler_incarnation: IncarnationNumber
+    began: tuple[Began, ...] = ()
+    """Of this run, as far as it was told."""
+    held: tuple[HeldCheckpoint, ...] = ()
+    """What it holds of that job and run."""
+    saved_step: Count = 0
+    """The newest step that it has noted to have saved, whether the file is still there or not."""
+
+
 class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """A node asks for admission, or to resume its incarnation."""
 
@@ -102,6 +131,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """The incarnation that the token belongs to; 0 without one."""
     generation: GenerationNumber = Generation(0)
     """The last generation whose plan this process received; 0 when it has received none."""
+    job: ShortText = ""
+    """The job of that plan; empty for none. A scheduler that does not know it has lost its store, or is another job's."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -116,6 +147,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """What lies there and was not taken, newest step first."""
     passed_over_more: Count = 0
     """How many more there are than are named."""
+    past: Past | None = None
+    """Another job than the scheduler's that this node trained before, by its memory or its own store."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
@@ -273,6 +306,10 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     committed_step: Count
     because: ShortText
     """Why there is a new generation: the first failure, by name."""
+    job: ShortText = ""
+    """The job that the plan is of: another one than at admission when a lost store was rebuilt. Empty: the same."""
+    incarnation: IncarnationNumber = Incarnation(0)
+    """The node's incarnation, higher than at admission for the same reason. 0: the same."""
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):

@@ -57,6 +57,8 @@ class EventKind(str, Enum):
     """A new job begins."""
     SCHEDULER_RESTARTED = "scheduler_restarted"
     """The scheduler is back; `incarnation` counts its lives."""
+    STORE_REBUILT = "store_rebuilt"
+    """The scheduler's store was lost; `details` says what each worker told of the job, and what nobody knew."""
     NODE_ADMITTED = "node_admitted"
     """A process has an id, and a rank if the world is formed; `incarnation` counts the id's lives."""
     NODE_RESUMED = "node_resumed"

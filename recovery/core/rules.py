@@ -42,6 +42,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """True: a refused worker waits and asks again (MS_REJOIN=wait). False: it exits at once (MS_REJOIN=fail)."""
     allow_restart_from_zero: bool = False
     """True: when some ranks hold checkpoints but none in common, start again at step 0 (MS_ALLOW_RESTART_FROM_ZERO)."""
+    rebuild_store: bool = False
+    """True: a job that the workers know and the store does not is taken up again from what they tell (MS_REBUILD_STORE)."""
     requests_remembered: int = 64
     """Answers kept per node for repeats. A worker has a handful under way; 64 is ten times that."""
     frame_bytes_max: int = 1_048_576

@@ -7,7 +7,7 @@ from typing import Union
 import msgspec
 
 from recovery.core.ids import ConnectionId, Generation, RequestId, ResumeToken
-from recovery.core.messages import FromNode, FromScheduler, HeldCheckpoint, PassedOver
+from recovery.core.messages import FromNode, FromScheduler, HeldCheckpoint, PassedOver, Past
 
 # --- to the scheduler's machine -------------------------------------------------------------------------------------
 
@@ -135,6 +135,16 @@ class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
     held: tuple[HeldCheckpoint, ...]
     passed_over: tuple[PassedOver, ...] = ()
     """Newest step first."""
+    past: Past | None = None
+    """Another job than the one that was asked for, by this process's memory or its own store."""
+
+
+class StoreRefused(msgspec.Struct, frozen=True, tag="store_refused"):
+    """This node's own store cannot be read by this release: what it holds must not count as nothing."""
+
+    request_id: RequestId
+    code: str
+    reason: str
 
 
 class TrainingStopped(msgspec.Struct, frozen=True, tag="training_stopped"):
@@ -198,6 +208,7 @@ WorkerStimulus = Union[
     CheckpointRejected,
     RendezvousOpened,
     CheckpointsFound,
+    StoreRefused,
     TrainingStopped,
     DataPlaneBroke,
     TrainingRaised,

@@ -11,6 +11,7 @@ from recovery.core.coordinator import Coordinator
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, RunId
 from recovery.core.node import Node
+from recovery.core.policy import rollback
 from recovery.core.records import (
     EventKind,
     EventRecord,
@@ -59,6 +60,10 @@ class Table:
         """When the wait for the full house ends; None while nobody waits, or for ever."""
         self.because_is_guess = False
         """The data plane broke before anybody knew whose fault it was; the next loss names it."""
+        self.laid_aside: frozenset[str] = frozenset()
+        """Jobs whose state a person has laid aside in this path: who tells of one of them may begin anew."""
+        self.is_over = False
+        """This scheduler ends because the job's store is lost: nothing is decided any more, whatever is still heard."""
         self._refusals: OrderedDict[NodeId, str] = OrderedDict()
 
     # --- looking -------------------------------------------------------------------------------------------------------
@@ -91,6 +96,15 @@ class Table:
     def of_this_run(self, held: tuple[m.HeldCheckpoint, ...]) -> tuple[m.HeldCheckpoint, ...]:
         """Leave out what another run wrote."""
         return tuple(checkpoint for checkpoint in held if checkpoint.run == self.job.run)
+
+    def held_of_this_run(self, ready: m.Ready) -> tuple[m.HeldCheckpoint, ...]:
+        """What a worker holds of this job and run."""
+        past = ready.past
+        return self.of_this_run(past.held if past is not None and past.job == self.job.job else ready.held)
+
+    def held_by(self, ready: m.Ready) -> tuple[m.HeldCheckpoint, ...]:
+        """What a worker holds of this job and run that leads to where training is now."""
+        return rollback.in_lineage(self.held_of_this_run(ready), self.generations)
 
     def note_refusal(self, node_id: NodeId, code: str) -> bool:
         """Is this refusal news? A repeated one is not: whoever hammers fills neither log nor store."""

@@ -17,6 +17,7 @@ from recovery import clock, config
 from recovery.config import Settings, SettingsRole
 from recovery.errors import RecoveryError
 from recovery.report import stored as stored_state
+from recovery.scheduler.rebuild import lost_in
 from recovery.store.lock import owner_of
 from recovery.store.repository import scheduler_path
 
@@ -113,9 +114,29 @@ def _path(path: Path) -> Iterator[Check]:
     if writable:
         yield _file_clock(there)
     yield _disk(path, there)
+    yield from _lost_store(path)
     owner = owner_of(scheduler_path(path))
     if owner is not None:
         yield Check(name="scheduler", ok=True, found=f"pid {owner.pid} has the store open on this host")
+
+
+def _lost_store(path: Path) -> Iterator[Check]:
+    """A job that its scheduler does not know any more would be refused by the next one."""
+    try:
+        lost = lost_in(path)
+    except RecoveryError as error:
+        yield Check(
+            name="store", ok=False, found=str(error), next_step="Mend that before the job is started."
+        )
+        return
+    if lost is not None:
+        step = f"Rebuild it: `recovery rebuild {path}`, or MS_REBUILD_STORE=1 in the scheduler."
+        yield Check(
+            name="store",
+            ok=False,
+            found=f"the scheduler's store is lost, its job is not: {lost.told}",
+            next_step=step,
+        )
 
 
 def _file_system(path: Path) -> str:

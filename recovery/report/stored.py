@@ -17,7 +17,8 @@ from recovery.core.records import (
     RunRecord,
     StepRecord,
 )
-from recovery.errors import RecoveryError, RecoveryPathError
+from recovery.errors import RecoveryError, RecoveryPathError, StoreLostError
+from recovery.scheduler.rebuild import lost_in
 from recovery.store.lock import owner_of
 from recovery.store.reader import StoredEvent, read_events, read_scheduler, read_worker, stored_workers
 from recovery.store.repository import scheduler_path
@@ -72,8 +73,12 @@ def read(path: Path) -> Stored:
 
     Raises:
         RecoveryPathError: there is no store, or no job in it yet.
+        StoreLostError: there is a job, and its scheduler's store is not there.
         StoreError: it cannot be used as it is; see its classes.
     """
+    lost = lost_in(path)
+    if lost is not None:
+        raise StoreLostError(path=str(path), found=lost.told)
     owner = owner_of(scheduler_path(path))
     state = read_scheduler(path)
     if state.job is None:

@@ -18,7 +18,7 @@ from recovery.core.messages import FromNode
 from recovery.core.records import EventRecord, JobState
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.views import checkpoints_view, generations_view, job_view
-from recovery.errors import RecoveryError, StoreError, StoreFullError, job_failure
+from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLostError, job_failure
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_cluster, open_store, raise_descriptor_limit
 from recovery.store.repository import SchedulerStore
@@ -175,7 +175,10 @@ class _Service:
         self._finish(error)
 
     def _on_exit(self, code: str, reason: str) -> None:
-        self._finish(job_failure(code, reason) if code else None)
+        if code == StoreLostError.code:
+            self._finish(StoreLostError(path=str(self._settings.recovery_path), found=reason))
+        else:
+            self._finish(job_failure(code, reason) if code else None)
 
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name

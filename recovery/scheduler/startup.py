@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import resource
 import uuid
+from pathlib import Path
+
+import msgspec
 
 from recovery.config import Settings
 from recovery.core.cluster import Cluster, new_job, next_life
-from recovery.errors import JobMismatchError
+from recovery.core.rebuild import REBUILDING
+from recovery.core.records import EventRecord, NodeRecord
+from recovery.errors import JobMismatchError, StoreLostError
+from recovery.scheduler import rebuild
+from recovery.store.aside import jobs_laid_aside
 from recovery.store.repository import SchedulerState, SchedulerStore
 
+_logger = logging.getLogger("recovery.scheduler")
 _DESCRIPTORS_MAX = 1_048_576
 """Linux allows no process more unless fs.nr_open was changed; a hard limit of "unlimited" means this many."""
 
@@ -33,9 +42,37 @@ def open_store(settings: Settings) -> SchedulerStore | None:
     Raises:
         StoreError, RecoveryPathError: as the store finds it.
     """
-    if settings.recovery_path is None:
+    path = settings.recovery_path
+    if path is None:
         return None
-    return SchedulerStore.open(settings.recovery_path, accept_without_wal=settings.store_without_wal)
+    traces = rebuild.lost_in(path, accept_without_wal=settings.store_without_wal)
+    if traces is not None:
+        _rebuild(path, traces, settings)
+    return SchedulerStore.open(path, accept_without_wal=settings.store_without_wal)
+
+
+def _rebuild(path: Path, traces: rebuild.Traces, settings: Settings) -> None:
+    """Make the lost store again as far as the path tells; what it does not tell, the workers are asked for.
+
+    Raises:
+        StoreLostError: MS_REBUILD_STORE is not set, or the traces contradict each other.
+    """
+    if not settings.rules.rebuild_store:
+        raise StoreLostError(path=str(path), found=traces.told)
+    try:
+        records = rebuild.records_of(traces)
+    except StoreLostError as error:
+        if traces.rebuilding:
+            return  # the workers are asked already
+        job = new_job(uuid.uuid4().hex, settings.rules)
+        records = (msgspec.structs.replace(job, reason=REBUILDING),)
+        _logger.warning("event=store_rebuilding %s; every worker is asked", error)
+    else:
+        told = next(record for record in records if isinstance(record, EventRecord))
+        _logger.warning("event=%s reason=%r details=%r", told.kind.value, told.reason, told.details)
+    aside = rebuild.write(path, records)
+    if aside is not None:
+        _logger.warning("event=store_laid_aside what was left of the lost store lies in %s", aside)
 
 
 def load_cluster(store: SchedulerStore | None, settings: Settings) -> Cluster:
@@ -47,11 +84,30 @@ def load_cluster(store: SchedulerStore | None, settings: Settings) -> Cluster:
     """
     state = store.load() if store is not None else None
     if state is None or state.job is None:
-        return Cluster(new_job(uuid.uuid4().hex, settings.rules), settings.rules)
-    _check_same_job(state, settings)
-    cluster = Cluster(next_life(state.job), settings.rules)
-    cluster.restore(state.nodes, state.generations, state.checkpoints)
+        cluster = Cluster(new_job(uuid.uuid4().hex, settings.rules), settings.rules)
+    else:
+        _check_same_job(state, settings)
+        cluster = Cluster(next_life(state.job), settings.rules)
+        assert store is not None, "the state came from it"
+        cluster.restore(_as_of_now(state.nodes, store.away_ms()), state.generations, state.checkpoints)
+    if settings.recovery_path is not None:
+        cluster.table.laid_aside, unreadable = jobs_laid_aside(settings.recovery_path)
+        for line in unreadable:
+            _logger.warning("event=store_failed %s", line)
     return cluster
+
+
+def _as_of_now(nodes: tuple[NodeRecord, ...], away_ms: int | None) -> tuple[NodeRecord, ...]:
+    """A window runs on while no scheduler lives, as long as the machine's own clock can say for how long that was."""
+    if not any(node.rejoin_left_ms for node in nodes):
+        return nodes
+    if away_ms is None:
+        text = "nobody can say for how long no scheduler lived: what was left of open rejoin windows runs now"
+        _logger.warning("event=windows_kept %s", text)
+        return nodes
+    return tuple(
+        msgspec.structs.replace(node, rejoin_left_ms=max(0, node.rejoin_left_ms - away_ms)) for node in nodes
+    )
 
 
 def _check_same_job(state: SchedulerState, settings: Settings) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from recovery.errors import RecoveryPathError, StoreError
 from recovery.store.lock import OwnerLock
 from recovery.store.paths import absent, companion, fsync_directory, is_there, refused
-from recovery.store.reader import stored_workers
+from recovery.store.reader import read_scheduler, stored_workers
 from recovery.store.repository import scheduler_path, worker_path
 
+RESET = "reset-"
+"""How the directory begins in which a person has laid a job aside."""
 _PARTS = ("", "-wal", "-shm", ".commits")
 """All that holds rows or tells of them. The locks stay: moving one would let two owners in."""
 
@@ -25,14 +30,47 @@ def lay_aside(recovery_path: Path, name: str) -> Path:
         The new directory.
 
     Raises:
-        RecoveryPathError: there is no scheduler's store, or something cannot be moved.
+        RecoveryPathError: there is no store at all, or something cannot be moved.
         StoreLockedError: a process has one of them open.
         StoreError: what lies there is no store of ours.
     """
     databases = [scheduler_path(recovery_path)]
     databases += [worker_path(recovery_path, node_id) for node_id in stored_workers(recovery_path)]
-    if not is_there(databases[0]):
+    if len(databases) == 1 and not left_of_scheduler(recovery_path):
         raise absent(databases[0])
+    if databases[0].exists():
+        is_there(databases[0])
+    return _laid_aside(recovery_path, name, databases)
+
+
+def left_of_scheduler(recovery_path: Path) -> tuple[str, ...]:
+    """Names of the files of a scheduler's store that are there: all of them, or what is left of a lost one."""
+    files = (companion(scheduler_path(recovery_path), part) for part in _PARTS)
+    return tuple(file.name for file in files if os.path.lexists(file))
+
+
+def lay_scheduler_aside(recovery_path: Path, name: str) -> Path | None:
+    """Move the scheduler's store, or what is left of one, as `lay_aside`; None: there is nothing of it."""
+    if not left_of_scheduler(recovery_path):
+        return None
+    return _laid_aside(recovery_path, name, [scheduler_path(recovery_path)])
+
+
+def jobs_laid_aside(recovery_path: Path) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Jobs whose state a person has laid aside below this path, and why one of them could not be read."""
+    jobs: set[str] = set()
+    unreadable: list[str] = []
+    for directory in sorted(recovery_path.glob(f"{RESET}*")):
+        try:
+            job = read_scheduler(directory, accept_without_wal=True).job
+        except (StoreError, RecoveryPathError) as error:
+            unreadable.append(str(error))
+        else:
+            jobs |= {job.job} if job is not None else set()
+    return frozenset(jobs), tuple(unreadable)
+
+
+def _laid_aside(recovery_path: Path, name: str, databases: Sequence[Path]) -> Path:
     aside = recovery_path / name
     with ExitStack() as locked:
         for database in databases:

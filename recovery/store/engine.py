@@ -36,6 +36,7 @@ from recovery.store.commits import Commits, first_value
 from recovery.store.migrations import REVISIONS, migrate
 from recovery.store.models import META, METADATA, VERSION
 from recovery.store.paths import APPLICATION_ID, companion, fsync_directory, is_there, refused
+from recovery.store.place import Place
 
 BUSY_S = 5.0
 """How long a write waits for a stranger's lock (a backup tool). Twice that would look like a dead scheduler to a
@@ -81,6 +82,7 @@ class Database:
                 self._mark(dirty=True)
                 self.commits.settle()
                 fsync_directory(path.parent)
+                self.place = Place(path)
         except BaseException:
             self.fail()
             self.close()

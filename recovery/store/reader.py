@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy import Connection, NullPool, create_engine, event, select
 
-from recovery.core.records import CheckpointRecord, EventRecord
+from recovery.core.records import CheckpointRecord, EventRecord, JobRecord
 from recovery.errors import (
     RecoveryPathError,
     StoreCorruptError,
@@ -71,6 +71,16 @@ def read_scheduler(recovery_path: Path, *, accept_without_wal: bool = False) -> 
     """
     path = scheduler_path(recovery_path)
     return _read(path, lambda connection: scheduler_state(connection, path), accept_without_wal)
+
+
+def read_job(recovery_path: Path, *, accept_without_wal: bool = False) -> JobRecord | None:
+    """Read which job the scheduler's store is of, and nothing else. Errors as of `read_scheduler`."""
+    path = scheduler_path(recovery_path)
+    return _read(
+        path,
+        lambda connection: next(iter(records_of(connection, JobRecord, path)), None),
+        accept_without_wal,
+    )
 
 
 def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool = False) -> WorkerState:

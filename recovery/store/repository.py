@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import Connection, Select
 
+from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
 from recovery.core.records import (
@@ -28,6 +29,7 @@ from recovery.core.records import (
 )
 from recovery.errors import StoreError, StoreFullError, StoreWriteError
 from recovery.store.engine import Database, translated
+from recovery.store.instant import ms_since_last, note_instant
 from recovery.store.lock import OwnerLock
 from recovery.store.models import CHECKPOINTS
 from recovery.store.paths import prepare_directory, refuse_links
@@ -57,6 +59,10 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...] = ()
     step: StepRecord | None = None
     node: NodeRecord | None = None
+    job: JobRecord | None = None
+    """As the newest plan told it. None in a store that has never seen a plan, or none since the release that notes it."""
+    generations: tuple[GenerationRecord, ...] = ()
+    """The plans that this node was told, of all runs."""
 
 
 def scheduler_path(recovery_path: Path) -> Path:
@@ -119,6 +125,8 @@ def worker_state(connection: Connection, path: Path) -> WorkerState:
         checkpoints=records_of(connection, CheckpointRecord, path),
         step=steps.get(NodeId(path.stem)),
         node=nodes.get(NodeId(path.stem)),
+        job=next(iter(records_of(connection, JobRecord, path)), None),
+        generations=records_of(connection, GenerationRecord, path),
     )
 
 
@@ -129,6 +137,7 @@ class _Store:
         self._path = path
         self._one_at_a_time = threading.Lock()
         self._rows_since_fold = 0
+        self._boot = clock.boot_id()
         self._lock = OwnerLock(path)
         try:
             self._database = Database(
@@ -152,6 +161,7 @@ class _Store:
 
         Raises:
             StoreFullError: no space; nothing of it was written, it may be applied again.
+            StoreGoneError: the file is no longer at its name.
             StoreWriteError: anything else; whether it is on disk is unknown until the file is opened anew.
         """
         with self._one_at_a_time:
@@ -164,11 +174,29 @@ class _Store:
                 self._database.fail()
                 raise
 
+    def look(self) -> None:
+        """See that the file is still the one that was opened.
+
+        Raises:
+            StoreGoneError: it is not; nothing more is written to it, not even at close.
+        """
+        with self._one_at_a_time:
+            if self._end.alive:
+                self._check_place()
+
+    def _check_place(self) -> None:
+        try:
+            self._database.place.check()
+        except StoreError:
+            self._database.fail()
+            raise
+
     def close(self) -> None:
         """Close cleanly and let the lock go. A second call does nothing."""
         self._end()
 
     def _write(self, records: Sequence[Record], wall_ms: int) -> None:
+        self._database.place.check()
         self._lock.assert_held(self._path)
         rows: dict[type[msgspec.Struct], list[dict[str, Any]]] = {}
         connection = self._database.connection
@@ -179,10 +207,12 @@ class _Store:
                 for kind, batch in rows.items():
                     connection.execute(SHAPES[kind].write, batch)
                 self._database.commits.add(connection)
+                note_instant(connection, self._boot)
         except (UnicodeError, OverflowError) as error:
             raise StoreWriteError(
                 path=str(self._path), reason=f"a value cannot be stored: {error}"
             ) from error
+        self._database.place.check()  # what went into a file that nobody will find was not written
         self._database.commits.note()
         self._rows_since_fold += len(records)
         if self._rows_since_fold >= FOLD_ROWS or not self._database.marked:
@@ -207,6 +237,11 @@ class SchedulerStore(_Store):
         """
         prepare_directory(recovery_path)
         return cls(scheduler_path(recovery_path), "scheduler", accept_without_wal=accept_without_wal)
+
+    def away_ms(self) -> int | None:
+        """How long ago the last write was; None: nobody can say, for the machine has started anew since, or it is another one."""
+        with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
+            return ms_since_last(self._database.connection)
 
     def load(self) -> SchedulerState:
         """Read the whole state.

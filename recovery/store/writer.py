@@ -22,11 +22,19 @@ QUEUE_BATCHES_MAX = 65_536
 stuck disk and some 100 MB; after that the caller is told instead of the memory running out."""
 
 
+LOOK_S = 1.0
+"""How often an owner that has nothing to write looks whether its file is still there: once a heartbeat at least (3 s). A look costs
+three calls of the system, some 10 us."""
+
+
 class Store(Protocol):
     """What the writer needs of a store."""
 
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
         """Write all records in one transaction."""
+
+    def look(self) -> None:
+        """See that what is written to is still there."""
 
 
 class Writer:
@@ -110,12 +118,18 @@ class Writer:
                 self._on_durable(ticket)
 
     def _next(self) -> list[tuple[Sequence[Record], object]]:
-        """Wait for work and take all of it; nothing means the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
-            batches = list(self._queue)
-            self._queue.clear()
-            return batches
+        """Wait for work and take all of it; nothing means the end. Without work, look now and then whether the file is still there."""
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._queue or self._closing, LOOK_S):
+                    batches = list(self._queue)
+                    self._queue.clear()
+                    return batches
+            try:
+                self._store.look()
+            except Exception as error:  # noqa: BLE001 - as in `_write`
+                self._stop(error)
+                return []
 
     def _write(self, records: Sequence[Record]) -> bool:
         told = False
@@ -132,12 +146,16 @@ class Writer:
                         self._failed = True
                         return False
             except Exception as error:  # noqa: BLE001 - a thread that ends without a word leaves every answer waiting for ever
-                with self._changed:
-                    self._failed = True
-                    self._queue.clear()
-                self._on_failure(_as_store_error(error))
+                self._stop(error)
                 return False
         return True
+
+    def _stop(self, error: Exception) -> None:
+        """For good: nothing that waits is written or released any more."""
+        with self._changed:
+            self._failed = True
+            self._queue.clear()
+        self._on_failure(_as_store_error(error))
 
 
 def _as_store_error(error: Exception) -> StoreError:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock
-from recovery.checkpoint.catalogue import Look
 from recovery.core import stimuli as s
 from recovery.core.effects import (
     Confirmed,
@@ -31,11 +30,11 @@ from recovery.core.effects import (
     Tell,
     WorkerEffect,
 )
-from recovery.errors import RecoveryError, exit_code_of
+from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.gate import Gate, Verdict
 from recovery.worker.jitter import jitter
-from recovery.worker.notebook import Notebook
+from recovery.worker.notebook import Found, Notebook
 
 _logger = logging.getLogger("recovery.worker")
 _DIAL_S = 5.0
@@ -148,14 +147,21 @@ class Executor:
 
     async def _find(self, find: FindCheckpoints) -> None:
         try:
-            found = await asyncio.to_thread(self._notebook.find_checkpoints, find.job, find.run, find.rank)
+            found = await asyncio.to_thread(
+                self._notebook.find_checkpoints, find.job, find.run, find.rank, find.past
+            )
+        except StoreVersionError as error:
+            self._deliver(s.StoreRefused(self._notebook.new_request(), error.code, _sentence(error)))
+            return
         except (
             RecoveryError,
             OSError,
         ) as error:  # who cannot look holds nothing; the plan says what follows from that
             _logger.warning("event=checkpoints_not_found %s", error)
-            found = Look((), ())
-        self._deliver(s.CheckpointsFound(self._notebook.new_request(), found.held, found.passed_over))
+            found = Found()
+        self._deliver(
+            s.CheckpointsFound(self._notebook.new_request(), found.held, found.passed_over, found.past)
+        )
 
     def _set_timer(self, timer: SetTimer) -> None:
         older = self._timers.pop(timer.key, None)
@@ -167,3 +173,8 @@ class Executor:
     def _due(self, key: str) -> None:
         del self._timers[key]
         self._deliver(s.WorkerTimerFired(key, jitter()))
+
+
+def _sentence(error: RecoveryError) -> str:
+    """Without the code, which is told beside it."""
+    return str(error).removeprefix(f"{error.code}: ")

@@ -19,17 +19,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from recovery import clock
 from recovery.checkpoint import catalogue
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
-from recovery.core.messages import PassedOver
-from recovery.core.records import DirectoryRecord
-from recovery.errors import RecoveryError, RecoveryPathError, StoreError, StoreFullError, StoreLockedError
+from recovery.core.memory import joined
+from recovery.core.messages import HeldCheckpoint, PassedOver, Past
+from recovery.core.policy import rebuild
+from recovery.core.records import CheckpointRecord, DirectoryRecord, GenerationRecord, Record
+from recovery.errors import (
+    RecoveryError,
+    RecoveryPathError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+    StoreVersionError,
+)
 from recovery.worker.descriptors import close_in_children
 
 if TYPE_CHECKING:
-    from recovery.store.repository import WorkerStore
+    from recovery.store.repository import WorkerState, WorkerStore
     from recovery.store.writer import Writer
 
 _logger = logging.getLogger("recovery.worker")
@@ -37,6 +48,15 @@ _RETRY_S = 2.0
 """How often a locked store is tried again: its holder is fenced and ends as soon as it runs, so seconds are soon enough."""
 _CLOSE_S = 2.0
 """How long the end of the process waits for the last rows. A write takes milliseconds; a full or stuck disk takes none of them ever."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look into the directories has found."""
+
+    held: tuple[HeldCheckpoint, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
+    past: Past | None = None
+    """Another job that this node has trained; None: none that anybody remembers."""
 
 
 class Notebook:
@@ -58,7 +78,10 @@ class Notebook:
         """Handed to the writer and not released yet, in order. Only the loop's thread touches it."""
         self._closed = False
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
-        self._told: frozenset[PassedOver] = frozenset()
+        self._passed_over: frozenset[PassedOver] = frozenset()
+        """What the last look did not take: said once."""
+        self._waiting: dict[tuple[object, ...], Record] | None = {}
+        """What came before the store was open, by its key; None once a write has failed: nothing is written any more."""
         self._release: Callable[[Persist], None]
         self._on_failure: Callable[[RecoveryError], None]
         self._loop: asyncio.AbstractEventLoop
@@ -116,7 +139,11 @@ class Notebook:
         )
         # Before the interpreter's end closes the store: handlers that were registered later run earlier.
         atexit.register(self._close_in, os.getpid())
-        self._in_loop(self.submit, Persist(tuple(self._directories.values())))
+        self._in_loop(self._write_what_waited)
+
+    def _write_what_waited(self) -> None:
+        waited, self._waiting = tuple((self._waiting or {}).values()), {}
+        self.submit(Persist((*waited, *self._directories.values())))
 
     def _close_in(self, pid: int) -> None:
         """A child that was forked has the handler, but no writer thread."""
@@ -145,12 +172,17 @@ class Notebook:
     def submit(self, persist: Persist) -> None:
         """Write, then release; without a store release at once."""
         with self._using:
-            writer = self._writer
+            writer, waited = self._writer, self._waiting
             if writer is not None:
+                for record in persist.records if waited else ():
+                    (waited or {}).pop(_key(record), None)  # a newer one overtakes it
                 writer.submit(persist.records, persist)
                 self._unwritten.append(persist)
-        if writer is None:
-            self._release(persist)
+        if writer is not None:
+            return
+        if waited is not None and self._path is not None:
+            waited.update((_key(record), record) for record in persist.records)
+        self._release(persist)
 
     def _released(self, ticket: object) -> None:
         assert isinstance(ticket, Persist), "only effects are submitted"
@@ -163,7 +195,7 @@ class Notebook:
         self._on_failure(error)
         if isinstance(error, StoreFullError):
             return
-        self._writer = None
+        self._writer = self._waiting = None
         while self._unwritten:
             self._release(self._unwritten.popleft())
 
@@ -177,34 +209,81 @@ class Notebook:
         self._directories[(record.path, prefix)] = record
         self._in_loop(self.submit, Persist((record,)))
 
-    def _stored(self, recovery_path: Path) -> tuple[DirectoryRecord, ...]:
-        """The directories that earlier incarnations saved to. Reading needs no lock."""
+    def _stored(self, recovery_path: Path) -> WorkerState:
+        """What earlier incarnations have noted. Reading needs no lock."""
         if self._store is not None:
-            return self._store.load().directories
+            return self._store.load()
         from recovery.store.reader import read_worker  # noqa: PLC0415 - see _open
 
-        return read_worker(recovery_path, self._node_id).directories
+        return read_worker(recovery_path, self._node_id)
 
-    def find_checkpoints(self, job: str, run: RunId, rank: Rank | None) -> catalogue.Look:
-        """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look."""
+    def find_checkpoints(self, job: str, run: RunId, rank: Rank | None, past: Past | None) -> Found:
+        """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look.
+
+        Args:
+            job: whose checkpoints.
+            run: of which run of it.
+            rank: of which rank; None: this process was never given one.
+            past: another job that this process remembers to have trained; None: none.
+
+        Returns:
+            What is held of the job, what was passed over, and what is known of another job, with what is held of that.
+
+        Raises:
+            StoreVersionError: a newer release wrote this node's store: what it holds must not count as nothing.
+            RecoveryError: nobody can say what is held.
+        """
         if self._path is None:
-            return catalogue.Look((), ())
+            return Found()
         self.open()
-        records = tuple(self._directories.values())
+        records, of_store = tuple(self._directories.values()), None
         try:
-            records += self._stored(self._path)
+            state = self._stored(self._path)
+        except StoreVersionError:
+            raise
         except RecoveryError:
             if not records:
                 raise
-        places = [(record.path, record.prefix) for record in records if record.run == run]
-        found = catalogue.look_all(places, job=job, run=run, rank=rank)
-        for one in found.passed_over:
-            if one not in self._told:
+        else:
+            records += state.directories
+            if state.job is not None and state.node is not None and state.job.job != job:
+                of_store = rebuild.past_of(state.job, state.node, state.generations, state.checkpoints)
+        known = joined(past, of_store) if past is not None else of_store
+        there = _look(records, job, run, rank)
+        if known is None:
+            self._warn_of(there.passed_over)
+            return Found(held=there.held, passed_over=there.passed_over)
+        of_past = _look(records, known.job, known.run, known.rank).held
+        taken = {held.path for held in of_past}
+        passed_over = tuple(one for one in there.passed_over if one.path not in taken)
+        self._warn_of(passed_over)
+        return Found(
+            held=there.held, passed_over=passed_over, past=msgspec.structs.replace(known, held=of_past)
+        )
+
+    def _warn_of(self, passed_over: tuple[PassedOver, ...]) -> None:
+        for one in passed_over:
+            if one not in self._passed_over:
                 _logger.warning(
                     "event=checkpoint_passed_over path=%s step=%d reason=%r", one.path, one.step, one.reason
                 )
-        self._told = frozenset(found.passed_over)
-        return found
+        self._passed_over = frozenset(passed_over)
+
+
+def _look(records: tuple[DirectoryRecord, ...], job: str, run: RunId, rank: Rank | None) -> catalogue.Look:
+    places = [(record.path, record.prefix) for record in records if record.run == run]
+    return catalogue.look_all(places, job=job, run=run, rank=rank)
+
+
+def _key(record: Record) -> tuple[object, ...]:
+    """Of one key the last one counts."""
+    if isinstance(record, GenerationRecord):
+        return (GenerationRecord, record.run, record.generation)
+    if isinstance(record, CheckpointRecord):
+        return (CheckpointRecord, record.run, record.step)
+    if isinstance(record, DirectoryRecord):
+        return (DirectoryRecord, record.path, record.prefix)
+    return (type(record),)
 
 
 def _descriptors_of(path: Path) -> list[int]:

@@ -32,6 +32,9 @@ class SlowStore:
         self._store = store
         self.disk_answers = threading.Event()
 
+    def look(self) -> None:
+        pass
+
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
         assert self.disk_answers.wait(WAIT_S)
         self._store.apply(records, wall_ms=wall_ms)

@@ -55,6 +55,9 @@ class HeldStore:
         self.begun = threading.Event()
         self.transactions: list[int] = []
 
+    def look(self) -> None:
+        pass
+
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
         self.begun.set()
         assert self.go.wait(DEADLINE_S)

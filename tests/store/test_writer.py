@@ -32,6 +32,9 @@ class Disk:
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
+    def look(self) -> None:
+        pass
+
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
         self.entered.set()
         assert self.go_on.wait(60)

@@ -59,6 +59,15 @@ def assign(hosts: Mapping[NodeId, str]) -> dict[NodeId, Rank]:
     return {node_id: Rank(rank) for rank, node_id in enumerate(ordered)}
 
 
+def keep(assigned: Mapping[NodeId, Rank], kept: Mapping[NodeId, Rank]) -> dict[NodeId, Rank]:
+    """Leave the ranks that nodes had in a rebuilt job; the others share what is free, in their order."""
+    free = iter(sorted(set(assigned.values()) - set(kept.values())))
+    return {
+        node_id: kept[node_id] if node_id in kept else next(free)
+        for node_id in sorted(assigned, key=lambda one: assigned[one])
+    }
+
+
 def local_places(hosts_by_rank: Mapping[Rank, str]) -> dict[Rank, tuple[int, int]]:
     """Give each rank its (local rank, local world size): its place among the ranks of its host."""
     by_host: dict[str, list[Rank]] = {}

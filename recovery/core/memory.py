@@ -1,0 +1,83 @@
+"""What a worker remembers of its job: for its own store, and for a scheduler that has lost its own."""
+
+from __future__ import annotations
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core.records import GenerationRecord, JobRecord, JobState, NodeRecord, Record
+from recovery.core.rules import Rules
+
+BEGAN_MAX = 1_000
+"""Plans that are remembered: 60 KB, of a message of at most 1 MiB. Where an older one began, its files say (policy/rebuild.py)."""
+
+
+class Memory:
+    """The newest plan that this process was given, and where the earlier ones of its run began."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.past: m.Past | None = None
+
+    @property
+    def job(self) -> str:
+        """Of the newest plan; empty for none."""
+        return self.past.job if self.past is not None else ""
+
+    def note(
+        self, plan: m.Rollback, admitted: m.Admitted, rules: Rules, node: NodeRecord
+    ) -> tuple[Record, ...]:
+        """A plan has come: the rows from which a scheduler's store can be built again.
+
+        Args:
+            plan: the newest.
+            admitted: as it was let in.
+            rules: for the size of the job.
+            node: this node's row.
+        """
+        began = m.Began(
+            generation=plan.generation, step=plan.step, epoch=plan.epoch, step_in_epoch=plan.step_in_epoch
+        )
+        before = self.past
+        same_run = before is not None and (before.job, before.run) == (admitted.job, plan.run)
+        self.past = m.Past(
+            job=admitted.job,
+            run=plan.run,
+            rank=plan.rank,
+            worker_count=rules.worker_count,
+            server_count=rules.server_count,
+            incarnation=admitted.incarnation,
+            generation=plan.generation,
+            scheduler_incarnation=admitted.scheduler_incarnation,
+            began=(*(before.began if before is not None and same_run else ()), began)[-BEGAN_MAX:],
+        )
+        job = JobRecord(
+            job=admitted.job,
+            worker_count=rules.worker_count,
+            server_count=rules.server_count,
+            run=plan.run,
+            state=JobState.RUNNING,
+            generation=plan.generation,
+            scheduler_incarnation=admitted.scheduler_incarnation,
+        )
+        generation = GenerationRecord(
+            run=plan.run,
+            generation=plan.generation,
+            step=plan.step,
+            epoch=plan.epoch,
+            step_in_epoch=plan.step_in_epoch,
+            because=plan.because,
+        )
+        return job, node, generation
+
+
+def joined(past: m.Past, of_store: m.Past | None) -> m.Past:
+    """What a process remembers with what its own store holds of the same job and run: that one knows the earlier lives too."""
+    if of_store is None or (of_store.job, of_store.run) != (past.job, past.run):
+        return past
+    began = {one.generation: one for one in (*of_store.began, *past.began)}
+    return msgspec.structs.replace(
+        past,
+        began=tuple(began[number] for number in sorted(began))[-BEGAN_MAX:],
+        saved_step=max(past.saved_step, of_store.saved_step),
+    )

@@ -1,0 +1,254 @@
+"""What was this job? Told by its workers, when its scheduler's store is lost: they know together what it knew.
+
+Nothing is guessed towards step 0: where a worker has ever saved, the plan counts a step as committed and stops rather than begin anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Union
+
+import msgspec
+
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
+from recovery.core.messages import Began, Past
+from recovery.core.policy import ranks, rollback
+from recovery.core.records import (
+    CheckpointRecord,
+    CheckpointState,
+    GenerationRecord,
+    JobRecord,
+    NodeRecord,
+)
+
+TOLD = "told by the workers"
+NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
+
+
+class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
+    """The job as it was."""
+
+    job: str
+    worker_count: int
+    server_count: int
+    run: RunId
+    generation: Generation
+    """The newest that any worker knows: numbers only rise."""
+    scheduler_incarnation: Incarnation
+    ranks: Mapping[NodeId, Rank]
+    incarnations: Mapping[NodeId, Incarnation]
+    generations: tuple[GenerationRecord, ...]
+    checkpoints: tuple[CheckpointRecord, ...]
+    guesses: tuple[str, ...]
+    """What nobody could say, and what was taken instead."""
+
+    def missing(self) -> list[int]:
+        """Ranks that no worker has told of."""
+        return sorted(set(range(self.worker_count)) - set(self.ranks.values()))
+
+
+class Unclear(msgspec.Struct, frozen=True):
+    """The workers contradict each other: a person has to say which of them is right."""
+
+    reason: str
+
+
+def past_of(
+    job: JobRecord,
+    node: NodeRecord,
+    generations: Iterable[GenerationRecord],
+    saved: Iterable[CheckpointRecord],
+) -> Past:
+    """What one worker knows, from the rows of its own store.
+
+    Args:
+        job: as the newest plan told it.
+        node: its own row.
+        generations: the plans that it was told.
+        saved: what it has noted to have saved; what it holds is for a scan of its directories to say.
+    """
+    began = (
+        Began(generation=one.generation, step=one.step, epoch=one.epoch, step_in_epoch=one.step_in_epoch)
+        for one in generations
+        if one.run == job.run
+    )
+    return Past(
+        job=job.job,
+        run=job.run,
+        rank=node.rank if node.rank is not None else Rank(0),
+        worker_count=job.worker_count,
+        server_count=job.server_count,
+        incarnation=node.incarnation,
+        generation=job.generation,
+        scheduler_incarnation=job.scheduler_incarnation,
+        began=tuple(began),
+        saved_step=max((one.step for one in saved if one.run == job.run), default=0),
+    )
+
+
+def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
+    """Put together what the workers know; there is at least one.
+
+    Args:
+        pasts: by node id. Those of an older run count only for the numbers.
+
+    Source: docs/architecture.md "A store that is lost".
+    """
+    jobs = {past.job: node_id for node_id, past in pasts.items()}
+    if len(jobs) > 1:
+        told = ", ".join(f"{job} ({node_id})" for job, node_id in sorted(jobs.items()))
+        return Unclear(f"workers know {len(jobs)} different jobs: {told}")
+    run = max(past.run for past in pasts.values())
+    current = {node_id: past for node_id, past in sorted(pasts.items()) if past.run == run}
+    newest = max(current.values(), key=lambda past: past.generation)
+    clash = _clash(current, newest.worker_count)
+    if clash:
+        return Unclear(clash)
+    known = {node_id: past.rank for node_id, past in current.items()}
+    generations, guesses = _generations(run, current.values())
+    guesses += [
+        f"{node_id} knows only run {past.run} of {run}" for node_id, past in pasts.items() if past.run != run
+    ]
+    checkpoints, unsure = _checkpoints(newest.worker_count, current, generations)
+    built = Rebuilt(
+        job=newest.job,
+        worker_count=newest.worker_count,
+        server_count=newest.server_count,
+        run=run,
+        generation=Generation(
+            max(
+                *(past.generation for past in current.values()),
+                *(one.generation for one in checkpoints),
+                *(one.generation for one in generations),
+                0,
+            )
+        ),
+        scheduler_incarnation=max(past.scheduler_incarnation for past in pasts.values()),
+        ranks=known,
+        incarnations={node_id: past.incarnation for node_id, past in pasts.items()},
+        generations=generations,
+        checkpoints=checkpoints,
+        guesses=(*guesses, *unsure),
+    )
+    lost = [f"nobody knows who was rank {rank}" for rank in built.missing()]
+    return msgspec.structs.replace(built, guesses=(*built.guesses, *lost))
+
+
+def told(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
+    """What was taken from where, and what nobody knew, for the story."""
+    of_each = "; ".join(
+        f"{node_id}: rank {past.rank}, generation {past.generation}, "
+        + (
+            f"holds steps {', '.join(str(one.step) for one in reversed(past.held))}"
+            if past.held
+            else "holds nothing"
+        )
+        for node_id, past in sorted(pasts.items(), key=lambda item: ranks.natural_key(item[0]))
+    )
+    guessed = f"; not known: {'; '.join(built.guesses)}" if built.guesses else ""
+    return f"{of_each}{guessed}"
+
+
+def _clash(pasts: Mapping[NodeId, Past], worker_count: int) -> str:
+    of_rank: dict[Rank, NodeId] = {}
+    for node_id, past in pasts.items():
+        if past.worker_count != worker_count:
+            return f"workers know different numbers of workers: {past.worker_count} ({node_id}) and {worker_count}"
+        if past.rank >= worker_count:
+            return f"{node_id} was rank {past.rank} of {worker_count} workers"
+        if past.rank in of_rank:
+            return f"{of_rank[past.rank]} and {node_id} were both rank {past.rank}"
+        of_rank[past.rank] = node_id
+    return ""
+
+
+def _generations(run: RunId, pasts: Iterable[Past]) -> tuple[tuple[GenerationRecord, ...], list[str]]:
+    """Every plan that somebody was told, and where one that nobody remembers began: below whatever was saved in it.
+
+    Of the files of one step only those of one generation stay then, and these are of one history.
+    """
+    began: dict[int, Began] = {}
+    lowest_saved: dict[int, int] = {}
+    newest = 0
+    for past in pasts:
+        newest = max(newest, past.generation)
+        for one in past.began:
+            if one.generation not in began or one.step < began[one.generation].step:
+                began[one.generation] = one
+        for held in past.held:
+            newest = max(newest, held.generation)
+            lowest_saved[held.generation] = min(held.step, lowest_saved.get(held.generation, held.step))
+    guesses = []
+    for generation in range(1, newest + 1):
+        if generation in began:
+            continue
+        if generation in lowest_saved:
+            step = lowest_saved[generation] - 1
+            began[generation] = Began(generation=Generation(generation), step=step, epoch=0, step_in_epoch=0)
+            guesses.append(f"where generation {generation} began, taken for step {step}")
+    records = (
+        GenerationRecord(
+            run=run,
+            generation=one.generation,
+            step=one.step,
+            epoch=one.epoch,
+            step_in_epoch=one.step_in_epoch,
+            because=TOLD,
+            ended=TOLD,
+        )
+        for one in sorted(began.values(), key=lambda one: one.generation)
+    )
+    return tuple(records), guesses
+
+
+def _checkpoints(
+    worker_count: int, pasts: Mapping[NodeId, Past], generations: tuple[GenerationRecord, ...]
+) -> tuple[tuple[CheckpointRecord, ...], list[str]]:
+    held = {past.rank: rollback.in_lineage(past.held, generations) for past in pasts.values()}
+    common = set.intersection(
+        *({one.step for one in held.get(Rank(rank), ())} for rank in range(worker_count))
+    )
+    proven = bool(common) or any(one.step for one in generations)
+    saved = [past for past in pasts.values() if past.held or past.saved_step]
+    guesses = []
+    if saved and not proven:
+        guesses.append("whether any step was ever held by all ranks: taken for so, since some have saved")
+    records = [
+        CheckpointRecord(
+            run=one.run,
+            step=one.step,
+            rank=rank,
+            generation=one.generation,
+            epoch=one.epoch,
+            step_in_epoch=one.step_in_epoch,
+            path=one.path,
+            digest=one.digest,
+            file_bytes=one.file_bytes,
+            state=CheckpointState.COMMITTED
+            if one.step in common or not proven
+            else CheckpointState.PUBLISHED,
+            reason="" if proven else NOT_KNOWN,
+        )
+        for rank, files in held.items()
+        for one in files
+    ]
+    if not proven:
+        records += [_noted(past) for past in saved if past.saved_step not in {one.step for one in past.held}]
+    return tuple(records), guesses
+
+
+def _noted(past: Past) -> CheckpointRecord:
+    """A save that a worker has noted and whose file it does not find: it keeps the plan from step 0."""
+    return CheckpointRecord(
+        run=past.run,
+        step=past.saved_step,
+        rank=past.rank,
+        generation=past.generation,
+        epoch=0,
+        step_in_epoch=0,
+        path="",
+        digest="",
+        file_bytes=0,
+        state=CheckpointState.COMMITTED,
+        reason="rebuilt: its worker has noted it and does not find the file",
+    )

@@ -1,0 +1,234 @@
+"""Is there a job here whose scheduler's store is lost? And its store again, from what the workers' own stores and files tell.
+
+Only what lies in the recovery path is looked at; what living workers tell is heard by the machine (core/rebuild.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from recovery import clock
+from recovery.checkpoint import catalogue, names
+from recovery.checkpoint import manifest as manifests
+from recovery.checkpoint.manifest import Manifest
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
+from recovery.core.messages import HeldCheckpoint, Past, Role
+from recovery.core.policy import rebuild
+from recovery.core.policy.ranks import natural_key
+from recovery.core.policy.rebuild import Rebuilt, Unclear
+from recovery.core.rebuild import REBUILDING
+from recovery.core.records import (
+    EventKind,
+    EventRecord,
+    JobRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+    Record,
+    RunRecord,
+)
+from recovery.errors import CheckpointError, StoreError, StoreLostError
+from recovery.store.aside import lay_scheduler_aside, left_of_scheduler
+from recovery.store.reader import read_job, read_worker, stored_workers
+from recovery.store.repository import SchedulerStore, WorkerState, scheduler_path
+
+
+class Traces(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recovery path still holds of a job that its scheduler's store does not know."""
+
+    path: Path
+    remains: tuple[str, ...]
+    """Names of what is left of the scheduler's store."""
+    pasts: dict[NodeId, Past]
+    """By worker, from its own store and directories."""
+    nodes: dict[NodeId, NodeRecord]
+    """Their own rows; a store of an earlier release has none."""
+    unreadable: tuple[str, ...]
+    """Why a worker's store told nothing."""
+    rebuilding: bool = False
+    """An earlier life of the scheduler has begun to ask the workers."""
+
+    @property
+    def told(self) -> str:
+        """What was found, as the end of a sentence."""
+        parts = [
+            f"{name} (rank {past.rank}, run {past.run}, generation {past.generation}, job {past.job}, "
+            f"{len(past.held)} checkpoints, newest step {max((one.step for one in past.held), default=past.saved_step)})"
+            for name, past in sorted(self.pasts.items(), key=lambda item: natural_key(item[0]))
+        ]
+        found = [f"the stores of its workers tell of it: {'; '.join(parts)}"] if parts else []
+        found += [f"{', '.join(self.remains)} of its scheduler is left"] if self.remains else []
+        found += [f"not readable: {'; '.join(self.unreadable)}"] if self.unreadable else []
+        found += ["its scheduler has begun to ask the workers for it"] if self.rebuilding else []
+        return "; ".join(found)
+
+
+def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
+    """Look for a job that the scheduler's store of this path does not know; None: there is none, or the store knows it.
+
+    Args:
+        path: the recovery path.
+        accept_without_wal: as MS_STORE_WITHOUT_WAL.
+
+    Raises:
+        RecoveryPathError: the path cannot be listed.
+        StoreError: a scheduler's store is there and cannot be used as it is.
+    """
+    remains, job = left_of_scheduler(path), None
+    is_there = scheduler_path(path).name in remains
+    if is_there:
+        job = read_job(path, accept_without_wal=accept_without_wal)
+        if job is not None and not _knows_nothing(job):
+            return None
+    rebuilding = job is not None and REBUILDING in job.reason
+    pasts: dict[NodeId, Past] = {}
+    nodes: dict[NodeId, NodeRecord] = {}
+    unreadable: list[str] = []
+    for name in map(NodeId, stored_workers(path)):
+        try:
+            worker = read_worker(path, name, accept_without_wal=True)
+            past = _past_of(worker)
+        except (StoreError, CheckpointError) as error:
+            unreadable.append(str(error))
+            continue
+        if past is not None and (job is None or past.job != job.job):
+            pasts[name] = past
+            if worker.node is not None:
+                nodes[name] = worker.node
+    found = Traces(
+        path=path,
+        remains=() if is_there else remains,
+        pasts=pasts,
+        nodes=nodes,
+        unreadable=() if is_there else tuple(unreadable),
+        rebuilding=rebuilding,
+    )
+    return found if found.told else None
+
+
+def _knows_nothing(job: JobRecord) -> bool:
+    """Was there never a plan? Then the store may have taken the place of another one."""
+    return not job.generation and job.run == 1
+
+
+def _past_of(worker: WorkerState) -> Past | None:
+    """What a worker knows; None when it has seen no plan."""
+    if worker.job is not None and worker.node is not None:
+        past = rebuild.past_of(worker.job, worker.node, worker.generations, worker.checkpoints)
+        places = [(one.path, one.prefix) for one in worker.directories if one.run == past.run]
+        return msgspec.structs.replace(past, held=_held(places, past.job, past.run, past.rank))
+    found = [one for place in worker.directories for one in _manifests(Path(place.path))]
+    if not found:
+        return None
+    newest = max(found, key=lambda one: (one.run, one.generation, one.step))
+    places = [(one.path, one.prefix) for one in worker.directories if one.run == newest.run]
+    return Past(
+        job=newest.job,
+        run=RunId(newest.run),
+        rank=Rank(newest.rank),
+        worker_count=newest.world_size,
+        server_count=0,
+        incarnation=Incarnation(newest.incarnation),
+        generation=Generation(newest.generation),
+        scheduler_incarnation=Incarnation(1),
+        held=_held(places, newest.job, newest.run, newest.rank),
+        saved_step=newest.step,
+    )
+
+
+def _held(places: list[tuple[str, str]], job: str, run: int, rank: int) -> tuple[HeldCheckpoint, ...]:
+    return catalogue.look_all(places, job=job, run=run, rank=rank).held
+
+
+def _manifests(directory: Path) -> list[Manifest]:
+    found = []
+    for path in sorted(directory.glob(f"*{names.MANIFEST_SUFFIX}")):
+        try:
+            found.append(manifests.read(path))
+        except CheckpointError:
+            continue  # whoever plans with it says so
+    return found
+
+
+def records_of(traces: Traces) -> tuple[Record, ...]:
+    """The rows of a scheduler's store, as far as the traces tell.
+
+    Raises:
+        StoreLostError: they contradict each other, or not every rank has left a trace.
+    """
+    built = rebuild.rebuild(traces.pasts) if traces.pasts else Unclear("is told of by nothing that names it")
+    if isinstance(built, Unclear):
+        raise StoreLostError(path=str(traces.path), found=f"{traces.told}, but {built.reason}")
+    missing = built.missing()
+    if missing:
+        ranks = ", ".join(str(rank) for rank in missing)
+        raise StoreLostError(
+            path=str(traces.path),
+            found=f"{traces.told}, but no store here tells of rank {ranks}: start its scheduler with MS_REBUILD_STORE=1, it asks the workers",
+        )
+    job = JobRecord(
+        job=built.job,
+        worker_count=built.worker_count,
+        server_count=built.server_count,
+        run=built.run,
+        state=JobState.FORMING,
+        generation=built.generation,
+        scheduler_incarnation=built.scheduler_incarnation,
+        reason=REBUILDING,
+    )
+    story = EventRecord(
+        kind=EventKind.STORE_REBUILT,
+        run=built.run,
+        generation=built.generation,
+        reason=f"from what lies in {traces.path}",
+        details=rebuild.told(built, traces.pasts) + _unsure(traces),
+    )
+    nodes = tuple(_node(traces, built, name) for name in built.ranks)
+    return (job, RunRecord(run=built.run), *nodes, *built.generations, *built.checkpoints, story)
+
+
+def _unsure(traces: Traces) -> str:
+    said = (
+        "; not known: whose rejoin window was open: every process that was here counts as live for one lease"
+    )
+    return said + (f"; not readable: {'; '.join(traces.unreadable)}" if traces.unreadable else "")
+
+
+def _node(traces: Traces, built: Rebuilt, name: NodeId) -> NodeRecord:
+    """As it was when its last plan came. A living process resumes by its token; another one waits out a lease."""
+    past, known = traces.pasts[name], traces.nodes.get(name)
+    return NodeRecord(
+        node_id=name,
+        role=Role.WORKER,
+        rank=built.ranks[name],
+        incarnation=past.incarnation,
+        state=NodeState.LIVE,
+        token_digest=known.token_digest if known is not None else "",
+        admission_request=known.admission_request if known is not None else "",
+        host=known.host if known is not None else "",
+        pid=known.pid if known is not None else 0,
+        generation=past.generation,
+        step=max((one.step for one in past.held), default=0),
+        reason="its scheduler's store was rebuilt",
+    )
+
+
+def write(path: Path, records: Sequence[Record]) -> Path | None:
+    """Make a scheduler's store of these rows. What was left of the old one is laid aside, and nothing else is touched.
+
+    Returns:
+        Where the rest of the old one lies now; None when there was none.
+
+    Raises:
+        StoreError, RecoveryPathError: as `SchedulerStore.open`.
+    """
+    aside = lay_scheduler_aside(path, f"lost-{clock.wall_ms()}")
+    store = SchedulerStore.open(path)
+    try:
+        store.apply(records, wall_ms=clock.wall_ms())
+    finally:
+        store.close()
+    return aside

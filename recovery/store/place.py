@@ -1,0 +1,41 @@
+"""Is the file that we have open still the one at its name? Who writes on into a file that was deleted acknowledges what nobody will read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recovery.errors import StoreGoneError
+from recovery.store.paths import companion
+
+_Identity = tuple[int, int]
+"""Device and inode."""
+
+
+class Place:
+    """An open store's file and its -wal, as they were found once both were open."""
+
+    def __init__(self, path: Path) -> None:
+        """Remember what lies there. The -wal stays the same file until the store is closed: its keeper sees to that."""
+        self._path = path
+        self._opened = {file: _identity(file) for file in (path, companion(path, "-wal"))}
+
+    def check(self) -> None:
+        """Look again.
+
+        Raises:
+            StoreGoneError: one of them is gone, or another file has its name; what was written since may be lost.
+        """
+        for file, opened in self._opened.items():
+            try:
+                reason = "" if _identity(file) == opened else "is another file now"
+            except FileNotFoundError:
+                reason = "is gone"
+            except OSError as error:  # the file system itself is gone
+                reason = f"cannot be looked at ({error.strerror})"
+            if reason:
+                raise StoreGoneError(path=str(self._path), file=file.name, reason=reason)
+
+
+def _identity(file: Path) -> _Identity:
+    found = file.lstat()
+    return found.st_dev, found.st_ino

@@ -1,0 +1,323 @@
+"""What a recovery path still tells of a job whose scheduler's store is lost, and the store that is made of it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from recovery import config
+from recovery.checkpoint.manifest import Manifest
+from recovery.checkpoint.publish import publish
+from recovery.config import Settings
+from recovery.core.cluster import new_job
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
+from recovery.core.messages import Role
+from recovery.core.rebuild import REBUILDING
+from recovery.core.records import (
+    CheckpointRecord,
+    CheckpointState,
+    DirectoryRecord,
+    EventKind,
+    EventRecord,
+    GenerationRecord,
+    JobRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+    Record,
+)
+from recovery.core.rules import Rules
+from recovery.errors import StoreLostError
+from recovery.scheduler import rebuild
+from recovery.scheduler.startup import load_cluster, open_store
+from recovery.store.aside import lay_aside
+from recovery.store.reader import read_events, read_job, read_scheduler
+from recovery.store.repository import SchedulerStore, WorkerStore
+
+JOB = "the-old-job"
+
+
+def settings(path: Path, **environment: str) -> Settings:
+    return config.load(
+        {
+            "MS_ROLE": "MS_SCHED",
+            "MS_WORKER_NUM": "2",
+            "MS_SCHED_HOST": "127.0.0.1",
+            "MS_SCHED_PORT": "0",
+            "MS_ENABLE_RECOVERY": "1",
+            "MS_RECOVERY_PATH": str(path),
+            **environment,
+        }
+    )
+
+
+def job(name: str = JOB, generation: int = 2) -> JobRecord:
+    fresh = new_job(name, Rules(worker_count=2))
+    return msgspec.structs.replace(fresh, state=JobState.RUNNING, generation=Generation(generation))
+
+
+def node(rank: int) -> NodeRecord:
+    return NodeRecord(
+        node_id=NodeId(f"worker_{rank}"),
+        role=Role.WORKER,
+        rank=Rank(rank),
+        incarnation=Incarnation(3),
+        state=NodeState.LIVE,
+        token_digest="ab" * 32,
+        admission_request="r",
+        host="10.0.0.1",
+        pid=4711,
+    )
+
+
+def generation(number: int, step: int) -> GenerationRecord:
+    return GenerationRecord(
+        run=RunId(1), generation=Generation(number), step=step, epoch=0, step_in_epoch=0, because=""
+    )
+
+
+def save(directory: Path, rank: int, step: int, *, name: str = JOB) -> None:
+    """A checkpoint as a worker publishes it."""
+    manifest = Manifest(
+        format=1, job=name, run=1, rank=rank, world_size=2, incarnation=3, generation=2, step=step, epoch=1,
+        step_in_epoch=step, file=f"small-1_{step}.ckpt", digest="", file_bytes=0, versions={}, integrated=True,
+    )  # fmt: skip
+    publish(
+        directory,
+        manifest.file,
+        lambda stream: stream.writelines([b"state"]),
+        lambda digest, size: msgspec.structs.replace(manifest, digest=digest, file_bytes=size),
+    )
+
+
+def worker_store(path: Path, rank: int, *records: Record) -> None:
+    store = WorkerStore.open(path, f"worker_{rank}")
+    store.apply(records, wall_ms=1)
+    store.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A job of two workers that have saved steps 10 and 20, without its scheduler's store."""
+    path = tmp_path / "recovery"
+    for rank in range(2):
+        directory = tmp_path / "ckpt" / str(rank)
+        for step in (10, 20):
+            save(directory, rank, step)
+        where = DirectoryRecord(path=str(directory), prefix="small", run=RunId(1))
+        worker_store(path, rank, job(), node(rank), generation(1, 0), generation(2, 10), where)
+    return path
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()
+    }
+
+
+def test_a_scheduler_refuses_by_name_and_leaves_everything_as_it_is(path: Path) -> None:
+    before = files(path.parent)
+
+    with pytest.raises(StoreLostError) as refused:
+        open_store(settings(path))
+
+    assert files(path.parent) == before
+    said = str(refused.value)
+    assert "worker_1 (rank 1, run 1, generation 2, job the-old-job, 2 checkpoints, newest step 20)" in said
+    assert f"recovery rebuild {path}" in said
+    assert refused.value.exit_code == 39
+
+
+def test_the_store_is_made_again_with_ranks_tokens_numbers_and_checkpoints(path: Path) -> None:
+    others = {name: content for name, content in files(path.parent).items() if "lock" not in name}
+
+    store = open_store(settings(path, MS_REBUILD_STORE="1"))
+
+    assert store is not None
+    cluster = load_cluster(store, settings(path))
+    store.close()
+    table = cluster.table
+    assert (table.job.job, table.job.generation, table.job.run) == (JOB, 2, 1)
+    assert [one.step for one in table.generations] == [0, 10]
+    assert table.coordinator.committed_step == 20
+    state = read_scheduler(path)
+    assert [(one.node_id, one.rank, one.incarnation, one.token_digest) for one in state.nodes] == [
+        ("worker_0", 0, 3, "ab" * 32),
+        ("worker_1", 1, 3, "ab" * 32),
+    ]
+    [story] = read_events(path)
+    assert story.event.kind is EventKind.STORE_REBUILT
+    assert "worker_1: rank 1, generation 2, holds steps 10, 20" in story.event.details
+    assert "whose rejoin window was open" in story.event.details
+    after = files(path.parent)
+    assert {name: after[name] for name in others} == others, "something else was touched"
+    assert rebuild.lost_in(path) is None
+
+
+def test_a_job_that_its_store_knows_and_a_path_without_a_job_are_not_lost(path: Path, tmp_path: Path) -> None:
+    assert rebuild.lost_in(tmp_path / "nothing") is None
+    WorkerStore.open(tmp_path / "early", "worker_0").close()
+    assert rebuild.lost_in(tmp_path / "early") is None, "a worker was there before the scheduler"
+    forming = SchedulerStore.open(tmp_path / "early")
+    forming.close()
+    assert rebuild.lost_in(tmp_path / "early") is None
+    forming = SchedulerStore.open(tmp_path / "early")
+    forming.apply([new_job("new", Rules(worker_count=2))], wall_ms=1)
+    forming.close()
+    assert rebuild.lost_in(tmp_path / "early") is None
+
+    known = SchedulerStore.open(path)
+    known.apply([job()], wall_ms=1)
+    known.close()
+    assert rebuild.lost_in(path) is None
+
+
+def test_a_new_store_beside_old_workers_stores_is_as_good_as_none(path: Path) -> None:
+    """An earlier release has begun a job of its own there; what it wrote is laid aside, not written over."""
+    fresh = SchedulerStore.open(path)
+    fresh.apply([new_job("new", Rules(worker_count=2))], wall_ms=1)
+    fresh.close()
+
+    with pytest.raises(StoreLostError, match="the-old-job"):
+        open_store(settings(path))
+    store = open_store(settings(path, MS_REBUILD_STORE="1"))
+
+    assert store is not None
+    store.close()
+    [aside] = path.glob("lost-*")
+    before = read_job(aside)
+    after = read_job(path)
+    assert before is not None
+    assert after is not None
+    assert (before.job, after.job) == ("new", JOB)
+
+
+@pytest.mark.parametrize("part", ["-wal", ".commits"])
+def test_what_is_left_of_a_lost_store_tells_of_a_job_and_is_laid_aside(tmp_path: Path, part: str) -> None:
+    (tmp_path / f"scheduler.db{part}").write_bytes(b"left")
+    with pytest.raises(StoreLostError, match=rf"scheduler\.db{part} of its scheduler is left"):
+        open_store(settings(tmp_path))
+    traces = rebuild.lost_in(tmp_path)
+    assert traces is not None
+    with pytest.raises(StoreLostError, match="told of by nothing that names it"):
+        rebuild.records_of(traces)
+
+    store = open_store(settings(tmp_path, MS_REBUILD_STORE="1"))
+
+    assert store is not None
+    waiting = store.load().job
+    store.close()
+    assert waiting is not None
+    assert (waiting.state, waiting.reason) == (JobState.FORMING, REBUILDING)
+    [aside] = tmp_path.glob("lost-*")
+    assert (aside / f"scheduler.db{part}").read_bytes() == b"left"
+    again = open_store(settings(tmp_path, MS_REBUILD_STORE="1"))
+    assert again is not None
+    again.close()
+    assert read_job(tmp_path) == waiting, "the workers are asked already"
+    with pytest.raises(StoreLostError, match="has begun to ask the workers"):
+        open_store(settings(tmp_path))
+
+
+def test_a_rank_without_a_store_here_is_named_and_its_worker_is_asked(path: Path) -> None:
+    for file in (path / "workers").glob("worker_1*"):
+        file.unlink()
+    traces = rebuild.lost_in(path)
+    assert traces is not None
+    with pytest.raises(StoreLostError, match="no store here tells of rank 1"):
+        rebuild.records_of(traces)
+
+
+def test_stores_of_two_jobs_contradict_each_other(path: Path) -> None:
+    worker_store(path, 1, job("another"))
+    traces = rebuild.lost_in(path)
+    assert traces is not None
+    with pytest.raises(StoreLostError, match="2 different jobs"):
+        rebuild.records_of(traces)
+
+
+def test_a_store_that_cannot_be_read_is_told_and_stands_in_the_story(path: Path) -> None:
+    (path / "workers/worker_7.db").write_bytes(b"")
+    traces = rebuild.lost_in(path)
+    assert traces is not None
+    assert "not readable: STORE_CORRUPT" in traces.told
+    story = next(one for one in rebuild.records_of(traces) if isinstance(one, EventRecord))
+    assert "not readable: STORE_CORRUPT" in story.details
+
+
+def test_stores_of_an_earlier_release_are_read_by_their_manifests(tmp_path: Path) -> None:
+    path = tmp_path / "recovery"
+    for rank in range(2):
+        directory = tmp_path / "ckpt" / str(rank)
+        save(directory, rank, 10)
+        (directory / "small-1_15.json").write_text("no manifest")
+        row = CheckpointRecord(
+            run=RunId(1), step=10, rank=Rank(rank), generation=Generation(2), epoch=1, step_in_epoch=10,
+            path=str(directory / "small-1_10.ckpt"), digest="ab" * 32, file_bytes=5, state=CheckpointState.PUBLISHED,
+        )  # fmt: skip
+        worker_store(path, rank, row, DirectoryRecord(path=str(directory), prefix="small", run=RunId(1)))
+
+    traces = rebuild.lost_in(path)
+
+    assert traces is not None
+    found: Mapping[type, list[Record]] = {
+        kind: [one for one in rebuild.records_of(traces) if isinstance(one, kind)]
+        for kind in (JobRecord, NodeRecord, CheckpointRecord)
+    }
+    [known] = found[JobRecord]
+    assert isinstance(known, JobRecord)
+    assert (known.job, known.generation, known.worker_count) == (JOB, 2, 2)
+    assert len(found[NodeRecord]) == len(found[CheckpointRecord]) == 2
+
+
+def test_jobs_that_a_person_has_laid_aside_are_known_to_the_machine(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(settings(path, MS_REBUILD_STORE="1"))
+    assert store is not None
+    store.close()
+    lay_aside(path, "reset-1")
+    (path / "reset-2").mkdir()
+
+    store = open_store(settings(path))
+    cluster = load_cluster(store, settings(path))
+    assert store is not None
+    store.close()
+
+    assert cluster.table.laid_aside == {JOB}
+    assert "reset-2" in caplog.text
+
+
+def test_what_is_left_of_a_lost_job_can_be_laid_aside(path: Path) -> None:
+    lay_aside(path, "reset-1")
+    store = open_store(settings(path))
+    assert store is not None
+    assert store.load().job is None
+    store.close()
+
+
+@pytest.mark.parametrize(("machine", "left_s"), [("the same", 4), ("another", 10)])
+def test_an_open_window_runs_on_while_no_scheduler_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, left_s: int
+) -> None:
+    from recovery import clock
+
+    store = SchedulerStore.open(tmp_path)
+    lost = msgspec.structs.replace(node(0), state=NodeState.LOST, rejoin_left_ms=10_000)
+    store.apply([job(), generation(2, 10), lost], wall_ms=1)
+    store.close()
+    now_ms = clock.boot_ms()
+    monkeypatch.setattr(clock, "boot_ms", lambda: now_ms + 6_000)
+    if machine == "another":
+        monkeypatch.setattr(clock, "boot_id", lambda: "another")
+
+    again = open_store(settings(tmp_path))
+    assert again is not None
+    cluster = load_cluster(again, settings(tmp_path))
+    again.close()
+
+    [known] = cluster.table.nodes.values()
+    assert left_s * 1_000 - 1_000 <= known.record.rejoin_left_ms <= left_s * 1_000
