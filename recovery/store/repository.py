@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Select
 from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
 from recovery.core.records import (
+    ActivityRecord,
     CheckpointRecord,
     CheckpointState,
     DirectoryRecord,
@@ -79,7 +80,7 @@ def records_of(
 
 
 def check_rows(connection: Connection, path: Path) -> None:
-    """Check the digest of every row that counts: events and retired checkpoints are history, and a long one would delay each start.
+    """Check the digest of every row that counts: events, activity and retired checkpoints are history, and a long one would delay each start.
 
     Raises:
         StoreCorruptError: names table and key.
@@ -87,7 +88,7 @@ def check_rows(connection: Connection, path: Path) -> None:
     for record in SHAPES:
         if record is CheckpointRecord:
             _booked(connection, path)
-        elif record is not EventRecord:
+        elif record not in (EventRecord, ActivityRecord):
             records_of(connection, record, path)
 
 
