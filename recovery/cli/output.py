@@ -34,6 +34,8 @@ _STYLES = {
     "finished": "green",
     "committed": "green",
     "suspect": "yellow",
+    "unheard": "yellow",
+    "not running": "red",
     "interrupted": "yellow",
     "forming": "yellow",
     "lost": "red",

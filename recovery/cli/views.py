@@ -16,7 +16,7 @@ from rich.text import Text
 
 from recovery import clock
 from recovery.cli.form import Format
-from recovery.cli.output import console, print_json, print_line, show_rows, table_of, text_of
+from recovery.cli.output import complain, console, print_json, print_line, show_rows, table_of, text_of
 from recovery.core.converter import Converter
 from recovery.core.records import CheckpointRecord, EventRecord, GenerationRecord
 from recovery.errors import SettingTypeError, UsageError
@@ -25,8 +25,9 @@ from recovery.report import status as status_report
 from recovery.report import stored as stored_state
 from recovery.report.plan import Plan
 from recovery.report.plan import plan as make_plan
+from recovery.report.ranks import Seen, stored_newest_step
 from recovery.report.stored import Stored
-from recovery.report.story import tell
+from recovery.report.story import read_story
 from recovery.report.timeline import page
 from recovery.store.reader import StoredEvent, read_checkpoints, read_events
 from recovery.transport import view
@@ -82,6 +83,11 @@ def screen(found: dict[str, Any]) -> Group:
         ),
     ]
     lines: list[Any] = [Text.assemble((f"{name:<12}", "bold"), text_of(value)) for name, value in facts]
+    if found["ranks"]:
+        lines += [Text("\nranks", style="bold"), table_of(tables.RANKS, found["ranks"][:_RANKS_SHOWN])]
+    if len(found["ranks"]) > _RANKS_SHOWN:
+        lines += [Text(f"and {len(found['ranks']) - _RANKS_SHOWN} more (recovery steps)")]
+    lines += [Text(f"not read: {told}", style="yellow") for told in found["unreadable"][:_RANKS_SHOWN]]
     if found["lost"]:
         lines += [Text("\nmissing", style="bold"), table_of(_MISSING, found["lost"][:_MISSING_SHOWN])]
     if len(found["lost"]) > _MISSING_SHOWN:
@@ -91,6 +97,7 @@ def screen(found: dict[str, Any]) -> Group:
     return Group(*lines)
 
 
+_RANKS_SHOWN = 16
 _MISSING = tables.NODES.only("node_id", "rank", "incarnation", "state", "rejoin_left_s", "reason")
 _MISSING_SHOWN = 12
 """A screen holds them beside the rest."""
@@ -122,7 +129,8 @@ def nodes(path: Path | None, connect: str | None, form: Format) -> None:
     """All nodes, from the files or from a running scheduler."""
     place = _place(path, connect)
     if isinstance(place, Path):
-        rows = tables.NODES.rows(stored_state.read(place).nodes)
+        state = stored_state.read(place)
+        rows = Seen(state).rows(state.nodes)
     else:
         rows = status_report.node_rows(_asked(place, "/status"))
     show_rows(tables.NODES, rows, form)
@@ -294,7 +302,9 @@ def _since_ms(text: str) -> int:
 def timeline(path: Path, *, html: Path | None, png: Path | None, run: int | None, as_json: bool) -> None:
     """Write the page and the picture, or tell goodput and each recovery with its parts."""
     state = stored_state.read(path)
-    story = tell(stored_state.story(path), state.generations, run=run or state.job.run)
+    story, unreadable = read_story(state, run=run)
+    for unread in unreadable:
+        complain(f"not counted: {unread}")
     title = f"job {state.job.job[:8]}, run {story.run}: {state.job.state.value}"
     if html is not None:
         with html.open("x", encoding="utf-8") as stream:
@@ -304,7 +314,9 @@ def timeline(path: Path, *, html: Path | None, png: Path | None, run: int | None
     if as_json:
         print_json({**msgspec.structs.asdict(story), "goodput": story.goodput})
         return
-    print_line(f"{title}; goodput {story.goodput:.1%} of {(story.end_ms - story.begin_ms) / 1000:.1f} s")
+    wall_s = (story.end_ms - story.begin_ms) / 1000
+    unknown = f", {story.unknown_ms / 1000:.1f} s of it unknown" if story.unknown_ms else ""
+    print_line(f"{title}; goodput {story.goodput:.1%} of {wall_s:.1f} s{unknown}")
     if len(story.recoveries) > _SHOWN:
         print_line(f"the {_SHOWN} newest of {len(story.recoveries)} recoveries; --json and --html tell all")
     show_rows(_RECOVERIES, _RECOVERIES.rows(story.recoveries[-_SHOWN:]), Format.TABLE)
@@ -317,6 +329,9 @@ _RECOVERIES = tables.View(
     "What each failure cost, in seconds.",
     (
         tables.Column("generation", "that ended", lambda recovery: recovery.generation),
+        tables.Column(
+            "unknown_s", "from all ranks' last sign of life to the notice", lambda one: one.unknown_ms / 1000
+        ),
         tables.Column("notice_s", "from the closed connection to the loss", lambda one: one.notice_ms / 1000),
         tables.Column("window_s", "until the last missing node was let in", lambda one: one.window_ms / 1000),
         tables.Column("start_s", "until the plan", lambda one: one.start_ms / 1000),
@@ -358,7 +373,9 @@ def _tell(state: Stored, found: Plan) -> None:
     console.print(Text.assemble(("a restart now would ", ""), (words[found.action], "bold")))
     console.print(Text(f"why: {found.reason}"))
     if found.steps_lost:
-        console.print(Text(f"steps to do again: {found.steps_lost} (the newest was {state.newest_step})"))
+        console.print(
+            Text(f"steps to do again: {found.steps_lost} (the newest was {stored_newest_step(state)})")
+        )
     for file in found.files:
         said = (
             Text("verified", style="green")

@@ -84,25 +84,31 @@ class Cluster:
             table.job,
             table.event(kind, incarnation=table.job.scheduler_incarnation),
         ]
-        effects: list[SchedulerEffect] = [Persist(tuple(records))]
-        for node in table.nodes.values():
-            effects += self._await_return(node, now_ms)
+        silent = [node.record for node in table.nodes.values() if self._await_return(node, now_ms)]
+        effects: list[SchedulerEffect] = [Persist((*records, *silent))]
+        effects += [
+            SetTimer(f"grace:{record.node_id}", table.nodes[record.node_id].suspect_until_ms)
+            for record in silent
+        ]
         if any(node.window_ends_ms > now_ms for node in table.nodes.values()):
             effects.append(SetTimer("windows", now_ms + WINDOW_NOTE_MS))
         return effects + self._go_on(now_ms)
 
-    def _await_return(self, node: Node, now_ms: int) -> list[SchedulerEffect]:
-        """What the monotonic clock of the earlier life said is gone: apply what was left, never more than a full window."""
+    def _await_return(self, node: Node, now_ms: int) -> bool:
+        """What the monotonic clock of the earlier life said is gone: apply what was left, never more than a full window.
+
+        Gives whether the node is suspect until it is heard again; whoever looks at the files is told so too.
+        """
         node.heard_ms = now_ms
         node.window_ends_ms = now_ms + min(node.record.rejoin_left_ms, self.table.rules.rejoin_window_ms)
         if node.record.state not in (NodeState.LIVE, NodeState.SUSPECT):
-            return []
+            return False
         if node.record.state is NodeState.LIVE:
             node.move(
                 NodeState.SUSPECT, reason=node.record.reason or "not heard since the scheduler restarted"
             )
         node.suspect_until_ms = now_ms + self.table.rules.lease_ms
-        return [SetTimer(f"grace:{node.record.node_id}", node.suspect_until_ms)]
+        return True
 
     def _go_on(self, now_ms: int) -> list[SchedulerEffect]:
         table = self.table

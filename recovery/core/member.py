@@ -20,6 +20,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core import stimuli as s
+from recovery.core.activity import Stretches
 from recovery.core.effects import (
     Confirmed,
     Exit,
@@ -59,6 +60,7 @@ class Member(Link):
         self._plan_step = 0
         self._beats = 0
         self._progress = s.StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
+        self._stretches = Stretches(heartbeat_ms=rules.heartbeat_ms_max)
         self._interrupted = Generation(0)
         self._ready: m.Ready | None = None
         self._rendezvous: m.RendezvousOpen | None = None
@@ -106,7 +108,7 @@ class Member(Link):
 
     def _on_heartbeat_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
         again = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
-        return [*(self._beat() if self._in else []), *self._note_progress(), again]
+        return [*(self._beat() if self._in else []), *self._note_progress(now_ms), again]
 
     def _beat(self) -> list[WorkerEffect]:
         self._beats += 1
@@ -161,8 +163,8 @@ class Member(Link):
             back += again  # before Ready: a checkpoint that is not usable must be known before the next plan
             if self._ready is not None:
                 back.append(Tell(self._ready))
-            if self._confirm_sequence:
-                back += self._beat()
+            if self._confirm_sequence or self.main is Main.TRAINING:
+                back += self._beat()  # how far it is: a scheduler that was restarted knows where it began
             return [*back, *([Retain(admitted.committed_step)] if admitted.committed_step else [])]
         beat = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
@@ -274,10 +276,10 @@ class Member(Link):
         if self._first_step_told == done.generation:
             return []
         self._first_step_told = done.generation
-        return [Tell(m.FirstStep(generation=done.generation, step=done.step))]
+        return [Tell(m.FirstStep(generation=done.generation, step=done.step)), *self._note_progress(now_ms)]
 
-    def _note_progress(self) -> list[WorkerEffect]:
-        """Write how far this rank is, once per heartbeat: for people, recovery does not need it."""
+    def _note_progress(self, now_ms: int, *, stopped: bool = False) -> list[WorkerEffect]:
+        """Write how far this rank is, with its first step, once per heartbeat and when it stops: for people, recovery does not need it."""
         if self.admitted is None or self._rank is None or not self._progress.generation:
             return []
         record = StepRecord(
@@ -290,7 +292,14 @@ class Member(Link):
             epoch=self._progress.epoch,
             step_in_epoch=self._progress.step_in_epoch,
         )
-        return [Persist((record,))]
+        over = self.main is not Main.TRAINING or self._broke is not None
+        if over or self._first_step_told != record.generation:
+            return [Persist((record,))]
+        self._stretches.note(record.generation, record.step, now_ms)
+        lasted = self._stretches.record(
+            record.node_id, record.rank, record.run, record.incarnation, stopped=stopped
+        )
+        return [Persist((record, lasted))]
 
     def _on_checkpoint_published(self, published: s.CheckpointPublished, now_ms: int) -> list[WorkerEffect]:
         report = m.CheckpointReport(request_id=published.request_id, checkpoint=published.checkpoint)
@@ -332,25 +341,26 @@ class Member(Link):
         if self.main is Main.LEAVING:
             return []
         assert self.admitted is not None, "it trained"
-        self.main, self._interrupted = Main.IDLE, self.generation
         self._progress = s.StepsDone(
             generation=stopped.generation, step=stopped.step, epoch=0, step_in_epoch=0
         )
+        effects = self._note_progress(now_ms, stopped=True)
+        self.main, self._interrupted = Main.IDLE, self.generation
         self._requests = OrderedDict(
             (request_id, request)
             for request_id, request in self._requests.items()
             if not isinstance(request, m.Done)
         )
         if self._next_plan is not None:  # whatever stopped it belongs to a generation that is over
-            return self._open(self._next_plan)
-        effects: list[WorkerEffect] = []
+            return [*effects, *self._open(self._next_plan)]
         if stopped.collective_error:
             effects += self._collective_failed(stopped.generation, stopped.step, stopped.collective_error)
         waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
         return [*effects, *waiting, self._look()]
 
     def _on_data_plane_broke(self, broke: s.DataPlaneBroke, now_ms: int) -> list[WorkerEffect]:
-        return self._collective_failed(broke.generation, broke.step, broke.reason)
+        noted = self._note_progress(now_ms, stopped=True)
+        return [*noted, *self._collective_failed(broke.generation, broke.step, broke.reason)]
 
     def _collective_failed(self, generation: Generation, step: int, reason: str) -> list[WorkerEffect]:
         self._broke = m.CollectiveFailed(generation=generation, step=step, reason=reason[:1024])

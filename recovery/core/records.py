@@ -202,6 +202,26 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     step_in_epoch: int
 
 
+class ActivityRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A time in which a rank trained without a pause. Key: node_id, run, generation, number. It lasts until the row was written."""
+
+    node_id: NodeId
+    run: RunId
+    generation: Generation
+    number: int
+    """1, 2, 3, ... in a generation."""
+    rank: Rank
+    incarnation: Incarnation
+    first_step: int
+    """The newest step when it began."""
+    step: int
+    """The newest step when it was written."""
+    lasting_ms: int
+    """From its beginning until it was written, by the worker's monotonic clock."""
+    due_ms: int
+    """Within which the next note would follow if the rank went on; 0: training stopped there."""
+
+
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the story. Appended, never changed. Flat: no part of a cycle that a collector would look for."""
 
@@ -235,6 +255,7 @@ Record = Union[
     GenerationRecord,
     CheckpointRecord,
     StepRecord,
+    ActivityRecord,
     EventRecord,
     DirectoryRecord,
 ]

@@ -1,4 +1,4 @@
-"""One lane per node: what it did from when to when, as the events tell it."""
+"""One lane per node: what it did from when to when, as the events and its own notes tell it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import Enum
 import msgspec
 
 from recovery.core.records import EventKind, EventRecord
+from recovery.report.known import Known, Times, common, joined, without
 from recovery.store.reader import StoredEvent
 
 
@@ -24,6 +25,8 @@ class Doing(str, Enum):
     LOST = "lost"
     REFUSED = "refused"
     """Started again, and not let in yet."""
+    UNKNOWN = "unknown"
+    """Nobody noted what it did: the scheduler was away or heard nothing, and the node wrote nothing."""
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -85,18 +88,37 @@ _ONLY_AFTER = {
 }
 """What else means nothing: somebody asked for an id that is held; only a connection is new."""
 _AWAY = (Doing.LOST, Doing.REFUSED)
+_TRAINS = (Doing.RUNNING, Doing.REDOING)
+
+
+def _spans_of(doing: Doing, times: Times) -> list[Span]:
+    return [Span(doing=doing, begin_ms=begin_ms, end_ms=end_ms) for begin_ms, end_ms in times]
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """The same with neighbours of a kind as one."""
+    found: list[Span] = []
+    for span in spans:
+        if found and (found[-1].doing, found[-1].end_ms) == (span.doing, span.begin_ms):
+            found[-1] = Span(doing=span.doing, begin_ms=found[-1].begin_ms, end_ms=span.end_ms)
+        else:
+            found.append(span)
+    return found
 
 
 class Lanes:
     """Follows all nodes through the events."""
 
-    def __init__(self, redone_until_ms: Mapping[int, int]) -> None:
+    def __init__(self, redone_until_ms: Mapping[int, int], known: Known) -> None:
         """Nobody has come yet.
 
         Args:
             redone_until_ms: by generation, until when it did steps again.
+            known: when each node trained.
         """
-        self._redone_until_ms = redone_until_ms
+        self._redone_until_ms, self._known = redone_until_ms, known
+        self._unseen_since_ms: dict[str, int] = {}
+        """Who waited or started when the scheduler died, since its last word; until the node is heard again."""
         self._ranks: dict[str, int] = {}
         self._now: dict[str, tuple[Doing, int]] = {}
         self._spans: dict[str, list[Span]] = {}
@@ -105,12 +127,35 @@ class Lanes:
         """Give every node's lane, in the order of ranks."""
         last_ms = 0
         for stored in events:
+            if stored.event.kind is EventKind.SCHEDULER_RESTARTED:
+                self._lose_sight(last_ms)
             last_ms = stored.wall_ms
             self._take(stored.event, stored.wall_ms)
         for node in list(self._now):
-            self._turn(node, None, last_ms)
+            self._turn(node, None, self._known.end_ms)
         by_rank = sorted(self._spans, key=lambda node: (self._ranks.get(node, 1 << 30), node))
-        return {node: tuple(self._spans[node]) for node in by_rank}
+        return {node: tuple(self._as_noted(node)) for node in by_rank}
+
+    def _lose_sight(self, since_ms: int) -> None:
+        for node, (doing, _) in self._now.items():
+            if doing in (Doing.WAITING, Doing.STARTING):
+                self._unseen_since_ms.setdefault(node, since_ms)
+
+    def _as_noted(self, node: str) -> list[Span]:
+        """The node's spans; of those in which the scheduler took it for training, what nobody knows of is cut out."""
+        generations = self._known.ranks.values()
+        unknown = joined(one for ranks in generations for one in ranks.unknown.get(node, ()))
+        trained = joined(one for ranks in generations for one in ranks.trained.get(node, ()))
+        found = [span for span in self._spans[node] if span.doing not in _TRAINS]
+        lost = {span.begin_ms for span in found if span.doing is Doing.LOST}
+        for doing in _TRAINS:
+            whole = tuple((one.begin_ms, one.end_ms) for one in self._spans[node] if one.doing is doing)
+            seen = without(whole, unknown)
+            found += _spans_of(doing, common(seen, trained))
+            for rest in _spans_of(Doing.WAITING, without(seen, trained)):
+                found.append(msgspec.structs.replace(rest, doing=Doing.LOST) if rest.end_ms in lost else rest)
+            found += _spans_of(Doing.UNKNOWN, common(whole, unknown))
+        return _joined(sorted(found, key=lambda span: span.begin_ms))
 
     def _take(self, event: EventRecord, at_ms: int) -> None:
         if event.kind in _OF_ALL:
@@ -124,6 +169,8 @@ class Lanes:
 
     def _of_one(self, event: EventRecord, node: str, at_ms: int) -> None:
         before = self._now[node][0] if node in self._now else None
+        if event.kind is EventKind.NODE_RESUMED:
+            self._unseen_since_ms.pop(node, None)  # it has gone on all the while
         if event.kind in _ONLY_AFTER and before not in _ONLY_AFTER[event.kind]:
             return
         until_ms = self._redone_until_ms.get(int(event.generation or 0), 0)
@@ -135,8 +182,13 @@ class Lanes:
 
     def _turn(self, node: str, to: Doing | None, at_ms: int) -> None:
         before = self._now.pop(node, None)
-        if before is not None and at_ms > before[1]:
-            span = Span(doing=before[0], begin_ms=before[1], end_ms=at_ms)
-            self._spans.setdefault(node, []).append(span)
+        unseen_ms = max(self._unseen_since_ms.pop(node, at_ms), before[1] if before is not None else 0)
+        if before is not None:
+            self._span(node, before[0], before[1], min(at_ms, unseen_ms))
+            self._span(node, Doing.UNKNOWN, unseen_ms, at_ms)
         if to is not None:
             self._now[node] = (to, at_ms)
+
+    def _span(self, node: str, doing: Doing, begin_ms: int, end_ms: int) -> None:
+        if end_ms > begin_ms:
+            self._spans.setdefault(node, []).append(Span(doing=doing, begin_ms=begin_ms, end_ms=end_ms))

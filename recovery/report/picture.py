@@ -38,9 +38,9 @@ def write(story: Story, path: Path, *, title: str) -> None:
     draw = ImageDraw.Draw(image)
     large, small = ImageFont.load_default(20), ImageFont.load_default(14)
     draw.text((12, 10), title, fill=_INK, font=large)
-    draw.text(
-        (12, 36), f"goodput {story.goodput:.1%}, {len(story.recoveries)} recoveries", fill=_QUIET, font=small
-    )
+    unknown = f", {story.unknown_ms / 1000:.0f} s unknown" if story.unknown_ms else ""
+    facts = f"goodput {story.goodput:.1%}, {len(story.recoveries)} recoveries{unknown}"
+    draw.text((12, 36), facts, fill=_QUIET, font=small)
     _legend(draw, small)
     x = Scale.of(story, left=_LEFT, right=_WIDTH - 20)
     for number, (node, spans) in enumerate(story.lanes.items()):

@@ -19,6 +19,7 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import given_up, rollback
 from recovery.core.records import CheckpointState, JobState, NodeRecord
 from recovery.errors import CheckpointError, RecoveryError
+from recovery.report.ranks import stored_newest_step
 from recovery.report.stored import Stored
 from recovery.store.reader import read_worker
 from recovery.transport.addresses import is_local
@@ -178,7 +179,7 @@ def _plan(
         step=step,
         epoch=at.epoch if at is not None else 0,
         step_in_epoch=at.step_in_epoch if at is not None else 0,
-        steps_lost=0 if action in ("new_run", "fail") else max(0, stored.newest_step - step),
+        steps_lost=0 if action in ("new_run", "fail") else max(0, stored_newest_step(stored) - step),
         files=tuple(files or ()),
         stepped_back=tuple(stepped_back or ()),
         refused=refused,

@@ -8,8 +8,9 @@ from typing import Any
 
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, NodeState
-from recovery.report.stored import Stored, newest_events
-from recovery.report.tables import EVENTS, NODES, STEPS
+from recovery.report.ranks import Seen, by_state, newest_step, rank_rows, ranks_of
+from recovery.report.stored import Stored, newest_events, notes
+from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
 from recovery.store.reader import StoredEvent
 
 LAST_EVENTS = 8
@@ -19,7 +20,10 @@ LAST_EVENTS = 8
 def status(stored: Stored) -> dict[str, Any]:
     """As plain values with stable keys."""
     job, generation = stored.job, stored.current
-    committed = committed_step(stored)
+    committed, seen = committed_step(stored), Seen(stored)
+    noted = notes(stored.path, generation=generation.generation if generation is not None else 0)
+    ranks = ranks_of(stored, seen, noted)
+    newest = newest_step(stored, ranks)
     return {
         "path": str(stored.path),
         "job": job.job,
@@ -34,12 +38,14 @@ def status(stored: Stored) -> dict[str, Any]:
         "generation": job.generation,
         "generation_began_at_step": generation.step if generation is not None else None,
         "world_size": job.worker_count,
-        "workers_by_state": dict(Counter(node.state.value for node in stored.workers)),
-        "newest_step": stored.newest_step,
+        "workers_by_state": by_state(ranks),
+        "newest_step": newest,
         "committed_step": committed,
-        "steps_since_checkpoint": max(0, stored.newest_step - committed),
-        "lost": NODES.rows(stored.lost),
+        "steps_since_checkpoint": max(0, newest - committed),
+        "lost": seen.rows(stored.lost),
         "last_events": EVENTS.rows(newest_events(stored.path, LAST_EVENTS)),
+        "ranks": rank_rows(ranks),
+        "unreadable": list(noted.unreadable),
     }
 
 
@@ -71,6 +77,11 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         "steps_since_checkpoint": newest - view["committed_step"],
         "lost": [row for row in rows if row["state"] in (NodeState.LOST.value, NodeState.SUSPECT.value)],
         "last_events": [{**row, "sequence": None} for row in EVENTS.rows(last)],
+        "ranks": [
+            {**{column.key: row.get(column.key) for column in RANKS.columns}, "known_by": "scheduler"}
+            for row in workers
+        ],
+        "unreadable": [],
     }
 
 

@@ -20,7 +20,15 @@ from recovery.core.records import (
 from recovery.errors import RecoveryError, RecoveryPathError, StoreLostError
 from recovery.scheduler.rebuild import lost_in
 from recovery.store.lock import owner_of
-from recovery.store.reader import StoredEvent, read_events, read_scheduler, read_worker, stored_workers
+from recovery.store.reader import (
+    StoredEvent,
+    WorkerNotes,
+    Written,
+    read_events,
+    read_notes,
+    read_scheduler,
+    stored_workers,
+)
 from recovery.store.repository import scheduler_path
 
 _ALL = 10_000_000
@@ -44,17 +52,6 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     def workers(self) -> tuple[NodeRecord, ...]:
         """The nodes of the world."""
         return tuple(node for node in self.nodes if node.role is Role.WORKER)
-
-    @property
-    def newest_step(self) -> int:
-        """Highest step of the current generation that the scheduler knows of: reported, saved, or where it ended."""
-        current = self.current
-        if current is None:
-            return 0
-        of_it = (current.run, current.generation)
-        saved = [one.step for one in self.checkpoints if (one.run, one.generation) == of_it]
-        reported = [node.step for node in self.workers if node.generation == current.generation]
-        return max(current.step, current.ended_step, *saved, *reported)
 
     @property
     def current(self) -> GenerationRecord | None:
@@ -106,23 +103,50 @@ def story(path: Path) -> tuple[StoredEvent, ...]:
     return read_events(path, limit=_ALL)
 
 
-def progress(stored: Stored) -> tuple[tuple[StepRecord, ...], tuple[str, ...]]:
-    """How far each worker has noted that it is, with a heartbeat or with a save; and what could not be read, as sentences."""
-    found: list[StepRecord] = []
+class Notes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the workers have noted of themselves."""
+
+    by_node: dict[str, WorkerNotes]
+    unreadable: tuple[str, ...]
+    """Files that could not be read, as sentences."""
+
+
+def notes(path: Path, *, generation: int | None = None) -> Notes:
+    """Read every worker's own file.
+
+    Args:
+        path: the recovery path.
+        generation: activity in this one only; None: in all.
+    """
+    found: dict[str, WorkerNotes] = {}
     unreadable: list[str] = []
-    lives = {node.node_id: node.incarnation for node in stored.nodes}
-    for node_id in stored_workers(stored.path):
+    for node_id in stored_workers(path):
         try:
-            state = read_worker(stored.path, node_id, accept_without_wal=True)
+            found[node_id] = read_notes(path, node_id, generation=generation)
         except RecoveryError as error:
             unreadable.append(str(error))
-            continue
-        life = lives.get(NodeId(node_id), Incarnation(1))
-        noted = [_of_save(node_id, one, life) for one in state.checkpoints]
-        noted += [state.step] if state.step is not None else []
-        if noted:
-            found.append(max(noted, key=lambda one: (one.run, one.generation, one.step)))
-    return tuple(sorted(found, key=lambda step: (step.rank, step.node_id))), tuple(unreadable)
+    return Notes(by_node=found, unreadable=tuple(unreadable))
+
+
+def progress(stored: Stored) -> tuple[tuple[StepRecord, ...], tuple[str, ...]]:
+    """How far each worker has noted that it is, with a heartbeat or with a save; and what could not be read, as sentences."""
+    read_now = notes(stored.path)
+    lives = {node.node_id: node.incarnation for node in stored.nodes}
+    found = [
+        of_node[0].record
+        for node_id, noted in read_now.by_node.items()
+        if (of_node := newest_first(node_id, noted, lives.get(NodeId(node_id), Incarnation(1))))
+    ]
+    return tuple(sorted(found, key=lambda step: (step.rank, step.node_id))), read_now.unreadable
+
+
+def newest_first(node_id: str, noted: WorkerNotes, life: Incarnation) -> list[Written[StepRecord]]:
+    """How far a worker has noted that it is: each note, the one that came furthest first."""
+    found = [Written(_of_save(node_id, one.record, life), one.wall_ms) for one in noted.checkpoints]
+    found += [noted.step] if noted.step is not None else []
+    return sorted(
+        found, key=lambda one: (one.record.run, one.record.generation, one.record.step), reverse=True
+    )
 
 
 def _of_save(node_id: str, saved: CheckpointRecord, incarnation: Incarnation) -> StepRecord:

@@ -1,6 +1,7 @@
 """The story told in time: what each node did when, what each failure cost, and how much of the time was useful.
 
-Everything comes from the events, which the scheduler wrote; what it did not see (the instant of a death) begins when it was noticed.
+It comes from the events, which the scheduler wrote, and from what the ranks noted of themselves (known.py). A death that the scheduler
+saw begins when it was noticed; one that it did not see, because it was away itself, begins with the last sign of life.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from recovery.core.records import EventKind, GenerationRecord
+from recovery.core.records import ActivityRecord, CheckpointRecord, EventKind, GenerationRecord
 from recovery.report.chapters import Chapters
-from recovery.report.lanes import Lanes, Span
-from recovery.store.reader import StoredEvent
+from recovery.report.known import Known, Ranks, common, joined, length_ms
+from recovery.report.lanes import Doing, Lanes, Span
+from recovery.report.stored import Stored, notes
+from recovery.report.stored import story as all_events
+from recovery.store.reader import StoredEvent, Written
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +40,12 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """Until the last rank had formed the world and loaded its checkpoint."""
     first_step_ms: int
     """Until the last rank had done its first step."""
+    unknown_ms: int = 0
+    """Before all that: from the last moment at which all ranks are known to have trained to the notice."""
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """The times above, in their order."""
+        """The times from the notice on, in their order."""
         return (
             self.notice_ms,
             self.window_ms,
@@ -52,7 +58,21 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total_ms(self) -> int:
         """All of it."""
-        return sum(self.parts)
+        return self.unknown_ms + sum(self.parts)
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What one generation's time was worth."""
+
+    generation: int
+    useful_ms: int
+    """All ranks are known to have trained, and not what had been done before."""
+    redone_ms: int
+    """All ranks are known to have trained, and did steps again."""
+    unknown_ms: int
+    """After all had begun, nobody noted whether some rank trained."""
+    reached: int
+    """Highest step that a rank is known to have applied."""
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +92,9 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     recoveries: tuple[Recovery, ...]
     useful_ms: int
     """In which all ranks trained, and not what they had done before."""
+    unknown_ms: int
+    """In which nobody noted what at least one rank did. None of it counts as useful."""
+    by_generation: tuple[Account, ...]
 
     @property
     def goodput(self) -> float:
@@ -79,25 +102,41 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
         return self.useful_ms / max(1, self.end_ms - self.begin_ms)
 
 
-def tell(events: Sequence[StoredEvent], generations: Iterable[GenerationRecord], *, run: int) -> Story:
+def tell(
+    events: Sequence[StoredEvent],
+    generations: Iterable[GenerationRecord],
+    *,
+    run: int,
+    activity: Iterable[Written[ActivityRecord]] = (),
+    saves: Iterable[CheckpointRecord] = (),
+) -> Story:
     """Tell a run's story.
 
     Args:
         events: all, oldest first.
         generations: all of the job.
         run: which.
+        activity: what the ranks noted of themselves.
+        saves: checkpoints that are known, to tell how far their generations came.
     """
     of_run = [stored for stored in events if stored.event.run in (None, run)]
-    of_generations = {int(one.generation): one for one in generations if one.run == run}
-    chapters = Chapters(of_run)
-    begin_ms = of_run[0].wall_ms if of_run else 0
-    end_ms = of_run[-1].wall_ms if of_run else 0
-    redone = _redone(chapters, of_generations.values(), end_ms)
+    known = Known(of_run, activity, run=run)
+    chapters = known.chapters
+    planned = {int(one.generation): one for one in generations if one.run == run}
+    begun = {number: one.step for number, one in planned.items()}
+    saved: dict[int, int] = {}
+    for save in saves:
+        if save.run == run:
+            saved[int(save.generation)] = max(saved.get(int(save.generation), 0), save.step)
+    reached = {number: _reached(known, one, saved.get(number, 0)) for number, one in planned.items()}
+    redone = _redone(known, begun, reached)
+    accounts = tuple(_account(one, known.ranks[one], redone.get(one, 0), reached) for one in known.ranks)
+    lanes = Lanes(redone, known).follow(chapters.events)
     return Story(
         run=run,
-        begin_ms=begin_ms,
-        end_ms=end_ms,
-        lanes=Lanes(redone).follow(of_run),
+        begin_ms=of_run[0].wall_ms if of_run else 0,
+        end_ms=known.end_ms,
+        lanes=lanes,
         plans=tuple(
             (stored.wall_ms, stored.event.generation or 0, stored.event.step or 0)
             for _, stored in chapters.all(EventKind.PLAN_MADE)
@@ -107,51 +146,94 @@ def tell(events: Sequence[StoredEvent], generations: Iterable[GenerationRecord],
             for _, stored in chapters.all(EventKind.CHECKPOINT_COMMITTED)
         ),
         outages=tuple(
-            (of_run[position - 1].wall_ms, stored.wall_ms)
+            (chapters.events[position - 1].wall_ms, stored.wall_ms)
             for position, stored in chapters.all(EventKind.SCHEDULER_RESTARTED)
             if position
         ),
-        recoveries=tuple(_recoveries(chapters, of_generations)),
-        useful_ms=_useful(chapters, redone, end_ms),
+        recoveries=tuple(_recoveries(known, begun, reached)),
+        useful_ms=sum(one.useful_ms for one in accounts),
+        unknown_ms=_unknown(lanes),
+        by_generation=accounts,
     )
 
 
-def _reached(chapters: Chapters, generation: GenerationRecord) -> int:
-    """Highest step of a generation that somebody told: with heartbeats, or when it stopped."""
-    told = chapters.within(generation.generation, EventKind.NODE_READY, EventKind.CHECKPOINT_COMMITTED)
-    return max(generation.ended_step, *(stored.event.step or 0 for stored in told), 0)
+def read_story(state: Stored, *, run: int | None = None) -> tuple[Story, tuple[str, ...]]:
+    """Tell a run's story from the files; and whose notes could not be read, as sentences.
+
+    Args:
+        state: of the recovery path.
+        run: which; None: the newest.
+    """
+    noted = notes(state.path)
+    own = noted.by_node.values()
+    story = tell(
+        all_events(state.path),
+        state.generations,
+        run=run or state.job.run,
+        activity=[one for of_node in own for one in of_node.activity],
+        saves=[*state.checkpoints, *(one.record for of_node in own for one in of_node.checkpoints)],
+    )
+    return story, noted.unreadable
 
 
-def _redone(chapters: Chapters, generations: Iterable[GenerationRecord], end_ms: int) -> dict[int, int]:
-    """By generation: until when it did steps again, to the end of the story if nothing says otherwise. Known to the next common checkpoint."""
+def _unknown(lanes: Mapping[str, Sequence[Span]]) -> int:
+    found = (
+        (span.begin_ms, span.end_ms)
+        for spans in lanes.values()
+        for span in spans
+        if span.doing is Doing.UNKNOWN
+    )
+    return length_ms(joined(found))
+
+
+def _reached(known: Known, generation: GenerationRecord, saved: int) -> int:
+    """Highest step of a generation that somebody told: with heartbeats, when it stopped, with a save, or in a rank's own notes."""
+    number = int(generation.generation)
+    told = known.chapters.within(
+        number, EventKind.NODE_READY, EventKind.CHECKPOINT_COMMITTED, EventKind.FIRST_STEP_DONE
+    )
+    noted = known.ranks[number].newest_step if number in known.ranks else 0
+    return max(generation.ended_step, noted, saved, *(stored.event.step or 0 for stored in told), 0)
+
+
+def _redone(known: Known, begun: Mapping[int, int], reached: Mapping[int, int]) -> dict[int, int]:
+    """By generation: until when it did steps again, to its end if it did not come so far."""
     found: dict[int, int] = {}
-    finished = [stored.wall_ms for _, stored in chapters.all(EventKind.JOB_FINISHED)]
-    reached = 0
-    for one in generations:
-        if reached > one.step:
-            of_it = chapters.within(one.generation, *_TELL_STEPS, EventKind.GENERATION_INTERRUPTED)
-            ends = [
-                stored.wall_ms
-                for stored in of_it
-                if stored.event.kind not in _TELL_STEPS or (stored.event.step or 0) >= reached
-            ]
-            found[int(one.generation)] = min(ends + finished, default=end_ms)
-        reached = max(reached, _reached(chapters, one))
+    highest = 0
+    for number, step in begun.items():
+        ranks = known.ranks.get(number)
+        if highest > step and ranks is not None:
+            commits = known.chapters.within(number, EventKind.CHECKPOINT_COMMITTED)
+            passed_ms = ranks.passed_ms(highest, commits)
+            found[number] = ranks.over_ms if passed_ms is None else min(passed_ms, ranks.over_ms)
+        highest = max(highest, reached[number])
     return found
 
 
-_TELL_STEPS = (EventKind.CHECKPOINT_COMMITTED, EventKind.FIRST_STEP_DONE)
+def _account(number: int, ranks: Ranks, redone_ms: int, reached: Mapping[int, int]) -> Account:
+    """Time from the last rank's first step (or the end of what was done again) to the end of the generation, where all are known to train."""
+    together = ranks.together
+    useful = common(together, ((redone_ms, ranks.over_ms),))
+    begun = max((times[0][0] for times in ranks.trained.values()), default=0) if together else ranks.over_ms
+    unknown = joined(one for times in ranks.unknown.values() for one in times)
+    return Account(
+        generation=number,
+        useful_ms=length_ms(useful),
+        redone_ms=length_ms(together) - length_ms(useful),
+        unknown_ms=length_ms(common(unknown, ((begun, ranks.over_ms),))),
+        reached=reached.get(number, 0),
+    )
 
 
-def _recoveries(chapters: Chapters, generations: Mapping[int, GenerationRecord]) -> Iterator[Recovery]:
+def _recoveries(known: Known, begun: Mapping[int, int], reached: Mapping[int, int]) -> Iterator[Recovery]:
     """From each interruption to the first steps of the next generation, if there was one."""
+    chapters = known.chapters
     for position, stored in chapters.all(EventKind.GENERATION_INTERRUPTED):
         planned = chapters.next(position, EventKind.PLAN_MADE)
         if planned is None:
             continue
         plan = chapters.events[planned]
-        before = generations.get(stored.event.generation or 0)
-        following = generations.get(plan.event.generation or 0)
+        before, following = stored.event.generation or 0, plan.event.generation or 0
         of_next = chapters.within(plan.event.generation or 0, *_BEGINNING)
         ends = (
             stored.wall_ms,
@@ -160,7 +242,8 @@ def _recoveries(chapters: Chapters, generations: Mapping[int, GenerationRecord])
             *(_last_ms(of_next, kind) for kind in _BEGINNING),
         )
         # A part that nobody told of takes no time.
-        marks = list(itertools.accumulate(ends, max, initial=_noticed_ms(chapters, position)))
+        noticed_ms = _noticed_ms(chapters, position)
+        marks = list(itertools.accumulate(ends, max, initial=noticed_ms))
         notice, window, start, rendezvous, load, first_step = (
             end - begin for begin, end in itertools.pairwise(marks)
         )
@@ -168,18 +251,25 @@ def _recoveries(chapters: Chapters, generations: Mapping[int, GenerationRecord])
             generation=stored.event.generation or 0,
             at_ms=stored.wall_ms,
             because=stored.event.reason,
-            lost_steps=max(0, _reached(chapters, before) - following.step) if before and following else 0,
+            lost_steps=max(0, reached[before] - begun[following]) if {before, following} <= set(begun) else 0,
             notice_ms=notice,
             window_ms=window,
             start_ms=start,
             rendezvous_ms=rendezvous,
             load_ms=load,
             first_step_ms=first_step,
+            unknown_ms=_unseen(known, before, noticed_ms),
         )
 
 
 _BEGINNING = (EventKind.RENDEZVOUS_OPENED, EventKind.STATE_LOADED, EventKind.FIRST_STEP_DONE)
 """What happens in a generation after its plan, in this order."""
+
+
+def _unseen(known: Known, generation: int, noticed_ms: int) -> int:
+    """How long before the notice all ranks are known to have trained last; 0: until then, or they never did."""
+    together = known.ranks[generation].together if generation in known.ranks else ()
+    return max(0, noticed_ms - together[-1][1]) if together else 0
 
 
 def _noticed_ms(chapters: Chapters, interrupted: int) -> int:
@@ -199,19 +289,3 @@ def _noticed_ms(chapters: Chapters, interrupted: int) -> int:
 def _last_ms(events: Iterable[StoredEvent], *kinds: EventKind) -> int:
     """When the last event of these kinds was told; 0: never."""
     return max((stored.wall_ms for stored in events if stored.event.kind in kinds), default=0)
-
-
-def _useful(chapters: Chapters, redone: Mapping[int, int], end_ms: int) -> int:
-    """Time from the last rank's first step (or the end of what was done again) to the end of each generation."""
-    useful = 0
-    for position, plan in chapters.all(EventKind.PLAN_MADE):
-        number = plan.event.generation or 0
-        first_ms = _last_ms(chapters.within(number, EventKind.FIRST_STEP_DONE), EventKind.FIRST_STEP_DONE)
-        if first_ms:
-            ended = chapters.next(position, *_ENDS)
-            over_ms = end_ms if ended is None else chapters.events[ended].wall_ms
-            useful += max(0, over_ms - max(first_ms, redone.get(number, 0)))
-    return useful
-
-
-_ENDS = (EventKind.GENERATION_INTERRUPTED, EventKind.JOB_FINISHED, EventKind.JOB_FAILED)

@@ -64,7 +64,16 @@ NODES = View(
         _word("role", "worker or pserver"),
         _field("rank", "position in the world; null until ranks are assigned"),
         _field("incarnation", "which life of this id it is, 1-based"),
-        _word("state", "live, suspect, lost or left"),
+        _word(
+            "state",
+            "live, suspect, lost or left; while no scheduler runs on this host, what was live is `unheard` or `not running`",
+        ),
+        Column(
+            "process",
+            "running, not running or unknown (on another host), by the lock of its store; null from a running scheduler",
+            lambda node: None,
+            shown=False,
+        ),
         _field("step", "last step that it reported"),
         _field("host", "address where other workers reach it"),
         _field("pid", "process id on that host"),
@@ -89,6 +98,23 @@ STEPS = View(
         _field("step", "global step, 1-based"),
         _field("epoch", "1-based; null from a running scheduler, which does not know it"),
         _field("step_in_epoch", "1-based; null likewise"),
+    ),
+)
+RANKS = View(
+    "ranks",
+    "How far each worker is, by the newest of the scheduler's rows, its own notes and its checkpoints.",
+    (
+        _field("rank", "position in the world; null until ranks are assigned"),
+        _field("node_id", "name in the cluster"),
+        _field("state", "as of nodes"),
+        _field("process", "as of nodes"),
+        _field("step", "highest step of the current generation that it is known to have applied"),
+        _field("known_by", "own notes, checkpoint, scheduler, or plan (it has told nothing yet)"),
+        _field(
+            "noted",
+            "when it wrote down last how far it is, ISO 8601, UTC; null: never, or not in these files",
+        ),
+        _field("reason", "why it is in this state", shown=False),
     ),
 )
 CHECKPOINTS = View(

@@ -18,6 +18,7 @@ COLOURS = {
     Doing.WAITING: ("#b9c2cf", "waits for the others"),
     Doing.REFUSED: ("#a86bc2", "refused (rejoin window)"),
     Doing.LOST: ("#c94a4a", "lost"),
+    Doing.UNKNOWN: ("#5a4b5e", "unknown: nobody noted what it did"),
 }
 """Colour and meaning of what a node does."""
 Mark = TypeVar("Mark", bound=tuple[int, ...])
@@ -79,7 +80,8 @@ def page(story: Story, *, job: str, state: str) -> str:
     lost = sum(one.lost_steps for one in story.recoveries)
     facts = [
         (f"{story.goodput:.1%}", "of the time was useful (goodput)"),
-        (f"{wall_s:,.1f} s", "from the first event to the last"),
+        (f"{wall_s:,.1f} s", "from the first event to the last sign of life"),
+        (f"{story.unknown_ms / 1000:,.1f} s", "unknown: not counted as useful"),
         (str(len(story.recoveries)), "recoveries"),
         (str(lost), "steps done again"),
         (str(len(story.commits)), "common checkpoints"),
@@ -178,6 +180,7 @@ def _table(story: Story) -> str:
             *(
                 (name, ' class="n"')
                 for name in (
+                    "unknown",
                     "notice",
                     "window",
                     "start",
@@ -194,6 +197,9 @@ def _table(story: Story) -> str:
 
 
 def _row(story: Story, one: Recovery) -> str:
-    cells = "".join(f'<td class="n">{time_ms / 1000:,.2f} s</td>' for time_ms in (*one.parts, one.total_ms))
+    cells = "".join(
+        f'<td class="n">{time_ms / 1000:,.2f} s</td>'
+        for time_ms in (one.unknown_ms, *one.parts, one.total_ms)
+    )
     at_s = (one.at_ms - story.begin_ms) / 1000
     return f'<tr><td>{at_s:,.1f} s</td><td>{escape(one.because)}</td>{cells}<td class="n">{one.lost_steps}</td></tr>'

@@ -128,7 +128,7 @@ class Database:
 
     def _fold(self, mode: str) -> bool:
         """Tell whether all of the -wal reached the main file (after TRUNCATE both counts are 0)."""
-        raw = _raw(self.connection)  # SQLAlchemy would begin a transaction, in which nothing folds
+        raw = raw_connection(self.connection)  # SQLAlchemy would begin a transaction, in which nothing folds
         busy, frames, folded = raw.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return bool(busy == 0 and frames == folded)
 
@@ -237,7 +237,7 @@ def _is_dirty(path: Path) -> bool:
         return bool(connection.execute("SELECT value FROM meta WHERE name = 'dirty'").fetchone() != ("0",))
 
 
-def _raw(connection: Connection) -> sqlite3.Connection:
+def raw_connection(connection: Connection) -> sqlite3.Connection:
     """The driver's own connection underneath."""
     return cast("sqlite3.Connection", connection.connection.dbapi_connection)
 
@@ -255,7 +255,7 @@ def _create(path: Path, owner: str) -> None:
                 connection.execute(insert(VERSION).values(version_num=REVISIONS[-1]))
                 facts = {"owner": owner, "dirty": "0", "commits": first_value()}
                 connection.execute(insert(META), [{"name": name, "value": facts[name]} for name in facts])
-            harden(_raw(connection), str(path))
+            harden(raw_connection(connection), str(path))
         os.fsync(descriptor)
         draft.rename(path)
         fsync_directory(path.parent)

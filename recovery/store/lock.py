@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Container
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 
 import msgspec
@@ -33,6 +35,15 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 _PID, _PLACE = 4, 5
 """Fields of a line of /proc/locks."""
+
+
+class Life(str, Enum):
+    """Does the process live that had a store open last?"""
+
+    RUNNING = "running"
+    NOT_RUNNING = "not running"
+    UNKNOWN = "unknown"
+    """It ran on another host, or nobody can tell."""
 
 
 class OwnerLock:
@@ -92,18 +103,49 @@ def owner_of(database: Path) -> Owner | None:
 
     An owner on another host that shares the directory is not seen.
     """
-    path = companion(database, ".lock")
     try:
-        found = path.stat()
-        held = Path("/proc/locks").read_text(encoding="ascii")
+        place = _place_of(companion(database, ".lock"))
     except OSError:
         return None
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    for line in held.splitlines():
-        fields = line.split()  # 1: FLOCK ADVISORY WRITE 4711 fe:00:131 0 EOF (proc_locks(5))
-        if len(fields) > _PLACE and fields[1] == "FLOCK" and fields[_PLACE] == place:
-            return Owner(pid=int(fields[_PID]))
-    return None
+    held = held_locks() or {}
+    return Owner(pid=held[place]) if place in held else None
+
+
+def life_of(database: Path, held: Container[str] | None) -> Life:
+    """Does the owner of a store's file live, as far as can be told on this host? The lock tells that it does, the note beside it where it ran.
+
+    Args:
+        database: the file.
+        held: what `held_locks` gave.
+    """
+    path = companion(database, ".lock")
+    try:
+        place = _place_of(path)
+        holder = msgspec.json.decode(companion(path, ".holder").read_bytes(), type=_Holder)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return Life.UNKNOWN
+    if held is not None and place in held:
+        return Life.RUNNING
+    return Life.NOT_RUNNING if held is not None and holder.host == socket.gethostname() else Life.UNKNOWN
+
+
+def held_locks() -> dict[str, int] | None:
+    """Files that are locked on this host, as /proc/locks names them, and by which process; None: it cannot be read."""
+    try:
+        told = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return None
+    lines = (
+        line.split() for line in told.splitlines()
+    )  # 1: FLOCK ADVISORY WRITE 4711 fe:00:131 0 EOF (proc_locks(5))
+    return {
+        fields[_PLACE]: int(fields[_PID]) for fields in lines if len(fields) > _PLACE and fields[1] == "FLOCK"
+    }
+
+
+def _place_of(lock: Path) -> str:
+    found = lock.stat()
+    return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
 
 
 def _write(note: Path) -> None:

@@ -107,6 +107,24 @@ STEP_PROGRESS = _table(
     _number("rank", "run", "generation", "incarnation", "step", "epoch", "step_in_epoch"),
 )
 
+ACTIVITY = _table(
+    "activity",
+    ("node_id", "run", "generation", "number"),
+    _text("node_id"),
+    _number(
+        "run",
+        "generation",
+        "number",
+        "rank",
+        "incarnation",
+        "first_step",
+        "step",
+        "lasting_ms",
+        "due_ms",
+    ),
+)
+"""When each rank trained, a few rows for each generation; history, as the events are."""
+
 DIRECTORIES = _table("directories", ("path", "prefix"), _text("path", "prefix"), _number("run"))
 
 EVENTS = Table(

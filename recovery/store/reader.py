@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, NullPool, create_engine, event, select
+from sqlalchemy import Connection, NullPool, Select, create_engine, event, select
 
-from recovery.core.records import CheckpointRecord, EventRecord, JobRecord
+from recovery.core.records import ActivityRecord, CheckpointRecord, EventRecord, JobRecord, StepRecord
 from recovery.errors import (
     RecoveryPathError,
     StoreCorruptError,
@@ -27,9 +27,9 @@ from recovery.errors import (
     StoreWriteError,
 )
 from recovery.store.commits import Commits
-from recovery.store.engine import read_only, translated
-from recovery.store.migrations import migrate
-from recovery.store.models import EVENTS, META
+from recovery.store.engine import raw_connection, read_only, translated
+from recovery.store.migrations import REVISIONS, migrate
+from recovery.store.models import ACTIVITY, EVENTS, META, STEP_PROGRESS, VERSION
 from recovery.store.paths import absent, companion, is_there, refused
 from recovery.store.repository import (
     SchedulerState,
@@ -43,9 +43,25 @@ from recovery.store.repository import (
 from recovery.store.rows import SHAPES, record_of
 
 Answer = TypeVar("Answer")
+RecordType = TypeVar("RecordType", bound=msgspec.Struct)
 
 TRIES = 20
 """How often reading is begun anew because an owner started or ended meanwhile: both happen once, not 20 times."""
+
+
+class Written(msgspec.Struct, Generic[RecordType], frozen=True, gc=False):
+    """A record and when it was written, milliseconds since 1970 UTC."""
+
+    record: RecordType
+    wall_ms: int
+
+
+class WorkerNotes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has noted of its progress, and when. Each tuple is in the order of its key."""
+
+    step: Written[StepRecord] | None = None
+    activity: tuple[Written[ActivityRecord], ...] = ()
+    checkpoints: tuple[Written[CheckpointRecord], ...] = ()
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -87,6 +103,36 @@ def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool =
     """Read a worker's state as of its last commit. Errors as of `read_scheduler`."""
     path = worker_path(recovery_path, node_id)
     return _read(path, lambda connection: worker_state(connection, path), accept_without_wal)
+
+
+def read_notes(recovery_path: Path, node_id: str, *, generation: int | None = None) -> WorkerNotes:
+    """Read how far a worker has come, and when. Errors as of `read_scheduler`.
+
+    Args:
+        recovery_path: the directory of the job.
+        node_id: whose.
+        generation: its activity in this one only; None: in all.
+    """
+    path = worker_path(recovery_path, node_id)
+    activity = select(ACTIVITY).order_by(*ACTIVITY.primary_key)
+    if generation is not None:
+        activity = activity.where(ACTIVITY.c.generation == generation)
+
+    def notes(connection: Connection) -> WorkerNotes:
+        steps = _written(connection, StepRecord, select(STEP_PROGRESS), path)
+        return WorkerNotes(
+            step=next((step for step in steps if step.record.node_id == node_id), None),
+            activity=_written(connection, ActivityRecord, activity, path),
+            checkpoints=_written(connection, CheckpointRecord, SHAPES[CheckpointRecord].read, path),
+        )
+
+    return _read(path, notes, accept_without_wal=True)
+
+
+def _written(
+    connection: Connection, record: type[RecordType], wanted: Select[Any], path: Path
+) -> tuple[Written[RecordType], ...]:
+    return tuple(Written(record_of(record, row, path), int(row[-2])) for row in connection.execute(wanted))
 
 
 def read_events(
@@ -190,13 +236,11 @@ def _ask(path: Path, question: Callable[[Connection], Answer], accept_without_wa
     with translated(path, reading=True):
         if not is_there(path):
             raise absent(path)
-        with _opened(path) as connection:
-            migrate(connection, path)
-            with connection.begin():
-                if not companion(path, "-wal").exists() and not accept_without_wal and is_dirty(connection):
-                    raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
-                commits.check(connection, accept_fewer=accept_without_wal)
-                return question(connection)
+        with _opened(path) as stored, _as_of_now(stored, path) as connection, connection.begin():
+            if not companion(path, "-wal").exists() and not accept_without_wal and is_dirty(connection):
+                raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
+            commits.check(connection, accept_fewer=accept_without_wal)
+            return question(connection)
 
 
 @contextmanager
@@ -214,6 +258,25 @@ def _opened(path: Path) -> Iterator[Connection]:
         finally:
             _source.reset(mark)
         yield connection
+
+
+@contextmanager
+def _as_of_now(stored: Connection, path: Path) -> Iterator[Connection]:
+    """The same, or, where an older release wrote the file, a copy in memory of the newest schema: a reader brings no file up to date.
+
+    Raises:
+        StoreVersionError, StoreCorruptError: as `migrate`.
+    """
+    with stored.begin():
+        found = stored.execute(select(VERSION.c.version_num)).scalars().all()
+    if found == [REVISIONS[-1]]:
+        yield stored
+        return
+    engine = create_engine("sqlite://", poolclass=NullPool)
+    with closing(engine.connect()) as copy:
+        raw_connection(stored).backup(raw_connection(copy))
+        migrate(copy, path)
+        yield copy
 
 
 _source: ContextVar[tuple[Path, Sequence[str]]] = ContextVar("source")

@@ -16,6 +16,7 @@ from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
 from recovery.core.records import (
+    ActivityRecord,
     CheckpointRecord,
     CheckpointState,
     DirectoryRecord,
@@ -85,7 +86,7 @@ def records_of(
 
 
 def check_rows(connection: Connection, path: Path) -> None:
-    """Check the digest of every row that counts: events and retired checkpoints are history, and a long one would delay each start.
+    """Check the digest of every row that counts: events, activity and retired checkpoints are history, and a long one would delay each start.
 
     Raises:
         StoreCorruptError: names table and key.
@@ -93,7 +94,7 @@ def check_rows(connection: Connection, path: Path) -> None:
     for record in SHAPES:
         if record is CheckpointRecord:
             _booked(connection, path)
-        elif record is not EventRecord:
+        elif record not in (EventRecord, ActivityRecord):
             records_of(connection, record, path)
 
 

@@ -70,6 +70,7 @@ SHAPES: Mapping[type[msgspec.Struct], Shape] = {
         (records.GenerationRecord, models.GENERATIONS),
         (records.CheckpointRecord, models.CHECKPOINTS),
         (records.StepRecord, models.STEP_PROGRESS),
+        (records.ActivityRecord, models.ACTIVITY),
         (records.EventRecord, models.EVENTS),
         (records.DirectoryRecord, models.DIRECTORIES),
     )

@@ -39,8 +39,8 @@ def test_each_part_of_a_recovery_is_told() -> None:
 
 def test_useful_is_what_all_ranks_did_for_the_first_time() -> None:
     story = tell(*as_stored(nodes=3, failures=2), run=1)
-    first = 10_000 + 1_000 + long_story.NOTICE_MS
-    again = 1_000 + long_story.NOTICE_MS  # up to its common checkpoint it did steps again
+    first = 10_000 + 1_000  # to the closed connection
+    again = 1_000  # up to its common checkpoint it did steps again
 
     assert story.useful_ms == first + again
 
@@ -52,7 +52,7 @@ def test_steps_that_are_done_again_when_the_story_ends_are_not_useful_yet() -> N
 
     story = tell(until_lost, generations[:2], run=1)
 
-    assert story.useful_ms == 10_000 + 1_000 + long_story.NOTICE_MS, "that of the first generation"
+    assert story.useful_ms == 10_000 + 1_000, "that of the first generation"
     assert spans(story, "worker_0")[-1] == (Doing.REDOING, 11_000)
 
 
@@ -62,18 +62,19 @@ def test_each_lane_tells_what_its_node_did() -> None:
     first = [
         (Doing.WAITING, long_story.START_MS),
         (Doing.STARTING, start_ms),
-        (Doing.RUNNING, 11_000 + long_story.NOTICE_MS),
     ]
 
     assert spans(story, "worker_0") == [
         *first,
-        (Doing.LOST, long_story.WINDOW_MS // 2),
+        (Doing.RUNNING, 11_000),
+        (Doing.LOST, long_story.NOTICE_MS + long_story.WINDOW_MS // 2),
         (Doing.REFUSED, long_story.WINDOW_MS // 2),
         (Doing.WAITING, long_story.START_MS),
         (Doing.STARTING, start_ms),
     ]
     assert spans(story, "worker_1") == [
         *first,
+        (Doing.RUNNING, 11_000 + long_story.NOTICE_MS),
         (Doing.WAITING, long_story.WINDOW_MS + long_story.START_MS),
         (Doing.STARTING, start_ms),
     ]

@@ -173,6 +173,7 @@ class Process:
 
     def _release(self, persist: Persist) -> None:
         if self.alive:
+            self.world.on_note(self, persist.records)
             for step in persist.then:
                 assert isinstance(step, Report), step
                 self.tell(step.message)
@@ -258,6 +259,7 @@ class Process:
         plan = self.plan
         assert plan is not None, "only who has a plan trains"
         self.world.promises.stepped(self, plan, step)
+        self.world.on_step(self, plan, step)
         first, self.step = self.step == plan.step, step
         if first:
             self.handle(s.StepsDone(plan.generation, step, 1, step))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from recovery.core import messages as m
 from recovery.core import stimuli as s
 from recovery.core.effects import Exit
 from recovery.core.ids import ResumeToken
-from recovery.core.records import RunRecord
+from recovery.core.records import Record, RunRecord
 from tests.simulation.clock import Clock
 from tests.simulation.network import UP, Network, Wire
 from tests.simulation.process import Process, Saved
@@ -40,6 +41,10 @@ class World:
         """Further processes of an id whose first one runs, or stands still."""
         self.finished: set[str] = set()
         self.verdict, self.ended_ms = "", 0
+        self.on_note: Callable[[Process, tuple[Record, ...]], None] = lambda process, records: None
+        """Told what a node has written into its own store."""
+        self.on_step: Callable[[Process, m.Rollback, int], None] = lambda process, plan, step: None
+        """Told of each step that a rank has applied."""
         self._planes: dict[tuple[int, int], list[Process]] = {}
         self._lives = 1
         self.scheduler: SchedulerLife | None = SchedulerLife(self, 1)

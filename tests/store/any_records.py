@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import Role
 from recovery.core.records import (
+    ActivityRecord,
     CheckpointRecord,
     CheckpointState,
     DirectoryRecord,
@@ -110,6 +111,18 @@ ONE_OF_EACH: tuple[Record, ...] = (
         step=412,
         epoch=2,
         step_in_epoch=12,
+    ),
+    ActivityRecord(
+        node_id=NodeId("worker_3"),
+        run=ONE,
+        generation=Generation(1),
+        number=2,
+        rank=Rank(3),
+        incarnation=Incarnation(1),
+        first_step=300,
+        step=412,
+        lasting_ms=5_000,
+        due_ms=6_000,
     ),
     event(100),
     DirectoryRecord(path="/data/ckpt", prefix="train", run=ONE),

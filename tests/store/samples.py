@@ -5,6 +5,7 @@ from __future__ import annotations
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import Role
 from recovery.core.records import (
+    ActivityRecord,
     CheckpointRecord,
     CheckpointState,
     DirectoryRecord,
@@ -91,6 +92,18 @@ def every_kind() -> list[Record]:
             step=5,
             epoch=1,
             step_in_epoch=5,
+        ),
+        ActivityRecord(
+            node_id=NodeId("worker_3"),
+            run=RunId(1),
+            generation=Generation(1),
+            number=1,
+            rank=Rank(3),
+            incarnation=Incarnation(2),
+            first_step=1,
+            step=5,
+            lasting_ms=400,
+            due_ms=0,
         ),
         event(),
         DirectoryRecord(path="/ckpt/3", prefix="train", run=RunId(1)),

@@ -155,7 +155,7 @@ def test_a_newer_schema_is_refused_with_both_versions_and_its_log_is_kept(tmp_pa
         keeper = engine.read_only(tmp_path / "scheduler.db")
     before = files(tmp_path)
 
-    with pytest.raises(StoreVersionError, match="has schema 0042, this release knows up to 0001"):
+    with pytest.raises(StoreVersionError, match="has schema 0042, this release knows up to 00"):
         SchedulerStore.open(tmp_path)
     with pytest.raises(StoreVersionError):  # and not StoreWalMissingError: the refusal deleted nothing
         SchedulerStore.open(tmp_path)
@@ -209,18 +209,19 @@ def test_a_file_of_an_older_release_is_migrated_and_keeps_its_rows(tmp_path: Pat
     filled(tmp_path)
     versions = tmp_path / "100 % new"
     shutil.copytree(migrations.VERSIONS, versions)
-    (versions / "0002_colour.py").write_text(
-        "from alembic import op\nimport sqlalchemy as sa\nrevision, down_revision = '0002', '0001'\n"
+    known = migrations.REVISIONS
+    (versions / "9999_colour.py").write_text(
+        f"from alembic import op\nimport sqlalchemy as sa\nrevision, down_revision = '9999', {known[-1]!r}\n"
         "def upgrade():\n    op.add_column('meta', sa.Column('colour', sa.Text))\n"
     )
     file = tmp_path / "scheduler.db"
 
     connection = engine._connect(file, wal=True)
-    migrations.migrate(connection, file, revisions=("0001", "0002"), versions=versions)
+    migrations.migrate(connection, file, revisions=(*known, "9999"), versions=versions)
     connection.close()
 
     with closing(engine.read_only(file)) as raw:
-        assert raw.execute("SELECT version_num FROM alembic_version").fetchall() == [("0002",)]
+        assert raw.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
         assert raw.execute("SELECT name, colour FROM meta ORDER BY name").fetchall() == [
             ("commits", None),
             ("dirty", None),

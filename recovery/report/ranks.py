@@ -1,0 +1,143 @@
+"""How far each rank is and whether it lives, by the newest of all that is written: the scheduler's rows, its own notes, its checkpoints.
+
+The scheduler's rows are as old as its last write, and heartbeats are no writes. While no scheduler runs they say how it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from recovery.core.records import NodeRecord, NodeState
+from recovery.report.stored import Notes, Stored, notes
+from recovery.report.tables import NODES, RANKS, instant
+from recovery.store.lock import Life, held_locks, life_of
+from recovery.store.reader import WorkerNotes
+from recovery.store.repository import scheduler_path, worker_path
+
+NOT_RUNNING, UNHEARD = "not running", "unheard"
+"""What the scheduler last called live or suspect, and no scheduler hears now."""
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker."""
+
+    rank: int | None
+    node_id: str
+    state: str
+    process: str
+    step: int
+    known_by: str
+    noted: str | None
+    reason: str
+
+
+class _Told(NamedTuple):
+    step: int
+    known_by: str
+
+
+class Seen:
+    """Who is seen to live, from this host."""
+
+    def __init__(self, stored: Stored) -> None:
+        """Look once."""
+        self._stored, self._held = stored, held_locks()
+        self._scheduler = life_of(scheduler_path(stored.path), self._held)
+
+    def process(self, node: NodeRecord) -> Life:
+        """Does its newest process run? It holds its own store's lock while it does."""
+        return life_of(worker_path(self._stored.path, node.node_id), self._held)
+
+    def state(self, node: NodeRecord) -> tuple[str, str]:
+        """Its state in a word, and why: never live where nobody hears it."""
+        if self._scheduler is not Life.NOT_RUNNING or node.state not in (NodeState.LIVE, NodeState.SUSPECT):
+            return node.state.value, node.reason
+        if self.process(node) is Life.NOT_RUNNING:
+            return (
+                NOT_RUNNING,
+                f"its process has ended; it was {node.state.value} when the scheduler wrote last",
+            )
+        return UNHEARD, f"no scheduler runs to hear it; it was {node.state.value} when the last one wrote"
+
+    def rows(self, nodes: tuple[NodeRecord, ...]) -> list[dict[str, Any]]:
+        """As rows of `NODES`."""
+        found = []
+        for node, row in zip(nodes, NODES.rows(nodes), strict=True):
+            state, reason = self.state(node)
+            found.append({**row, "state": state, "reason": reason, "process": self.process(node).value})
+        return found
+
+
+def ranks_of(stored: Stored, seen: Seen, noted: Notes) -> tuple[Rank, ...]:
+    """Every worker, by rank.
+
+    Args:
+        stored: the scheduler's state.
+        seen: who lives.
+        noted: what the workers wrote themselves.
+    """
+    found = []
+    for node in stored.workers:
+        own = noted.by_node.get(str(node.node_id), WorkerNotes())
+        newest = max(_told(stored, node, own), key=lambda one: one.step)
+        walls = [one.wall_ms for one in (own.step, *own.activity) if one is not None]
+        state, reason = seen.state(node)
+        found.append(
+            Rank(
+                rank=node.rank,
+                node_id=str(node.node_id),
+                state=state,
+                process=seen.process(node).value,
+                step=newest.step,
+                known_by=newest.known_by,
+                noted=instant(max(walls)) if walls else None,
+                reason=reason,
+            )
+        )
+    return tuple(found)
+
+
+def newest_step(stored: Stored, ranks: tuple[Rank, ...]) -> int:
+    """The highest step of the current generation that anybody is known to have applied."""
+    current = stored.current
+    ended_step = current.ended_step if current is not None else 0
+    return max([ended_step, *(one.step for one in ranks)])
+
+
+def stored_newest_step(stored: Stored) -> int:
+    """The same, read now."""
+    current = stored.current
+    noted = notes(stored.path, generation=current.generation if current is not None else 0)
+    return newest_step(stored, ranks_of(stored, Seen(stored), noted))
+
+
+def by_state(ranks: tuple[Rank, ...]) -> dict[str, int]:
+    """How many are in each state."""
+    return dict(Counter(one.state for one in ranks))
+
+
+def rank_rows(ranks: tuple[Rank, ...]) -> list[dict[str, Any]]:
+    """As rows of `RANKS`."""
+    return RANKS.rows(ranks)
+
+
+def _told(stored: Stored, node: NodeRecord, own: WorkerNotes) -> list[_Told]:
+    """What is said of its step in the current generation; what it did in an earlier one was rolled back."""
+    current = stored.current
+    if current is None:
+        return [_Told(0, "")]
+    of_it = (current.run, current.generation)
+    found = [_Told(current.step, "plan")]
+    if node.generation == current.generation:
+        found.append(_Told(node.step, "scheduler"))
+    progress = [own.step.record] if own.step is not None else []
+    found += [_Told(one.step, "own notes") for one in progress if (one.run, one.generation) == of_it]
+    trained = [piece.record for piece in own.activity]
+    found += [_Told(one.step, "own notes") for one in trained if (one.run, one.generation) == of_it]
+    saves = [one.record for one in own.checkpoints]
+    saves += [one for one in stored.checkpoints if one.rank == node.rank]
+    found += [_Told(one.step, "checkpoint") for one in saves if (one.run, one.generation) == of_it]
+    return found

@@ -1,0 +1,119 @@
+"""A host that died whole and stood dead: what is told of it, then and afterwards, is what the step logs say."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster import checker
+from tests.cluster.inspected import answer, run
+from tests.cluster.small_cluster import LAST_STEP, SmallCluster
+from tests.report import step_checker
+
+pytestmark = pytest.mark.cluster
+
+HEARTBEAT_S = 1
+DEAD_S = 8.0
+STEP_MS = 100
+ENVIRONMENT = {
+    "JOB_STEP_MS": str(STEP_MS),
+    "MS_NODE_TIMEOUT": "4",
+    "MS_RETRY_INTERVAL_LOWER": "1",
+    "MS_RETRY_INTERVAL_UPPER": str(HEARTBEAT_S),
+}
+LEAST_MS = 1_500 + 1_000 * HEARTBEAT_S
+"""How far two figures may be apart: a heartbeat, the second by which a timer may be late, and a busy machine."""
+
+
+def logged(cluster: SmallCluster) -> list[dict[str, Any]]:
+    return checker.lines(cluster.directory / "steps.jsonl")
+
+
+def check_figures(cluster: SmallCluster) -> dict[str, Any]:
+    """The product's story against the step logs, generation by generation."""
+    story: dict[str, Any] = answer("timeline", str(cluster.directory / "recovery"))
+    lines = logged(cluster)
+    expected = step_checker.figures(lines, ranks=2, pause_ms=2_000)
+    told = {one["generation"]: one for one in story["by_generation"]}
+    assert set(expected) <= set(told)
+    for generation, figures in expected.items():
+        assert abs(told[generation]["useful_ms"] - figures.useful_ms) < LEAST_MS, (generation, figures, told)
+    assert abs(story["useful_ms"] - sum(one.useful_ms for one in expected.values())) < LEAST_MS * len(
+        expected
+    )
+    lost = step_checker.lost_steps(expected, lines)
+    for recovery in story["recoveries"]:
+        apart = abs(recovery["lost_steps"] - lost[recovery["generation"]])
+        assert apart * STEP_MS <= 1_000 * HEARTBEAT_S + STEP_MS, (recovery, lost)
+    return story
+
+
+def test_a_host_that_stood_dead_is_not_told_as_training(tmp_path: Path) -> None:
+    path = str(tmp_path / "recovery")
+    with SmallCluster(tmp_path, environment=ENVIRONMENT) as cluster:
+        cluster.start()
+        cluster.wait_step(33)
+        reached = cluster.step()
+        cluster.kill("sched", "worker_0", "worker_1")
+        died = time.monotonic()
+
+        found = answer("status", path)
+        assert found["workers_by_state"] == {"not running": 2}
+        assert [(row["rank"], row["process"]) for row in found["ranks"]] == [
+            (0, "not running"),
+            (1, "not running"),
+        ]
+        assert all(reached - 12 <= row["step"] <= reached + 2 for row in found["ranks"]), (found, reached)
+        assert found["newest_step"] >= reached - 12
+        assert found["steps_since_checkpoint"] == found["newest_step"] - found["committed_step"]
+        assert "live" not in run("status", path).stdout.partition("last events")[0]
+        assert {row["state"] for row in answer("nodes", path)} == {"not running"}
+
+        cluster.wait(lambda: time.monotonic() - died > DEAD_S, "the time of being dead", 30)
+        cluster.start()
+        cluster.wait_end()
+        cluster.check_result()
+
+        story = check_figures(cluster)
+    for spans in story["lanes"].values():
+        unknown = [span["end_ms"] - span["begin_ms"] for span in spans if span["doing"] == "unknown"]
+        assert sum(unknown) >= 1_000 * (DEAD_S - 2 * HEARTBEAT_S), spans
+    assert story["unknown_ms"] >= 1_000 * (DEAD_S - 2 * HEARTBEAT_S)
+    [recovery] = story["recoveries"]
+    assert recovery["unknown_ms"] >= 1_000 * (DEAD_S - 2 * HEARTBEAT_S)
+    assert recovery["lost_steps"] >= 1
+
+
+def test_a_restarted_scheduler_tells_how_far_the_ranks_are(tmp_path: Path) -> None:
+    held = {**ENVIRONMENT, "JOB_HELD_STEP": "34", "JOB_STEP_MS": "20"}
+    with SmallCluster(tmp_path, environment=held) as cluster:
+        cluster.start()
+        cluster.wait_step(33)
+        cluster.signal("worker_1", signal.SIGSTOP)
+        cluster.kill("sched")
+        dead = answer("status", str(tmp_path / "recovery"))
+        assert dead["workers_by_state"] == {"unheard": 2}, "their processes run, and nobody hears them"
+        cluster.launch("sched")
+        cluster.wait_event(EventKind.NODE_RESUMED, "worker_0")
+
+        found = answer("status", str(tmp_path / "recovery"))
+        assert found["workers_by_state"] == {"live": 1, "suspect": 1}
+        assert found["lost"][0]["reason"] == "not heard since the scheduler restarted"
+        cluster.signal("worker_1", signal.SIGCONT)
+        cluster.wait_event(EventKind.NODE_RESUMED, "worker_1")
+        here = f"--connect=127.0.0.1:{cluster.port}"
+        asked = answer("status", here)
+        assert [(row["rank"], row["step"]) for row in asked["ranks"]] == [(0, 33), (1, 33)]
+        assert asked["newest_step"] == 33
+        found = answer("status", str(tmp_path / "recovery"))
+        assert [(row["rank"], row["step"]) for row in found["ranks"]] == [(0, 33), (1, 33)]
+        assert found["steps_since_checkpoint"] == 3
+        cluster.go_on()
+        cluster.wait_end()
+        cluster.check_result()
+        assert cluster.step() == LAST_STEP
