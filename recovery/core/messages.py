@@ -99,6 +99,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     step: Count
     """Last step it applied; 0 for none."""
     held: tuple[HeldCheckpoint, ...] = ()
+    left_out: Count = 0
+    """Older ones that it holds as well: more than fit into a message (`policy/telling.py`)."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):

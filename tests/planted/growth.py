@@ -1,0 +1,42 @@
+"""Bugs in what grows with a large job, or with whoever knocks at its port."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_MUCH = "tests/core/test_much_held.py::"
+
+GROWTH: tuple[Bug, ...] = (
+    Bug(
+        "a rank tells of every checkpoint that it holds, whatever a frame carries",
+        "I17",
+        "core/policy/telling.py",
+        "        if left < 0:",
+        "        if left < -(10**9):",
+        (_MUCH + "test_six_thousand_checkpoints_fit_into_one_message_newest_first",),
+    ),
+    Bug(
+        "the committed checkpoint is left out behind many newer ones",
+        "I9",
+        "core/policy/telling.py",
+        "for one in sorted(newest_first, key=lambda one: one.step != committed_step):",
+        "for one in newest_first:",
+        (_MUCH + "test_the_committed_checkpoint_is_told_however_many_newer_ones_there_are",),
+    ),
+    Bug(
+        "a connection that ends after its handshake is dialled anew at once, for ever",
+        "I17",
+        "core/link.py",
+        "self._closes = 0 if settled else self._closes + 1",
+        "self._closes = 0",
+        (_MUCH + "test_a_connection_that_ends_after_each_handshake_is_dialled_ever_later",),
+    ),
+    Bug(
+        "history that was told for a plan stays in the books",
+        "I17",
+        "core/coordinator.py",
+        "if len(booked) == BOOKED_STEPS and other < booked[0]",
+        "if other < 0",
+        (_MUCH + "test_history_that_was_told_for_a_plan_does_not_stay_in_the_books",),
+    ),
+)
