@@ -21,7 +21,7 @@ from recovery.checkpoint import catalogue
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, RequestId, RunId
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.records import DirectoryRecord
+from recovery.core.records import DirectoryRecord, StepRecord
 from recovery.errors import RecoveryError, RecoveryPathError, StoreError, StoreFullError, StoreLockedError
 from recovery.worker.descriptors import close_in_children
 
@@ -49,6 +49,7 @@ class Notebook:
         self._writer: Writer | None = None
         self._store: WorkerStore | None = None
         self._opening = threading.Lock()
+        self._skipped = False
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
         self._release: Callable[[Persist], None]
         self._on_failure: Callable[[RecoveryError], None]
@@ -119,8 +120,18 @@ class Notebook:
         """Write, then release; without a store release at once."""
         if self._writer is None:
             self._release(persist)
+        elif self._writer.crowded and not persist.then and _is_progress(persist):
+            self._skip(persist)
         else:
+            self._skipped = False
             self._writer.submit(persist.records, persist)
+
+    def _skip(self, persist: Persist) -> None:
+        """How far a rank is, is for people, and told again with every heartbeat: the one thing that a full disk may cost."""
+        if not self._skipped:
+            _logger.warning("event=progress_not_written the store of this worker is behind; training goes on")
+        self._skipped = True
+        self._release(persist)
 
     def _released(self, ticket: object) -> None:
         assert isinstance(ticket, Persist), "only effects are submitted"
@@ -162,6 +173,10 @@ class Notebook:
                 raise
         places = [(record.path, record.prefix) for record in records if record.run == run]
         return catalogue.scan_all(places, job=job, run=run)
+
+
+def _is_progress(persist: Persist) -> bool:
+    return all(isinstance(record, StepRecord) for record in persist.records)
 
 
 def _descriptors_of(path: Path) -> list[int]:

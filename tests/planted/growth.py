@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 
+_HELD = "tests/scheduler/test_backpressure.py::"
 _MUCH = "tests/core/test_much_held.py::"
 
 GROWTH: tuple[Bug, ...] = (
@@ -38,5 +39,37 @@ GROWTH: tuple[Bug, ...] = (
         "if len(booked) == BOOKED_STEPS and other < booked[0]",
         "if other < 0",
         (_MUCH + "test_history_that_was_told_for_a_plan_does_not_stay_in_the_books",),
+    ),
+    Bug(
+        "the scheduler takes one thing after the other, however much waits for its disk",
+        "I17",
+        "scheduler/service.py",
+        "while self._held and not self._crowded() and not self._over:",
+        "while self._held and not self._over:",
+        (_HELD + "test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors",),
+    ),
+    Bug(
+        "what waited for the disk is not looked at when it has answered",
+        "I14",
+        "scheduler/service.py",
+        "        if self._holding:\n            self._take_held()",
+        "        if self._over:\n            self._take_held()",
+        (_HELD + "test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors",),
+    ),
+    Bug(
+        "messages are delivered to a scheduler that stands still",
+        "I17",
+        "transport/server.py",
+        "while not self._taking.is_set():",
+        "while self._gate is None:",
+        ("tests/transport/test_wire_flow.py",),
+    ),
+    Bug(
+        "a worker's store that is behind keeps every note of progress",
+        "I17",
+        "worker/notebook.py",
+        "elif self._writer.crowded and",
+        "elif self._path is None and",
+        ("tests/worker/test_notebook.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
     ),
 )
