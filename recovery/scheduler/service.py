@@ -14,7 +14,7 @@ from recovery.config import Settings
 from recovery.core.cluster import Cluster
 from recovery.core.effects import Persist, SchedulerEffect
 from recovery.core.ids import ConnectionId, ResumeToken
-from recovery.core.messages import FromNode
+from recovery.core.messages import FromNode, Register
 from recovery.core.records import EventRecord, JobState
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.views import checkpoints_view, generations_view, job_view
@@ -193,7 +193,7 @@ class _Service:
             self._take_held()
 
     def _on_message(self, connection: ConnectionId, message: FromNode, peer: str) -> None:
-        token = ResumeToken(secrets.token_hex(16))
+        token = ResumeToken(secrets.token_hex(16) if isinstance(message, Register) else "")
         self._deliver(MessageReceived(connection, message, peer, token))
 
     def _on_lost(self, connection: ConnectionId, reason: str) -> None:

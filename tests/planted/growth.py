@@ -72,4 +72,28 @@ GROWTH: tuple[Bug, ...] = (
         "elif self._path is None and",
         ("tests/worker/test_notebook.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
     ),
+    Bug(
+        "who has a seat is not counted anew when the ranks are given",
+        "I14",
+        "core/table.py",
+        "if was_forming != (state is JobState.FORMING):",
+        "if state is JobState.FORMING and not was_forming:",
+        ("tests/core/test_cluster_life.py",),
+    ),
+    Bug(
+        "a node's readiness is not counted when it changes",
+        "I14",
+        "core/node.py",
+        "        self._ready = ready\n        self.watch(self)",
+        "        self._ready = ready",
+        ("tests/core/test_cluster_life.py",),
+    ),
+    Bug(
+        "each registration walks over every node",
+        "I17",
+        "core/admission.py",
+        "    others = table.seats[register.role].taken - (",
+        "    others = len(table.seated(register.role)) - (",
+        ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),
+    ),
 )
