@@ -8,7 +8,6 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, CloseConnection, Persist, SchedulerEffect, Send
 from recovery.core.ids import ConnectionId, Incarnation, ResumeToken
 from recovery.core.node import Node
-from recovery.core.policy import ranks
 from recovery.core.policy.registration import (
     Admit,
     Applicant,
@@ -85,8 +84,7 @@ def _fault_of(table: Table, register: m.Register) -> Refuse | None:
             f'MS_NODE_ID="{register.node_id}" is the id of a {node.record.role.value}, this is a {register.role.value}. '
             "Give each process its own id.",
         )
-    seated = [other.record.node_id for other in table.seated(register.role)]
-    misfit = ranks.fault_of(register.node_id, seated, _seat_count(table, register.role))
+    misfit = table.seats[register.role].ids.fault_of(register.node_id, _seat_count(table, register.role))
     return Refuse("NODE_ID_INVALID", f"{misfit}. Give each process its own id.") if misfit else None
 
 
@@ -95,8 +93,8 @@ def _seat_count(table: Table, role: m.Role) -> int:
 
 
 def _applicant(table: Table, node: Node | None, register: m.Register, now_ms: int) -> Applicant:
-    others = [other for other in table.seated(register.role) if other is not node]
-    seats = Seats.FREE if len(others) < _seat_count(table, register.role) else Seats.NONE
+    others = table.seats[register.role].taken - (node is not None and table.has_seat(node))
+    seats = Seats.FREE if others < _seat_count(table, register.role) else Seats.NONE
     if node is None:
         token = Token.NONE if register.token is None else Token.FOREIGN
         situation = Situation(Held.UNKNOWN, token, Window.OVER, seats)
@@ -194,7 +192,7 @@ def _admit(table: Table, node: Node | None, received: MessageReceived, now_ms: i
     )
     effects = _hang_up_older(table, node) if node else []
     node = Node(record, heard_ms=now_ms)
-    table.nodes[register.node_id] = node
+    table.put(node)
     _connect(table, node, received, now_ms)
     event = table.node_event(EventKind.NODE_ADMITTED, node)
     admitted = _admitted(table, node, register, received.fresh_token, resumed=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recovery.core import lifecycle, rebuild
 from recovery.core import messages as m
-from recovery.core.coordinator import to_record
+from recovery.core.coordinator import BOOKED_STEPS, to_record
 from recovery.core.effects import Answer, Persist, SchedulerEffect
 from recovery.core.node import Node
 from recovery.core.policy import rollback
@@ -26,13 +26,15 @@ def on_ready(table: Table, node: Node, ready: m.Ready, now_ms: int) -> list[Sche
         if table.is_over:
             return effects
     node.ready, node.done = ready, False
-    records: list[Record] = [table.node_event(EventKind.NODE_READY, node, step=ready.step)] if first else []
+    left_out = f"{ready.left_out} older checkpoints are not told" if ready.left_out else ""
+    event = table.node_event(EventKind.NODE_READY, node, step=ready.step, details=left_out)
+    records: list[Record] = [event] if first else []
     if node.record.rank is not None and node.record.role is m.Role.WORKER:
         of_this_run = table.held_of_this_run(ready)
         held = rollback.in_lineage(of_this_run, table.generations)
         records += [
             to_record(node.record.rank, checkpoint, CheckpointState.PUBLISHED)
-            for checkpoint in held
+            for checkpoint in sorted(held, key=lambda one: one.step)[-BOOKED_STEPS:]
             if not table.coordinator.knows(node.record.rank, checkpoint)
         ]
         rolled_back = tuple(_rolled_back(one) for one in of_this_run if one not in held)

@@ -63,7 +63,8 @@ class Cluster:
         table, run = self.table, self.table.job.run
         table.generations = [record for record in generations if record.run == run]
         table.coordinator.load((record for record in checkpoints if record.run == run), table.generations)
-        table.nodes = {record.node_id: Node(record, heard_ms=0) for record in nodes}
+        for record in nodes:
+            table.put(Node(record, heard_ms=0))
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Begin to live: whoever was alive gets one lease to come back, deadlines start anew."""
@@ -298,7 +299,7 @@ class Cluster:
         node.done = True
         node.record = msgspec.structs.replace(node.record, step=done.step)
         effects: list[SchedulerEffect] = [table.answer(node, done.request_id, [node.record])]
-        if all(worker.done for worker in table.workers):
+        if table.seats[m.Role.WORKER].all_done:
             reason = f"all {table.rules.world_size} ranks are done at step {done.step}"
             effects += lifecycle.end(table, m.JobOutcome.FINISHED, reason, now_ms)
         return effects

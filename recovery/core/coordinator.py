@@ -170,6 +170,10 @@ class Coordinator:
         for held in self._held.values():
             for newer in [other for other in held if other > step]:
                 del held[newer]
+        booked = sorted(self._common_steps())[-BOOKED_STEPS:]
+        for held in self._held.values():  # what was told for this plan alone
+            for older in [other for other in held if len(booked) == BOOKED_STEPS and other < booked[0]]:
+                del held[older]
         self.committed_step = step
         self._committed = {one for one in (*self._committed, step) if 0 < one <= step}
         self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}

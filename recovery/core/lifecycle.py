@@ -172,12 +172,12 @@ def _missing_files(table: Table, target: int) -> list[Record]:
 
 
 def _full_house(table: Table) -> bool:
-    workers = table.workers
-    if len(workers) < table.rules.world_size:
+    workers, servers = table.seats[m.Role.WORKER], table.seats[m.Role.SERVER]
+    if workers.taken < table.rules.world_size:
         return False
-    if table.job.state is JobState.FORMING and len(table.seated(m.Role.SERVER)) < table.rules.server_count:
+    if table.job.state is JobState.FORMING and servers.taken < table.rules.server_count:
         return False
-    return all(node.record.state is NodeState.LIVE and node.ready is not None for node in workers)
+    return workers.all_ready
 
 
 def _assign_ranks(table: Table) -> list[Record]:
@@ -256,11 +256,16 @@ def _why_there(table: Table, target: rollback.ToCheckpoint | rollback.ToStart, s
 
 
 def local_places(table: Table) -> dict[Rank, tuple[int, int]]:
-    """Each rank's (local rank, local world size)."""
-    hosts = {
-        worker.record.rank: worker.record.host for worker in table.workers if worker.record.rank is not None
-    }
-    return ranks.local_places(hosts)
+    """Each rank's (local rank, local world size), found once for each generation."""
+    generation = (table.job.run, table.job.generation)
+    if table.places is None or table.places[0] != generation:
+        hosts = {
+            worker.record.rank: worker.record.host
+            for worker in table.workers
+            if worker.record.rank is not None
+        }
+        table.places = (generation, ranks.local_places(hosts))
+    return table.places[1]
 
 
 def rollback_for(table: Table, node: Node, places: Mapping[Rank, tuple[int, int]]) -> m.Rollback:

@@ -38,6 +38,11 @@ WAIT_NOTE_MS = 30_000
 
 WAIT_NOTE_FIRST_MS = 5_000
 
+SETTLED_MS = 500
+"""A connection that held for so long after the admission was a good one: its end is dialled anew at once. One that ends sooner, again and
+again, ends for a reason that a new one does not change (a message that the scheduler refuses). Half of it would still be a good one
+on a slow disk; at twice it a wire that flaps once a second would cost a node its grace."""
+
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Who this process is."""
@@ -80,6 +85,9 @@ class Link:
         self._in = False
         """Admitted on the current connection."""
         self._dials = 0
+        self._closes = 0
+        """Connections in a row that ended before they were settled."""
+        self._admitted_ms = 0
         self._heard_ms = 0
         self._unreachable_since_ms = 0
         self._refused_since_ms = 0
@@ -187,7 +195,8 @@ class Link:
         if self._awaiting_retry:
             return []  # it was refused; the timer dials
         self._unreachable_since_ms = now_ms
-        effects: list[WorkerEffect] = [Connect()]
+        settled = was_in and now_ms - self._admitted_ms >= SETTLED_MS
+        effects: list[WorkerEffect] = [self._next_dial(settled=settled, jitter=lost.jitter, now_ms=now_ms)]
         if was_in and self.main is not Main.LEAVING:
             effects.append(
                 Say(
@@ -197,6 +206,13 @@ class Link:
                 )
             )
         return effects
+
+    def _next_dial(self, *, settled: bool, jitter: float, now_ms: int) -> Connect | SetTimer:
+        """At once, unless connections end as soon as they are there: then ever later."""
+        self._closes = 0 if settled else self._closes + 1
+        if self._closes <= 1:
+            return Connect()
+        return SetTimer("dial", now_ms + backoff.next_dial_ms(self._closes - 2, jitter, self._rules))
 
     def _on_silence_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
         if not self._connected:

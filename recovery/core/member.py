@@ -40,7 +40,7 @@ from recovery.core.effects import (
 )
 from recovery.core.ids import Generation, Rank
 from recovery.core.link import FAREWELL_MS, REPLACEMENTS_MAX, REPORT_PATIENCE_MS, Identity, Link, Main
-from recovery.core.policy import backoff
+from recovery.core.policy import backoff, telling
 from recovery.core.records import CheckpointRecord, CheckpointState, Record, StepRecord
 from recovery.core.rules import Rules
 
@@ -58,6 +58,7 @@ class Member(Link):
         super().__init__(identity, rules)
         self._rank: Rank | None = None
         self._plan_step = 0
+        self._committed_step = 0
         self._beats = 0
         self._progress = s.StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
         self._stretches = Stretches(heartbeat_ms=rules.heartbeat_ms_max)
@@ -150,8 +151,8 @@ class Member(Link):
         return handlers[type(spoke.message)](spoke.message, now_ms)
 
     def _on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
-        before, self.admitted = self.admitted, admitted
-        self._token, self._in = admitted.token, True
+        before, self.admitted, self._committed_step = self.admitted, admitted, admitted.committed_step
+        self._token, self._in, self._admitted_ms = admitted.token, True, now_ms
         self._refused_code = ""
         again = [Tell(request) for request in self._requests.values()]
         if before is not None and admitted.resumed:
@@ -233,7 +234,7 @@ class Member(Link):
 
     def _open(self, plan: m.Rollback) -> list[WorkerEffect]:
         self.main, self.generation = Main.TRAINING, plan.generation
-        self._rank, self._plan_step = plan.rank, plan.step
+        self._rank, self._plan_step, self._committed_step = plan.rank, plan.step, plan.committed_step
         self._ready, self._next_plan, self._rendezvous, self._waiting_for = None, None, None, ""
         self._broke = None
         assert self.admitted is not None, "a plan is for members"
@@ -257,6 +258,7 @@ class Member(Link):
         return [OpenRendezvous(rendezvous.generation, rendezvous.address)]
 
     def _on_committed(self, committed: m.Committed, now_ms: int) -> list[WorkerEffect]:
+        self._committed_step = committed.step
         return [Retain(committed.step)]
 
     def _on_job_ended(self, ended: m.JobEnded, now_ms: int) -> list[WorkerEffect]:
@@ -370,16 +372,29 @@ class Member(Link):
         if self.main is not Main.IDLE:
             return []
         named = found.passed_over[: m.PASSED_OVER_MAX]
+        held, past = self._that_fits(found.held), found.past
+        if past is not None:
+            past = msgspec.structs.replace(past, held=self._that_fits(past.held))
+        left_out = len(found.held) - len(held)
         self._ready = m.Ready(
             request_id=found.request_id,
             generation=self.generation,
             step=self._progress.step,
-            held=found.held,
+            held=held,
+            left_out=left_out,
             passed_over=named,
             passed_over_more=len(found.passed_over) - len(named),
-            past=found.past,
+            past=past,
         )
-        return [Tell(self._ready)]
+        if not left_out:
+            return [Tell(self._ready)]
+        text = f"telling the newest {len(held)} of {len(found.held)} checkpoints: a message carries no more; the plan cannot use the others"
+        return [Tell(self._ready), Say("checkpoints_left_out", text, warning=True)]
+
+    def _that_fits(self, held: tuple[m.HeldCheckpoint, ...]) -> tuple[m.HeldCheckpoint, ...]:
+        return telling.told(
+            held, committed_step=self._committed_step, frame_bytes_max=self._rules.frame_bytes_max
+        )
 
     def _on_store_refused(self, refused: s.StoreRefused, now_ms: int) -> list[WorkerEffect]:
         leave = m.Leave(request_id=refused.request_id, reason=refused.reason[:1024])

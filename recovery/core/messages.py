@@ -143,6 +143,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     step: Count
     """Last step it applied; 0 for none."""
     held: tuple[HeldCheckpoint, ...] = ()
+    left_out: Count = 0
+    """Older ones that it holds as well: more than fit into a message (`policy/telling.py`)."""
     passed_over: Annotated[tuple[PassedOver, ...], msgspec.Meta(max_length=PASSED_OVER_MAX)] = ()
     """What lies there and was not taken, newest step first."""
     passed_over_more: Count = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import msgspec
 
@@ -30,15 +31,19 @@ class Node:
             record: the stored row.
             heard_ms: when it was last heard, on the clock of this scheduler's life.
         """
-        self.record = record
+        self._record = record
+        self._ready: Ready | None = None
+        self._done = False
+        self.watch: Callable[[Node], None] = _nobody
+        """Called after each change of what is counted over all nodes; the table's, once the node is in it."""
+        self.counted: tuple[bool, bool, bool] = (False, False, False)
+        """What the table has counted of it: has a seat, is ready, is done."""
         self.heard_ms = heard_ms
         self.connection: ConnectionId | None = None
         self.suspect_until_ms = heard_ms
         self.lease_check_ms = heard_ms
         """When its lease is looked at next. Long after that, it was the scheduler that stood still."""
         self.window_ends_ms = heard_ms + record.rejoin_left_ms
-        self.ready: Ready | None = None
-        self.done = False
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()
@@ -46,6 +51,36 @@ class Node:
         self.told_generation = 0
         """Newest plan that was sent on the current connection. A Ready from before it is a leftover."""
         self.answers: OrderedDict[RequestId, FromScheduler] = OrderedDict()
+
+    @property
+    def record(self) -> NodeRecord:
+        """The row as it is now."""
+        return self._record
+
+    @record.setter
+    def record(self, record: NodeRecord) -> None:
+        self._record = record
+        self.watch(self)
+
+    @property
+    def ready(self) -> Ready | None:
+        """What it said when it was last ready to follow a plan; None while it is not."""
+        return self._ready
+
+    @ready.setter
+    def ready(self, ready: Ready | None) -> None:
+        self._ready = ready
+        self.watch(self)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has trained to the end."""
+        return self._done
+
+    @done.setter
+    def done(self, done: bool) -> None:
+        self._done = done
+        self.watch(self)
 
     def move(self, state: NodeState, *, reason: str = "", rejoin_left_ms: int = 0) -> NodeRecord:
         """Go to `state` and give the row to persist."""
@@ -76,3 +111,7 @@ class Node:
         self.answers[request] = answer
         while len(self.answers) > at_most:
             self.answers.popitem(last=False)
+
+
+def _nobody(_: Node) -> None:
+    """Nobody counts this node yet."""

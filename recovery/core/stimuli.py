@@ -20,7 +20,7 @@ class MessageReceived(msgspec.Struct, frozen=True, tag="message_received"):
     peer: str
     """Address that the connection comes from."""
     fresh_token: ResumeToken
-    """A new secret, used if this message leads to an admission."""
+    """A new secret, used if this message leads to an admission; empty where none can (only a Register does)."""
 
 
 class ConnectionLost(msgspec.Struct, frozen=True, tag="connection_lost"):

@@ -9,7 +9,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.coordinator import Coordinator
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, RunId
+from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
 from recovery.core.node import Node
 from recovery.core.policy import rollback
 from recovery.core.records import (
@@ -23,6 +23,7 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.seats import Seats
 
 WINDOW_NOTE_MS = 1_000
 """How often what is left of open rejoin windows is written down: so much can a scheduler restart add to one, at most."""
@@ -50,6 +51,11 @@ class Table:
         self.job = job
         self.rules = rules
         self.nodes: dict[NodeId, Node] = {}
+        """Changed by `put` alone."""
+        self.seats = {role: Seats() for role in m.Role}
+        """What is asked at each message, counted as it changes."""
+        self.places: tuple[tuple[RunId, Generation], dict[Rank, tuple[int, int]]] | None = None
+        """Of a generation, each rank's place among those of its host."""
         self.speakers: dict[ConnectionId, NodeId] = {}
         self.coordinator = Coordinator(rules.world_size)
         self.generations: list[GenerationRecord] = []
@@ -87,6 +93,19 @@ class Table:
     def workers(self) -> list[Node]:
         """The nodes of the world."""
         return self.seated(m.Role.WORKER)
+
+    def put(self, node: Node) -> None:
+        """Take in a node, in the place of an earlier life of its id."""
+        earlier = self.nodes.get(node.record.node_id)
+        if earlier is not None:
+            earlier.watch = lambda _: None
+            self.seats[earlier.record.role].change(earlier, has_seat=False)
+        self.nodes[node.record.node_id] = node
+        node.watch = self._count
+        self._count(node)
+
+    def _count(self, node: Node) -> None:
+        self.seats[node.record.role].change(node, has_seat=self.has_seat(node))
 
     def speaker(self, connection: ConnectionId) -> Node | None:
         """The node whose current incarnation speaks on this connection, if any."""
@@ -195,6 +214,7 @@ class Table:
         run: RunId | None = None,
     ) -> JobRecord:
         """Move the job and give the row to persist."""
+        was_forming = self.job.state is JobState.FORMING
         self.job = msgspec.structs.replace(
             self.job,
             state=state,
@@ -202,4 +222,7 @@ class Table:
             generation=self.job.generation if generation is None else generation,
             run=self.job.run if run is None else run,
         )
+        if was_forming != (state is JobState.FORMING):  # what a seat is has changed
+            for node in self.nodes.values():
+                self._count(node)
         return self.job

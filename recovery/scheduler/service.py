@@ -14,7 +14,7 @@ from recovery.config import Settings
 from recovery.core.cluster import Cluster
 from recovery.core.effects import Persist, SchedulerEffect
 from recovery.core.ids import ConnectionId, ResumeToken
-from recovery.core.messages import FromNode
+from recovery.core.messages import FromNode, Register
 from recovery.core.records import EventRecord, JobState
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.views import checkpoints_view, generations_view, job_view
@@ -22,7 +22,7 @@ from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLost
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_cluster, open_store, raise_descriptor_limit
 from recovery.store.repository import SchedulerStore
-from recovery.store.writer import Writer
+from recovery.store.writer import QUEUE_MAX, Writer
 from recovery.transport.inspection import Route, json_route
 from recovery.transport.server import Server
 
@@ -59,15 +59,20 @@ class _Service:
         self, settings: Settings, cluster: Cluster, store: SchedulerStore | None, with_pid: int | None
     ) -> None:
         self._settings, self._cluster, self._store, self._with_pid = settings, cluster, store, with_pid
+        self._held: deque[SchedulerStimulus] = deque()
+        """Came while the store's queue was full: losses and timers, since messages wait in their connections."""
+        self._holding = self._over = False
         self._recent: deque[dict[str, object]] = deque(maxlen=_RECENT_EVENTS)
         self._ended: asyncio.Future[RecoveryError | None]
+        self._server: Server
+        self._writer: Writer | None
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
-        server = Server(
+        server = self._server = Server(
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=self._on_lost,
@@ -85,7 +90,7 @@ class _Service:
             self._loop.add_signal_handler(number, self._on_signal, number)
         if self._with_pid is not None:
             self._end_with(self._with_pid)
-        writer = self._start_writer()
+        writer = self._writer = self._start_writer()
         self._executor = Executor(
             server=server,
             writer=writer,
@@ -98,6 +103,7 @@ class _Service:
         finally:
             self._executor.stop()
             await server.stop()
+            self._over = True
             if writer is not None:
                 await asyncio.to_thread(writer.close, _CLOSE_S)
         if error is not None:
@@ -147,7 +153,31 @@ class _Service:
             _logger.debug("the loop has ended, a word of the writer is dropped")
 
     def _deliver(self, stimulus: SchedulerStimulus) -> None:
-        self._carry_out(self._cluster.handle(stimulus, clock.monotonic_ms()))
+        self._held.append(stimulus)
+        self._take_held()
+
+    def _take_held(self) -> None:
+        """Let the machine take what has come, unless the store's queue is full: then this process stands still until it is not.
+
+        Before, never in the middle: what a stimulus has changed in the machine is carried out whole.
+        """
+        while self._held and not self._crowded() and not self._over:
+            self._carry_out(self._cluster.handle(self._held.popleft(), clock.monotonic_ms()))
+        crowded = self._crowded()
+        if crowded and not self._holding:
+            self._server.hold()
+            _logger.warning(
+                "event=store_behind %d rows wait to be written: no message, loss or timer is looked at until they are. "
+                "Look at the disk of MS_RECOVERY_PATH.",
+                QUEUE_MAX,
+            )
+        elif self._holding and not crowded:
+            self._server.go_on()
+            _logger.info("event=store_keeps_up what had to wait is looked at again")
+        self._holding = crowded
+
+    def _crowded(self) -> bool:
+        return self._writer is not None and self._writer.crowded
 
     def _carry_out(self, effects: list[SchedulerEffect]) -> None:
         for effect in effects:
@@ -159,9 +189,11 @@ class _Service:
     def _release(self, ticket: object) -> None:
         assert isinstance(ticket, Persist), "only effects are submitted"
         self._executor.release(ticket)
+        if self._holding:
+            self._take_held()
 
     def _on_message(self, connection: ConnectionId, message: FromNode, peer: str) -> None:
-        token = ResumeToken(secrets.token_hex(16))
+        token = ResumeToken(secrets.token_hex(16) if isinstance(message, Register) else "")
         self._deliver(MessageReceived(connection, message, peer, token))
 
     def _on_lost(self, connection: ConnectionId, reason: str) -> None:

@@ -17,9 +17,10 @@ RETRY_S = 0.5
 """Between two tries on a full disk. Whoever frees space waits at most this long for the answers; a tenth of it
 would keep the disk busy for nothing."""
 
-QUEUE_BATCHES_MAX = 65_536
-"""Batches that may wait. 1,000 nodes make some 1,000 a second at their busiest, so this is a minute of a full or
-stuck disk and some 100 MB; after that the caller is told instead of the memory running out."""
+QUEUE_MAX = 262_144
+"""Batches and rows that may wait before the writer calls itself crowded. 1,000 nodes make some 4,000 a second at their busiest, so
+this is a minute of a full or stuck disk and some 100 MB. What one more stimulus leads to always finds room: the caller asks
+`crowded` before it takes one, not in the middle of it."""
 
 
 LOOK_S = 1.0
@@ -60,20 +61,21 @@ class Writer:
         self._store, self._wall_ms = store, wall_ms
         self._on_durable, self._on_failure = on_durable, on_failure
         self._queue: deque[tuple[Sequence[Record], object]] = deque()
+        self._waiting = 0
+        """Batches and rows in the queue."""
         self._changed = threading.Condition()
         self._closing = self._given_up = self._failed = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
     def submit(self, records: Sequence[Record], ticket: object) -> None:
-        """Queue a batch and return at once. Thread-safe.
+        """Queue a batch and return at once, also when crowded. Thread-safe.
 
         Args:
             records: may be empty: the ticket is still released in its turn.
             ticket: given back by `on_durable`.
 
         Raises:
-            StoreFullError: `QUEUE_BATCHES_MAX` batches wait already; this one was not taken.
             InvariantError: the writer was closed.
         """
         with self._changed:
@@ -82,12 +84,14 @@ class Writer:
                 raise InvariantError(message)
             if self._failed:
                 return
-            if len(self._queue) >= QUEUE_BATCHES_MAX:
-                raise StoreFullError(
-                    path="the writer's queue", reason=f"{QUEUE_BATCHES_MAX} batches wait to be written"
-                )
             self._queue.append((records, ticket))
+            self._waiting += 1 + len(records)
             self._changed.notify()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether as much waits as may: whoever can stop what leads to more batches does so until it is written."""
+        return self._waiting >= QUEUE_MAX
 
     def close(self, timeout_s: float) -> bool:
         """Write what is queued, then stop.
@@ -124,6 +128,7 @@ class Writer:
                 if self._changed.wait_for(lambda: self._queue or self._closing, LOOK_S):
                     batches = list(self._queue)
                     self._queue.clear()
+                    self._waiting = 0
                     return batches
             try:
                 self._store.look()
@@ -155,6 +160,7 @@ class Writer:
         with self._changed:
             self._failed = True
             self._queue.clear()
+            self._waiting = 0
         self._on_failure(_as_store_error(error))
 
 

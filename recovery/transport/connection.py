@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -47,12 +47,12 @@ class Connection:
             return False
         return self._transport is not None
 
-    async def serve(self, on_frame: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+    async def serve(self, on_frame: Callable[[bytes], Awaitable[None]], on_end: Callable[[], None]) -> None:
         """Read and write until the connection ends, from either side.
 
         Args:
-            on_frame: called with each binary message. A ProtocolError that it raises ends the connection (`broken`), and so
-                does any other error, which then comes out of `serve`.
+            on_frame: called with each binary message; the next one is read when it is through. A ProtocolError that it raises
+                ends the connection (`broken`), and so does any other error, which then comes out of `serve`.
             on_end: called once, before the polite part of a close, which may take CLOSE_S.
         """
         reading = asyncio.create_task(self._read(on_frame))
@@ -92,12 +92,12 @@ class Connection:
         if self._transport is not None:
             self._transport.abort()
 
-    async def _read(self, on_frame: Callable[[bytes], None]) -> None:
+    async def _read(self, on_frame: Callable[[bytes], Awaitable[None]]) -> None:
         frame = await self.socket.receive()
         while frame.type is WSMsgType.BINARY:
             if not self.closing:
                 try:
-                    on_frame(frame.data)
+                    await on_frame(frame.data)
                 except ProtocolError as error:
                     self._blame(str(error.parts["reason"]))
                     return

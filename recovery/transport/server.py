@@ -64,6 +64,8 @@ class Server:
         self._ssl_context = ssl_context
         self._silence_s = (rules.lease_ms + rules.rejoin_window_ms) / 1000
         """A refused worker may wait out a whole window before it asks again on the same connection."""
+        self._taking = asyncio.Event()
+        self._taking.set()
         self._complaints = Complaints()
         self._connections: dict[ConnectionId, Connection] = {}
         self._serving: set[asyncio.Future[None]] = set()
@@ -137,6 +139,14 @@ class Server:
             found.cut_off("it does not read what it is sent")
             self._complaints.note(found.peer, found.reason)
 
+    def hold(self) -> None:
+        """Deliver no message until `go_on`: each connection keeps one, the others wait in its socket, whose sender waits as well."""
+        self._taking.clear()
+
+    def go_on(self) -> None:
+        """Deliver messages again, of each connection in the order in which they came."""
+        self._taking.set()
+
     def close_connection(self, connection: ConnectionId, reason: str) -> None:
         """Close a connection after what was queued before; what it sends from now on is dropped."""
         found = self._connections.get(connection)
@@ -201,15 +211,19 @@ class Server:
             served.set_result(None)
         return connection.socket
 
-    def _take(self, connection: Connection, frame: bytes) -> None:
+    async def _take(self, connection: Connection, frame: bytes) -> None:
         largest = (
             self._rules.frame_bytes_max if connection.admitted else self._rules.frame_bytes_max_unregistered
         )
         message = decode_from_node(frame, frame_bytes_max=largest, peer=connection.peer)
-        connection.spoke = True
         if not connection.admitted and self._gate is not None:
             self._gate.heard(connection.request.protocol, self._silence_s, connection.cut_off)
-        self._on_message(connection.number, message, connection.peer)
+        # Again and again: the first of those that waited may be the last for which there is room.
+        while not self._taking.is_set():
+            await self._taking.wait()
+        if not connection.closing:
+            connection.spoke = True
+            self._on_message(connection.number, message, connection.peer)
 
     def _end(self, connection: Connection) -> None:
         """Tell once that the connection is over."""

@@ -28,7 +28,14 @@ from recovery.core.ids import NodeId, Rank, RequestId, RunId
 from recovery.core.memory import joined
 from recovery.core.messages import HeldCheckpoint, PassedOver, Past
 from recovery.core.policy import rebuild
-from recovery.core.records import CheckpointRecord, DirectoryRecord, GenerationRecord, Record
+from recovery.core.records import (
+    ActivityRecord,
+    CheckpointRecord,
+    DirectoryRecord,
+    GenerationRecord,
+    Record,
+    StepRecord,
+)
 from recovery.errors import (
     RecoveryError,
     RecoveryPathError,
@@ -77,6 +84,7 @@ class Notebook:
         self._unwritten: deque[Persist] = deque()
         """Handed to the writer and not released yet, in order. Only the loop's thread touches it."""
         self._closed = False
+        self._skipped = False
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
         self._passed_over: frozenset[PassedOver] = frozenset()
         """What the last look did not take: said once."""
@@ -173,16 +181,24 @@ class Notebook:
         """Write, then release; without a store release at once."""
         with self._using:
             writer, waited = self._writer, self._waiting
-            if writer is not None:
+            if writer is not None and writer.crowded and not persist.then and _is_progress(persist):
+                self._skip()
+            elif writer is not None:
+                self._skipped = False
                 for record in persist.records if waited else ():
                     (waited or {}).pop(_key(record), None)  # a newer one overtakes it
                 writer.submit(persist.records, persist)
                 self._unwritten.append(persist)
-        if writer is not None:
-            return
-        if waited is not None and self._path is not None:
-            waited.update((_key(record), record) for record in persist.records)
+                return
+            elif waited is not None and self._path is not None:
+                waited.update((_key(record), record) for record in persist.records)
         self._release(persist)
+
+    def _skip(self) -> None:
+        """How far a rank is, is for people, and told again with every heartbeat: the one thing that a full disk may cost."""
+        if not self._skipped:
+            _logger.warning("event=progress_not_written the store of this worker is behind; training goes on")
+        self._skipped = True
 
     def _released(self, ticket: object) -> None:
         assert isinstance(ticket, Persist), "only effects are submitted"
@@ -284,6 +300,10 @@ def _key(record: Record) -> tuple[object, ...]:
     if isinstance(record, DirectoryRecord):
         return (DirectoryRecord, record.path, record.prefix)
     return (type(record),)
+
+
+def _is_progress(persist: Persist) -> bool:
+    return all(isinstance(record, StepRecord | ActivityRecord) for record in persist.records)
 
 
 def _descriptors_of(path: Path) -> list[int]:

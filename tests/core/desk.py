@@ -22,6 +22,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+from tests.core.counts import check_counts
 
 Kind = TypeVar("Kind")
 
@@ -29,8 +30,8 @@ Kind = TypeVar("Kind")
 class Desk:
     """Drives one scheduler over its lives."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
+    def __init__(self, rules: Rules, *, counts_checked: bool = True) -> None:
+        self.rules, self._counts_checked = rules, counts_checked
         self.now = 0
         self.rows: dict[tuple[object, ...], Record] = {}
         self.events: list[EventRecord] = []
@@ -83,6 +84,8 @@ class Desk:
     def handle(self, stimulus: SchedulerStimulus) -> None:
         """Deliver one stimulus."""
         self._do(self.cluster.handle(stimulus, self.now))
+        if self._counts_checked:
+            check_counts(self.cluster.table)
 
     def connect(self) -> ConnectionId:
         """A new connection."""

@@ -340,8 +340,8 @@ def test_done_is_told_again_until_the_job_has_ended() -> None:
     assert [exit_.code for exit_ in pocket.got(e.Exit)] == [""]
     assert pocket.hear(plan(2)) == []
     assert pocket.feel(s.TrainingStopped(Generation(1), 100)) == []
-    assert pocket.feel(s.Disconnected("hung up", 0.5)) == [e.Connect()]
-    pocket.feel(s.ConnectFailed("gone", 0.5), FAREWELL_MS)
+    assert pocket.feel(s.Disconnected("hung up", 0.5), 1_000) == [e.Connect()]
+    pocket.feel(s.ConnectFailed("gone", 0.5), 1_000 + FAREWELL_MS)
     assert pocket.got(e.Exit)
 
 

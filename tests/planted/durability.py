@@ -205,9 +205,9 @@ STORE = (
         "the writer's queue has no bound",
         "I17",
         "store/writer.py",
-        "if len(self._queue) >= QUEUE_BATCHES_MAX:",
-        "if len(self._queue) < 0:",
-        ("tests/store/test_store_writer.py::test_a_queue_that_is_full_refuses_instead_of_growing",),
+        "return self._waiting >= QUEUE_MAX",
+        "return self._waiting < 0",
+        ("tests/store/test_store_writer.py::test_a_queue_says_when_it_is_full_and_takes_what_is_under_way",),
     ),
 )
 

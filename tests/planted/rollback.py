@@ -220,8 +220,8 @@ GENERATIONS = (
         "Done is no barrier",
         "I10",
         "core/cluster.py",
-        "if all(worker.done for worker in table.workers):",
-        "if any(worker.done for worker in table.workers):",
+        "if table.seats[m.Role.WORKER].all_done:",
+        "if table.seats[m.Role.WORKER].done:",
         ("tests/core/test_cluster_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
     ),
     Bug(

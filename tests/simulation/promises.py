@@ -35,6 +35,7 @@ from recovery.core.records import (
     NodeState,
 )
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus
+from tests.core.counts import check_counts
 
 if TYPE_CHECKING:
     from tests.simulation.process import Content, Process
@@ -90,6 +91,11 @@ class Promises:
         self._bad = {
             row.digest for row in store.all(CheckpointRecord) if row.state is CheckpointState.INVALID
         }
+
+    def counted(self, life: SchedulerLife) -> None:
+        """I14: who waits for a full house waits by counts that are kept as nodes change; told anew they are the same."""
+        self.checked["I14"] += 1
+        check_counts(life.cluster.table)
 
     def before(self, life: SchedulerLife, stimulus: SchedulerStimulus) -> Watch:
         """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""

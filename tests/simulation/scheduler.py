@@ -55,6 +55,7 @@ class SchedulerLife:
         watch = self.world.promises.before(self, stimulus)
         effects = self.cluster.handle(stimulus, self.own.read())
         watch(effects)
+        self.world.promises.counted(self)
         self._do(effects)
 
     def hear(self, wire: Wire, message: m.FromNode) -> None:
@@ -62,7 +63,7 @@ class SchedulerLife:
         self._tokens += 1
         if not isinstance(message, m.Heartbeat):
             self.clock.say(f"{wire.near.name}#{wire.number} -> {told(message)}")
-        token = ResumeToken(f"{self.number}-{self._tokens}")
+        token = ResumeToken(f"{self.number}-{self._tokens}" if isinstance(message, m.Register) else "")
         self.handle(MessageReceived(wire.number, message, "peer", token))
 
     def hung_up(self, wire: Wire, reason: str) -> None:

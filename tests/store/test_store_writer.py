@@ -191,23 +191,27 @@ def test_any_other_failure_stops_for_good_and_releases_nothing_more(tmp_path: Pa
     store.close()
 
 
-def test_a_queue_that_is_full_refuses_instead_of_growing(
+def test_a_queue_says_when_it_is_full_and_takes_what_is_under_way(
     held: HeldStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "QUEUE_BATCHES_MAX", 3)
+    monkeypatch.setattr(writer_module, "QUEUE_MAX", 6)
     told = Told()
     writer = a_writer(held, told)
     writer.submit([event(0)], 0)
     assert held.begun.wait(DEADLINE_S)
 
+    crowded = []
     for number in (1, 2, 3):
         writer.submit([event(number)], number)
-    with pytest.raises(StoreFullError, match="3 batches wait"):
-        writer.submit([event(4)], 4)
+        crowded.append(writer.crowded)
+    assert crowded == [False, False, True], "three batches of a row each wait"
+    writer.submit([event(4)], 4)
 
     held.go.set()
+    told.wait(tickets=5)
+    assert not writer.crowded
     assert writer.close(DEADLINE_S)
-    assert told.tickets == [0, 1, 2, 3]
+    assert told.tickets == [0, 1, 2, 3, 4]
 
 
 def test_a_stuck_disk_does_not_hold_the_close(held: HeldStore) -> None:

@@ -135,10 +135,7 @@ def test_a_failure_that_nobody_foresaw_is_told_and_not_swallowed_with_the_thread
     assert not opened.close(5)
 
 
-def test_the_queue_has_a_bound_and_a_stuck_disk_does_not_hold_the_close(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(writer, "QUEUE_BATCHES_MAX", 1)
+def test_a_stuck_disk_does_not_hold_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "RETRY_S", 0.05)
     disk = Disk()
     disk.go_on.clear()
@@ -146,8 +143,6 @@ def test_the_queue_has_a_bound_and_a_stuck_disk_does_not_hold_the_close(
     opened.submit([samples.event()], "under way")
     assert disk.entered.wait(60)
     opened.submit([], "queued")
-    with pytest.raises(StoreFullError):
-        opened.submit([], "too many")
     assert not opened.close(0.05)
     disk.go_on.set()
 

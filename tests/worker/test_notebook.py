@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from recovery.core.effects import Persist, Report
-from recovery.core.ids import Generation, NodeId, RequestId, RunId
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, RunId
 from recovery.core.messages import CheckpointReport, HeldCheckpoint
+from recovery.core.records import StepRecord
 from recovery.errors import RecoveryError
+from recovery.store import writer as writer_module
 from recovery.store.reader import read_worker
 from recovery.worker.notebook import Notebook
 from tests.store import samples
@@ -53,3 +57,45 @@ def test_a_report_is_released_when_its_row_can_be_read_and_not_before(tmp_path: 
 
     assert rows_at_release == [1]
     assert failures == []
+
+
+def test_a_store_that_is_behind_costs_progress_notes_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    released: list[Persist] = []
+    kept, beat = Persist((samples.checkpoint(),), (_report(),)), Persist((_progress(),))
+
+    async def main() -> None:
+        notebook = Notebook(tmp_path, NodeId("w0"), accept_without_wal=False)
+        notebook.attach(asyncio.get_running_loop(), released.append, lambda error: None)
+        notebook.open()
+        assert notebook._writer is not None
+        assert notebook._store is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(writer_module, "QUEUE_MAX", 0)
+            notebook.submit(kept)
+            for _ in range(3):
+                notebook.submit(beat)
+            assert released == [beat, beat, beat], "skipped: nobody waits for them"
+        notebook.submit(beat)
+        await until(lambda: kept in released, "the release of what was reported")
+        await until(lambda: released.count(beat) == 4, "the release of the newest note")
+        assert notebook._writer.close(10.0)
+        notebook._store.close()
+
+    run(main())
+    assert caplog.text.count("event=progress_not_written") == 1
+    assert len(read_worker(tmp_path, "w0").checkpoints) == 1
+
+
+def _progress() -> StepRecord:
+    return StepRecord(
+        node_id=NodeId("w0"),
+        rank=Rank(0),
+        run=RunId(1),
+        generation=Generation(1),
+        incarnation=Incarnation(1),
+        step=7,
+        epoch=1,
+        step_in_epoch=7,
+    )

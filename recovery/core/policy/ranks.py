@@ -7,7 +7,7 @@ so that the ranks of one host are contiguous. MindSpore sorts both as plain text
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from recovery.core.ids import NodeId, Rank
 
@@ -25,23 +25,62 @@ def is_integer(node_id: str) -> bool:
     return re.fullmatch(r"[0-9]+", node_id) is not None
 
 
-def fault_of(node_id: NodeId, others: Iterable[NodeId], count: int) -> str | None:
-    """Say why `node_id` cannot be ranked together with `others`, or None when it can.
+class SeatedIds:
+    """The ids of one role that hold a seat, by kind: whether one more fits beside them is asked at each registration."""
 
-    Args:
-        node_id: the id that asks for admission.
-        others: ids of the same role that hold a seat.
-        count: number of seats of that role.
-    """
-    others = [other for other in others if other != node_id]
-    if is_integer(node_id) and int(node_id) >= count:
-        return f'MS_NODE_ID="{node_id}" is an integer and so the rank itself, which must be from 0 to {count - 1}'
-    for other in others:
-        if is_integer(node_id) != is_integer(other):
-            return f'MS_NODE_ID="{node_id}" beside "{other}": integer ids are ranks, so either all ids are integers or none is'
-        if is_integer(node_id) and int(node_id) == int(other):
-            return f'MS_NODE_ID="{node_id}" and "{other}" are the same rank {int(node_id)}'
-    return None
+    def __init__(self, ids: Iterable[NodeId] = ()) -> None:
+        """Begin with these."""
+        self._names: dict[NodeId, None] = {}
+        self._integers: dict[int, dict[NodeId, None]] = {}
+        for node_id in ids:
+            self.add(node_id)
+
+    def __iter__(self) -> Iterator[NodeId]:
+        """All of them."""
+        yield from self._names
+        for same in self._integers.values():
+            yield from same
+
+    def add(self, node_id: NodeId) -> None:
+        """It has a seat now."""
+        if is_integer(node_id):
+            self._integers.setdefault(int(node_id), {})[node_id] = None
+        else:
+            self._names[node_id] = None
+
+    def remove(self, node_id: NodeId) -> None:
+        """It has none any more."""
+        if not is_integer(node_id):
+            del self._names[node_id]
+            return
+        same = self._integers[int(node_id)]
+        del same[node_id]
+        if not same:
+            del self._integers[int(node_id)]
+
+    def fault_of(self, node_id: NodeId, count: int) -> str | None:
+        """Say why `node_id` cannot be ranked together with the others of them, or None when it can.
+
+        Args:
+            node_id: the id that asks for admission; it may hold a seat itself.
+            count: number of seats of its role.
+        """
+        if not is_integer(node_id):
+            return self._beside(node_id, next(iter(self._integers.values()), {}))
+        rank = int(node_id)
+        if rank >= count:
+            return f'MS_NODE_ID="{node_id}" is an integer and so the rank itself, which must be from 0 to {count - 1}'
+        for other in self._integers.get(rank, {}):
+            if other != node_id:
+                return f'MS_NODE_ID="{node_id}" and "{other}" are the same rank {rank}'
+        return self._beside(node_id, self._names)
+
+    @staticmethod
+    def _beside(node_id: NodeId, others: Iterable[NodeId]) -> str | None:
+        other = next(iter(others), None)
+        if other is None:
+            return None
+        return f'MS_NODE_ID="{node_id}" beside "{other}": integer ids are ranks, so either all ids are integers or none is'
 
 
 def assign(hosts: Mapping[NodeId, str]) -> dict[NodeId, Rank]:

@@ -1,0 +1,99 @@
+"""Bugs in what grows with a large job, or with whoever knocks at its port."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_HELD = "tests/scheduler/test_backpressure.py::"
+_MUCH = "tests/core/test_much_held.py::"
+
+GROWTH: tuple[Bug, ...] = (
+    Bug(
+        "a rank tells of every checkpoint that it holds, whatever a frame carries",
+        "I17",
+        "core/policy/telling.py",
+        "        if left < 0:",
+        "        if left < -(10**9):",
+        (_MUCH + "test_six_thousand_checkpoints_fit_into_one_message_newest_first",),
+    ),
+    Bug(
+        "the committed checkpoint is left out behind many newer ones",
+        "I9",
+        "core/policy/telling.py",
+        "for one in sorted(newest_first, key=lambda one: one.step != committed_step):",
+        "for one in newest_first:",
+        (_MUCH + "test_the_committed_checkpoint_is_told_however_many_newer_ones_there_are",),
+    ),
+    Bug(
+        "a connection that ends after its handshake is dialled anew at once, for ever",
+        "I17",
+        "core/link.py",
+        "self._closes = 0 if settled else self._closes + 1",
+        "self._closes = 0",
+        (_MUCH + "test_a_connection_that_ends_after_each_handshake_is_dialled_ever_later",),
+    ),
+    Bug(
+        "history that was told for a plan stays in the books",
+        "I17",
+        "core/coordinator.py",
+        "if len(booked) == BOOKED_STEPS and other < booked[0]",
+        "if other < 0",
+        (_MUCH + "test_history_that_was_told_for_a_plan_does_not_stay_in_the_books",),
+    ),
+    Bug(
+        "the scheduler takes one thing after the other, however much waits for its disk",
+        "I17",
+        "scheduler/service.py",
+        "while self._held and not self._crowded() and not self._over:",
+        "while self._held and not self._over:",
+        (_HELD + "test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors",),
+    ),
+    Bug(
+        "what waited for the disk is not looked at when it has answered",
+        "I14",
+        "scheduler/service.py",
+        "        if self._holding:\n            self._take_held()",
+        "        if self._over:\n            self._take_held()",
+        (_HELD + "test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors",),
+    ),
+    Bug(
+        "messages are delivered to a scheduler that stands still",
+        "I17",
+        "transport/server.py",
+        "while not self._taking.is_set():",
+        "while self._gate is None:",
+        ("tests/transport/test_wire_flow.py",),
+    ),
+    Bug(
+        "a worker's store that is behind keeps every note of progress",
+        "I17",
+        "worker/notebook.py",
+        "elif self._writer.crowded and",
+        "elif self._path is None and",
+        ("tests/worker/test_notebook.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
+    ),
+    Bug(
+        "who has a seat is not counted anew when the ranks are given",
+        "I14",
+        "core/table.py",
+        "if was_forming != (state is JobState.FORMING):",
+        "if state is JobState.FORMING and not was_forming:",
+        ("tests/core/test_cluster_life.py",),
+    ),
+    Bug(
+        "a node's readiness is not counted when it changes",
+        "I14",
+        "core/node.py",
+        "        self._ready = ready\n        self.watch(self)",
+        "        self._ready = ready",
+        ("tests/core/test_cluster_life.py",),
+    ),
+    Bug(
+        "each registration walks over every node",
+        "I17",
+        "core/admission.py",
+        "    others = table.seats[register.role].taken - (",
+        "    others = len(table.seated(register.role)) - (",
+        ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),
+    ),
+)

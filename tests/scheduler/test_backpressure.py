@@ -1,0 +1,173 @@
+"""A scheduler whose disk does not keep up stands still before its queue is full: nothing that has happened is half carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+
+from recovery import config
+from recovery.core.cluster import Cluster, new_job
+from recovery.core.ids import Generation, NodeId, RequestId
+from recovery.core.messages import (
+    Admitted,
+    CheckpointReport,
+    FromScheduler,
+    Heartbeat,
+    HeartbeatAck,
+    Interrupt,
+    Ready,
+    Received,
+    Rollback,
+)
+from recovery.core.records import EventKind, Record
+from recovery.scheduler.service import _Service
+from recovery.store import writer as writer_module
+from recovery.store.reader import read_events
+from recovery.store.repository import SchedulerStore
+from tests.cluster.harness import free_port
+from tests.core.desk import checkpoint
+from tests.transport.wire import HOST, Node, register, run, until
+
+WAIT_S = 60.0
+
+
+class SlowDisk:
+    """A real store whose writes wait until they may."""
+
+    def __init__(self, store: SchedulerStore) -> None:
+        self._store = store
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
+        assert self.answers.wait(WAIT_S)
+        self._store.apply(records, wall_ms=wall_ms)
+
+
+class Peer(Node):
+    """A worker's connection, with what a job asks of it."""
+
+    def __init__(self, port: int, number: int, workers: int) -> None:
+        super().__init__(port)
+        self.number = number
+        self._register = msgspec.structs.replace(
+            register(f"worker_{number}"), worker_count=workers, request_id=RequestId(f"r-{number}")
+        )
+
+    async def ask_in(self) -> None:
+        await self.client.connect(WAIT_S)
+        self.client.send(self._register)
+
+    def heard(self, kind: type[FromScheduler]) -> int:
+        return sum(isinstance(message, kind) for message in self.messages)
+
+
+@asynccontextmanager
+async def scheduler(place: Path, workers: int) -> AsyncIterator[tuple[_Service, SlowDisk, int]]:
+    """A whole scheduler in this process, on a disk that the test holds."""
+    port = free_port()
+    environment = {
+        "MS_ROLE": "MS_SCHED",
+        "MS_WORKER_NUM": str(workers),
+        "MS_SCHED_HOST": HOST,
+        "MS_SCHED_PORT": str(port),
+        "MS_ENABLE_RECOVERY": "1",
+        "MS_RECOVERY_PATH": str(place),
+        "MS_RECONNECT_GRACE": "0.05",
+    }
+    settings = config.load(environment)
+    store = SchedulerStore.open(place)
+    disk = SlowDisk(store)
+    service = _Service(
+        settings, Cluster(new_job("job", settings.rules), settings.rules), cast("SchedulerStore", disk), None
+    )
+    serving = asyncio.create_task(service.run())
+    try:
+        await until(lambda: hasattr(service, "_executor"), "start")
+        yield service, disk, port
+    finally:
+        disk.answers.set()
+        service._finish(None)
+        await serving
+        store.close()
+
+
+def waiting(service: _Service) -> int:
+    assert service._writer is not None
+    return service._writer._waiting
+
+
+def test_everybody_who_asked_while_the_disk_stood_still_is_let_in_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writer_module, "QUEUE_MAX", 12)
+    workers = 24
+
+    async def main() -> None:
+        async with scheduler(tmp_path, workers) as (service, disk, port):
+            await until(lambda: not waiting(service), "a calm store")
+            disk.answers.clear()
+            peers = [Peer(port, number, workers) for number in range(workers)]
+            for peer in peers:
+                await peer.ask_in()
+            await until(lambda: service._holding, "a full queue")
+            await until(lambda: service._server.connection_count == workers, "every connection")
+            known = len(service._cluster.table.nodes)
+            assert 0 < known < workers / 2, "it takes no more than fits"
+            assert waiting(service) <= 12 + 8, "one stimulus more than the bound at most"
+            assert not any(peer.messages for peer in peers)
+
+            disk.answers.set()
+            await until(lambda: all(peer.heard(Admitted) == 1 for peer in peers), "every admission")
+            assert not any(peer.lost for peer in peers)
+            for peer in peers:
+                await peer.client.close()
+
+    run(main())
+    assert len(read_events(tmp_path, limit=10_000)) >= workers
+    assert caplog.text.count("event=store_behind") >= 1
+
+
+def test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "QUEUE_MAX", 12)
+
+    async def main() -> None:
+        async with scheduler(tmp_path, 2) as (service, disk, port):
+            peers = [Peer(port, number, 2) for number in range(2)]
+            for peer in peers:
+                await peer.ask_in()
+                await until(lambda peer=peer: peer.heard(Admitted), "admission")  # type: ignore[misc]  # bound now
+                peer.client.send(
+                    Ready(request_id=RequestId(f"ready-{peer.number}"), generation=Generation(0), step=0)
+                )
+            await until(lambda: all(peer.heard(Rollback) for peer in peers), "the plan")
+            await until(lambda: not waiting(service), "a calm store")
+            survivor, victim = peers
+            disk.answers.clear()
+            for step in range(1, 9):
+                held = checkpoint(step, path=f"{step}")
+                survivor.client.send(CheckpointReport(request_id=RequestId(f"save-{step}"), checkpoint=held))
+            await until(lambda: service._holding, "a full queue")
+            await victim.client.close()
+            await until(lambda: service._held, "a loss that waits")
+            survivor.client.send(Heartbeat(sequence=1, generation=Generation(1), step=8))
+
+            disk.answers.set()
+            await until(lambda: survivor.heard(Interrupt), "the interrupt")
+            await until(lambda: survivor.heard(HeartbeatAck), "the answer to the heartbeat")
+            await until(lambda: survivor.heard(Received) == 9, "the answer to every report")
+            assert not survivor.lost
+            await survivor.client.close()
+
+    run(main())
+    told = [stored.event for stored in read_events(tmp_path, limit=10_000)]
+    assert NodeId("worker_1") in {event.node_id for event in told if event.kind is EventKind.NODE_LOST}
