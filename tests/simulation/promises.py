@@ -29,6 +29,7 @@ from recovery.core.records import (
     JobRecord,
     NodeRecord,
     NodeState,
+    RunRecord,
 )
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus
 
@@ -171,9 +172,13 @@ class Promises:
         assert answers == [answer], f"I13: another answer to a repeat: {answers}, {answer} before"
 
     def _after_all(self, effects: list[SchedulerEffect]) -> None:
-        """I9: a plan that was just made."""
+        """I9: a plan that was just made. I2: a run begins with a scheduler's life, never within one."""
         for effect in effects:
             if isinstance(effect, Persist):
+                self.checked["I2"] += 1
+                assert not any(
+                    isinstance(record, RunRecord) and not record.outcome for record in effect.records
+                ), "I2: a run began under a scheduler that was about to end"
                 for step in effect.then:
                     if isinstance(step, Answer) and isinstance(step.message, m.Rollback):
                         self._plan_made(step.message)
