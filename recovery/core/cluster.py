@@ -21,11 +21,12 @@ from recovery.core import checkpoint_messages, lifecycle, presence, rebuild
 from recovery.core import messages as m
 from recovery.core.admission import job_fault_of, register
 from recovery.core.effects import Answer, CloseConnection, Persist, SchedulerEffect, Send, SetTimer
-from recovery.core.ids import Generation, Incarnation, RequestId, RunId
+from recovery.core.ids import ConnectionId, Generation, Incarnation, RequestId, RunId
 from recovery.core.node import Node
 from recovery.core.records import (
     CheckpointRecord,
     EventKind,
+    EventRecord,
     GenerationRecord,
     JobRecord,
     JobState,
@@ -187,21 +188,9 @@ class Cluster:
         other = rebuild.of_another_job(table, received, message)
         if other is not None:
             return other
-        begun: list[SchedulerEffect] = []
         if table.ended and job_fault_of(table, message) is None:
-            node = table.nodes.get(message.node_id)
-            missed_it = node is not None and not _has_left(
-                node
-            )  # it belongs to this run: its process, or the next life of it
-            was_in = bool(message.generation) or message.token is not None
-            if was_in or missed_it or table.job.state is JobState.FAILED:
-                records = tuple(lifecycle.part(table, [node] if node is not None else []))
-                return [Persist(records, (Answer(connection, self._ending()),))]  # it hangs up when it has it
-            begun = [
-                Persist(tuple(lifecycle.begin_run(table))),
-                *lifecycle.wait_for_full_house(table, now_ms),
-            ]
-        effects = begun + register(table, received, now_ms)
+            return self._too_late(connection, message)
+        effects = register(table, received, now_ms)
         node = table.speaker(connection)
         if node is None:
             return effects  # refused
@@ -212,6 +201,25 @@ class Cluster:
             *self._tell_where_we_are(node, message, now_ms),
             *lifecycle.try_open(table, now_ms),
         ]
+
+    def _too_late(self, connection: ConnectionId, message: m.Register) -> list[SchedulerEffect]:
+        """The job is over and so is this scheduler, in a moment: a run begun now would wait for those who were told to end.
+
+        Only a scheduler that starts begins the next run (`start`). A process that comes now is told, and hangs up when it has it.
+        """
+        table = self.table
+        node = table.nodes.get(message.node_id)
+        was_in = bool(message.generation) or message.token is not None
+        missed_it = node is not None and not _has_left(node)
+        records: list[Record] = lifecycle.part(table, [node] if node is not None else [])
+        if not was_in and not missed_it and table.note_refusal(message.node_id, "JOB_ENDED"):
+            reason = f"JOB_ENDED: it came when the job had ended ({table.job.reason}); the next scheduler takes it in"
+            records.append(
+                EventRecord(
+                    kind=EventKind.NODE_REFUSED, node_id=message.node_id, run=table.job.run, reason=reason
+                )
+            )
+        return [Persist(tuple(records), (Answer(connection, self._ending()),))]
 
     def _tell_where_we_are(self, node: Node, register: m.Register, now_ms: int) -> list[SchedulerEffect]:
         """Bring a node that (re)connected to where the job stands. Behind the write that admits it, so in order."""

@@ -6,6 +6,7 @@ FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [full house] -> plan -> RUNNING(g+1) 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -110,21 +111,47 @@ def full_house_missed(table: Table, now_ms: int) -> list[SchedulerEffect]:
     if table.deadline_ms is None or now_ms < table.deadline_ms or table.job.state not in _WAITING:
         return []
     assert table.rules.topology_timeout_ms is not None, "there was a deadline"
-    present = [node.record.node_id for node in table.workers if node.record.state is NodeState.LIVE]
-    absent = [node.record.node_id for node in table.workers if node.record.state is not NodeState.LIVE]
-    unknown = table.rules.world_size - len(present) - len(absent)
-    missing = [
-        *sorted(absent, key=ranks.natural_key),
-        *([f"{unknown} that never registered"] if unknown else []),
+    roles = [_attendance(table, m.Role.WORKER, table.rules.world_size)]
+    if table.job.state is JobState.FORMING and table.rules.server_count:  # later nobody waits for servers
+        roles.append(_attendance(table, m.Role.SERVER, table.rules.server_count))
+    unready = [
+        node.record.node_id
+        for node in table.workers
+        if node.record.state is NodeState.LIVE and node.ready is None
     ]
-    here = ", ".join(sorted(present, key=ranks.natural_key)) or "none"
     reason = (
-        f"{len(present)} of {table.rules.world_size} workers are here after "
-        f"{table.rules.topology_timeout_ms / 1000:g} s (MS_TOPO_TIMEOUT); missing: {', '.join(missing) or 'none'}; here: {here}"
+        f"{' and '.join(role.counted for role in roles)} are here after "
+        f"{table.rules.topology_timeout_ms / 1000:g} s (MS_TOPO_TIMEOUT); "
+        f"missing: {', '.join(name for role in roles for name in role.missing) or 'none'}; "
     )
+    if unready:
+        names = ", ".join(sorted(unready, key=ranks.natural_key))
+        reason += f"here and not ready, still looking at its checkpoints: {names}; "
+    reason += f"here: {', '.join(name for role in roles for name in role.here) or 'none'}"
     if table.job.reason:
         reason += f"; first failure: {table.job.reason}"
     return end(table, m.JobOutcome.WAIT_TIMEOUT, reason, now_ms)
+
+
+class _Attendance(NamedTuple):
+    """Who of a role is here and who is not, as people read it."""
+
+    counted: str
+    missing: list[str]
+    here: list[str]
+
+
+def _attendance(table: Table, role: m.Role, wanted: int) -> _Attendance:
+    word = "worker" if role is m.Role.WORKER else "server"
+    here: list[str] = []
+    missing: list[str] = []
+    for node in sorted(table.seated(role), key=lambda one: ranks.natural_key(one.record.node_id)):
+        (here if node.record.state is NodeState.LIVE else missing).append(node.record.node_id)
+    unknown = wanted - len(here) - len(missing)
+    if unknown:
+        which = "" if role is m.Role.WORKER else f" {word}{'s' if unknown > 1 else ''}"
+        missing.append(f"{unknown}{which} that never registered")
+    return _Attendance(f"{len(here)} of {wanted} {word}s", missing, here)
 
 
 def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
@@ -322,14 +349,15 @@ def part(table: Table, nodes: list[Node]) -> list[Record]:
 
 
 def begin_run(table: Table) -> list[Record]:
-    """A finished job's path starts its next run: same node ids, no ranks, no checkpoints, new generations."""
+    """A finished job's path starts its next run: same node ids, no ranks, no checkpoints, new generations.
+
+    Called when a scheduler starts and every node of the run before has left.
+    """
     job = table.change_job(JobState.FORMING, generation=Generation(0), run=RunId(table.job.run + 1))
     table.coordinator = Coordinator(table.rules.world_size)
     table.generations = []
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in table.nodes.values():
-        if node.record.state is not NodeState.LEFT:
-            node.move(NodeState.LEFT, reason=RUN_FINISHED)
         node.record = msgspec.structs.replace(node.record, rank=None, step=0, generation=Generation(0))
         records.append(node.record)
     return records

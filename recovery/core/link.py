@@ -94,6 +94,7 @@ class Link:
         self._refused_code = ""
         self._awaiting_retry = False
         self._hangs_before, self._newest_step = Hangs(), 0
+        self._finished_said = False
         self._requests: OrderedDict[RequestId, m.FromNode] = OrderedDict()
         """What must not be lost on the way: told again after every reconnect until it is answered."""
         self._waiting_for = ""
@@ -168,13 +169,37 @@ class Link:
         return [Disconnect()] if self._connected else [Connect()]  # the end of a connection dials by itself
 
     def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
+        said: list[WorkerEffect] = []
         unreachable_ms = now_ms - self._unreachable_since_ms
+        if failed.finished and self.admitted is None:
+            said = self._wait_beside_a_finished_job(failed.finished, unreachable_ms)
+            if self.main is Main.LEAVING:
+                return said
         limit_ms = self._unreachable_limit_ms()
         if limit_ms is not None and unreachable_ms >= limit_ms:
             reason = f"no scheduler answered for {unreachable_ms / 1000:g} s ({failed.reason})"
             return self._end("SCHEDULER_UNREACHABLE", reason)
         self._dials += 1
-        return [SetTimer("dial", now_ms + backoff.next_dial_ms(self._dials - 1, failed.jitter, self._rules))]
+        dial = SetTimer("dial", now_ms + backoff.next_dial_ms(self._dials - 1, failed.jitter, self._rules))
+        return [*said, dial]
+
+    def _wait_beside_a_finished_job(self, finished: str, unreachable_ms: int) -> list[WorkerEffect]:
+        """Nobody answers, and the stored job is over. Its scheduler may be about to begin the next run; else nobody will ever answer."""
+        patience_ms = self._rules.lease_ms + self._rules.rejoin_window_ms
+        if unreachable_ms >= patience_ms:
+            reason = (
+                f"the job of this recovery path has finished ({finished}) and no scheduler answered for "
+                f"{unreachable_ms / 1000:.0f} s: there is nothing to do. To train again, start the scheduler too."
+            )
+            return [Say("nothing_to_do", reason, warning=True), *self._end("", reason)]
+        if self._finished_said:
+            return []
+        self._finished_said = True
+        said = (
+            f"no scheduler answers, and the job of this recovery path has finished ({finished}). This process waits for "
+            f"{patience_ms / 1000:g} s (MS_NODE_TIMEOUT + MS_REJOIN_WINDOW) for a scheduler that begins the next run, then it ends"
+        )
+        return [Say("job_is_finished", said, warning=True)]
 
     def _unreachable_limit_ms(self) -> int | None:
         """Who waits for others: as long as the cluster forms. Who trains: for ever with recovery, since training needs no scheduler."""
@@ -235,8 +260,11 @@ class Link:
             return [
                 Say("registering_anew", refused.reason, warning=True)
             ]  # the scheduler hangs up, that dials anew
-        if refused.retry_after_ms is None or not self._rules.rejoin_wait or self.main is Main.LEAVING:
+        if refused.retry_after_ms is None or self.main is Main.LEAVING:
             return self._end(refused.code, refused.reason)
+        if not self._rules.rejoin_wait:
+            hint = "MS_REJOIN=fail: this process does not wait. With MS_REJOIN=wait it would."
+            return self._end(refused.code, f"{refused.reason} {hint}")
         first = self._refused_code != refused.code
         if first or not refused.holder_connected:
             self._refused_since_ms, self._refused_code = now_ms, refused.code
@@ -248,7 +276,9 @@ class Link:
         self._awaiting_retry = True
         effects: list[WorkerEffect] = [SetTimer("dial", now_ms + refused.retry_after_ms)]
         if first:
-            effects.append(Say("refused", f"{refused.code}: {refused.reason}", warning=True))
+            seconds = refused.retry_after_ms / 1000
+            hint = f"It asks again in {seconds:.1f} s by itself; with MS_REJOIN=fail it would end at once."
+            effects.append(Say("refused", f"{refused.code}: {refused.reason} {hint}", warning=True))
             effects += self._wait_for(f"this node id to be free ({refused.code})", now_ms)
         return effects
 

@@ -262,7 +262,12 @@ class Member(Link):
         return [Retain(committed.step)]
 
     def _on_job_ended(self, ended: m.JobEnded, now_ms: int) -> list[WorkerEffect]:
-        return self._end(ended.outcome.code, ended.reason)
+        late = self.admitted is None and not ended.outcome.code
+        said = f"this process came when the job had finished ({ended.reason}). To train again, start the job anew"
+        return [
+            *([Say("nothing_to_do", said, warning=True)] if late else []),
+            *self._end(ended.outcome.code, ended.reason),
+        ]
 
     # --- the main thread's words ---------------------------------------------------------------------------------------
 

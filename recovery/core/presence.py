@@ -113,8 +113,7 @@ def timer_fired(table: Table, fired: TimerFired, now_ms: int) -> list[SchedulerE
 
 def _farewell_due(table: Table) -> list[SchedulerEffect]:
     """Who has not come to hear the end by now does not come back: its id is free for the next run."""
-    if not table.ended:
-        return []
+    assert table.ended, "it is set by the end, and no run begins in the life of an ended scheduler"
     records = tuple(lifecycle.part(table, list(table.nodes.values())))
     return [Persist(records, (lifecycle.farewell(table),))]
 

@@ -67,6 +67,8 @@ class ConnectFailed(msgspec.Struct, frozen=True, tag="connect_failed"):
 
     reason: str
     jitter: float
+    finished: str = ""
+    """Not empty: the recovery path that this process can read holds a finished job. Which run, and how it ended."""
 
 
 class Disconnected(msgspec.Struct, frozen=True, tag="disconnected"):

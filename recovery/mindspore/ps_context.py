@@ -6,6 +6,8 @@ from typing import Any
 
 import mindspore
 
+from recovery.training import plain_channel
+
 _given: dict[str, Any] = {}
 
 
@@ -15,6 +17,8 @@ def set_ps_context(**arguments: Any) -> None:
     Every process that takes part in MindSpore's own connections needs them, its scheduler too, and only this call knows the
     passwords: MindSpore wipes its copy. Call it before `init()`.
 
+    `enable_ssl=True` secures MindSpore's connections. The engine's own stay plain text, and a warning (`channel_not_secured`) says so.
+
     Args:
         **arguments: as MindSpore names them (config_file_path, enable_ssl, client_password, server_password, ...).
 
@@ -22,6 +26,8 @@ def set_ps_context(**arguments: Any) -> None:
         ValueError: MindSpore knows no such argument.
     """
     mindspore.set_ps_context(**arguments)
+    if arguments.get("enable_ssl"):
+        plain_channel.warn_of("enable_ssl=True", "MindSpore")
     _given.update(arguments)
 
 

@@ -32,6 +32,7 @@ from recovery.core.effects import (
 )
 from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
+from recovery.worker.finished_job import FinishedJob
 from recovery.worker.gate import Gate, Verdict
 from recovery.worker.jitter import jitter
 from recovery.worker.notebook import Found, Notebook
@@ -57,6 +58,7 @@ class Executor:
         """Join the parts. Created inside the loop that it serves."""
         self._client, self._gate, self._notebook = client, gate, notebook
         self._deliver, self._replace = deliver, replace
+        self._finished = FinishedJob(notebook.recovery_path)
         self._abort_s = abort_timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -84,6 +86,7 @@ class Executor:
             self._replace(effect.reason, effect.hangs)
         elif isinstance(effect, Joined):
             admitted = effect.admitted
+            self._finished.stop()
             _logger.info(
                 "event=admitted incarnation=%d rank=%s run=%d",
                 admitted.incarnation,
@@ -137,7 +140,7 @@ class Executor:
         try:
             await self._client.connect(_DIAL_S)
         except ConnectError as error:
-            self._deliver(s.ConnectFailed(str(error), jitter()))
+            self._deliver(s.ConnectFailed(str(error), jitter(), await self._finished.look()))
         else:
             self._deliver(s.Connected())
 

@@ -78,6 +78,7 @@ class Notebook:
             accept_without_wal: see MS_STORE_WITHOUT_WAL.
         """
         self._path, self._node_id, self._accept_without_wal = recovery_path, node_id, accept_without_wal
+        self.recovery_path = recovery_path
         self._writer: Writer | None = None
         self._store: WorkerStore | None = None
         self._opening, self._using = threading.Lock(), threading.Lock()

@@ -191,7 +191,7 @@ def test_one_that_falls_at_its_last_step_takes_the_others_back_with_it(desk: Des
     assert job(desk).state is JobState.INTERRUPTED
 
 
-def test_who_missed_the_end_is_told_and_who_is_new_starts_the_next_run(desk: Desk) -> None:
+def test_who_missed_the_end_is_told_and_the_next_scheduler_begins_the_next_run(desk: Desk) -> None:
     first, second = full_house(desk)
     first.done()
     second.done()
@@ -200,6 +200,9 @@ def test_who_missed_the_end_is_told_and_who_is_new_starts_the_next_run(desk: Des
     answer = first.register()
     assert isinstance(answer, m.JobEnded)
     assert answer.outcome is m.JobOutcome.FINISHED
+    desk.at(desk.now + 30_000)
+    assert desk.exit is not None
+    desk.restart()
     fresh = Worker(desk, "worker_0")
     assert isinstance(fresh.register(), m.Admitted)
     assert job(desk).run == 2

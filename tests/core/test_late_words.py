@@ -71,6 +71,7 @@ def test_checkpoints_of_the_run_before_are_no_place_to_go_back_to(desk: Desk) ->
         worker.done()
     for worker in before:
         worker.die()
+    desk.restart()
     workers = [Worker(desk, name) for name in ("worker_0", "worker_1")]
     for worker in workers:
         assert isinstance(worker.register(), m.Admitted)

@@ -65,8 +65,9 @@ def test_a_process_of_another_job_is_refused_and_begins_no_run(desk: Desk) -> No
     assert len(desk.row(RunRecord)) == 1
 
 
-def test_a_fresh_process_of_the_job_begins_the_next_run(desk: Desk) -> None:
+def test_a_fresh_process_of_the_job_is_in_the_next_run_of_the_next_scheduler(desk: Desk) -> None:
     _finish(desk)
+    desk.restart()
 
     assert isinstance(Worker(desk, "worker_0").register(), m.Admitted)
     assert len(desk.row(RunRecord)) == 2

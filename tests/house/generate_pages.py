@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import ast
 from string import Formatter
-from typing import Any, get_args
+from typing import Any
 
-import msgspec
 import typer
 
 from recovery import errors
 from recovery.cli.main import app
-from recovery.core import messages
 from recovery.core.records import EventKind
-from recovery.core.rules import Rules
 from recovery.launch.arguments import FLAGS, shown
 from recovery.report.tables import VIEWS
 from tests.house.files import ROOT
 from tests.house.generate_drawings import DRAWINGS
+from tests.house.protocol_page import protocol_page
 
 _ERRORS_HEAD = """\
 # Errors
@@ -151,61 +149,6 @@ def _parameter(one: Any) -> str:
     )
     return f"| {shown} | {(getattr(one, 'help', '') or '').replace('|', 'or')} |"
 
-
-_PROTOCOL_HEAD = """\
-# Wire protocol
-
-Version {version}. One WebSocket per node at `/cluster` on the scheduler's port; each message is one binary frame, a msgpack map whose key
-`type` is the message's name. The decoder is the schema: what does not fit ends the connection. Before a node is admitted a frame has at
-most {before:,} bytes, afterwards {after:,}. A request carries a `request_id`; a repeat of it gets the same answer and has one effect.
-A launcher reports an exit on a connection of its own and hangs up.
-
-"""
-
-
-def protocol_page() -> str:
-    """Every message with its fields, from the structs that are the schema."""
-    rules = Rules(worker_count=1)
-    head = _PROTOCOL_HEAD.format(
-        version=messages.PROTOCOL_VERSION,
-        before=rules.frame_bytes_max_unregistered,
-        after=rules.frame_bytes_max,
-    )
-    parts = [head]
-    for title, kinds in (("From a node", messages.FromNode), ("From the scheduler", messages.FromScheduler)):
-        parts.append(f"## {title}\n")
-        parts += [_message(kind) for kind in get_args(kinds)]
-    parts.append("## Inside them\n")
-    parts.append(_message(messages.HeldCheckpoint))
-    return "\n".join(parts)
-
-
-def _message(kind: type[msgspec.Struct]) -> str:
-    name = kind.__struct_config__.tag or kind.__name__
-    rows = "\n".join(
-        f"| `{field.name}` | {_kind(field.type)} | {'yes' if field.required else 'no'} |"
-        for field in msgspec.structs.fields(kind)
-    )
-    return f"### {name}\n\n{(kind.__doc__ or '').strip()}\n\n| field | type | required |\n|---|---|---|\n{rows}\n"
-
-
-def _kind(kind: Any) -> str:
-    """A type as people read it: `whole number`, `text or nothing`."""
-    info = msgspec.inspect.type_info(kind)
-    if isinstance(info, msgspec.inspect.UnionType):
-        return " or ".join(_KINDS.get(type(one), type(one).__name__) for one in info.types)
-    return _KINDS.get(type(info), type(info).__name__)
-
-
-_KINDS: dict[type[Any], str] = {
-    msgspec.inspect.IntType: "whole number",
-    msgspec.inspect.StrType: "text",
-    msgspec.inspect.BoolType: "true or false",
-    msgspec.inspect.NoneType: "nothing",
-    msgspec.inspect.EnumType: "word",
-    msgspec.inspect.VarTupleType: "list",
-    msgspec.inspect.StructType: "held checkpoint",
-}
 
 PAGES = {
     ROOT / "docs/reference/errors.md": errors_page,

@@ -53,6 +53,7 @@ def test_settings_reach_mindspore_and_its_scheduler_in_every_life(
         )
         assert {"incarnation_1", "incarnation_2"} <= killed
         assert "incarnation_2" not in survivor
+        assert all("event=channel_not_secured" in cluster.log(name) for name in cluster.processes)
         assert certificates.PASSWORD not in "".join(cluster.log(name) for name in cluster.processes)
 
 

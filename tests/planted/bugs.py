@@ -6,9 +6,10 @@ from tests.planted.bug import Bug
 from tests.planted.durability import DURABILITY
 from tests.planted.files import FILES
 from tests.planted.growth import GROWTH
+from tests.planted.last_words import LAST_WORDS
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.session import SESSION
 from tests.planted.training import TRAINING
 
-BUGS: tuple[Bug, ...] = DURABILITY + SESSION + ROLLBACK + PROTOCOL + FILES + GROWTH + TRAINING
+BUGS: tuple[Bug, ...] = DURABILITY + SESSION + ROLLBACK + PROTOCOL + FILES + GROWTH + LAST_WORDS + TRAINING

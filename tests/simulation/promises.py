@@ -33,6 +33,7 @@ from recovery.core.records import (
     JobRecord,
     NodeRecord,
     NodeState,
+    RunRecord,
 )
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus
 from tests.core.counts import check_counts
@@ -181,9 +182,14 @@ class Promises:
         assert answers == [answer], f"I13: another answer to a repeat: {answers}, {answer} before"
 
     def _after_all(self, effects: list[SchedulerEffect]) -> None:
-        """I9: a plan that was just made."""
+        """I9: a plan that was just made. I2: a run begins with a scheduler's life, never within one."""
         for effect in effects:
             if isinstance(effect, Persist):
+                self.checked["I2"] += 1
+                events = {record.kind for record in effect.records if isinstance(record, EventRecord)}
+                assert EventKind.STORE_REBUILT in events or not any(
+                    isinstance(record, RunRecord) and not record.outcome for record in effect.records
+                ), "I2: a run began under a scheduler that was about to end"
                 for record in effect.records:
                     if isinstance(record, EventRecord) and record.kind is EventKind.PLAN_MADE:
                         self._says_what_it_gives_up(record)

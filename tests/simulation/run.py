@@ -113,9 +113,8 @@ def _check_end(world: World) -> None:
     """I14: the job has ended, and with a reason. I20: with one history on all ranks, checked at every load."""
     job = world.store.job
     assert job is not None, "I14: there is no job"
-    if (
-        job.run > 1
-    ):  # somebody was killed after the end, before he could say that he knows: his next life began the next run
+    # The scheduler was killed after everybody had left, and relaunched: it began the next run.
+    if job.run > 1:
         assert world.store.all(RunRecord)[0].outcome == "finished", (
             "I14: a next run began and the first has not ended"
         )

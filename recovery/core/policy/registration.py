@@ -211,22 +211,36 @@ def decide(applicant: Applicant, rules: Rules) -> Decision:
     if verdict is Verdict.RESUME:
         return Resume()
     if verdict is Verdict.NODE_ALIVE:
-        return Refuse(
-            "NODE_ALIVE",
-            f'node "{node}" is held by a process that was heard {applicant.silent_ms / 1000:.1f} s ago. '
-            "Give each process its own MS_NODE_ID; if that process is dead, its id is free after its lease and window.",
-            applicant.suspect_left_ms,
-            holder_connected=applicant.situation.held is Held.LIVE,
-        )
+        return _node_alive(applicant, rules)
     if verdict is Verdict.REJOIN_WINDOW:
         return Refuse(
             "REJOIN_WINDOW",
             f'node "{node}" was last heard {applicant.silent_ms / 1000:.1f} s ago and may return in '
-            f"{applicant.window_left_ms / 1000:.1f} s (MS_REJOIN_WINDOW={rules.rejoin_window_ms / 1000:g}). "
-            "It waits by itself; MS_REJOIN=fail ends at once instead.",
+            f"{applicant.window_left_ms / 1000:.1f} s (MS_REJOIN_WINDOW={rules.rejoin_window_ms / 1000:g}).",
             applicant.window_left_ms,
         )
     return _REFUSALS[verdict](node, rules)
+
+
+def _node_alive(applicant: Applicant, rules: Rules) -> Refuse:
+    """Its holder is connected, or nobody is and the holder may still come back: two things for the reader to do."""
+    node, heard = applicant.node_id, f"heard {applicant.silent_ms / 1000:.1f} s ago"
+    if applicant.situation.held is Held.LIVE:
+        return Refuse(
+            "NODE_ALIVE",
+            f'node "{node}" is held by a process that is connected and was {heard}. '
+            "Give each process its own MS_NODE_ID, or end that process.",
+            applicant.suspect_left_ms,
+            holder_connected=True,
+        )
+    return Refuse(
+        "NODE_ALIVE",
+        f'the process that holds node "{node}" is not connected; it is believed alive, and may come back, for another '
+        f"{applicant.suspect_left_ms / 1000:.1f} s (MS_RECONNECT_GRACE={rules.reconnect_grace_ms / 1000:g}; "
+        f"MS_NODE_TIMEOUT={rules.lease_ms / 1000:g} after a restart of the scheduler). "
+        "A process that takes its place keeps this MS_NODE_ID.",
+        applicant.suspect_left_ms,
+    )
 
 
 _REFUSALS = {

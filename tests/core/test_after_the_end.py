@@ -1,0 +1,155 @@
+"""Who comes when the job has finished: no run begins in a scheduler that ends, and nobody waits for a run that nobody starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.core import effects as e
+from recovery.core import messages as m
+from recovery.core import stimuli as s
+from recovery.core.ids import RequestId
+from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
+from recovery.core.rules import Rules
+from tests.core.desk import Desk, Worker, full_house
+from tests.core.test_member_life import Pocket
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(Rules(worker_count=2))
+
+
+def finish(desk: Desk, *, hang_up: int) -> list[Worker]:
+    """A job whose two workers are done; so many have heard it and hung up."""
+    workers = full_house(desk)
+    for worker in workers:
+        worker.done()
+    for worker in workers[:hang_up]:
+        worker.die()
+    return workers
+
+
+@pytest.mark.parametrize("name", ["worker_0", "worker_1", "worker_7"])
+@pytest.mark.parametrize("hang_up", [0, 1, 2])
+def test_who_registers_while_a_finished_scheduler_ends_is_told_so_and_begins_no_run(
+    desk: Desk, name: str, hang_up: int
+) -> None:
+    finish(desk, hang_up=hang_up)
+
+    answer = Worker(desk, name).register()
+
+    assert isinstance(answer, m.JobEnded)
+    assert answer.outcome is m.JobOutcome.FINISHED
+    assert len(desk.row(RunRecord)) == 1
+    desk.at(desk.now + 10_000)
+    assert desk.exit is not None
+    assert desk.exit.code == ""
+
+
+def test_the_next_scheduler_begins_the_next_run_for_those_who_come(desk: Desk) -> None:
+    finish(desk, hang_up=2)
+    assert isinstance(Worker(desk, "worker_0").register(), m.JobEnded)
+    desk.at(desk.now + 10_000)
+    desk.restart()
+
+    assert isinstance(Worker(desk, "worker_0").register(), m.Admitted)
+    [job] = desk.row(JobRecord)
+    assert (job.run, job.state) == (2, JobState.FORMING)
+
+
+def test_a_leftover_of_the_finished_run_is_told_so_by_the_next_run_s_scheduler(desk: Desk) -> None:
+    [leftover, _] = finish(desk, hang_up=2)
+    desk.at(desk.now + 10_000)
+    desk.restart()
+
+    answer = leftover.register()
+
+    assert isinstance(answer, m.JobEnded)
+    assert answer.outcome is m.JobOutcome.FINISHED
+
+
+def test_a_scheduler_that_was_killed_while_it_ended_tells_everybody_and_ends(desk: Desk) -> None:
+    finish(desk, hang_up=1)
+    desk.restart()
+
+    for name in ("worker_0", "worker_1"):  # relaunched, one was told before and one was not
+        assert isinstance(Worker(desk, name).register(), m.JobEnded)
+    assert len(desk.row(RunRecord)) == 1
+    desk.at(desk.now + desk.rules.lease_ms)
+    assert desk.exit is not None
+    assert {row.state for row in desk.row(NodeRecord)} == {NodeState.LEFT}
+
+
+def test_who_comes_after_the_end_says_that_there_is_nothing_to_do() -> None:
+    pocket = Pocket().registering()
+    pocket.hear(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all 2 ranks are done at step 9"))
+
+    [said] = pocket.got(e.Say)
+    assert said.event == "nothing_to_do"
+    assert "all 2 ranks are done at step 9" in said.text
+    assert pocket.got(e.Exit) == [e.Exit("", "all 2 ranks are done at step 9")]
+
+
+def test_who_took_part_needs_no_such_word() -> None:
+    pocket = Pocket().training()
+    pocket.hear(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="done"))
+    assert pocket.got(e.Say) == []
+
+
+def test_the_story_tells_of_a_late_comer(desk: Desk) -> None:
+    finish(desk, hang_up=2)
+    Worker(desk, "worker_7").register()
+    Worker(desk, "worker_7").register()
+
+    told = [event for event in desk.events if event.kind is EventKind.NODE_REFUSED]
+    assert [(event.node_id, event.reason.partition(":")[0]) for event in told] == [("worker_7", "JOB_ENDED")]
+
+
+# --- no scheduler any more ---------------------------------------------------------------------------------------------
+
+
+FINISHED = "run 1: all 2 ranks are done at step 9"
+
+
+def unreachable(pocket: Pocket, at: int, finished: str) -> None:
+    pocket.feel(s.ConnectFailed("connection refused", 0.5, finished), at)
+
+
+def test_a_late_worker_of_a_finished_job_waits_one_lease_and_one_window_not_for_ever() -> None:
+    pocket = Pocket()
+    pocket.feel(s.Started(RequestId("r"), None), 0)
+    patience_ms = pocket.rules.lease_ms + pocket.rules.rejoin_window_ms
+    unreachable(pocket, 1_000, FINISHED)
+    assert [said.event for said in pocket.got(e.Say)] == ["job_is_finished"]
+    assert FINISHED in pocket.got(e.Say)[0].text
+    unreachable(pocket, patience_ms - 1, FINISHED)
+    assert pocket.got(e.Say) == []
+    assert pocket.got(e.Exit) == []
+
+    unreachable(pocket, patience_ms, FINISHED)
+
+    [exit_] = pocket.got(e.Exit)
+    assert exit_.code == ""
+    assert FINISHED in exit_.reason
+
+
+def test_a_worker_whose_job_is_not_known_to_be_finished_waits_on() -> None:
+    pocket = Pocket()
+    pocket.feel(s.Started(RequestId("r"), None), 0)
+    unreachable(pocket, 1_000_000, "")
+    assert pocket.got(e.Exit) == []
+
+
+def test_a_worker_that_was_in_is_not_sent_away_by_an_older_end() -> None:
+    pocket = Pocket().admitted()
+    pocket.feel(s.Disconnected("cut", 0.5), 0)
+    unreachable(pocket, 1_000_000, FINISHED)
+    assert pocket.got(e.Exit) == []
+
+
+def test_the_next_run_s_scheduler_may_come_while_the_worker_waits() -> None:
+    pocket = Pocket()
+    pocket.feel(s.Started(RequestId("r"), None), 0)
+    unreachable(pocket, 20_000, FINISHED)
+    pocket.feel(s.Connected(), 21_000)
+    assert pocket.told(m.Register)

@@ -1,0 +1,232 @@
+"""What docs/reference/protocol.md says of the order of the conversation. Every number in braces comes from the code (protocol_page.py)."""
+
+from __future__ import annotations
+
+HEAD = """\
+# Wire protocol
+
+Version {version}. Enough to write a client: tests/protocol keeps one that was written from this page, with Python's standard library only.
+
+## The connection
+
+A node opens one TCP connection to the scheduler's address (`MS_SCHED_HOST`, `MS_SCHED_PORT`) and asks for a WebSocket (RFC 6455, version 13):
+
+```
+GET {path} HTTP/1.1
+Host: 127.0.0.1:8118
+Upgrade: websocket
+Connection: Upgrade
+Sec-WebSocket-Key: <16 random bytes in base64>
+Sec-WebSocket-Version: 13
+```
+
+No subprotocol, no extension (no compression), no `Origin`: that is what browsers send, and they are refused. The answer is `101`.
+
+| status | meaning |
+|---|---|
+| 101 | go on |
+| 400 | the connection was gone before the answer |
+| 403 | the request has an `Origin` |
+| 404 | no such path |
+| 405 | another method than GET or HEAD for a path of inspection |
+| 426 | `{path}` without a WebSocket request |
+| 500 | a view of inspection failed; the scheduler's log says why |
+| 503 | too many connections that have not registered: dial again in a second |
+
+Each message is one **binary** WebSocket message, in one frame or several; frames of a client are masked, as the RFC demands. Text ends
+the connection. A ping is answered with a pong; the scheduler sends none by itself.
+
+**Encoding.** A message is one [msgpack](https://msgpack.org) map, never an array. Its keys are the names of the fields, as text, and the
+key `type` (text) names the message; their order means nothing. Whole numbers are msgpack integers, text is UTF-8 (`str`, not `bin`),
+nothing is `nil`, a list is an array. A field with a default may be left out; a key that is not known is ignored; a missing one, another
+type, a number or text outside its bounds ends the connection (1008). A message is never answered with an error.
+
+**Names.** A node id matches `{pattern}`. Ids of digits only are the ranks themselves (0 to count - 1), and then all of a role are.
+Other ids get their ranks when the job forms: in the order of (host, id), runs of digits as numbers.
+
+**Closes.** Whoever closes says why in the reason of the close frame, for people.
+
+| code | when |
+|---|---|
+| 1000 | an ordinary end: `refused: CODE`, `lost: ...` (the lease), `replaced by a newer connection`, `not registered` (something was said before `register`, or by a life that is over), `registered already on this connection`, `heard` (after `exited`), `the scheduler stops` |
+| 1002 | no WebSocket: a broken frame |
+| 1008 | no message of ours: text, a frame above the limit before admission, an unknown `type`, a field that does not fit |
+| 1009 | a message of more than {frame_after:,} bytes |
+| none | cut off: a deadline below has passed, or the peer does not read |
+
+## Limits and deadlines
+
+| what | how much |
+|---|---|
+| a message before admission | {frame_before:,} bytes |
+| a message after admission, either way | {frame_after:,} bytes |
+| from TCP accept to the first whole message | {first_message_s} s |
+| from `register` to an answer | none is set; a node that hears nothing for {ms_receive_msg_timeout} dials again |
+| a connection that was heard, and is not admitted | `MS_NODE_TIMEOUT` + `MS_REJOIN_WINDOW` of silence |
+| connections that have sent no whole HTTP request | {silent_max}; beyond that the oldest is cut off |
+| connections with a request and without admission | {unregistered_max}, and {per_peer} of one address; beyond that 503 |
+| what waits for a peer that does not read | {outbox_messages} messages or {outbox_bytes:,} bytes; beyond that it is cut off |
+| the polite part of a close | {close_s} s |
+| a scheduler whose job has ended | {farewell_s} s for its nodes to hear so and hang up |
+
+There is no limit on the rate of an admitted node. Who dials and finds nobody waits {backoff_min} ms, then twice as long each time up to
+{backoff_max:,} ms, half of each wait random.
+
+"""
+
+CONVERSATION = """\
+## The order of the conversation
+
+A whole life of a worker (`->` from the node, `<-` from the scheduler):
+
+```
+-> register            within {first_message_s} s of the accept
+<- admitted            keep incarnation, token, run, job        or refused, or job_ended: then the connection ends
+-> heartbeat           from now on, whatever else happens
+<- heartbeat_ack
+-> ready               what it holds; generation 0, step 0
+<- received
+   ...                 until every worker is admitted and ready, and every server admitted
+<- rollback            the plan: generation, rank, step to begin at
+-> rendezvous_open     rank 0 only, once it listens for the others
+<- rendezvous          every other rank
+-> state_loaded        the world is formed and the plan's checkpoint loaded
+-> first_step          after the first step
+-> checkpoint_report   after each save
+<- received            then committed, to all, when every rank holds the step
+   interrupt           at any time: somebody was lost. Stop, then ready again, with the generation of the plan that was followed
+<- rollback            generation + 1
+-> done                after the last step; it stays connected
+<- received
+<- job_ended           when every rank is done. Hang up
+```
+
+**Heartbeats** are due from `admitted` until the connection ends, in training, while waiting and after `done`: a random time between
+{ms_retry_interval_lower} and {ms_retry_interval_upper} after the one before.
+`sequence` counts 1, 2, 3, ...; `generation` is the newest plan's (0 before the first), `step` the last step that was applied. Any
+message counts as a sign of life, not just this one.
+
+**The lease.** A node that is silent for {ms_node_timeout} is lost: its connection is closed, its generation is over for all.
+`MS_DISABLE_HEARTBEAT=1`, or a negative value, in the scheduler: never. A node that hears nothing for {ms_receive_msg_timeout} closes and dials.
+
+**Coming back.** A connection that closes makes its node *suspect*. Within {ms_reconnect_grace} the same process may resume as if nothing
+had happened: a new connection, `register` with the same `node_id` and `request_id` (a process has one for all its registrations), `token` and
+`incarnation` of its `admitted`, and `generation` of the last plan that it received. It hears `admitted` with `resumed` true, the same incarnation, and the token to use from now
+on. Then it says again, in their order, every request that was not answered (`done` also when it was: a restarted scheduler counts anew),
+its `collective_failed` and `rendezvous_open` of this generation, and its `ready` if it waits for a plan. The scheduler brings it to where the
+job stands: `interrupt` if the generation is over meanwhile, `rollback` if there is a newer plan, `rendezvous` if it is known.
+After the grace the node is lost, yet its token still resumes it, into the next generation. After a restart of the scheduler a
+node has one lease, not one grace, to resume. A `register` with a token, and with generation 0 and incarnation 0, is a process that
+replaced itself: it keeps its incarnation, and the generation is interrupted because its training state is gone.
+
+**A new process of a lost id** has no token. It is refused until {ms_rejoin_window} after the id was last heard (a closed connection is
+heard at that moment), then admitted with incarnation + 1 and the same rank. From then on the earlier token is FENCED.
+
+**Request ids.** Messages with a `request_id` are answered when what they say is durable. Unanswered ones are said again after a resume,
+with the same id: the repeat gets the same answer and has one effect (the scheduler remembers {remembered} answers for each node). The id
+of a `register` is more: a repeat of the one that admitted the current incarnation is taken for the holder itself, whose answer was lost,
+and it is given a fresh token. So ids must be **unguessable**: 128 random bits, as 32 hex digits, never a counter.
+
+**Order.** What is answered behind a write comes in the order of the writes. `interrupt`, `rendezvous`, `refused` and `heartbeat_ack` wait for no
+write and may overtake it: an `interrupt` the `received` of a request, or the `rollback` of its own generation (then it comes once more
+behind it). Every node keeps reading while it waits for an answer.
+
+**Run and generation.** A checkpoint belongs to the `run` of `admitted` and to the generation in which it was written. Reports of another
+run, or of steps that a later plan went back before, are received and count nowhere. A `ready` that names an older generation than the
+newest plan sent on this connection is a leftover: it is dropped without an answer. Whoever says `ready` while its generation trains
+ends that generation.
+
+**The end.** After `job_ended` (whatever the outcome) a node closes with 1000; requests are answered with `job_ended`, heartbeats still with
+`heartbeat_ack`. A process that registers while a finished scheduler ends hears `job_ended` too: the next run begins with the next scheduler.
+
+**Inspection.** `GET` of `/healthz` (text), `/status`, `/generations`, `/checkpoints`, `/events` (JSON) on the same port, without registering.
+
+"""
+
+ANSWERS: dict[str, tuple[str, str]] = {
+    "register": (
+        "anybody, first and once per connection",
+        "`admitted`; or `refused` and a close; or `job_ended`, then the node hangs up",
+    ),
+    "ready": (
+        "every worker: after `admitted` and after each `interrupt`, once training has stopped. A server may",
+        "`received`; `rollback` once every rank is ready. Nothing if it is a leftover (above)",
+    ),
+    "heartbeat": ("every node, all the time", "`heartbeat_ack` with the same `sequence`"),
+    "checkpoint_report": (
+        "a rank, when file and manifest are durable",
+        "`received`; then `committed` to every node, if it was the last rank of that step",
+    ),
+    "checkpoint_invalid": (
+        "a rank whose file of the plan does not verify, before `state_loaded`",
+        "`received`, and `interrupt` to all; the next plan goes back further",
+    ),
+    "rendezvous_open": (
+        "rank 0 of the generation; again after a resume",
+        "nothing; `rendezvous` to every other worker. Of another generation: nothing at all",
+    ),
+    "state_loaded": ("every rank, once per generation", "nothing"),
+    "first_step": ("every rank, once per generation", "nothing"),
+    "collective_failed": (
+        "a rank whose data plane broke",
+        "no answer of its own: `interrupt` to every worker. Of an older generation: nothing",
+    ),
+    "failure": (
+        "a worker whose own code raised, as its last word",
+        "`received`; then it hangs up, and counts as lost at once",
+    ),
+    "done": (
+        "every rank after its last step",
+        "`received`; `job_ended` when all are. Nothing if its generation is over: it is interrupted and trains again",
+    ),
+    "leave": (
+        "a node that is asked to stop, as its last word",
+        "`received`; then it hangs up. Its id is free at once; a worker's generation is interrupted",
+    ),
+    "exited": (
+        "a launcher, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id",
+        "a close (1000, `heard`)",
+    ),
+}
+"""By message of a node: who says it and when; what comes back."""
+
+FROM_SCHEDULER: dict[str, str] = {
+    "admitted": "keep it; begin heartbeats; on the first one say `ready`",
+    "refused": "wait `retry_after_ms`, then dial and register again (the same `request_id`); nothing there: end",
+    "heartbeat_ack": "nothing: the scheduler lives",
+    "received": "forget the request: it is durable",
+    "interrupt": "stop after the step; say `ready`. It comes twice, and may name a generation that is over for this node already: then nothing",
+    "rollback": "load `step` of the own file `path` (0: begin anew), form the world. A generation that is not newer than the own one: ignore",
+    "rendezvous": "connect to rank 0 there",
+    "committed": "checkpoints older than the newest two committed steps may go",
+    "job_ended": "close, and end: with success if `outcome` is finished",
+}
+"""By message of the scheduler: what a node does."""
+
+_NEVER = "nothing"
+REFUSALS: dict[str, tuple[str, str]] = {
+    "NODE_ALIVE": (
+        "no token, and the id is held by a living process (`holder_connected` true), or by one that may still come back (false)",
+        "{ask_again} ms beside a connected holder, else what is left until it counts as lost. Give up after one lease with `holder_connected` true: the holder lives",
+    ),
+    "REJOIN_WINDOW": (
+        "no token, and the id was lost less than a rejoin window ago",
+        "what is left of the window",
+    ),
+    "UNKNOWN_TOKEN": (
+        "a token for an id that this store does not know",
+        "0: register again without the token",
+    ),
+    "FENCED": ("the token of an earlier incarnation, or of one whose seat is taken, or that left", _NEVER),
+    "WORLD_FULL": ("every seat of the role is taken by another id", _NEVER),
+    "NODE_ID_INVALID": (
+        "the id belongs to the other role, or cannot be a rank beside the others (see Names)",
+        _NEVER,
+    ),
+    "JOB_MISMATCH": (
+        "`worker_count`, `server_count` or `recovery_enabled` differ from the scheduler's",
+        _NEVER,
+    ),
+    "PROTOCOL_VERSION": ("`protocol` is not the scheduler's", _NEVER),
+}
+"""By code: when, and what `retry_after_ms` is."""

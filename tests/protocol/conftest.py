@@ -1,0 +1,80 @@
+"""A real scheduler process for two workers, with short waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness import free_port
+from tests.pace import wait_for
+from tests.protocol.websocket import request
+
+
+class Scheduler:
+    """The process, and where it listens."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port, self._log = free_port(), directory / "scheduler.log"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "recovery", "scheduler"],
+                cwd=directory,
+                env={
+                    **kept,
+                    "MS_WORKER_NUM": "2",
+                    "MS_SCHED_HOST": "127.0.0.1",
+                    "MS_SCHED_PORT": str(self.port),
+                    "MS_ENABLE_RECOVERY": "1",
+                    "MS_RECOVERY_PATH": "recovery",
+                    "MS_NODE_TIMEOUT": "3",
+                    "MS_REJOIN_WINDOW": "5",
+                    "MS_RECONNECT_GRACE": "2",
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(self._answers, "scheduler that listens", 20, self.log)
+
+    def log(self) -> str:
+        """Everything that it has printed."""
+        return self._log.read_text(errors="replace")
+
+    def wait_end(self) -> int:
+        """Wait until it ends by itself; gives its exit code."""
+        wait_for(lambda: self.process.poll() is not None, "end of the scheduler", 20, self.log)
+        return int(self.process.returncode)
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, self.log()
+        try:
+            return request(self.port, "GET /healthz HTTP/1.1\nHost: x")[0] == 200
+        except OSError:
+            return False
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
+    """A job that forms; killed when the test is over, if it has not ended."""
+    yield from _started(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def forming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
+    """One for all tests that let nobody in."""
+    yield from _started(tmp_path_factory.mktemp("forming"))
+
+
+def _started(directory: Path) -> Iterator[Scheduler]:
+    started = Scheduler(directory)
+    yield started
+    if started.process.poll() is None:
+        started.process.send_signal(signal.SIGKILL)
+    started.process.wait(10)
