@@ -29,6 +29,7 @@ from recovery.core.effects import (
 from recovery.core.ids import NodeId, RequestId, ResumeToken
 from recovery.core.link import Identity
 from recovery.core.member import Member
+from recovery.core.memory import joined
 from recovery.core.policy.retention import Kept, removable
 from tests.simulation.clock import OwnClock
 from tests.simulation.network import UP, Wire
@@ -47,6 +48,7 @@ class Saved(msgspec.Struct, frozen=True):
     content: Content
     good: bool = True
     """False: a bit of it has flipped."""
+    job: str = ""
 
 
 class Process:
@@ -116,6 +118,7 @@ class Process:
         if isinstance(effect, Tell):
             self.tell(effect.message)
         elif isinstance(effect, Persist):
+            self.world.notes[self.name].write(effect.records)
             self.clock.soon("disk", 1, 10, lambda: self._release(effect))
         elif isinstance(effect, SetTimer):
             self._due[effect.key] = effect.at_ms
@@ -139,7 +142,7 @@ class Process:
             assert self.member.admitted is not None, "only a member replaces itself"
             self.world.replaced(self, self.member.admitted.token)
         elif isinstance(effect, FindCheckpoints):
-            self.clock.soon("disk", 1, 50, lambda: self._found(effect.run))
+            self.clock.soon("disk", 1, 50, lambda: self._found(effect))
         elif isinstance(effect, Confirmed):
             self.confirmed = True
         elif isinstance(effect, Retain):
@@ -173,10 +176,17 @@ class Process:
         else:
             self.handle(s.ConnectFailed("refused", self._jitter()))
 
-    def _found(self, run: int) -> None:
-        files = self.world.disk[self.name].values()
-        held = tuple(sorted((file.held for file in files if file.held.run == run), key=lambda one: -one.step))
-        self.handle(s.CheckpointsFound(self._request(), held))
+    def _found(self, find: FindCheckpoints) -> None:
+        past = self.world.notes[self.name].past_beside(find.job)
+        if find.past is not None:
+            past = joined(find.past, past)
+        if past is not None:
+            past = msgspec.structs.replace(past, held=self._held(past.job, past.run))
+        self.handle(s.CheckpointsFound(self._request(), self._held(find.job, find.run), past))
+
+    def _held(self, job: str, run: int) -> tuple[m.HeldCheckpoint, ...]:
+        files = (file for file in self.world.disk[self.name].values() if file.job == job)
+        return tuple(sorted((file.held for file in files if file.held.run == run), key=lambda one: -one.step))
 
     # --- the main thread -----------------------------------------------------------------------------------------------
 
@@ -265,7 +275,7 @@ class Process:
             self.clock.seen["a fenced life's save was refused"] += 1
             return
         file = checkpoint(plan, step, self.name)
-        disk[step] = Saved(file, (*self.content, (plan.generation, plan.step)))
+        disk[step] = Saved(file, (*self.content, (plan.generation, plan.step)), job=plan.job)
         self.handle(s.CheckpointPublished(self._request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],

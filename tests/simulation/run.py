@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from recovery.core.records import RunRecord
-from tests.simulation.faults import KINDS, Fault, faults_of, inject
+from tests.simulation.faults import DRAWN, Fault, faults_of, inject
 from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, shape_of
 from tests.simulation.world import World
 
@@ -37,7 +37,7 @@ def run(seed: int, *, workers: int | None = None, faults: list[Fault] | None = N
         workers: None: drawn from the seed.
         faults: None: drawn from the seed.
     """
-    shape = shape_of(seed, KINDS, workers=workers)
+    shape = shape_of(seed, DRAWN, workers=workers)
     chosen = faults_of(seed, shape) if faults is None else faults
     world = World(seed, shape)
     failure = ""

@@ -19,6 +19,7 @@ WORTH_REACHING = (
     "a checkpoint was rejected when it was loaded",
     "a fenced life woke up to an old plan",
     "a job ended for want of a common checkpoint",
+    "a lost store was rebuilt",
     "a job finished",
     "a main thread did not come back",
     "a power cut took a transaction that nobody was told of",
