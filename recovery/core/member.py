@@ -155,7 +155,7 @@ class Member(Link):
         self._token, self._in, self._admitted_ms = admitted.token, True, now_ms
         self._refused_code = ""
         again = [Tell(request) for request in self._requests.values()]
-        if before is not None and admitted.resumed:
+        if before is not None and admitted.resumed and before.job == admitted.job:
             back: list[WorkerEffect] = [Say("resumed", "the scheduler knows this process again")]
             if self._rendezvous is not None and self._rendezvous.generation == self.generation:
                 back.append(Tell(self._rendezvous))

@@ -72,12 +72,15 @@ class Memory:
 
 
 def joined(past: m.Past, of_store: m.Past | None) -> m.Past:
-    """What a process remembers with what its own store holds of the same job and run: that one knows the earlier lives too."""
+    """What a process remembers with what its node's store holds of the same job and run: that one knows the other lives too."""
     if of_store is None or (of_store.job, of_store.run) != (past.job, past.run):
         return past
     began = {one.generation: one for one in (*of_store.began, *past.began)}
     return msgspec.structs.replace(
         past,
+        incarnation=max(past.incarnation, of_store.incarnation),
+        generation=max(past.generation, of_store.generation),
+        scheduler_incarnation=max(past.scheduler_incarnation, of_store.scheduler_incarnation),
         began=tuple(began[number] for number in sorted(began))[-BEGAN_MAX:],
         saved_step=max(past.saved_step, of_store.saved_step),
     )

@@ -501,6 +501,21 @@ def test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_i
     assert [one.generation for one in pocket.member.memory.past.began] == [3], "another run"
 
 
+def test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before() -> None:
+    """Its first answer was lost on the way: the repeat says `resumed`, and the job is another one all the same."""
+    pocket = Pocket().training()
+    pocket.feel(s.TrainingStopped(Generation(1), 5))
+    pocket.feel(s.CheckpointsFound(RequestId("f"), (checkpoint(5),)))
+    assert pocket.member.admitted is not None
+    pocket.reconnect()
+    pocket.hear(msgspec.structs.replace(pocket.member.admitted, job="new", resumed=True))
+
+    [look] = pocket.got(e.FindCheckpoints)
+    assert look.job == "new"
+    assert look.past is not None
+    assert pocket.told(m.Ready) == [], "it told the new job what it holds of the old one"
+
+
 def test_what_a_process_remembers_and_what_its_store_holds_are_joined() -> None:
     memory = past(0, 20, generation=3, began=(began(3, 20),))
     store = past(0, 10, generation=2, began=(began(1, 0), began(2, 10)), saved_step=30)
@@ -509,6 +524,10 @@ def test_what_a_process_remembers_and_what_its_store_holds_are_joined() -> None:
 
     assert [one.generation for one in both.began] == [1, 2, 3]
     assert (both.generation, both.saved_step) == (3, 30)
+    newer = msgspec.structs.replace(store, incarnation=Incarnation(8), generation=Generation(9))
+    assert (joined(memory, newer).incarnation, joined(memory, newer).generation) == (8, 9), (
+        "a newer life wrote it"
+    )
     assert joined(memory, None) == memory
     assert joined(memory, msgspec.structs.replace(store, run=RunId(2))) == memory
 

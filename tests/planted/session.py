@@ -72,7 +72,7 @@ REGISTRATION = (
     Bug(
         "resume tokens are stored as they are",
         "I16",
-        "core/admission.py",
+        "core/tokens.py",
         "return hashlib.sha256(token.encode()).hexdigest()",
         "return token",
         ("tests/core/test_late_words.py::test_a_resume_token_is_stored_as_a_digest_only",),

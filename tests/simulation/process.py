@@ -29,6 +29,7 @@ from recovery.core.effects import (
 from recovery.core.ids import NodeId, RequestId, ResumeToken
 from recovery.core.link import Identity
 from recovery.core.member import Member
+from recovery.core.memory import joined
 from recovery.core.policy.retention import Kept, removable
 from tests.simulation.clock import OwnClock
 from tests.simulation.network import UP, Wire
@@ -53,6 +54,7 @@ class Saved(msgspec.Struct, frozen=True):
     """Not empty: a look passes it over, and says this."""
     rank: int | None = None
     """Not None: it was copied here, and is of that rank."""
+    job: str = ""
 
 
 class Process:
@@ -129,6 +131,7 @@ class Process:
         if isinstance(effect, Tell):
             self.tell(effect.message)
         elif isinstance(effect, Persist):
+            self.world.notes[self.name].write(effect.records)
             if self.clock.draw("own store").random() < self.world.shape.stuck_rows:
                 self.clock.seen["a worker's own store did not write"] += 1
             else:
@@ -191,20 +194,32 @@ class Process:
             self.handle(s.ConnectFailed("refused", self._jitter()))
 
     def _found(self, find: FindCheckpoints) -> None:
+        past = self.world.notes[self.name].past_beside(find.job)
+        if find.past is not None:
+            past = joined(find.past, past)
+        held, passed_over = self._look(find.job, find.run, find.rank)
+        if past is not None:
+            of_past, _ = self._look(past.job, past.run, past.rank)
+            past = msgspec.structs.replace(past, held=of_past)
+        self.handle(s.CheckpointsFound(self._request(), held, passed_over, past))
+
+    def _look(
+        self, job: str, run: int, rank: int | None
+    ) -> tuple[tuple[m.HeldCheckpoint, ...], tuple[m.PassedOver, ...]]:
         files = sorted(self.world.disk[self.name].values(), key=lambda one: -one.held.step)
         held, passed_over = [], []
         for file in files:
             fault = file.fault
-            if not fault and find.rank is not None and file.rank not in (None, find.rank):
+            if not fault and rank is not None and file.rank not in (None, rank):
                 fault = "it is of another rank"
-            if file.gone or file.held.run != find.run:
+            if file.gone or file.job != job or file.held.run != run:
                 continue
             if fault:
                 self.clock.seen["a file was passed over"] += 1
                 passed_over.append(m.PassedOver(path=file.held.path, reason=fault, step=file.held.step))
             else:
                 held.append(file.held)
-        self.handle(s.CheckpointsFound(self._request(), tuple(held), tuple(passed_over)))
+        return tuple(held), tuple(passed_over)
 
     # --- the main thread -----------------------------------------------------------------------------------------------
 
@@ -294,7 +309,7 @@ class Process:
             self.clock.seen["a fenced life's save was refused"] += 1
             return
         file = checkpoint(plan, step, self.name)
-        disk[step] = Saved(file, (*self.content, (plan.generation, plan.step)))
+        disk[step] = Saved(file, (*self.content, (plan.generation, plan.step)), job=plan.job)
         self.handle(s.CheckpointPublished(self._request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],

@@ -67,6 +67,19 @@ class Promises:
         self._applied: dict[int, list[int]] = {}
         self._applied_in: dict[int, tuple[int, int]] = {}
         self._run_of_steps = 0
+        self._lost = False
+        """The store was lost, and no plan has been told since."""
+        self._newest_life: dict[str, int] = {}
+        """By id: the newest life that was told a plan. A store that is lost forgets it, who was replaced by it stays so."""
+        self._committed: dict[int, int] = {}
+        """By run: the newest step of which somebody was told that all hold it."""
+
+    def store_lost(self) -> None:
+        """What was written is gone; the numbers and the plans that anybody was told are not."""
+        self._lost = True
+        self._admitted.clear()
+        self._planned, self._scheduler_told = (0, 0), 0
+        self._plans = [plan for plan in self._plans if plan[:2] in self._told]
 
     # --- the scheduler -------------------------------------------------------------------------------------------------
 
@@ -79,7 +92,7 @@ class Promises:
             assert row is not None, f"I5: {name} is lost"
             assert row.incarnation >= incarnation, f"I5: incarnation {incarnation} of {name} is lost"
         job = store.job
-        if job is not None:
+        if job is not None and not self._lost:
             assert (job.run, job.generation) >= self._planned, f"I5: the plan {self._planned} is lost"
             self._plans = [
                 plan for plan in self._plans if plan[:2] <= (job.run, job.generation)
@@ -135,7 +148,10 @@ class Promises:
                 self._unchanged("I4", life, state, f"the refused try of {register.node_id}")
                 return
             now = life.cluster.table.nodes.get(register.node_id)
-            if now is not None and (before is None or now.record.incarnation > before.incarnation):
+            admitted = now is not None and (before is None or now.record.incarnation > before.incarnation)
+            if admitted and not _rebuilt(
+                effects
+            ):  # who tells a rebuilt store of a life is given the next number at once
                 self._window_is_over(before, register.node_id)
             if now is not None and now.connection is not None:
                 self._hear(now.record)
@@ -160,7 +176,9 @@ class Promises:
         assert before.state is NodeState.LOST, (
             f"I1: {name} was {before.state.value} when its next life was admitted"
         )
-        silent_ms = self.world.clock.now - self._heard[name, before.incarnation]
+        silent_ms = self.world.clock.now - self._heard.get(
+            (name, before.incarnation), max(at for (one, _), at in self._heard.items() if one == name)
+        )  # a rebuilt store gives a living process its next number
         least_ms = self.world.rules.rejoin_window_ms * (1 - self.world.shape.drift) - 1
         assert silent_ms >= least_ms, f"I3: {name} was let in again after {silent_ms} ms"
 
@@ -222,6 +240,9 @@ class Promises:
             )
             return
         self.checked["I9"] += 1
+        assert plan.step or not self._committed.get(plan.run), (
+            f"I9: back to step 0 although all ranks held step {self._committed[plan.run]}"
+        )
         expected = self._newest_common(plan.run)
         assert plan.step == expected, (
             f"I9: the target is {plan.step}, the newest step that all hold is {expected}"
@@ -254,7 +275,8 @@ class Promises:
         if isinstance(message, m.Ready):
             node = self.world.scheduler.cluster.table.nodes[name] if self.world.scheduler else None  # type: ignore[index]  # a NodeId
             if node is not None and message.generation >= node.told_generation:
-                self._claims[name] = {held.step: held for held in message.held}
+                told = message.past.held if message.past is not None else message.held
+                self._claims[name] = {held.step: held for held in told}
         elif isinstance(message, m.CheckpointReport) and self._is_past(message.checkpoint):
             self._claims.setdefault(name, {})[message.checkpoint.step] = message.checkpoint
         elif isinstance(message, m.CheckpointInvalid) and message.generation == generation:
@@ -273,6 +295,7 @@ class Promises:
                 "I5: a plan before it is written"
             )
             self._planned = max(self._planned, (message.run, message.generation))
+            self._lost = False
         elif isinstance(message, m.Admitted):
             self._scheduler_told = message.scheduler_incarnation
             rows = [row for row in store.all(NodeRecord) if row.incarnation == message.incarnation]
@@ -281,6 +304,7 @@ class Promises:
             ]
             assert named, f"I5: {message} before it is written"
         elif isinstance(message, m.Committed):
+            self._committed[message.run] = max(self._committed.get(message.run, 0), message.step)
             rows = [
                 store.is_durable((CheckpointRecord, message.run, message.step, rank))
                 for rank in range(self.world.rules.world_size)
@@ -329,6 +353,8 @@ class Promises:
             return
         self.checked["I8"] += 1
         self._admitted[process.name] = max(self._admitted.get(process.name, 0), admitted.incarnation)
+        newest = max(self._newest_life.get(process.name, 0), admitted.incarnation)
+        self._newest_life[process.name] = newest
         told = self._told.setdefault((plan.run, plan.generation), {})
         assert plan.rank not in told, (
             f"I1: rank {plan.rank} was entered twice in generation {plan.generation}"
@@ -343,7 +369,10 @@ class Promises:
         """Has a newer life of its id been admitted?"""
         row = self.world.store.rows.get((NodeRecord, process.name))
         admitted = process.member.admitted
-        return row is None or admitted is None or row.incarnation > admitted.incarnation
+        if row is None or admitted is None:
+            return True
+        newest: int = max(row.incarnation, self._newest_life.get(process.name, 0))
+        return newest > admitted.incarnation
 
     def loaded(self, plan: m.Rollback, content: Content) -> None:
         """I8, I20: all ranks load one history, and it leads to the target without a gap."""
@@ -386,6 +415,11 @@ class Promises:
         assert step not in committed[-2:], (
             f"I11: {process.name} deleted step {step}, committed are {committed}"
         )
+
+
+def _rebuilt(effects: list[SchedulerEffect]) -> bool:
+    records = (record for effect in effects if isinstance(effect, Persist) for record in effect.records)
+    return any(isinstance(one, EventRecord) and one.kind is EventKind.STORE_REBUILT for one in records)
 
 
 def _state(life: SchedulerLife) -> Any:

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from recovery.core.records import RunRecord
-from tests.simulation.faults import KINDS, Fault, faults_of, inject
+from tests.simulation.faults import DRAWN, Fault, faults_of, inject
 from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, shape_of
 from tests.simulation.world import World
 
@@ -34,7 +34,7 @@ def run(
     *,
     workers: int | None = None,
     faults: list[Fault] | None = None,
-    kinds: tuple[str, ...] = KINDS,
+    kinds: tuple[str, ...] = DRAWN,
 ) -> Outcome:
     """Run a seed.
 

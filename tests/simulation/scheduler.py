@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recovery.core import messages as m
 from recovery.core.effects import Answer, CloseConnection, Exit, Persist, SchedulerEffect, Send, SetTimer
 from recovery.core.ids import ConnectionId, ResumeToken
+from recovery.core.records import EventKind, EventRecord
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from tests.simulation.clock import OwnClock
 from tests.simulation.network import DOWN, Wire
@@ -78,6 +79,8 @@ class SchedulerLife:
     def _do(self, effects: list[SchedulerEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Persist):
+                told = (record.kind for record in effect.records if isinstance(record, EventRecord))
+                self.clock.seen["a lost store was rebuilt"] += EventKind.STORE_REBUILT in told
                 self._writes.append(effect)
                 if len(self._writes) == 1:
                     self._write_next()

@@ -60,6 +60,7 @@ def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = Non
         topology_timeout_ms=100_000,  # longer than any wait that faults explain: a job that only waits is found by its reason
         abort_timeout_ms=draw.choice((1_000, 3_000)),
         receive_timeout_ms=lease_ms // 2,
+        rebuild_store=True,
         heartbeat_ms_min=lease_ms // 10,
         heartbeat_ms_max=lease_ms // 6,
     )

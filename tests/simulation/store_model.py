@@ -15,6 +15,7 @@ from typing import Any
 from recovery.core.cluster import Cluster, new_job, next_life
 from recovery.core.records import (
     CheckpointRecord,
+    EventKind,
     EventRecord,
     GenerationRecord,
     IncarnationRecord,
@@ -42,7 +43,8 @@ KEYS: dict[type, tuple[str, ...]] = {
 class StoreModel:
     """Rows by key, as the real store keeps them."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: str = "job") -> None:
+        self._new_job = job
         self.rows: Rows = {}
         """What a reader sees now: durable and committed."""
         self.events = 0
@@ -53,7 +55,8 @@ class StoreModel:
     def commit(self, batch: Batch) -> None:
         """One transaction, whole, visible to whoever opens the file; not yet durable."""
         self._unsynced.append(batch)
-        self.events += _put(self.rows, batch, checked=True)
+        rebuilt = any(isinstance(one, EventRecord) and one.kind is EventKind.STORE_REBUILT for one in batch)
+        self.events += _put(self.rows, batch, checked=not rebuilt)
 
     def sync(self) -> None:
         """Everything committed is durable."""
@@ -89,7 +92,7 @@ class StoreModel:
         """The machine of the scheduler's next life."""
         job = self.job
         if job is None:
-            return Cluster(new_job("job", rules), rules)
+            return Cluster(new_job(self._new_job, rules), rules)
         cluster = Cluster(next_life(job), rules)
         cluster.restore(self.all(NodeRecord), self.all(GenerationRecord), self.all(CheckpointRecord))
         return cluster

@@ -12,6 +12,7 @@ from recovery.core.ids import ResumeToken
 from recovery.core.records import Record, RunRecord
 from tests.simulation.clock import Clock
 from tests.simulation.network import UP, Network, Wire
+from tests.simulation.notes import Notes
 from tests.simulation.process import Process, Saved
 from tests.simulation.promises import Promises
 from tests.simulation.scheduler import SchedulerLife
@@ -46,7 +47,9 @@ class World:
         self.on_step: Callable[[Process, m.Rollback, int], None] = lambda process, plan, step: None
         """Told of each step that a rank has applied."""
         self._planes: dict[tuple[int, int], list[Process]] = {}
-        self._lives = 1
+        self._lives = self._stores = 1
+        self.notes = {name: Notes() for name in self.names}
+        """What lies in each node's own store."""
         self.scheduler: SchedulerLife | None = SchedulerLife(self, 1)
         for name in self.names:
             self.clock.soon("start", 0, 2_000, partial(self.launch, name))
@@ -121,6 +124,13 @@ class World:
             self.scheduler.kill()
             self.scheduler = None
             self.clock.soon("relaunch", *self.relaunch_ms, self._relaunch_scheduler)
+
+    def lose_store(self) -> None:
+        """The scheduler's store is gone; its next life knows nothing and asks the workers."""
+        self._stores += 1
+        self.kill_scheduler()
+        self.store = StoreModel(f"job-{self._stores}")
+        self.promises.store_lost()
 
     def _relaunch_scheduler(self) -> None:
         self._lives += 1

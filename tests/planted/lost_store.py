@@ -1,0 +1,118 @@
+"""Bugs around a scheduler's store that is lost: who notices, who refuses, and what the rebuilt one says."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+GONE = "tests/store/test_store_gone.py"
+CORE = "tests/core/test_rebuild.py"
+SHELL = "tests/scheduler/test_rebuild.py"
+
+LOST_STORE = (
+    Bug(
+        "an owner whose file was taken away acknowledges on",
+        "I5",
+        "store/repository.py",
+        "        self._database.place.check()\n        self._lock.assert_held",
+        "        self._lock.assert_held",
+        (f"{GONE}::test_an_owner_whose_file_was_taken_away_writes_no_more",),
+    ),
+    Bug(
+        "a file that goes during the write is not noticed",
+        "I5",
+        "store/repository.py",
+        "        self._database.place.check()  # what went",
+        "        self._lock.assert_held(self._path)  # what went",
+        (f"{GONE}::test_a_file_that_goes_while_a_batch_is_written_takes_the_batch_with_it",),
+    ),
+    Bug(
+        "only the main file is looked at, not its log",
+        "I5",
+        "store/place.py",
+        'for file in (path, companion(path, "-wal"))}',
+        "for file in (path, path)}",
+        (f"{GONE}::test_an_owner_whose_file_was_taken_away_writes_no_more",),
+    ),
+    Bug(
+        "an owner without work never looks",
+        "I14",
+        "store/writer.py",
+        "self._queue or self._closing, LOOK_S)",
+        "self._queue or self._closing, None)",
+        (f"{GONE}::test_a_writer_without_work_notices_within_a_heartbeat",),
+    ),
+    Bug(
+        "a path full of another job's stores begins a new job",
+        "I9",
+        "scheduler/rebuild.py",
+        "return found if found.told else None",
+        "return found if found.told and rebuilding else None",
+        (f"{SHELL}::test_a_scheduler_refuses_by_name_and_leaves_everything_as_it_is",),
+    ),
+    Bug(
+        "a living worker of another job is taken in by a new one",
+        "I9",
+        "core/rebuild.py",
+        "return [lost(table, what)]",
+        "return None",
+        (f"{CORE}::test_a_living_worker_of_another_job_ends_a_scheduler_that_knows_nothing",),
+    ),
+    Bug(
+        "a scheduler that ends for a lost store still plans",
+        "I9",
+        "core/rebuild.py",
+        "table.is_over = True",
+        "table.is_over = False",
+        (f"{CORE}::test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing",),
+    ),
+    Bug(
+        "numbers of a rebuilt job begin anew",
+        "I2",
+        "core/rebuild.py",
+        "generation=built.generation,\n        scheduler_incarnation",
+        "generation=table.job.generation,\n        scheduler_incarnation",
+        (f"{CORE}::test_it_takes_the_job_up_with_its_ranks_its_numbers_and_its_newest_common_step",),
+    ),
+    Bug(
+        "a forgotten generation is taken for one that rolled nothing back",
+        "I8",
+        "core/policy/rebuild.py",
+        "step = lowest_saved[generation] - 1",
+        "step = lowest_saved[generation]",
+        (f"{CORE}::test_where_a_forgotten_generation_began_is_taken_from_its_lowest_file",),
+    ),
+    Bug(
+        "a rebuilt job whose files are gone begins at step 0",
+        "I9",
+        "core/policy/rebuild.py",
+        "state=CheckpointState.COMMITTED,\n        reason=",
+        "state=CheckpointState.PUBLISHED,\n        reason=",
+        (f"{CORE}::test_who_has_saved_keeps_the_plan_from_step_0_even_without_files",),
+    ),
+    Bug(
+        "a rebuilt job's plan is not told by its own name",
+        "I8",
+        "core/member.py",
+        "job=plan.job or self.admitted.job,",
+        "job=self.admitted.job,",
+        (
+            f"{CORE}::test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_is_asked_by_another",
+        ),
+    ),
+    Bug(
+        "a repeated answer of a new scheduler is taken for the old one's",
+        "I8",
+        "core/member.py",
+        "if before is not None and admitted.resumed and before.job == admitted.job:",
+        "if before is not None and admitted.resumed:",
+        (f"{CORE}::test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before",),
+    ),
+    Bug(
+        "a window stands still while no scheduler lives",
+        "I3",
+        "scheduler/startup.py",
+        "max(0, node.rejoin_left_ms - away_ms)",
+        "max(0, node.rejoin_left_ms)",
+        (f"{SHELL}::test_an_open_window_runs_on_while_no_scheduler_lives",),
+    ),
+)
