@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,14 +14,16 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from recovery.errors import CheckpointStateError, UsageError
+from recovery.torch import gradients as standing
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
 
+_logger = logging.getLogger("recovery.torch")
 _FORMAT = 1
 
 
 class TrainState:
-    """Model, optimizer, schedules, loaders, anything with `state_dict` and `load_state_dict`, and the random generators.
+    """Model, optimizer, schedules, loaders, anything with `state_dict` and `load_state_dict`, gradients, and the random generators.
 
     A list or tuple of such objects counts as one part. A model in DistributedDataParallel is saved without its wrapper.
     """
@@ -32,6 +35,7 @@ class TrainState:
         optimizer: Any = None,
         lr_scheduler: Any = None,
         loader: ResumableLoader | None = None,
+        gradients: bool = True,
         **objects: Any,
     ) -> None:
         """Name the parts.
@@ -41,6 +45,7 @@ class TrainState:
             optimizer: one or a list.
             lr_scheduler: one or a list.
             loader: the one that `Session.steps` draws batches from.
+            gradients: False: they are not saved, since the loop clears them before each backward pass.
             **objects: further parts by name: a second loader, a gradient scaler, running averages.
 
         Raises:
@@ -55,7 +60,7 @@ class TrainState:
         }
         self._parts = {name: part for name, part in given.items() if part is not None}
         self._loader = loader
-        self._checked = False
+        self._checked, self._saves_gradients, self._told = False, gradients, False
         for name, part in self._parts.items():
             for item in _items(part):
                 if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
@@ -118,6 +123,7 @@ class TrainState:
             raise _unfit("TrainState", reason)  # noqa: EM101 - a field, no message
         for name, part in self._parts.items():
             _load(name, _items(part), parts[name])
+        self._put_gradients(payload)
         for part in self._parts.values():
             for item in _items(part):
                 if isinstance(item, ResumableLoader):
@@ -129,14 +135,37 @@ class TrainState:
         return {"torch": str(torch.__version__)}
 
     def _take(self) -> dict[str, Any]:
-        parts = {
-            name: [_bare(item).state_dict() for item in _items(part)] for name, part in self._parts.items()
-        }
+        parts = {name: [item.state_dict() for item in items] for name, items in self._bare_parts().items()}
         if not self._checked:
             for name, states in parts.items():
                 _check(name, states, "")
             self._checked = True
-        return {"format": _FORMAT, "parts": parts, "random": capture_random_state()}
+        taken = {"format": _FORMAT, "parts": parts, "random": capture_random_state()}
+        return {**taken, "gradients": self._take_gradients()} if self._saves_gradients else taken
+
+    def _take_gradients(self) -> dict[standing.Key, torch.Tensor]:
+        found = standing.take(self._bare_parts())
+        if found and not self._told:
+            self._told = True
+            _logger.info(
+                "event=gradients_saved count=%d bytes=%d the next backward pass may add to them; a loop that calls zero_grad() "
+                "right behind optimizer.step() saves none",
+                len(found),
+                sum(gradient.element_size() * gradient.numel() for gradient in found.values()),
+            )
+        return found
+
+    def _put_gradients(self, payload: Mapping[str, Any]) -> None:
+        """Files of earlier releases, and of a loop that has promised to clear them, have none."""
+        strange = standing.put(self._bare_parts(), payload.get("gradients", {}))
+        if strange:
+            part, number, name = strange[0]
+            raise _unfit(
+                part, f"the checkpoint has a gradient of {name!r} of number {number} that fits no parameter"
+            )
+
+    def _bare_parts(self) -> dict[str, list[Any]]:
+        return {name: [_bare(item) for item in _items(part)] for name, part in self._parts.items()}
 
 
 class _Copy:

@@ -65,7 +65,7 @@ TRAINING = (
         "worker/descriptors.py",
         "                os.set_inheritable(descriptor, False)",
         "                os.close(descriptor)",
-        ("tests/torch/test_exec_under_gloo.py::test_no_replacement_under_gloos_living_threads_aborts",),
+        ("tests/worker/test_descriptors.py::test_descriptors_are_marked_for_exec_and_stay_open_until_then",),
     ),
     Bug(
         "a rank that hangs at one step is replaced for ever",
@@ -92,5 +92,21 @@ TRAINING = (
         (
             "tests/worker/test_replace.py::test_a_process_whose_interpreter_is_gone_ends_instead_of_hanging_on_with_its_rank",
         ),
+    ),
+    Bug(
+        "accumulated gradients are not in the checkpoint",
+        "I20",
+        "torch/gradients.py",
+        "if parameter.grad is not None\n",
+        "if parameter.grad is not None and False\n",
+        ("tests/torch/test_gradients.py::test_gradients_of_what_only_an_optimizer_knows_come_back_too",),
+    ),
+    Bug(
+        "parameters share the memory of their restored gradients",
+        "I20",
+        "torch/gradients.py",
+        "None if gradient is None else gradient.to(parameter.device, copy=True)",
+        "gradient",
+        ("tests/torch/test_gradients.py::test_restored_gradients_share_no_memory",),
     ),
 )

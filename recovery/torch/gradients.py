@@ -1,0 +1,65 @@
+"""Gradients that stand at a step's end: the next backward pass may add to them, so they belong to the training state.
+
+They do wherever a step of the session is a micro-batch and the optimizer steps after several of them. Whether a gradient that an optimizer
+has used already will be cleared before the next backward pass cannot be known: a loop may go on adding to it, and one that was
+set to zero is decayed where one that is absent is left out. So every gradient that is there is saved. A loop that clears them right
+behind the optimizer's step, with `zero_grad()`, has none at a step's end, and pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+Key = tuple[str, int, str]
+"""(part, number in it, name of the parameter or its number in the optimizer)."""
+
+
+def take(parts: Mapping[str, list[Any]]) -> dict[Key, torch.Tensor]:
+    """The gradients that are there. Not copied: as long as nobody trains on they do not change."""
+    return {
+        key: parameter.grad.detach() for key, parameter in _parameters(parts) if parameter.grad is not None
+    }
+
+
+def put(parts: Mapping[str, list[Any]], saved: Mapping[Key, torch.Tensor]) -> list[Key]:
+    """Give every parameter its own again, and none to those that had none. Gives what belongs to no parameter of theirs.
+
+    Copied: those of one bucket of DistributedDataParallel come out of the file as parts of one tensor.
+    """
+    left = dict(saved)
+    for key, parameter in _parameters(parts):
+        gradient = left.pop(key, None)
+        if gradient is not None and gradient.shape != parameter.shape:
+            left[key] = gradient
+            continue
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+    return sorted(left)
+
+
+def _parameters(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.Tensor]]:
+    """Each parameter once, by the first name that it has: of its module, else of its optimizer."""
+    seen: set[int] = set()
+    for key, parameter in (*_of_modules(parts), *_of_optimizers(parts)):
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            yield key, parameter
+
+
+def _of_modules(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.Tensor]]:
+    for part, items in parts.items():
+        for number, item in enumerate(items):
+            if isinstance(item, torch.nn.Module):
+                for name, parameter in item.named_parameters():
+                    yield (part, number, name), parameter
+
+
+def _of_optimizers(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.Tensor]]:
+    for part, items in parts.items():
+        for number, item in enumerate(items):
+            if isinstance(item, torch.optim.Optimizer):
+                trained = [parameter for group in item.param_groups for parameter in group["params"]]
+                for place, parameter in enumerate(trained):
+                    yield (part, number, str(place)), parameter
