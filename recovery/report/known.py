@@ -58,12 +58,19 @@ class Ranks(NamedTuple):
     everybody: frozenset[str]
 
     @property
+    def begun_ms(self) -> int | None:
+        """When the last rank had done its first step; None: somebody has not."""
+        if not self.trained or set(self.trained) != self.everybody:
+            return None
+        return max(first.wall_ms for first in self.first_steps.values())
+
+    @property
     def together(self) -> Times:
         """When all ranks trained."""
-        if not self.trained or set(self.trained) != self.everybody:
-            return ()  # somebody has not begun
+        if self.begun_ms is None:
+            return ()
         found: Times = ((0, self.over_ms),)
-        for times in self.trained.values():
+        for times in set(self.trained.values()):
             found = common(found, times)
         return found
 
@@ -101,7 +108,7 @@ class Known:
         """
         heard = Chapters(events)
         pieces = _pieces(activity, run, heard)
-        self.chapters = Chapters(_with_first_steps(heard, pieces))
+        self.chapters = Chapters(_with_first_steps(heard, pieces)) if pieces else heard
         self.end_ms = self._end_ms(pieces)
         told = self.chapters.all(EventKind.FIRST_STEP_DONE)
         self._everybody = frozenset(str(stored.event.node_id) for _, stored in told)
@@ -135,9 +142,10 @@ class Known:
         }
         commits = [stored.wall_ms for stored in self.chapters.within(number, EventKind.CHECKPOINT_COMMITTED)]
         trained, unknown = dict[str, Times](), dict[str, Times]()
+        gone = self._gone(number, over_ms)
         for node, first in first_steps.items():
             noted = pieces.get(node, ())
-            gone_ms = self._gone_ms(node, number, over_ms)
+            gone_ms = gone.get(node, over_ms)
             if noted:
                 trained[node] = _trained(noted, first.wall_ms, commits, gone_ms)
                 lost_sight = noted[-1].due_ms > 0
@@ -149,12 +157,15 @@ class Known:
             unknown[node] = without(((first.wall_ms, until_ms),), trained[node])
         return Ranks(pieces, first_steps, trained, unknown, over_ms, self._everybody)
 
-    def _gone_ms(self, node: str, generation: int, over_ms: int) -> int:
-        """When the connection closed over which a node was never heard again in its generation; else when that ended."""
-        told = self.chapters.within(generation, EventKind.NODE_SUSPECTED, EventKind.NODE_RESUMED)
-        of_node = [one for one in told if one.event.node_id == node and one.wall_ms <= over_ms]
-        suspected = of_node and of_node[-1].event.kind is EventKind.NODE_SUSPECTED
-        return of_node[-1].wall_ms if suspected else over_ms
+    def _gone(self, generation: int, over_ms: int) -> dict[str, int]:
+        """When the connections closed over which nodes were never heard again in their generation."""
+        found: dict[str, int] = {}
+        for one in self.chapters.within(generation, EventKind.NODE_SUSPECTED, EventKind.NODE_RESUMED):
+            if one.wall_ms <= over_ms:
+                found.pop(str(one.event.node_id), None)
+                if one.event.kind is EventKind.NODE_SUSPECTED:
+                    found[str(one.event.node_id)] = one.wall_ms
+        return found
 
     def _heard_until(
         self, node: str, first_ms: int, commits: Sequence[int], position: int, over: int | None
@@ -270,6 +281,8 @@ def common(some: Times, others: Times) -> Times:
 
 def without(some: Times, others: Times) -> Times:
     """What lies in the first and not in the second; each in order and without overlaps."""
+    if not others or some == others:
+        return some if not others else ()
     ends = [begin_ms for begin_ms, _ in others]
     begins = [end_ms for _, end_ms in others]
     gaps = tuple(zip([_EVER[0], *begins], [*ends, _EVER[1]], strict=True))

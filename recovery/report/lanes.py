@@ -182,9 +182,10 @@ class Lanes:
 
     def _turn(self, node: str, to: Doing | None, at_ms: int) -> None:
         before = self._now.pop(node, None)
-        unseen_ms = max(self._unseen_since_ms.pop(node, at_ms), before[1] if before is not None else 0)
         if before is not None:
-            self._span(node, before[0], before[1], min(at_ms, unseen_ms))
+            unseen_ms = self._unseen_since_ms.pop(node, at_ms) if self._unseen_since_ms else at_ms
+            unseen_ms = min(at_ms, max(unseen_ms, before[1]))
+            self._span(node, before[0], before[1], unseen_ms)
             self._span(node, Doing.UNKNOWN, unseen_ms, at_ms)
         if to is not None:
             self._now[node] = (to, at_ms)

@@ -8,8 +8,8 @@ from typing import Any
 
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, NodeState
-from recovery.report.ranks import Seen, by_state, newest_step, rank_rows, ranks_of
-from recovery.report.stored import Stored, newest_events, notes
+from recovery.report.ranks import Seen, by_state, newest_step, notes_of_now, rank_rows, ranks_of
+from recovery.report.stored import Stored, newest_events
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
 from recovery.store.reader import StoredEvent
 
@@ -21,7 +21,7 @@ def status(stored: Stored) -> dict[str, Any]:
     """As plain values with stable keys."""
     job, generation = stored.job, stored.current
     committed, seen = committed_step(stored), Seen(stored)
-    noted = notes(stored.path, generation=generation.generation if generation is not None else 0)
+    noted = notes_of_now(stored)
     ranks = ranks_of(stored, seen, noted)
     newest = newest_step(stored, ranks)
     return {

@@ -214,13 +214,13 @@ def _account(number: int, ranks: Ranks, redone_ms: int, reached: Mapping[int, in
     """Time from the last rank's first step (or the end of what was done again) to the end of the generation, where all are known to train."""
     together = ranks.together
     useful = common(together, ((redone_ms, ranks.over_ms),))
-    begun = max((times[0][0] for times in ranks.trained.values()), default=0) if together else ranks.over_ms
-    unknown = joined(one for times in ranks.unknown.values() for one in times)
+    begun_ms = ranks.over_ms if ranks.begun_ms is None else ranks.begun_ms
+    unknown = joined({one for times in ranks.unknown.values() for one in times})
     return Account(
         generation=number,
         useful_ms=length_ms(useful),
         redone_ms=length_ms(together) - length_ms(useful),
-        unknown_ms=length_ms(common(unknown, ((begun, ranks.over_ms),))),
+        unknown_ms=length_ms(common(unknown, ((begun_ms, ranks.over_ms),))),
         reached=reached.get(number, 0),
     )
 

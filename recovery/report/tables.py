@@ -102,7 +102,7 @@ STEPS = View(
 )
 RANKS = View(
     "ranks",
-    "How far each worker is, by the newest of the scheduler's rows, its own notes and its checkpoints.",
+    "How far each worker is, by the newest of the scheduler's rows, its own notes (of the first 64 ranks) and its checkpoints.",
     (
         _field("rank", "position in the world; null until ranks are assigned"),
         _field("node_id", "name in the cluster"),

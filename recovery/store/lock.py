@@ -107,8 +107,8 @@ def owner_of(database: Path) -> Owner | None:
         place = _place_of(companion(database, ".lock"))
     except OSError:
         return None
-    held = held_locks() or {}
-    return Owner(pid=held[place]) if place in held else None
+    pid = (held_locks() or {}).get(place)
+    return None if pid is None else Owner(pid=pid)
 
 
 def life_of(database: Path, held: Container[str] | None) -> Life:
@@ -129,10 +129,10 @@ def life_of(database: Path, held: Container[str] | None) -> Life:
     return Life.NOT_RUNNING if held is not None and holder.host == socket.gethostname() else Life.UNKNOWN
 
 
-def held_locks() -> dict[str, int] | None:
+def held_locks(table: Path = Path("/proc/locks")) -> dict[str, int] | None:
     """Files that are locked on this host, as /proc/locks names them, and by which process; None: it cannot be read."""
     try:
-        told = Path("/proc/locks").read_text(encoding="ascii")
+        told = table.read_text(encoding="ascii")
     except OSError:
         return None
     lines = (

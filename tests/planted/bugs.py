@@ -8,11 +8,12 @@ from tests.planted.files import FILES
 from tests.planted.growth import GROWTH
 from tests.planted.last_words import LAST_WORDS
 from tests.planted.lost_store import LOST_STORE
+from tests.planted.numbers import NUMBERS
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.session import SESSION
 from tests.planted.training import TRAINING
 
 BUGS: tuple[Bug, ...] = (
-    DURABILITY + SESSION + ROLLBACK + PROTOCOL + FILES + GROWTH + LAST_WORDS + LOST_STORE + TRAINING
+    DURABILITY + SESSION + ROLLBACK + PROTOCOL + FILES + GROWTH + LAST_WORDS + LOST_STORE + NUMBERS + TRAINING
 )

@@ -1,0 +1,48 @@
+"""Bugs in what people are told: when each rank trained, how far it is, and who lives."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+NUMBERS: tuple[Bug, ...] = (
+    Bug(
+        "a standstill is noted as training",
+        "I19",
+        "core/activity.py",
+        "elif now_ms - self._noted_ms > self._due_ms:",
+        "elif now_ms - self._noted_ms > 1_000 * self._due_ms:",
+        ("tests/core/test_activity.py::test_a_note_that_is_late_begins_a_stretch_of_its_own",),
+    ),
+    Bug(
+        "a dead host is told as training until somebody notices",
+        "I19",
+        "report/known.py",
+        "if 0 < over_ms - end_ms <= pieces[-1].due_ms:",
+        "if 0 < over_ms - end_ms:",
+        ("tests/report/test_known.py::test_what_nobody_saw_while_the_scheduler_was_away_is_unknown",),
+    ),
+    Bug(
+        "steps are lost from the newest that the scheduler knew",
+        "I19",
+        "report/story.py",
+        "return max(generation.ended_step, noted, saved,",
+        "return max(generation.ended_step, saved,",
+        ("tests/report/test_true_figures.py::test_a_hundred_stories_are_told_as_their_step_logs_tell_them",),
+    ),
+    Bug(
+        "an owner on another host counts as dead",
+        "I19",
+        "store/lock.py",
+        "if held is not None and holder.host == socket.gethostname() else",
+        "if held is not None else",
+        ("tests/store/test_lives.py::test_a_store_tells_whether_its_owner_runs_here",),
+    ),
+    Bug(
+        "whom a restarted scheduler has not heard stays live in its file",
+        "I19",
+        "core/cluster.py",
+        "[Persist((*records, *silent))]",
+        "[Persist(tuple(records))]",
+        ("tests/core/test_activity.py::test_a_restarted_scheduler_writes_down_whom_it_has_not_heard",),
+    ),
+)

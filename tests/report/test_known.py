@@ -1,0 +1,164 @@
+"""What is known of a rank's training, case by case: its own notes, the scheduler's word, and neither."""
+
+from __future__ import annotations
+
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
+from recovery.core.records import ActivityRecord, EventKind, EventRecord, GenerationRecord
+from recovery.report.known import common, joined, without
+from recovery.report.lanes import Doing
+from recovery.report.story import Story, tell
+from recovery.store.reader import StoredEvent, Written
+
+DUE_MS = 6_000
+RUN = RunId(1)
+
+
+def event(
+    kind: EventKind, at_s: float, node: str | None = None, *, generation: int = 1, step: int = 0
+) -> StoredEvent:
+    record = EventRecord(
+        kind=kind,
+        run=RUN,
+        node_id=None if node is None else NodeId(node),
+        generation=Generation(generation),
+        step=step,
+    )
+    return StoredEvent(sequence=1, wall_ms=int(at_s * 1000), event=record)
+
+
+def begun(*nodes: str, first_steps: bool = True) -> list[StoredEvent]:
+    """Let in at 1 s, planned at 2 s, first steps at 3 s."""
+    found = [event(EventKind.NODE_ADMITTED, 1, node) for node in nodes]
+    found.append(event(EventKind.PLAN_MADE, 2))
+    if first_steps:
+        found += [event(EventKind.FIRST_STEP_DONE, 3, node, step=1) for node in nodes]
+    return found
+
+
+def noted(
+    node: str,
+    begin_s: float,
+    end_s: float,
+    *,
+    steps: tuple[int, int] = (1, 10),
+    number: int = 1,
+    due_ms: int = DUE_MS,
+) -> Written[ActivityRecord]:
+    record = ActivityRecord(
+        node_id=NodeId(node),
+        run=RUN,
+        generation=Generation(1),
+        number=number,
+        rank=Rank(0),
+        incarnation=Incarnation(1),
+        first_step=steps[0],
+        step=steps[1],
+        lasting_ms=int(1000 * (end_s - begin_s)),
+        due_ms=due_ms,
+    )
+    return Written(record, int(1000 * end_s))
+
+
+PLAN = GenerationRecord(run=RUN, generation=Generation(1), step=0, epoch=0, step_in_epoch=0, because="")
+
+
+def told(events: list[StoredEvent], *activity: Written[ActivityRecord]) -> Story:
+    return tell(events, [PLAN], run=1, activity=activity)
+
+
+def lane(story: Story, node: str) -> list[tuple[Doing, float, float]]:
+    return [(span.doing, span.begin_ms / 1000, span.end_ms / 1000) for span in story.lanes[node]][-3:]
+
+
+def test_what_nobody_saw_while_the_scheduler_was_away_is_unknown() -> None:
+    events = [*begun("a", "b"), event(EventKind.SCHEDULER_RESTARTED, 100)]
+    lost = [event(EventKind.NODE_LOST, 110, "a"), event(EventKind.GENERATION_INTERRUPTED, 110)]
+
+    story = told([*events, *lost], noted("a", 3, 20), noted("b", 3, 22))
+    assert story.useful_ms == 17_000
+    assert lane(story, "a")[1:] == [(Doing.RUNNING, 3, 20), (Doing.UNKNOWN, 20, 110)]
+    assert lane(story, "b")[1:] == [(Doing.RUNNING, 3, 22), (Doing.UNKNOWN, 22, 110)]
+    assert story.unknown_ms == 90_000
+
+    unseen = told([*events, *lost])
+    assert unseen.useful_ms == 0, (
+        "nobody noted anything: it is known until the scheduler's last word, which was their first step"
+    )
+    assert unseen.by_generation[0].unknown_ms == 107_000
+    saved = event(EventKind.CHECKPOINT_COMMITTED, 50, step=10)
+    assert told([*events[:-1], saved, events[-1], *lost]).useful_ms == 47_000, "a common checkpoint proves it"
+    resumed = [event(EventKind.NODE_RESUMED, 101, node) for node in ("a", "b")]
+    assert told([*events, *resumed, *lost]).useful_ms == 107_000, "they had trained on"
+
+
+def test_the_next_note_may_not_have_been_due() -> None:
+    ended = event(EventKind.GENERATION_INTERRUPTED, 25)
+    assert told([*begun("a"), ended], noted("a", 3, 20)).useful_ms == 22_000
+    later = event(EventKind.GENERATION_INTERRUPTED, 26.5)
+    assert told([*begun("a"), later], noted("a", 3, 20)).useful_ms == 17_000
+    stopped = told([*begun("a"), later], noted("a", 3, 20, due_ms=0))
+    assert stopped.useful_ms == 17_000
+    assert stopped.unknown_ms == 0
+    assert lane(stopped, "a")[-1] == (Doing.WAITING, 20, 26.5)
+
+
+def test_a_standstill_is_cut_out() -> None:
+    finished = event(EventKind.JOB_FINISHED, 60)
+    pieces = noted("a", 3, 10), noted("a", 10, 20, number=2), noted("a", 50, 60, number=3)
+
+    story = told([*begun("a"), finished], *pieces)
+    assert story.useful_ms == 27_000
+    assert lane(story, "a") == [(Doing.RUNNING, 3, 20), (Doing.UNKNOWN, 20, 50), (Doing.RUNNING, 50, 60)]
+
+
+def test_a_closed_connection_is_the_end_unless_the_node_comes_back() -> None:
+    closed, ended = event(EventKind.NODE_SUSPECTED, 20, "a"), event(EventKind.GENERATION_INTERRUPTED, 22)
+    assert told([*begun("a"), closed, ended]).useful_ms == 17_000
+    back = event(EventKind.NODE_RESUMED, 20.3, "a")
+    assert told([*begun("a"), closed, back, ended]).useful_ms == 19_000
+
+
+def test_a_first_step_that_the_scheduler_missed_is_told_from_the_note() -> None:
+    ended = event(EventKind.GENERATION_INTERRUPTED, 25)
+    story = told([*begun("a", "b", first_steps=False), ended], noted("a", 4, 24), noted("b", 5, 24))
+    assert story.useful_ms == 20_000
+    assert lane(story, "b")[1:] == [(Doing.STARTING, 2, 5), (Doing.RUNNING, 5, 25)]
+    half = begun("a", "b")[:-1]
+    assert told([*half, ended], noted("a", 3, 24)).useful_ms == 22_000, (
+        "of b nobody ever heard that it trains"
+    )
+
+
+def test_a_hosts_clock_that_is_wrong_is_set_right_by_the_first_step() -> None:
+    ended = event(EventKind.GENERATION_INTERRUPTED, 25)
+    assert told([*begun("a"), ended], noted("a", 3_603, 3_620)).useful_ms == 22_000
+
+
+def test_a_rank_whose_first_notes_are_missing_began_with_its_first_step() -> None:
+    """Its store was locked by the life before it."""
+    ended = event(EventKind.GENERATION_INTERRUPTED, 25)
+    assert told([*begun("a"), ended], noted("a", 10, 24, number=3)).useful_ms == 22_000
+
+
+def test_a_living_jobs_story_goes_to_the_newest_note() -> None:
+    story = told(begun("a"), noted("a", 3, 50))
+    assert (story.end_ms, story.useful_ms) == (50_000, 47_000)
+
+
+def test_who_waited_when_the_scheduler_died_and_did_not_come_back_is_unknown() -> None:
+    waiting = [event(EventKind.NODE_ADMITTED, 1, "a"), event(EventKind.NODE_ADMITTED, 1, "b")]
+    restarted = event(EventKind.SCHEDULER_RESTARTED, 30)
+    back, lost = event(EventKind.NODE_RESUMED, 31, "a"), event(EventKind.NODE_LOST, 40, "b")
+    story = told([*waiting, restarted, back, lost, event(EventKind.JOB_FAILED, 50)])
+    assert lane(story, "a") == [(Doing.WAITING, 1, 50)]
+    assert lane(story, "b") == [(Doing.UNKNOWN, 1, 40), (Doing.LOST, 40, 50)]
+    assert story.unknown_ms == 39_000
+
+
+def test_times_are_cut_and_joined() -> None:
+    some, others = ((0, 10), (20, 30), (40, 50)), ((5, 25), (42, 43), (60, 70))
+    assert common(some, others) == ((5, 10), (20, 25), (42, 43))
+    assert without(some, others) == ((0, 5), (25, 30), (40, 42), (43, 50))
+    assert without(some, ()) == some
+    assert without(some, some) == common(some, ()) == ()
+    assert joined([(5, 9), (0, 2), (2, 4), (6, 7)]) == ((0, 4), (5, 9))
