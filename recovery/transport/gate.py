@@ -1,14 +1,14 @@
 """Connections between their acceptance and the admission of their node: how many there may be, and for how long.
 
-Two kinds, two rules. A *silent* connection has sent no whole HTTP request: beyond the bound the oldest is closed, since a
-real worker sends its request in the millisecond it connects, so a flood of silence never keeps one out. An *unregistered*
-one has, and is not admitted: beyond the bound the newest is refused with 503, since the older ones may be workers.
+Three kinds. A *silent* connection has sent no whole HTTP request, a *waiting* one has, and no message of ours behind it. Beyond
+the bound of either kind the oldest is closed: a real worker sends its request in the millisecond it connects and its registration in
+the millisecond it is answered, so that neither flood keeps one out. A *spoken* one has sent a message and waits to be admitted, for
+as long as the disk takes: there is room for every node of the job, and who comes beyond that is refused with 503.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,11 +21,12 @@ FIRST_MESSAGE_S = 5.0
 """From acceptance to the first valid message, or to the end of an HTTP answer. A worker needs milliseconds, and half a second on
 a machine that swaps; at half of it a stopped-and-continued worker would be lost, at twice a flood holds its places twice as long."""
 SILENT_MAX = 256
-"""Connections without a whole request. Each costs a descriptor; together with UNREGISTERED_MAX they are half of the usual 1,024."""
-UNREGISTERED_MAX = 256
-"""Connections with a request but without admission, all together: a quarter of a large job's workers in one moment."""
-UNREGISTERED_MAX_PER_PEER = 64
-"""And from one address: as many as the largest hosts have workers, and four hostile addresses are needed to fill the whole."""
+"""Connections without a whole request. Each costs a descriptor; together with WAITING_MAX they are half of the usual 1,024."""
+WAITING_MAX = 256
+"""Connections with a request but without a message. Of which address the oldest is closed beyond it: of the one with the most, so that
+one hostile address harms only itself. At a quarter of it a burst of requests could close a worker's before its first word arrives."""
+SPOKEN_BESIDE = 256
+"""Connections with a message but without admission, beside one for each node of the job: strangers who are told why they are refused."""
 
 
 class _Visit:
@@ -33,18 +34,19 @@ class _Visit:
         self.transport = transport
         self.peer = _address(transport)
         self.deadline: asyncio.TimerHandle | None = None
-        self.unregistered = False
+        self.unregistered = self.spoke = False
 
 
 class Gate(web.Server):
     """aiohttp's connection factory, with a count of who has not registered yet."""
 
-    def __init__(self, handler: Any, complaints: Complaints) -> None:
+    def __init__(self, handler: Any, complaints: Complaints, *, nodes: int) -> None:
         """Take the handler of requests. Created inside the loop.
 
         Args:
             handler: called with each request.
             complaints: told about those that are turned away.
+            nodes: how many the job has.
         """
         super().__init__(
             handler,
@@ -58,8 +60,10 @@ class Gate(web.Server):
         self._complaints = complaints
         self._visits: dict[web.RequestHandler, _Visit] = {}
         self._silent: dict[web.RequestHandler, _Visit] = {}
-        self._unregistered: Counter[str] = Counter()
-        self._unregistered_count = 0
+        self._waiting: dict[str, dict[web.RequestHandler, _Visit]] = {}
+        """By address, oldest first."""
+        self._waiting_count = self._spoken_count = 0
+        self._spoken_max = nodes + SPOKEN_BESIDE
         self.empty = asyncio.Event()
         self.empty.set()
 
@@ -96,15 +100,26 @@ class Gate(web.Server):
         self._silent.pop(handler, None)
         if visit.unregistered:
             return True
-        if (
-            self._unregistered_count >= UNREGISTERED_MAX
-            or self._unregistered[visit.peer] >= UNREGISTERED_MAX_PER_PEER
-        ):
+        if self._spoken_count >= self._spoken_max:
             return False
         visit.unregistered = True
-        self._unregistered[visit.peer] += 1
-        self._unregistered_count += 1
+        self._waiting.setdefault(visit.peer, {})[handler] = visit
+        self._waiting_count += 1
+        if self._waiting_count > WAITING_MAX:
+            crowd = max(self._waiting.values(), key=len)
+            oldest = next(iter(crowd))
+            why = f"no message behind its request, and more than {WAITING_MAX} connections are without"
+            self._turn_away(self._no_longer_waits(oldest), why)
         return True
+
+    def _no_longer_waits(self, handler: web.RequestHandler) -> _Visit:
+        visit = self._visits[handler]
+        same = self._waiting.get(visit.peer, {})
+        if same.pop(handler, None) is not None:
+            self._waiting_count -= 1
+            if not same:
+                del self._waiting[visit.peer]
+        return visit
 
     def heard(self, handler: web.RequestHandler, silence_s: float, cut_off: Callable[[str], None]) -> None:
         """A valid message came, but no admission yet: from now on the connection may be silent for `silence_s` seconds.
@@ -116,6 +131,10 @@ class Gate(web.Server):
         """
         visit = self._visits.get(handler)
         if visit is not None and visit.unregistered:
+            if not visit.spoke:
+                self._no_longer_waits(handler)
+                visit.spoke = True
+                self._spoken_count += 1
             self._arm(visit, silence_s, f"not admitted and silent for {silence_s:g} s", cut_off)
 
     def settle(self, handler: web.RequestHandler) -> None:
@@ -127,11 +146,9 @@ class Gate(web.Server):
             visit.deadline.cancel()
             visit.deadline = None
         if visit.unregistered:
-            visit.unregistered = False
-            self._unregistered_count -= 1
-            self._unregistered[visit.peer] -= 1
-            if not self._unregistered[visit.peer]:
-                del self._unregistered[visit.peer]
+            self._no_longer_waits(handler)
+            self._spoken_count -= visit.spoke
+            visit.unregistered = visit.spoke = False
 
     def abort_all(self) -> None:
         """Close every socket at once."""

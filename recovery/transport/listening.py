@@ -9,9 +9,9 @@ import socket
 
 from recovery.errors import HostUnusableError, PortInUseError, RecoveryError
 
-BACKLOG = 1_024
+BACKLOG = 4_096
 """Connections that the kernel holds while the loop is busy. At asyncio's own 100, the 101st of a large job's workers that dial
-in one moment waits a whole second for its second SYN. The kernel cuts it to net.core.somaxconn."""
+in one moment (a scheduler that is back is dialled by all) waits a whole second for its second SYN. The kernel cuts it to net.core.somaxconn."""
 
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 

@@ -30,7 +30,7 @@ from recovery.transport.listening import BACKLOG, listening_sockets
 CLUSTER_PATH = "/cluster"
 
 ACCEPTED_AT_ONCE = 64
-"""Connections accepted before the loop does anything else, as asyncio's `backlog` also means. At the kernel's backlog of 1,024 a
+"""Connections accepted before the loop does anything else, as asyncio's `backlog` also means. At the kernel's own backlog a
 burst of strangers used up every descriptor before the gate could close the first; at 16 a thousand workers dial no slower."""
 
 _logger = logging.getLogger("recovery.transport")
@@ -88,7 +88,8 @@ class Server:
         assert self._gate is None, "a server is started once"
         sockets = await listening_sockets(host, port)
         bound_port = int(sockets[0].getsockname()[1])
-        self._gate = Gate(self._answer, self._complaints)
+        nodes = self._rules.worker_count + self._rules.server_count
+        self._gate = Gate(self._answer, self._complaints, nodes=nodes)
         loop = asyncio.get_running_loop()
         handshake_s = FIRST_MESSAGE_S if self._ssl_context is not None else None
         for each in sockets:

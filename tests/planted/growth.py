@@ -81,11 +81,11 @@ GROWTH: tuple[Bug, ...] = (
         ("tests/core/test_cluster_life.py",),
     ),
     Bug(
-        "a node's readiness is not counted when it changes",
+        "what becomes of a node is not counted",
         "I14",
         "core/node.py",
-        "        self._ready = ready\n        self.watch(self)",
-        "        self._ready = ready",
+        "        self._record = record\n        self.watch(self)",
+        "        self._record = record",
         ("tests/core/test_cluster_life.py",),
     ),
     Bug(

@@ -167,13 +167,13 @@ BOUNDS = (
         ),
     ),
     Bug(
-        "one address may fill all places for strangers",
+        "one hostile address takes the places of the others",
         "I17",
         "transport/gate.py",
-        "or self._unregistered[visit.peer] >= UNREGISTERED_MAX_PER_PEER",
-        "or self._unregistered[visit.peer] >= UNREGISTERED_MAX",
+        "crowd = max(self._waiting.values(), key=len)",
+        "crowd = next(iter(self._waiting.values()))",
         (
-            "tests/transport/test_wire_hostile.py::test_the_65th_stranger_of_one_address_is_refused_and_another_address_is_not",
+            "tests/transport/test_wire_hostile.py::test_beyond_256_the_oldest_stranger_of_the_address_with_most_makes_room",
         ),
     ),
     Bug(

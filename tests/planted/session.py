@@ -125,8 +125,8 @@ REGISTRATION = (
         "one worker more than seats is let in",
         "I9",
         "core/admission.py",
-        "if len(others) < _seat_count(table, register.role) else Seats.NONE",
-        "if len(others) <= _seat_count(table, register.role) else Seats.NONE",
+        "if others < _seat_count(table, register.role) else Seats.NONE",
+        "if others <= _seat_count(table, register.role) else Seats.NONE",
         ("tests/core/test_cluster_life.py::test_an_extra_worker_is_refused_for_good",),
     ),
     Bug(
