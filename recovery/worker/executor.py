@@ -30,6 +30,7 @@ from recovery.core.effects import (
     Tell,
     WorkerEffect,
 )
+from recovery.core.rules import DIAL_MS
 from recovery.errors import RecoveryError, exit_code_of
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.gate import Gate, Verdict
@@ -37,7 +38,7 @@ from recovery.worker.jitter import jitter
 from recovery.worker.notebook import Notebook
 
 _logger = logging.getLogger("recovery.worker")
-_DIAL_S = 5.0
+_DIAL_S = DIAL_MS / 1000
 """How long one dial may take. A living scheduler answers in milliseconds; a dropped packet is sent again after 1 s and 3 s."""
 
 
