@@ -10,6 +10,7 @@ RecoveryError
   JobFailedError          JOB_FAILED  NO_COMMON_CHECKPOINT  WAIT_TIMEOUT
   ProcessHungError        PROCESS_HUNG
   ProcessNotReplacedError PROCESS_NOT_REPLACED
+  LaunchFailedError       LAUNCH_FAILED
   UsageError              wrong use of the Python face
 
 The sentence is a template of the class; its parts stay as attributes (`error.parts["value"]`). Nobody parses texts.
@@ -18,7 +19,21 @@ The sentence is a template of the class; its parts stay as attributes (`error.pa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import ClassVar
+
+from typing_extensions import override
+
+
+class Cause(str, Enum):
+    """What an error says of the next start of the same command. The launcher decides by it, and the page of errors shows it."""
+
+    TEMPORARY = "temporary"
+    """The next start may go on: it is started again, later each time."""
+    PERMANENT = "permanent"
+    """The next start would end the same way."""
+    UNKNOWN = "unknown"
+    """A mistake of the command at its first start; trouble of the machine where the same command has run before."""
 
 
 class RecoveryError(Exception):
@@ -26,8 +41,16 @@ class RecoveryError(Exception):
 
     code: ClassVar[str] = "RECOVERY"
     exit_code: ClassVar[int] = 1
+    cause: ClassVar[Cause] = Cause.PERMANENT
     temporary: ClassVar[bool] = False
+    """`cause` is TEMPORARY."""
     template: ClassVar[str] = "{text}"
+
+    @override
+    def __init_subclass__(cls) -> None:
+        """Keep the two ways to say it the same."""
+        super().__init_subclass__()
+        cls.temporary = cls.cause is Cause.TEMPORARY
 
     def __init__(self, **parts: object) -> None:
         """Fill the template of the class with `parts`, which stay readable as `error.parts`."""
@@ -76,7 +99,7 @@ class SettingConflictError(SettingError):
 class RecoveryPathError(RecoveryError):
     """MS_RECOVERY_PATH cannot be used: not a directory, not writable, not ours."""
 
-    code, exit_code = "RECOVERY_PATH", 24
+    code, exit_code, cause = "RECOVERY_PATH", 24, Cause.UNKNOWN
     template = "MS_RECOVERY_PATH={path!r}: {reason}. {next_step}"
 
 
@@ -90,7 +113,7 @@ class StoreError(RecoveryError):
 class StoreLockedError(StoreError):
     """Another living process owns this file."""
 
-    code, exit_code = "STORE_LOCKED", 30
+    code, exit_code, cause = "STORE_LOCKED", 30, Cause.UNKNOWN
     template = "{path} is in use by pid {pid} on {host} since {since}. Stop that process, or choose another MS_RECOVERY_PATH."
 
 
@@ -140,21 +163,21 @@ class StoreRowsMissingError(StoreError):
 class StoreFullError(StoreError):
     """No space left for a write. The batch is kept and tried again."""
 
-    code, exit_code, temporary = "STORE_FULL", 35, True
+    code, exit_code, cause = "STORE_FULL", 35, Cause.TEMPORARY
     template = "{path}: no space left for a write ({reason}). Training goes on, answers wait; free space on that file system."
 
 
 class StoreWriteError(StoreError):
     """A write or fsync failed for another reason than space. The process must end and start again from what is on disk."""
 
-    code, exit_code = "STORE_WRITE", 36
+    code, exit_code, cause = "STORE_WRITE", 36, Cause.TEMPORARY
     template = "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again."
 
 
 class StoreGoneError(StoreError):
     """The file of an open store is no longer at its name. Its owner ends at once: nothing more is acknowledged."""
 
-    code, exit_code, temporary = "STORE_GONE", 38, True
+    code, exit_code, cause = "STORE_GONE", 38, Cause.TEMPORARY
     template = (
         "{path}: {file} {reason}, while this process had it open, so nothing more is written. Put the files back if they were moved. "
         "A scheduler ends, workers train on; its next start says what is left. A worker goes on without its own store."
@@ -182,28 +205,28 @@ class CheckpointError(RecoveryError):
 class CheckpointDigestError(CheckpointError):
     """A file is not what its manifest says."""
 
-    code, exit_code = "CHECKPOINT_DIGEST", 40
+    code, exit_code, cause = "CHECKPOINT_DIGEST", 40, Cause.TEMPORARY
     template = "{path} does not match its manifest ({field} {expected} expected, {found} found). Kept as it is; the plan goes back to an older step."
 
 
 class CheckpointManifestError(CheckpointError):
     """A manifest cannot be read or is of another job."""
 
-    code, exit_code = "CHECKPOINT_MANIFEST", 41
+    code, exit_code, cause = "CHECKPOINT_MANIFEST", 41, Cause.TEMPORARY
     template = "{path}: {reason}. Kept as it is; the plan goes back to an older step."
 
 
 class CheckpointMissingError(CheckpointError):
     """A file of the plan is not there."""
 
-    code, exit_code = "CHECKPOINT_MISSING", 42
+    code, exit_code, cause = "CHECKPOINT_MISSING", 42, Cause.TEMPORARY
     template = "{path} is missing. The plan goes back to an older step."
 
 
 class CheckpointWriteError(CheckpointError):
     """A save failed; the step counts as not saved and training goes on."""
 
-    code, exit_code = "CHECKPOINT_WRITE", 43
+    code, exit_code, cause = "CHECKPOINT_WRITE", 43, Cause.TEMPORARY
     template = "{path} was not saved ({reason}). Older checkpoints are untouched and training goes on; free space or check the disk."
 
 
@@ -226,25 +249,25 @@ class RegistrationError(RecoveryError):
 class NodeAliveError(RegistrationError):
     """The id is held by a living process."""
 
-    code, exit_code, temporary = "NODE_ALIVE", 74, True
+    code, exit_code, cause = "NODE_ALIVE", 74, Cause.TEMPORARY
 
 
 class RejoinWindowError(RegistrationError):
     """The id is inside its rejoin window."""
 
-    code, exit_code, temporary = "REJOIN_WINDOW", 75, True
+    code, exit_code, cause = "REJOIN_WINDOW", 75, Cause.TEMPORARY
 
 
 class FencedError(RegistrationError):
     """A newer incarnation of this id was admitted, or its rank was given away. This process must end."""
 
-    code, exit_code = "FENCED", 76
+    code, exit_code, cause = "FENCED", 76, Cause.TEMPORARY
 
 
 class UnknownTokenError(RegistrationError):
     """The scheduler's store does not know this token; the node registers anew."""
 
-    code, exit_code, temporary = "UNKNOWN_TOKEN", 77, True
+    code, exit_code, cause = "UNKNOWN_TOKEN", 77, Cause.TEMPORARY
 
 
 class WorldFullError(RegistrationError):
@@ -277,7 +300,7 @@ class ProtocolVersionError(RegistrationError):
 class PortInUseError(RecoveryError):
     """The scheduler cannot listen."""
 
-    code, exit_code = "PORT_IN_USE", 50
+    code, exit_code, cause = "PORT_IN_USE", 50, Cause.UNKNOWN
     template = (
         "MS_SCHED_HOST={host} MS_SCHED_PORT={port}: cannot listen ({reason}). "
         "Another scheduler or program may hold the port (ss -ltnp); stop it or choose another MS_SCHED_PORT."
@@ -287,7 +310,7 @@ class PortInUseError(RecoveryError):
 class HostUnusableError(RecoveryError):
     """MS_SCHED_HOST is no address of this machine, or does not resolve."""
 
-    code, exit_code = "HOST_UNUSABLE", 51
+    code, exit_code, cause = "HOST_UNUSABLE", 51, Cause.UNKNOWN
     template = "MS_SCHED_HOST={host!r}: {reason}. {next_step}"
 
 
@@ -330,6 +353,16 @@ class WaitTimeoutError(JobFailedError):
     code, exit_code = "WAIT_TIMEOUT", 62
 
 
+# --- launcher -------------------------------------------------------------------------------------------------------
+
+
+class LaunchFailedError(RecoveryError):
+    """The launcher could not start a process, or failed itself."""
+
+    code, exit_code, cause = "LAUNCH_FAILED", 71, Cause.UNKNOWN
+    template = "{process}: {reason}. {next_step}"
+
+
 # --- usage ----------------------------------------------------------------------------------------------------------
 
 
@@ -346,14 +379,14 @@ class UsageError(RecoveryError):
 class ProcessHungError(RecoveryError):
     """The main thread hung at the same step in each of several programs that took this process over."""
 
-    code, exit_code, temporary = "PROCESS_HUNG", 67, True
+    code, exit_code, cause = "PROCESS_HUNG", 67, Cause.TEMPORARY
     template = "{reason}"
 
 
 class ProcessNotReplacedError(RecoveryError):
     """exec in place failed, so that this process had to end instead."""
 
-    code, exit_code, temporary = "PROCESS_NOT_REPLACED", 68, True
+    code, exit_code, cause = "PROCESS_NOT_REPLACED", 68, Cause.TEMPORARY
     template = (
         "{path} cannot take this process over ({reason}), so it ends. "
         "Bring the interpreter back; whoever started this process starts it again with the same environment."
@@ -368,19 +401,16 @@ def job_failure(code: str, reason: str) -> JobFailedError:
 
 def exit_code_of(code: str) -> int:
     """The exit code of the error with this code; 1 for one that has no class (the user's own exception)."""
-    return next((kind.exit_code for kind in _kinds() if kind.code == code), 1)
+    return next((kind.exit_code for kind in kinds() if kind.code == code), 1)
 
 
-def would_end_the_same_way(exit_code: int) -> bool:
-    """Did a process say by this exit code that starting it again changes nothing? A fenced life's next one may find its place free."""
-    return any(
-        kind.exit_code == exit_code and not kind.temporary and kind is not FencedError
-        for kind in _kinds()
-        if kind.code != RecoveryError.code
-    )
+def cause_of(exit_code: int) -> Cause | None:
+    """What a process said of its next start by this exit code; None: it is no code of ours (a user's own exception, a signal)."""
+    named = (kind for kind in kinds() if kind.code != RecoveryError.code)
+    return next((kind.cause for kind in named if kind.exit_code == exit_code), None)
 
 
-def _kinds() -> Iterator[type[RecoveryError]]:
+def kinds() -> Iterator[type[RecoveryError]]:
     """Every kind of error, the abstract ones too."""
     pending: list[type[RecoveryError]] = [RecoveryError]
     while pending:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+DIAL_MS = 5_000
+"""How long one dial may take: name, TCP, handshake."""
+
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Durations are integer milliseconds; `None` means for ever."""
@@ -50,6 +53,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Largest message after admission."""
     frame_bytes_max_unregistered: int = 65_536
     """Largest message before admission."""
+
+    @property
+    def returns_ms(self) -> int:
+        """How long a process that is well takes at most to be heard: it notices the silence, waits between two dials, and dials."""
+        return self.receive_timeout_ms + self.backoff_ms_max + DIAL_MS
 
     @property
     def world_size(self) -> int:

@@ -33,6 +33,7 @@ def job_view(table: Table, now_ms: int) -> dict[str, Any]:
                 "role": node.record.role.value,
                 "rank": node.record.rank,
                 "incarnation": node.record.incarnation,
+                "pid": node.record.pid,
                 "state": node.record.state.value,
                 "generation": node.record.generation,
                 "step": node.record.step,
@@ -45,6 +46,21 @@ def job_view(table: Table, now_ms: int) -> dict[str, Any]:
             for node in sorted(
                 table.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0)
             )
+        ],
+    }
+
+
+def lost_view(table: Table) -> dict[str, Any]:
+    """The lost nodes, for the launchers that watch their processes: short, since each asks every second.
+
+    `returns_ms` is how long a process that is well, and whose way here is free, takes at most to be heard.
+    """
+    return {
+        "returns_ms": table.rules.returns_ms,
+        "nodes": [
+            {"node_id": node.record.node_id, "pid": node.record.pid, "reason": node.record.reason}
+            for node in table.nodes.values()
+            if node.record.state is NodeState.LOST
         ],
     }
 

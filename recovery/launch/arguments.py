@@ -255,8 +255,15 @@ FLAGS = (
     ),
     Flag("bind_core", _binding, False, "True, False or JSON: processors of each process"),
     Flag("bind_numa", _numa_binding, False, "True, False, JSON or a JSON file: memory nodes of each process"),
-    Flag("sim_level", _number(-1, _SIMULATIONS[-1], "from 0 to 3, or -1 for none", "1"), -1, "dry run"),
-    Flag("sim_rank_id", _number(-1, None, "a rank, or -1 for all", "0"), -1, "the one rank of a dry run"),
+    Flag(
+        "sim_level",
+        _number(-1, _SIMULATIONS[-1], "from 0 to 3, or -1 for none", "1"),
+        -1,
+        "dry run of one rank, in one process",
+    ),
+    Flag(
+        "sim_rank_id", _number(-1, None, "a rank, or -1 for rank 0", "0"), -1, "the rank of a dry run; -1: 0"
+    ),
     Flag("rank_table_file", _path, None, "rank table (JSON), checked and handed on as RANK_TABLE_FILE"),
     Flag("worker_log_name", _log_name, "worker", "name of the workers' logs"),
     Flag("tail_worker_log", _tail, None, "ranks whose log is shown while joined; -1: all"),

@@ -17,12 +17,18 @@ _LOG = "agent.log"
 _STOP_S = 30.0
 """How long an agent may take: its own grace for its processes, and some more."""
 
+_START_TIME = 19
+"""Where the start stands behind the name in /proc/<pid>/stat: field 22 of proc_pid_stat(5), and the name is field 2."""
+
 
 class _Agent(msgspec.Struct, frozen=True):
     """Which process it is. The number alone could be somebody else's by now."""
 
     pid: int
     started_s: float
+    """By the wall clock, which may be set meanwhile: asked only where a release before this one noted no `life`."""
+    life: str = ""
+    """Which start of the machine, and when since then in the kernel's ticks: no clock that is set moves it."""
 
 
 _agents = msgspec.json.Decoder(_Agent)
@@ -39,7 +45,7 @@ def hand_over(log_dir: Path, work: Callable[[], int]) -> int:
     for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, to)
     me = psutil.Process()
-    (log_dir / _NOTE).write_bytes(msgspec.json.encode(_Agent(me.pid, me.create_time())))
+    (log_dir / _NOTE).write_bytes(msgspec.json.encode(_Agent(me.pid, me.create_time(), _life_of(me.pid))))
     code = 1
     try:
         code = work()
@@ -78,6 +84,18 @@ def _agent_of(log_dir: Path) -> psutil.Process | None:
     try:
         noted = _agents.decode((log_dir / _NOTE).read_bytes())
         process = psutil.Process(noted.pid)
-        return process if process.create_time() == noted.started_s else None
+        is_it = _life_of(noted.pid) == noted.life if noted.life else process.create_time() == noted.started_s
     except (OSError, msgspec.MsgspecError, psutil.Error):
         return None
+    return process if is_it else None
+
+
+def _life_of(pid: int) -> str:
+    """What no other process of this machine has had or will have, even under the same number.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return f"{boot} {stat.rpartition(')')[2].split()[_START_TIME]}"

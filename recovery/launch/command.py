@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from recovery import rank_table
-from recovery.core.ids import NodeId
 from recovery.core.records import EventKind
-from recovery.errors import RecoveryError, SettingConflictError
+from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
 from recovery.launch import (
     addresses,
     arguments,
@@ -25,11 +24,11 @@ from recovery.launch import (
     output,
     placement,
     progress,
-    reports,
     script,
 )
 from recovery.launch.agent import Agent
 from recovery.launch.bind_file import BindFile
+from recovery.launch.contact import contact, no_contact
 from recovery.launch.tail import Tail, follow
 from recovery.store.reader import read_events
 from recovery.transport.addresses import is_local
@@ -50,7 +49,15 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     placed = placement.place(told, _this_host(told.master_addr), program)
     _check_programs(told)
     log_dir = told.log_dir.resolve()
-    log_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingRangeError(
+            field="--log_dir",
+            value=told.log_dir,
+            rule=f"cannot be made ({error.strerror})",
+            next_step="Give a directory that this user may write.",
+        ) from error
     simulates = told.sim_level >= 0
     agent = Agent(
         placed,
@@ -58,7 +65,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         log_dir=log_dir,
         max_restarts=told.max_restarts,
         has_stepped=(lambda: True) if program.supervised else (lambda: _has_stepped(environment)),
-        report=_tell_nobody if simulates else reports.reporter(told.master_addr, told.master_port),
+        contact=no_contact() if simulates else contact(told.master_addr, told.master_port),
     )
     if not told.join:
         pid = background.hand_over(log_dir, lambda: asyncio.run(_run(agent, [])))
@@ -67,7 +74,9 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(told, placed, log_dir))]
     if output.console.is_terminal and not simulates:
         shown.append(progress.show(told.master_addr, told.master_port))
-    return asyncio.run(_run(agent, shown))
+    code = asyncio.run(_run(agent, shown))
+    output.finish()
+    return code
 
 
 def _look_at(told: arguments.Arguments) -> placement.Script:
@@ -130,7 +139,7 @@ def _tails(told: arguments.Arguments, placed: Sequence[placement.Placed], log_di
 
 async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:
     """The agent, with what is shown beside it; the cause of a failure comes last."""
-    showing = [asyncio.create_task(one) for one in (asyncio.to_thread(warm_up), *shown)]
+    showing = [asyncio.create_task(_aside(one)) for one in (asyncio.to_thread(warm_up), *shown)]
     try:
         code = await agent.run()
     finally:
@@ -142,8 +151,12 @@ async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:
     return code
 
 
-async def _tell_nobody(node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
-    """A dry run has no scheduler."""
+async def _aside(work: Coroutine[Any, Any, None]) -> None:
+    """What only shows, or saves time, ends nothing when it fails."""
+    try:
+        await work
+    except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started
+        output.say(f"not shown any further: {error}", style="yellow")
 
 
 def _has_stepped(environment: Mapping[str, str]) -> bool:
@@ -153,6 +166,6 @@ def _has_stepped(environment: Mapping[str, str]) -> bool:
         return True
     try:
         events = read_events(path, limit=1_000_000)
-    except RecoveryError:
+    except (RecoveryError, OSError):
         return True
     return any(stored.event.kind is EventKind.FIRST_STEP_DONE for stored in events)

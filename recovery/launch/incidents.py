@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.launch.output import MARK
+from recovery.launch.output import MARK, say
 
 _LAST_LINES = 30
 _TAIL_BYTES = 64 * 1024
@@ -64,7 +64,8 @@ class Incidents:
         self._directory = directory
         self._newest: Incident | None = None
         self._newest_ms = 0
-        self._path = directory
+        self._path: Path | None = None
+        """Of the newest; None: it has no file yet."""
         self._last_words: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -81,6 +82,8 @@ class Incidents:
     def note(self, failure: Failure, *, begun_ms: int, ended_ms: int) -> Path:
         """Keep a failure: as an incident of its own, or with the one that it follows from. Gives the file.
 
+        What cannot be written is said on the console, and ends nothing: the incident is kept in memory for the launcher's last lines.
+
         Args:
             failure: what happened.
             begun_ms: when this life of the process began, on the monotonic clock.
@@ -92,10 +95,17 @@ class Incidents:
         else:
             lines = tuple(_last_lines(Path(failure.log)))
             self._newest = Incident(first=failure, traceback=_traceback(lines), last_lines=lines)
-            self._newest_ms, self._path = ended_ms, _free_name(self._directory)
-        part = self._path.with_suffix(".part")
-        part.write_bytes(msgspec.json.format(msgspec.json.encode(self._newest)) + b"\n")
-        part.replace(self._path)
+            self._newest_ms, self._path = ended_ms, None
+        try:
+            if self._path is None:
+                self._path = _free_name(self._directory)
+            part = self._path.with_suffix(".part")
+            part.write_bytes(msgspec.json.format(msgspec.json.encode(self._newest)) + b"\n")
+            part.replace(self._path)
+        except OSError as error:
+            path = self._path or self._directory / "incident"
+            say(f"{path} could not be written ({error.strerror})", style="yellow")
+            return path
         return self._path
 
 
@@ -130,10 +140,13 @@ def _traceback(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _last_lines(log: Path) -> Iterator[str]:
-    """The last lines since the process's start."""
-    with log.open("rb") as stream:
-        stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        text = stream.read().decode(errors="replace")
+    """The last lines since the process's start; none where the log cannot be read (any more)."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return
     lines = text.splitlines()
     marks = [number for number, line in enumerate(lines) if line.startswith(f"{MARK} {log.stem} start ")]
     yield from lines[marks[-1] + 1 if marks else 0 :][-_LAST_LINES:]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO
@@ -20,20 +24,45 @@ console = Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
 
 
 def say(text: str, *, style: str = "") -> None:
-    """One line for whoever watches."""
-    console.print(Text(text, style=style))
+    """One line for whoever watches. A console that cannot be written (closed, full) ends nothing: stderr may still be read."""
+    try:
+        console.print(Text(text, style=style))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 def show_line(label: str, line: str, *, number: int) -> None:
     """A line of a process's log behind its label, in the colour of its number."""
-    console.print(Text.assemble((f"[{label}] ", _COLOURS[number % len(_COLOURS)]), line))
+    with contextlib.suppress(OSError):  # the log itself holds it
+        console.print(Text.assemble((f"[{label}] ", _COLOURS[number % len(_COLOURS)]), line))
+
+
+def finish() -> None:
+    """Write what is left; what cannot be written must not become the interpreter's own exit code (120)."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def open_log(path: Path, *, start: int) -> BinaryIO:
-    """Open a process's log at its end, behind a line that says which start follows."""
+    """Open a process's log at its end, behind a line that says which start follows.
+
+    Raises:
+        OSError: it cannot be opened, or takes no line.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     log = path.open("ab", buffering=0)
-    log.write(f"{MARK} {path.stem} start {start} {now()} {MARK}\n".encode())
+    mark = f"{MARK} {path.stem} start {start} {now()} {MARK}\n".encode()
+    try:
+        written = log.write(mark)
+    except OSError:
+        log.close()
+        raise
+    if written < len(mark):
+        log.close()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return log
 
 

@@ -95,7 +95,7 @@ def place(arguments: Arguments, host: Host, script: Script) -> tuple[Placed, ...
         SettingConflictError: a process is bound to what the host does not have.
     """
     simulates = arguments.sim_level >= 0
-    workers = 1 if simulates and arguments.sim_rank_id >= 0 else arguments.local_worker_num
+    workers = 1 if simulates else arguments.local_worker_num
     placed = tuple(_worker(arguments, index, host, script) for index in range(workers))
     return placed if simulates or not host.owns_master_addr else (_scheduler(arguments, host), *placed)
 
@@ -219,8 +219,8 @@ def _name_of(address: str) -> str:
 
 def _rank(arguments: Arguments, index: int) -> int | None:
     """By position where that is known; None: the scheduler gives one."""
-    if arguments.sim_level >= 0 and arguments.sim_rank_id >= 0:
-        return arguments.sim_rank_id
+    if arguments.sim_level >= 0:
+        return max(0, arguments.sim_rank_id)
     if arguments.local_worker_num == arguments.worker_num:
         return index
     return arguments.node_rank * arguments.local_worker_num + index if arguments.node_rank >= 0 else None

@@ -8,7 +8,7 @@ from typing import Protocol
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited
 from recovery.core.rules import Rules
-from recovery.transport.client import Client, ConnectError
+from recovery.transport.client import Client
 
 _DIAL_S = 2.0
 """The scheduler may be dead itself: then it learns from the node's next life what there is to know."""
@@ -39,7 +39,7 @@ def reporter(host: str, port: int) -> Report:
             on_message=lambda message: None,
             on_lost=lambda why: None,
         )
-        with contextlib.suppress(ConnectError):
+        with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no thread to look up a name
             await client.connect(_DIAL_S)
             client.send(Exited(node_id=node_id, pid=pid, reason=reason, gives_up=gives_up))
             await client.close()

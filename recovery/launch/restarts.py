@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from recovery.errors import would_end_the_same_way
+from recovery.errors import Cause, WorldFullError
 
 WINDOW_MS = 3_600_000
 """Relaunches are counted within the last hour."""
@@ -22,6 +22,8 @@ class Next(str, Enum):
     """What follows."""
 
     DONE = "done"
+    SURPLUS = "surplus"
+    """The world has no place for it: nobody waits for it, and the job goes on without it."""
     RELAUNCH = "relaunch"
     FAIL = "fail"
 
@@ -31,6 +33,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     status: int
     """Exit code; negative: the signal that killed it."""
+    cause: Cause | None
+    """What it said of its next start by its exit code; None: nothing."""
+    was_member: bool
+    """Was it ever let in? True where nobody knows."""
+    first: bool
+    """Was it its first start, and soon over?"""
     recovery_enabled: bool
     has_stepped: bool
     """Has any rank of the job ever applied a step? True where nobody can know."""
@@ -61,22 +69,32 @@ class _Row(NamedTuple):
 _TABLE: Sequence[_Row] = (
     _Row(lambda ended: ended.status == 0, Next.DONE, "it is done"),
     _Row(
+        lambda ended: ended.status == WorldFullError.exit_code and not ended.was_member,
+        Next.SURPLUS,
+        "the job's workers are complete without it; it is not started again, and the job goes on",
+    ),
+    _Row(
         lambda ended: not ended.recovery_enabled,
         Next.FAIL,
         "without MS_ENABLE_RECOVERY=1 the first failure ends the job",
     ),
     _Row(
-        lambda ended: would_end_the_same_way(ended.status),
+        lambda ended: ended.cause is Cause.PERMANENT,
         Next.FAIL,
         "it said why by its exit code; the same command would end the same way",
     ),
     _Row(
-        lambda ended: ended.status > 0 and not ended.has_stepped,
+        lambda ended: ended.cause is Cause.UNKNOWN and ended.first,
+        Next.FAIL,
+        "it was its first start, and it said why by its exit code; the same command would end the same way",
+    ),
+    _Row(
+        lambda ended: _by_itself(ended) and not ended.has_stepped,
         Next.FAIL,
         "it ended by itself before the job's first step; starting it again would end the same way",
     ),
     _Row(
-        lambda ended: ended.status > 0 and ended.repeats,
+        lambda ended: _by_itself(ended) and ended.repeats,
         Next.FAIL,
         "it ended by itself with the same last words as the time before, soon after its start",
     ),
@@ -94,7 +112,8 @@ def decide(ended: Ended) -> Decision:
     row = next(row for row in _TABLE if row.when(ended))
     after_ms = 0
     if row.next is Next.RELAUNCH:
-        after_ms = _BACK_OFF_MS[min(ended.short_lives, len(_BACK_OFF_MS) - 1)]
+        lives = ended.short_lives + (ended.cause is not None)  # what has to go by first needs a while
+        after_ms = _BACK_OFF_MS[min(lives, len(_BACK_OFF_MS) - 1)]
     return Decision(next=row.next, after_ms=after_ms, reason=row.reason)
 
 
@@ -119,6 +138,11 @@ def describe(status: int, *, kernels_word: str = "") -> str:
 def exit_code_of(status: int) -> int:
     """As a shell shows it: 128 + n for signal n."""
     return status if status >= 0 else 128 - status
+
+
+def _by_itself(ended: Ended) -> bool:
+    """Did it end with a code that says nothing of its next start, as the user's own exception does?"""
+    return ended.status > 0 and ended.cause is None
 
 
 def _recent(ended: Ended) -> list[int]:

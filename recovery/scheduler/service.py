@@ -17,7 +17,7 @@ from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.messages import FromNode, Register
 from recovery.core.records import EventRecord, JobState
 from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.views import checkpoints_view, generations_view, job_view
+from recovery.core.views import checkpoints_view, generations_view, job_view, lost_view
 from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLostError, job_failure
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_cluster, open_store, raise_descriptor_limit
@@ -114,6 +114,7 @@ class _Service:
         table = self._cluster.table
         return (
             ("/status", json_route(lambda: job_view(table, clock.monotonic_ms()))),
+            ("/lost", json_route(lambda: lost_view(table))),
             ("/generations", json_route(lambda: generations_view(table))),
             ("/checkpoints", json_route(lambda: checkpoints_view(table))),
             ("/events", json_route(lambda: list(self._recent))),

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LIBC = ctypes.CDLL(None)
-
-
-def begin_child() -> None:
-    """In the child, before the program: the kernel kills it when its parent dies, however that dies."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+_BEGIN = str(Path(__file__).with_name("begin.py"))
 
 
-_TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.getppid() == int(sys.argv[1]) or sys.exit(); os.execvp(sys.argv[2], sys.argv[2:])"
+def tied(command: Sequence[str], cpus: Sequence[int] = ()) -> list[str]:
+    """The command behind a program that ties the child to this process and to its processors, then becomes the command.
 
-
-def tied(command: Sequence[str]) -> list[str]:
-    """The command behind a word that does what `begin_child` does: for parents with threads, where nothing may run between fork and exec."""
-    return [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *command]
+    Args:
+        command: what the child is to run.
+        cpus: processors it may use; none: all.
+    """
+    where = ",".join(str(cpu) for cpu in cpus)
+    return [sys.executable, "-I", "-S", _BEGIN, str(os.getpid()), where, *command]
 
 
 def signal_group(leader: int, number: signal.Signals) -> None:

@@ -30,6 +30,7 @@ from recovery.core.effects import (
     Tell,
     WorkerEffect,
 )
+from recovery.core.rules import DIAL_MS
 from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.finished_job import FinishedJob
@@ -38,7 +39,7 @@ from recovery.worker.jitter import jitter
 from recovery.worker.notebook import Found, Notebook
 
 _logger = logging.getLogger("recovery.worker")
-_DIAL_S = 5.0
+_DIAL_S = DIAL_MS / 1000
 """How long one dial may take. A living scheduler answers in milliseconds; a dropped packet is sent again after 1 s and 3 s."""
 
 

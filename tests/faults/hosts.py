@@ -27,8 +27,8 @@ class Host:
         """Starts a command in it, by exec."""
         return ("ip", "netns", "exec", self.name)
 
-    def make(self) -> None:
-        """Bring it up, with a table of rules that let all pass."""
+    def make(self, *, to_cut: bool = True) -> None:
+        """Bring it up; where it may be cut off, with a table of rules that let all pass."""
         here, there = self._addresses
         run("ip", "netns", "add", self.name)
         run("ip", "link", "add", self._card, "type", "veth", "peer", "name", "eth0", "netns", self.name)
@@ -41,6 +41,8 @@ class Host:
             ("route", "add", "default", "via", self.scheduler),  # to a scheduler at another host's card
         ):
             run("ip", "-n", self.name, *command)
+        if not to_cut:
+            return
         run(*self.prefix, "nft", "add", "table", "inet", "cut")
         for way in BOTH:
             rule = f"{{ type filter hook {way} priority 0 ; }}"
@@ -66,17 +68,20 @@ def run(*command: str) -> None:
 
 
 @contextlib.contextmanager
-def made(count: int) -> Iterator[tuple[Host, ...]]:
+def made(count: int, *, to_cut: bool = True) -> Iterator[tuple[Host, ...]]:
     """So many hosts, removed at the end; skips with its reason where that is impossible."""
-    missing = [tool for tool in ("ip", "nft") if shutil.which(tool) is None]
+    tools = ("ip", "nft") if to_cut else ("ip",)
+    missing = [tool for tool in tools if shutil.which(tool) is None]
     if os.geteuid() != 0 or missing:
-        pytest.skip(f"network namespaces need root, ip and nft; missing: {', '.join(missing) or 'root'}")
+        pytest.skip(
+            f"network namespaces need root, {' and '.join(tools)}; missing: {', '.join(missing) or 'root'}"
+        )
     first = os.getpid() % 100 * 2 + 20
     hosts = tuple(Host(first + number) for number in range(count))
     try:
         try:
             for host in hosts:
-                host.make()
+                host.make(to_cut=to_cut)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no network namespaces here: {error.stderr.decode(errors='replace').strip()}")
         yield hosts
@@ -96,4 +101,11 @@ def host() -> Iterator[Host]:
 def hosts() -> Iterator[tuple[Host, ...]]:
     """Two more hosts."""
     with made(2) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def joined_hosts() -> Iterator[tuple[Host, ...]]:
+    """Two more hosts that nothing cuts off."""
+    with made(2, to_cut=False) as hosts:
         yield hosts

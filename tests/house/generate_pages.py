@@ -22,9 +22,14 @@ _ERRORS_HEAD = """\
 
 Every error is one line that begins with its code. The code never changes; the text may. A process that ends by an error of the
 engine ends with that error's exit code; the user's own exception ends it with 1, SIGTERM with 143, SIGINT with 130.
-In Python every one is a `recovery.errors.RecoveryError` with `code`, `exit_code`, `temporary` and the parts of its sentence in `parts`.
+In Python every one is a `recovery.errors.RecoveryError` with `code`, `exit_code`, `cause`, `temporary` and the parts of its sentence in
+`parts`.
 
-| code | exit code | meaning | temporary | sentence |
+`cause` is what `recovery msrun` decides by when a process ends with that exit code: `temporary`: it is started again; `permanent`: the
+same command would end the same way, so the job fails; `unknown`: the job fails if it was the process's first start (a mistake in the
+command), later it is started again (trouble of the machine). Starting again has its bounds: `--max_restarts`, and longer waits each time.
+
+| code | exit code | meaning | cause | sentence |
 |---|---|---|---|---|
 """
 _EVENTS_HEAD = """\
@@ -51,7 +56,7 @@ def errors_page() -> str:
         ):
             found.append(kind)
     rows = [
-        f"| `{kind.code}` | {kind.exit_code} | {_first_line(kind.__doc__)} | {'yes' if kind.temporary else 'no'} | {_sentence(kind.template)} |"
+        f"| `{kind.code}` | {kind.exit_code} | {_first_line(kind.__doc__)} | {kind.cause.value} | {_sentence(kind.template)} |"
         for kind in sorted(found, key=lambda one: one.exit_code)
     ]
     return _ERRORS_HEAD + "\n".join(rows) + "\n"

@@ -31,7 +31,7 @@ No subprotocol, no extension (no compression), no `Origin`: that is what browser
 | 405 | another method than GET or HEAD for a path of inspection |
 | 426 | `{path}` without a WebSocket request |
 | 500 | a view of inspection failed; the scheduler's log says why |
-| 503 | too many connections that have not registered: dial again in a second |
+| 503 | no room beside the nodes of the job: too many have spoken and are not admitted; dial again as the back-off below says |
 
 Each message is one **binary** WebSocket message, in one frame or several; frames of a client are masked, as the RFC demands. Text ends
 the connection. A ping is answered with a pong; the scheduler sends none by itself.
@@ -64,12 +64,13 @@ Other ids get their ranks when the job forms: in the order of (host, id), runs o
 | from `register` to an answer | none is set; a node that hears nothing for {ms_receive_msg_timeout} dials again |
 | a connection that was heard, and is not admitted | `MS_NODE_TIMEOUT` + `MS_REJOIN_WINDOW` of silence |
 | connections that have sent no whole HTTP request | {silent_max}; beyond that the oldest is cut off |
-| connections with a request and without admission | {unregistered_max}, and {per_peer} of one address; beyond that 503 |
+| connections with a request and without a message | {waiting_max}; beyond that the oldest of the address that has the most is cut off |
+| connections with a message and without admission | {spoken_beside} beside one for each node of the job; beyond that 503 |
 | what waits for a peer that does not read | {outbox_messages} messages or {outbox_bytes:,} bytes; beyond that it is cut off |
 | the polite part of a close | {close_s} s |
 | a scheduler whose job has ended | {farewell_s} s for its nodes to hear so and hang up |
 
-There is no limit on the rate of an admitted node. Who dials and finds nobody waits {backoff_min} ms, then twice as long each time up to
+There is no limit on the rate of an admitted node. Who dials and finds nobody, or is closed again before it was admitted for a while, waits {backoff_min} ms, then twice as long each time up to
 {backoff_max:,} ms, half of each wait random.
 
 """

@@ -87,7 +87,7 @@ MISTAKES = {
     "--bind_numa=maybe": "SETTING_RANGE: --bind_numa='maybe': must be True, False or a JSON object. Give, for example, --bind_numa='{\"device0\": [\"0-3\"]}'.",
     "--sim_level=4": "SETTING_RANGE: --sim_level='4': must be from 0 to 3, or -1 for none. Give, for example, --sim_level=1.",
     "--sim_rank_id=8": "SETTING_CONFLICT: --sim_rank_id=8: there are 8 workers, so ranks end at 7. Give a rank that exists, or raise --worker_num.",
-    "--sim_rank_id=-2": "SETTING_RANGE: --sim_rank_id='-2': must be a rank, or -1 for all. Give, for example, --sim_rank_id=0.",
+    "--sim_rank_id=-2": "SETTING_RANGE: --sim_rank_id='-2': must be a rank, or -1 for rank 0. Give, for example, --sim_rank_id=0.",
     "--rank_table_file=": "SETTING_RANGE: --rank_table_file='': must be a path. Give, for example, --rank_table_file=logs.",
     "--worker_log_name=a/b": "SETTING_RANGE: --worker_log_name='a/b': must be a file name that may hold {ip} and {hostname}. Give, for example, --worker_log_name=worker_{hostname}.",
     "--worker_log_name={rank}": "SETTING_RANGE: --worker_log_name='{rank}': must be a file name that may hold {ip} and {hostname}. Give, for example, --worker_log_name=worker_{hostname}.",

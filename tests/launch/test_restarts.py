@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from recovery.errors import Cause, RecoveryError, WorldFullError, cause_of, kinds
 from recovery.launch.restarts import WINDOW_MS, Ended, Next, decide, describe, exit_code_of
 
 
 def ended(**fields: Any) -> Ended:
     facts: dict[str, Any] = {
         "status": -9,
+        "was_member": False,
+        "first": False,
         "recovery_enabled": True,
         "has_stepped": True,
         "repeats": False,
@@ -20,7 +23,8 @@ def ended(**fields: Any) -> Ended:
         "max_restarts": 3,
         "now_ms": 10_000_000,
     }
-    return Ended(**{**facts, **fields})
+    facts = {**facts, **fields}
+    return Ended(**{"cause": cause_of(facts["status"]), **facts})
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,15 @@ def ended(**fields: Any) -> Ended:
         ({"status": 60}, Next.FAIL, "by its exit code"),
         ({"status": 75}, Next.RELAUNCH, "started again"),
         ({"status": 76}, Next.RELAUNCH, "started again"),
+        ({"status": 36, "repeats": True, "has_stepped": False}, Next.RELAUNCH, "started again"),
+        ({"status": 36, "relaunched_ms": (9_999_000,) * 3}, Next.FAIL, "--max_restarts"),
+        ({"status": 36, "recovery_enabled": False}, Next.FAIL, "first failure ends the job"),
+        ({"status": 51, "first": True}, Next.FAIL, "its first start"),
+        ({"status": 51, "repeats": True}, Next.RELAUNCH, "started again"),
+        ({"status": 71, "first": True, "cause": Cause.TEMPORARY}, Next.RELAUNCH, "started again"),
+        ({"status": 78}, Next.SURPLUS, "the job goes on"),
+        ({"status": 78, "recovery_enabled": False}, Next.SURPLUS, "the job goes on"),
+        ({"status": 78, "was_member": True}, Next.FAIL, "by its exit code"),
         ({"status": 1, "has_stepped": False}, Next.FAIL, "before the job's first step"),
         ({"status": -9, "has_stepped": False}, Next.RELAUNCH, "started again"),
         ({"status": 1}, Next.RELAUNCH, "started again"),
@@ -48,6 +61,31 @@ def test_the_table(fields: dict[str, Any], follows: Next, reason: str) -> None:
     decision = decide(ended(**fields))
     assert decision.next is follows
     assert reason in decision.reason
+
+
+NAMED = [
+    kind
+    for kind in kinds()
+    if "code" in kind.__dict__ and kind.exit_code != RecoveryError.exit_code and kind is not WorldFullError
+]
+"""Errors that a process of ours ends with by an exit code of their own. WORLD_FULL has a row of its own."""
+
+
+@pytest.mark.parametrize("kind", NAMED, ids=lambda kind: kind.code)
+@pytest.mark.parametrize("first", [True, False])
+def test_every_error_decides_by_its_cause_alone(kind: type[RecoveryError], first: bool) -> None:
+    follows = {
+        Cause.TEMPORARY: Next.RELAUNCH,
+        Cause.PERMANENT: Next.FAIL,
+        Cause.UNKNOWN: Next.FAIL if first else Next.RELAUNCH,
+    }
+    assert kind.temporary == (kind.cause is Cause.TEMPORARY)
+    assert decide(ended(status=kind.exit_code, first=first)).next is follows[kind.cause]
+
+
+def test_what_has_to_pass_first_waits_from_its_second_short_life_on() -> None:
+    waits = [decide(ended(status=36, short_lives=count, max_restarts=99)).after_ms for count in range(4)]
+    assert waits == [0, 1_000, 2_000, 4_000]
 
 
 def test_each_short_life_in_a_row_makes_the_next_wait_longer() -> None:

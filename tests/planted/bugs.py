@@ -7,6 +7,7 @@ from tests.planted.durability import DURABILITY
 from tests.planted.files import FILES
 from tests.planted.growth import GROWTH
 from tests.planted.last_words import LAST_WORDS
+from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
 from tests.planted.numbers import NUMBERS
 from tests.planted.protocol import PROTOCOL
@@ -15,5 +16,15 @@ from tests.planted.session import SESSION
 from tests.planted.training import TRAINING
 
 BUGS: tuple[Bug, ...] = (
-    DURABILITY + SESSION + ROLLBACK + PROTOCOL + FILES + GROWTH + LAST_WORDS + LOST_STORE + NUMBERS + TRAINING
+    DURABILITY
+    + SESSION
+    + ROLLBACK
+    + PROTOCOL
+    + FILES
+    + GROWTH
+    + LAST_WORDS
+    + LAUNCHER
+    + LOST_STORE
+    + NUMBERS
+    + TRAINING
 )

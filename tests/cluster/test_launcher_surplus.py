@@ -1,0 +1,58 @@
+"""`recovery msrun` on two hosts with more workers than the job has places. Needs root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from recovery.errors import WorldFullError
+from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.faults.hosts import Host, joined_hosts
+
+__all__ = ["joined_hosts"]
+
+pytestmark = pytest.mark.cluster
+
+SECOND = "second"
+
+
+@pytest.mark.parametrize("recovery_enabled", ["1", "0"])
+def test_a_surplus_worker_ends_alone(
+    tmp_path: Path, joined_hosts: tuple[Host, ...], recovery_enabled: str
+) -> None:
+    host = joined_hosts[0]
+    environment = {"JOB_STEP_MS": "60", "MS_ENABLE_RECOVERY": recovery_enabled}
+    with LaunchedCluster(tmp_path, workers=3, environment=environment) as cluster:
+        cluster.start("--local_worker_num=2", f"--master_addr={host.scheduler}")
+        there = (f"--master_addr={host.scheduler}", "--log_dir=logs_of_second")
+        cluster.start("--local_worker_num=2", *there, name=SECOND, prefix=host.prefix)
+        refused = f"exit code {WorldFullError.exit_code} (WORLD_FULL)"
+        cluster.wait(lambda: refused in cluster.log(SECOND) + cluster.log(LAUNCHER), "its refusal", 60)
+
+        assert cluster.wait_exit(LAUNCHER, 60) == cluster.wait_exit(SECOND, 60) == 0, cluster.tails()
+        cluster.check_result()
+        told = cluster.log(SECOND) + cluster.log(LAUNCHER)
+        assert "the job's workers were complete without: worker_" in told
+        assert "the job failed" not in told
+        assert not list(tmp_path.glob("logs*/incident-*")), "it is no failure"
+        if recovery_enabled == "1":
+            assert not cluster.events(EventKind.NODE_LOST)
+
+
+def test_a_host_of_which_nobody_was_needed_says_so(tmp_path: Path, joined_hosts: tuple[Host, ...]) -> None:
+    """Its exit code is WORLD_FULL's: it has done nothing for the job."""
+    address = f"--master_addr={joined_hosts[0].scheduler}"
+    with LaunchedCluster(tmp_path, workers=2, environment={"JOB_STEP_MS": "100"}) as cluster:
+        cluster.start("--local_worker_num=1", address)
+        for name, there in zip((SECOND, "third"), joined_hosts, strict=True):
+            logs = f"--log_dir=logs_of_{name}"
+            cluster.start("--local_worker_num=1", address, logs, name=name, prefix=there.prefix)
+            if name == SECOND:
+                cluster.wait_step(3)
+
+        assert cluster.wait_exit("third", 40) == WorldFullError.exit_code, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER, 60) == cluster.wait_exit(SECOND, 60) == 0, cluster.tails()
+        cluster.check_result()
+        assert "the job failed" not in cluster.log("third")
