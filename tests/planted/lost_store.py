@@ -6,6 +6,8 @@ from tests.planted.bug import Bug
 
 GONE = "tests/store/test_store_gone.py"
 CORE = "tests/core/test_rebuild.py"
+POLICY = "tests/core/test_rebuild_policy.py"
+MEMORY = "tests/core/test_memory.py"
 SHELL = "tests/scheduler/test_rebuild.py"
 
 LOST_STORE = (
@@ -79,7 +81,7 @@ LOST_STORE = (
         "core/policy/rebuild.py",
         "step = lowest_saved[generation] - 1",
         "step = lowest_saved[generation]",
-        (f"{CORE}::test_where_a_forgotten_generation_began_is_taken_from_its_lowest_file",),
+        (f"{POLICY}::test_where_a_forgotten_generation_began_is_taken_from_its_lowest_file",),
     ),
     Bug(
         "a rebuilt job whose files are gone begins at step 0",
@@ -87,7 +89,7 @@ LOST_STORE = (
         "core/policy/rebuild.py",
         "state=CheckpointState.COMMITTED,\n        reason=",
         "state=CheckpointState.PUBLISHED,\n        reason=",
-        (f"{CORE}::test_who_has_saved_keeps_the_plan_from_step_0_even_without_files",),
+        (f"{POLICY}::test_who_has_saved_keeps_the_plan_from_step_0_even_without_files",),
     ),
     Bug(
         "a rebuilt job's plan is not told by its own name",
@@ -96,7 +98,7 @@ LOST_STORE = (
         "job=plan.job or self.admitted.job,",
         "job=self.admitted.job,",
         (
-            f"{CORE}::test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_is_asked_by_another",
+            f"{MEMORY}::test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_is_asked_by_another",
         ),
     ),
     Bug(
@@ -105,7 +107,7 @@ LOST_STORE = (
         "core/member.py",
         "if before is not None and admitted.resumed and before.job == admitted.job:",
         "if before is not None and admitted.resumed:",
-        (f"{CORE}::test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before",),
+        (f"{MEMORY}::test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before",),
     ),
     Bug(
         "a window stands still while no scheduler lives",

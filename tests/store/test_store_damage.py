@@ -225,6 +225,7 @@ def test_a_file_of_an_older_release_is_migrated_and_keeps_its_rows(tmp_path: Pat
         assert raw.execute("SELECT name, colour FROM meta ORDER BY name").fetchall() == [
             ("commits", None),
             ("dirty", None),
+            ("last_write", None),
             ("owner", None),
         ]
         assert raw.execute("SELECT count(*) FROM nodes").fetchone() == (2,)

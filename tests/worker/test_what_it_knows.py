@@ -15,7 +15,7 @@ from recovery.errors import RecoveryError, StoreGoneError, StoreVersionError
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
 from recovery.worker.notebook import Notebook
-from tests.core.test_rebuild import past
+from tests.core.pasts import past
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save, worker_store
 from tests.store import samples
 from tests.transport.wire import run, until

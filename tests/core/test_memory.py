@@ -1,0 +1,129 @@
+"""What a worker remembers of its job, and tells a scheduler that knows another one or none."""
+
+from __future__ import annotations
+
+import msgspec
+
+from recovery.core import effects as e
+from recovery.core import messages as m
+from recovery.core import stimuli as s
+from recovery.core.ids import Generation, Incarnation, RequestId, ResumeToken, RunId
+from recovery.core.memory import joined
+from recovery.core.policy import rebuild
+from recovery.core.records import (
+    GenerationRecord,
+    JobRecord,
+    NodeRecord,
+)
+from recovery.core.tokens import token_digest
+from tests.core.desk import checkpoint
+from tests.core.pasts import began, past
+from tests.core.test_member_life import Pocket, plan
+
+
+def test_a_plan_is_noted_as_a_scheduler_would_store_it() -> None:
+    pocket = Pocket().training()
+    [noted] = [one for one in pocket.got(e.Persist) if one.records]
+    job, node, generation = noted.records
+    assert isinstance(job, JobRecord)
+    assert isinstance(node, NodeRecord)
+    assert isinstance(generation, GenerationRecord)
+    assert (job.job, job.worker_count, job.generation) == ("job", 2, 1)
+    assert (node.node_id, node.rank, node.token_digest) == ("worker_0", 1, token_digest("t"))
+    assert (generation.generation, generation.step) == (1, 0)
+
+
+def test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_is_asked_by_another() -> None:
+    pocket = Pocket().training()
+    pocket.hear(m.Interrupt(generation=Generation(1), reason="why"))
+    pocket.feel(s.TrainingStopped(Generation(1), 5))
+    assert [look.past for look in pocket.got(e.FindCheckpoints)] == [None]
+    pocket.feel(s.CheckpointsFound(RequestId("f"), ()))
+    pocket.hear(plan(2))
+    pocket.reconnect()
+    [register] = pocket.told(m.Register)
+    assert (register.job, register.generation) == ("job", 2)
+
+    pocket.hear(m.Refused(request_id=RequestId("r"), code="UNKNOWN_TOKEN", reason="", retry_after_ms=0))
+    pocket.reconnect()
+    pocket.hear(
+        m.Admitted(
+            request_id=RequestId("r"),
+            incarnation=Incarnation(1),
+            token=ResumeToken("u"),
+            rank=None,
+            job="new",
+            run=RunId(1),
+            scheduler_incarnation=Incarnation(1),
+            resumed=False,
+        )
+    )
+    pocket.feel(s.TrainingStopped(Generation(2), 9))
+    [look] = pocket.got(e.FindCheckpoints)
+    assert look.past is not None
+    assert (look.job, look.past.job, look.past.rank, look.past.generation) == ("new", "job", 1, 2)
+    assert [one.generation for one in look.past.began] == [1, 2]
+    known = msgspec.structs.replace(look.past, held=(checkpoint(5),))
+    pocket.feel(s.CheckpointsFound(RequestId("g"), (), past=known))
+    [ready] = pocket.told(m.Ready)
+    assert ready.past == known
+
+    pocket.hear(msgspec.structs.replace(plan(3), job="job", incarnation=Incarnation(2), run=RunId(4)))
+    assert pocket.member.admitted is not None
+    assert (pocket.member.admitted.job, pocket.member.admitted.run) == ("job", 4)
+    assert pocket.member.admitted.incarnation == 2
+    assert pocket.member.memory.past is not None
+    assert [one.generation for one in pocket.member.memory.past.began] == [3], "another run"
+
+
+def test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before() -> None:
+    """Its first answer was lost on the way: the repeat says `resumed`, and the job is another one all the same."""
+    pocket = Pocket().training()
+    pocket.feel(s.TrainingStopped(Generation(1), 5))
+    pocket.feel(s.CheckpointsFound(RequestId("f"), (checkpoint(5),)))
+    assert pocket.member.admitted is not None
+    pocket.reconnect()
+    pocket.hear(msgspec.structs.replace(pocket.member.admitted, job="new", resumed=True))
+
+    [look] = pocket.got(e.FindCheckpoints)
+    assert look.job == "new"
+    assert look.past is not None
+    assert pocket.told(m.Ready) == [], "it told the new job what it holds of the old one"
+
+
+def test_what_a_process_remembers_and_what_its_store_holds_are_joined() -> None:
+    memory = past(0, 20, generation=3, began=(began(3, 20),))
+    store = past(0, 10, generation=2, began=(began(1, 0), began(2, 10)), saved_step=30)
+
+    both = joined(memory, store)
+
+    assert [one.generation for one in both.began] == [1, 2, 3]
+    assert (both.generation, both.saved_step) == (3, 30)
+    newer = msgspec.structs.replace(store, incarnation=Incarnation(8), generation=Generation(9))
+    assert (joined(memory, newer).incarnation, joined(memory, newer).generation) == (8, 9), (
+        "a newer life wrote it"
+    )
+    assert joined(memory, None) == memory
+    assert joined(memory, msgspec.structs.replace(store, run=RunId(2))) == memory
+
+
+def test_a_store_that_this_release_cannot_read_ends_the_worker_by_its_code() -> None:
+    pocket = Pocket().admitted()
+    pocket.feel(s.StoreRefused(RequestId("l"), "STORE_VERSION", "written by a newer release"))
+    [leave] = pocket.told(m.Leave)
+    assert leave.reason == "written by a newer release"
+    pocket.hear(m.Received(request_id=RequestId("l")))
+    assert pocket.got(e.Exit) == [e.Exit("STORE_VERSION", "written by a newer release")]
+
+
+def test_a_workers_rows_become_what_it_knows() -> None:
+    pocket = Pocket().training()
+    [noted] = [one for one in pocket.got(e.Persist) if one.records]
+    job, node, generation = noted.records
+    assert isinstance(job, JobRecord)
+    assert isinstance(node, NodeRecord)
+    assert isinstance(generation, GenerationRecord)
+    older = msgspec.structs.replace(generation, run=RunId(0))
+    known = rebuild.past_of(job, msgspec.structs.replace(node, rank=None), (older, generation), ())
+    assert (known.rank, known.saved_step, len(known.began)) == (0, 0, 1)
+    assert rebuild.past_of(job, node, (), ()).rank == 1

@@ -1,0 +1,130 @@
+"""What a job was, put together from what its workers know."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from recovery.core import messages as m
+from recovery.core.ids import Incarnation, NodeId, Rank, RunId
+from recovery.core.policy import rebuild
+from recovery.core.policy.ranks import keep
+from recovery.core.policy.rebuild import Rebuilt, Unclear
+from recovery.core.records import (
+    CheckpointState,
+)
+from recovery.core.rules import Rules
+from tests.core.desk import Desk, checkpoint
+from tests.core.pasts import OLD, began, built, past
+
+# --- what the workers know together ------------------------------------------------------------------------------------
+
+
+def test_the_newest_common_step_is_committed_and_numbers_go_on_from_the_highest() -> None:
+    found = built(past(0, 10, 20, generation=4), past(1, 10, 20, 30, generation=4, began=()))
+
+    assert (found.job, found.run, found.generation, found.scheduler_incarnation) == (OLD, 1, 4, 5)
+    assert found.ranks == {"w0": 0, "w1": 1}
+    assert found.missing() == []
+    states = {(int(one.rank), one.step): one.state for one in found.checkpoints}
+    assert {states[0, 20], states[1, 10]} == {CheckpointState.COMMITTED}
+    assert states[1, 30] is CheckpointState.PUBLISHED
+    assert {one.reason for one in found.checkpoints} == {""}
+
+
+def test_a_file_of_a_suffix_that_was_rolled_back_is_left_out() -> None:
+    one = past(0, 10, 20, generation=1, began=(began(1, 0), began(2, 10)))
+    other = past(1, 10, 20, generation=1)
+
+    found = built(one, other)
+
+    assert {(file.rank, file.step) for file in found.checkpoints} == {(0, 10), (1, 10)}
+    assert [(one.generation, one.step) for one in found.generations] == [(1, 0), (2, 10)]
+    assert found.generation == 2
+
+
+def test_of_two_words_on_where_a_generation_began_the_lower_counts() -> None:
+    found = built(past(0, began=(began(1, 5),)), past(1, began=(began(1, 3),)))
+    assert [one.step for one in found.generations] == [3]
+
+
+def test_where_a_forgotten_generation_began_is_taken_from_its_lowest_file() -> None:
+    newer = (checkpoint(20, generation=2, path="0/20"), checkpoint(10, generation=1, path="0/10"))
+    found = built(
+        past(0, held=newer, generation=3, began=(began(1, 0),)),
+        past(1, 10, 20, generation=1, began=(began(1, 0),)),
+    )
+
+    assert [(one.generation, one.step) for one in found.generations] == [(1, 0), (2, 19)]
+    assert "where generation 2 began, taken for step 19" in found.guesses
+    steps_of_1 = {file.step for file in found.checkpoints if file.rank == 1}
+    assert steps_of_1 == {10}, "step 20 of generation 1 beside step 20 of generation 2"
+
+
+@pytest.mark.parametrize("lost_files", [False, True])
+def test_who_has_saved_keeps_the_plan_from_step_0_even_without_files(lost_files: bool) -> None:
+    one = past(0, 10)
+    found = built(msgspec.structs.replace(one, held=()) if lost_files else one, past(1))
+
+    assert CheckpointState.COMMITTED in {file.state for file in found.checkpoints}
+    assert any("taken for so" in guess for guess in found.guesses)
+
+
+def test_a_note_of_a_file_that_is_there_is_not_doubled() -> None:
+    found = built(past(0, 10), past(1))
+    assert [(file.rank, file.step, file.reason) for file in found.checkpoints] == [(0, 10, rebuild.NOT_KNOWN)]
+
+
+def test_a_generation_that_began_above_0_proves_a_committed_step() -> None:
+    found = built(past(0, began=(began(1, 40),)), past(1, began=()))
+    assert found.checkpoints == ()
+    desk = Desk(Rules(worker_count=2))
+    desk.cluster.table.coordinator.load((), found.generations)
+    target = desk.cluster.table.coordinator.target(allow_restart_from_zero=False)
+    assert type(target).__name__ == "NoCommonStep"
+
+
+def test_an_older_run_counts_only_for_the_numbers() -> None:
+    found = built(past(0, 10), past(1, 90, run=RunId(0), scheduler_incarnation=Incarnation(9)))
+
+    assert found.missing() == [1]
+    assert found.scheduler_incarnation == 9
+    assert found.incarnations == {"w0": 3, "w1": 3}
+    assert {file.rank for file in found.checkpoints} == {0}
+    assert found.guesses[0] == "w1 knows only run 0 of 1"
+    assert found.guesses[-1] == "nobody knows who was rank 1"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        (past(0), past(1, job="x"), "2 different jobs"),
+        (past(0), past(1, worker_count=3), "different numbers of workers"),
+        (past(0), past(0), "both rank 0"),
+        (past(0), past(7), "rank 7 of 2 workers"),
+    ],
+)
+def test_workers_that_contradict_each_other_are_named(one: m.Past, other: m.Past, why: str) -> None:
+    found = rebuild.rebuild({NodeId("a"): one, NodeId("b"): other})
+    assert isinstance(found, Unclear)
+    assert why in found.reason
+
+
+def test_what_was_taken_from_where_is_told() -> None:
+    known = {NodeId("w0"): past(0, 10, 20), NodeId("w1"): past(1)}
+    found = rebuild.rebuild(known)
+    assert isinstance(found, Rebuilt)
+    told = rebuild.told(found, known)
+    assert told.startswith(
+        "w0: rank 0, generation 1, holds steps 10, 20; w1: rank 1, generation 1, holds nothing"
+    )
+    assert "; not known: " in told
+    known = {NodeId("w0"): past(0, 10), NodeId("w1"): past(1, 10)}
+    found = rebuild.rebuild(known)
+    assert isinstance(found, Rebuilt)
+    assert "not known" not in rebuild.told(found, known)
+
+
+def test_ranks_that_are_kept_leave_the_rest_to_the_others() -> None:
+    assigned = {NodeId("a"): Rank(0), NodeId("b"): Rank(1), NodeId("c"): Rank(2)}
+    assert keep(assigned, {NodeId("b"): Rank(0)}) == {"a": 1, "b": 0, "c": 2}
