@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.records import ActivityRecord, EventKind, EventRecord, GenerationRecord
 from recovery.report.known import common, joined, without
@@ -127,6 +129,24 @@ def test_a_first_step_that_the_scheduler_missed_is_told_from_the_note() -> None:
     assert told([*half, ended], noted("a", 3, 24)).useful_ms == 22_000, (
         "of b nobody ever heard that it trains"
     )
+
+
+def test_lost_steps_count_from_the_newest_that_anybody_noted() -> None:
+    events = [
+        *begun("a"),
+        event(EventKind.GENERATION_INTERRUPTED, 25),
+        event(EventKind.PLAN_MADE, 30, generation=2, step=5),
+        event(EventKind.FIRST_STEP_DONE, 31, "a", generation=2, step=6),
+        event(EventKind.JOB_FINISHED, 90, generation=2),
+    ]
+    again = msgspec.structs.replace(PLAN, generation=Generation(2), step=5)
+    first, one = noted("a", 3, 24, steps=(1, 20)), noted("a", 31, 90, steps=(6, 65)).record
+    second = Written(msgspec.structs.replace(one, generation=Generation(2)), 90_000)
+
+    story = tell(events, [PLAN, again], run=1, activity=[first, second])
+    assert story.recoveries[0].lost_steps == 15
+    assert [(one.reached, one.redone_ms) for one in story.by_generation] == [(20, 0), (65, 14_000)]
+    assert [span[0] for span in lane(story, "a")[-2:]] == [Doing.REDOING, Doing.RUNNING]
 
 
 def test_a_hosts_clock_that_is_wrong_is_set_right_by_the_first_step() -> None:
