@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -30,8 +31,10 @@ import psutil
 
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, RunId
+from recovery.core.policy.backoff import next_dial_ms
 from recovery.core.rules import Rules
 from recovery.transport.client import Client, ConnectError
+from recovery.worker.jitter import jitter
 
 DIALS_AT_ONCE = 32
 QUIET_S = 10.0
@@ -47,11 +50,12 @@ class Worker:
         self.heard: dict[type, m.FromScheduler] = {}
         self.held: list[m.HeldCheckpoint] = []
         self._arrived = asyncio.Event()
+        self._rules = Rules(worker_count=workers, server_count=0)
         self.generation = Generation(0)
         self.client = Client(
             host="127.0.0.1",
             port=port,
-            rules=Rules(worker_count=workers, server_count=0),
+            rules=self._rules,
             on_message=self._hear,
             on_lost=lambda _reason: None,
         )
@@ -71,12 +75,12 @@ class Worker:
 
     async def join(self) -> None:
         """Dial until somebody answers, and say what is held."""
-        while True:
+        for attempt in itertools.count():
             try:
                 await self.client.connect(10.0)
                 break
-            except ConnectError:
-                await asyncio.sleep(0.05)
+            except ConnectError:  # nobody there yet, or HTTP 503: later each time, and not all at once
+                await asyncio.sleep(next_dial_ms(attempt, jitter(), self._rules) / 1000)
         self.client.send(
             m.Register(
                 request_id=RequestId(uuid.uuid4().hex),

@@ -90,7 +90,7 @@ STORE = (
         "I5",
         "store/repository.py",
         "except StoreError:\n                self._database.fail()",
-        "except StoreError:\n                self._rows_since_fold = 0",
+        "except StoreError:\n                self._pages_since_fold = 0",
         ("tests/store/test_failing_disks.py::test_a_value_that_cannot_be_stored_is_an_error_of_the_write",),
     ),
     Bug(

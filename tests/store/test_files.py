@@ -101,7 +101,7 @@ def test_a_file_system_that_cannot_keep_a_log_is_refused() -> None:
 
 
 def test_the_wal_is_folded_after_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repository, "FOLD_ROWS", 3)
+    monkeypatch.setattr(repository, "FOLD_PAGES", 6)
     store = SchedulerStore.open(tmp_path)
     for number in range(5):
         store.apply([samples.event(str(number))], wall_ms=1)
