@@ -333,3 +333,14 @@ class Link:
             Say("waiting", f"waiting for {self._waiting_for}, {seconds:.0f} s so far"),
             SetTimer("wait", now_ms + WAIT_NOTE_MS),
         ]
+
+    def _leave_with(
+        self, last_word: m.Failure | m.Leave, code: str, reason: str, now_ms: int
+    ) -> list[WorkerEffect]:
+        self.main, self._exit_code, self._exit_reason = Main.LEAVING, code, reason
+        if self.admitted is None:
+            return [Exit(code, reason)]
+        return [*self._request(last_word), SetTimer("farewell", now_ms + FAREWELL_MS)]
+
+    def _on_farewell_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+        return [Exit(self._exit_code, self._exit_reason)]

@@ -21,6 +21,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core import stimuli as s
 from recovery.core.activity import Stretches
+from recovery.core.coordinator import to_record
 from recovery.core.effects import (
     Confirmed,
     Exit,
@@ -39,9 +40,9 @@ from recovery.core.effects import (
     WorkerEffect,
 )
 from recovery.core.ids import Generation, Rank
-from recovery.core.link import FAREWELL_MS, REPLACEMENTS_MAX, REPORT_PATIENCE_MS, Identity, Link, Main
+from recovery.core.link import REPLACEMENTS_MAX, REPORT_PATIENCE_MS, Identity, Link, Main
 from recovery.core.policy import backoff, telling
-from recovery.core.records import CheckpointRecord, CheckpointState, Record, StepRecord
+from recovery.core.records import CheckpointState, StepRecord
 from recovery.core.rules import Rules
 
 
@@ -311,24 +312,9 @@ class Member(Link):
     def _on_checkpoint_published(self, published: s.CheckpointPublished, now_ms: int) -> list[WorkerEffect]:
         report = m.CheckpointReport(request_id=published.request_id, checkpoint=published.checkpoint)
         self._requests[report.request_id] = report
-        return [Persist(self._checkpoint_row(published.checkpoint), (Report(report),))]
-
-    def _checkpoint_row(self, held: m.HeldCheckpoint) -> tuple[Record, ...]:
         assert self._rank is not None, "whoever saves has a rank"
-        return (
-            CheckpointRecord(
-                run=held.run,
-                step=held.step,
-                rank=self._rank,
-                generation=held.generation,
-                epoch=held.epoch,
-                step_in_epoch=held.step_in_epoch,
-                path=held.path,
-                digest=held.digest,
-                file_bytes=held.file_bytes,
-                state=CheckpointState.PUBLISHED,
-            ),
-        )
+        row = to_record(self._rank, published.checkpoint, CheckpointState.PUBLISHED)
+        return [Persist((row,), (Report(report),))]
 
     def _on_checkpoint_rejected(self, bad: s.CheckpointRejected, now_ms: int) -> list[WorkerEffect]:
         request = m.CheckpointInvalid(
@@ -376,30 +362,17 @@ class Member(Link):
     def _on_checkpoints_found(self, found: s.CheckpointsFound, now_ms: int) -> list[WorkerEffect]:
         if self.main is not Main.IDLE:
             return []
-        named = found.passed_over[: m.PASSED_OVER_MAX]
-        held, past = self._that_fits(found.held), found.past
-        if past is not None:
-            past = msgspec.structs.replace(past, held=self._that_fits(past.held))
-        left_out = len(found.held) - len(held)
-        self._ready = m.Ready(
-            request_id=found.request_id,
+        self._ready = telling.ready(
+            found,
             generation=self.generation,
             step=self._progress.step,
-            held=held,
-            left_out=left_out,
-            passed_over=named,
-            passed_over_more=len(found.passed_over) - len(named),
-            past=past,
+            committed_step=self._committed_step,
+            frame_bytes_max=self._rules.frame_bytes_max,
         )
-        if not left_out:
+        if not self._ready.left_out:
             return [Tell(self._ready)]
-        text = f"telling the newest {len(held)} of {len(found.held)} checkpoints: a message carries no more; the plan cannot use the others"
+        text = f"telling the newest {len(self._ready.held)} of {len(found.held)} checkpoints: a message carries no more"
         return [Tell(self._ready), Say("checkpoints_left_out", text, warning=True)]
-
-    def _that_fits(self, held: tuple[m.HeldCheckpoint, ...]) -> tuple[m.HeldCheckpoint, ...]:
-        return telling.told(
-            held, committed_step=self._committed_step, frame_bytes_max=self._rules.frame_bytes_max
-        )
 
     def _on_store_refused(self, refused: s.StoreRefused, now_ms: int) -> list[WorkerEffect]:
         leave = m.Leave(request_id=refused.request_id, reason=refused.reason[:1024])
@@ -424,14 +397,3 @@ class Member(Link):
     def _on_stop_asked(self, asked: s.StopAsked, now_ms: int) -> list[WorkerEffect]:
         leave = m.Leave(request_id=asked.request_id, reason=asked.reason[:1024])
         return self._leave_with(leave, "STOPPED", asked.reason, now_ms)
-
-    def _leave_with(
-        self, last_word: m.Failure | m.Leave, code: str, reason: str, now_ms: int
-    ) -> list[WorkerEffect]:
-        self.main, self._exit_code, self._exit_reason = Main.LEAVING, code, reason
-        if self.admitted is None:
-            return [Exit(code, reason)]
-        return [*self._request(last_word), SetTimer("farewell", now_ms + FAREWELL_MS)]
-
-    def _on_farewell_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        return [Exit(self._exit_code, self._exit_reason)]

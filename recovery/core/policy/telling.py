@@ -10,7 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from recovery.core.messages import HeldCheckpoint
+from recovery.core.ids import Generation
+from recovery.core.messages import PASSED_OVER_MAX, HeldCheckpoint, Ready
+from recovery.core.stimuli import CheckpointsFound
 
 FRAME_SHARE = 8
 """The list takes an eighth of a frame: some 600 files with paths of usual length, 30 with the longest there can be. A whole frame
@@ -39,3 +41,32 @@ def told(
             break
         chosen.add(one.step)
     return tuple(one for one in newest_first if one.step in chosen)
+
+
+def ready(
+    found: CheckpointsFound, *, generation: Generation, step: int, committed_step: int, frame_bytes_max: int
+) -> Ready:
+    """Make the message that says what a rank holds, bounded in each of its lists.
+
+    Args:
+        found: what lies in its directories.
+        generation: the last one whose plan it was given.
+        step: how far it is.
+        committed_step: as `told`.
+        frame_bytes_max: as `told`.
+    """
+    held = told(found.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
+    named, past = found.passed_over[:PASSED_OVER_MAX], found.past
+    if past is not None:
+        of_past = told(past.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
+        past = msgspec.structs.replace(past, held=of_past)
+    return Ready(
+        request_id=found.request_id,
+        generation=generation,
+        step=step,
+        held=held,
+        left_out=len(found.held) - len(held),
+        passed_over=named,
+        passed_over_more=len(found.passed_over) - len(named),
+        past=past,
+    )
