@@ -77,6 +77,8 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
         RecoveryPathError: the path cannot be listed.
         StoreError: a scheduler's store is there and cannot be used as it is.
     """
+    if not path.is_dir():
+        return None  # whoever opens a store there says what is wrong
     remains, job = left_of_scheduler(path), None
     is_there = scheduler_path(path).name in remains
     if is_there:
