@@ -406,7 +406,7 @@ def exit_code_of(code: str) -> int:
 
 def cause_of(exit_code: int) -> Cause | None:
     """What a process said of its next start by this exit code; None: it is no code of ours (a user's own exception, a signal)."""
-    named = (kind for kind in kinds() if kind.code != RecoveryError.code)
+    named = (kind for kind in kinds() if kind.exit_code != RecoveryError.exit_code)
     return next((kind.cause for kind in named if kind.exit_code == exit_code), None)
 
 

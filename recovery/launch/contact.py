@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from recovery.core.converter import Converter
 from recovery.core.ids import NodeId
 from recovery.launch.reports import Report, reporter
 from recovery.transport import view
@@ -33,6 +34,9 @@ class LostNodes(msgspec.Struct, frozen=True, kw_only=True):
     returns_ms: int
     """How long a process that is well, and whose way is free, takes at most to be heard."""
     nodes: tuple[LostNode, ...]
+
+
+_to_lost_nodes = Converter(LostNodes)
 
 
 class Overdue:
@@ -94,7 +98,7 @@ def contact(host: str, port: int) -> Contact:
 
     async def lost_nodes() -> LostNodes | None:
         try:
-            return msgspec.convert(await view.ask(host, port, "/lost"), LostNodes)
+            return _to_lost_nodes(await view.ask(host, port, "/lost"))
         except (view.NoView, msgspec.ValidationError):
             return None
 

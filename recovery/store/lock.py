@@ -121,7 +121,7 @@ def life_of(database: Path, held: Container[str] | None) -> Life:
     path = companion(database, ".lock")
     try:
         place = _place_of(path)
-        holder = msgspec.json.decode(companion(path, ".holder").read_bytes(), type=_Holder)
+        holder = _holders.decode(companion(path, ".holder").read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return Life.UNKNOWN
     if held is not None and place in held:

@@ -140,7 +140,7 @@ ends that generation.
 **The end.** After `job_ended` (whatever the outcome) a node closes with 1000; requests are answered with `job_ended`, heartbeats still with
 `heartbeat_ack`. A process that registers while a finished scheduler ends hears `job_ended` too: the next run begins with the next scheduler.
 
-**Inspection.** `GET` of `/healthz` (text), `/status`, `/generations`, `/checkpoints`, `/events` (JSON) on the same port, without registering.
+**Inspection.** `GET` of `/healthz` (text), `/status`, `/lost` (for launchers), `/generations`, `/checkpoints`, `/events` (JSON) on the same port, without registering.
 
 """
 

@@ -103,9 +103,9 @@ FILES = (
     Bug(
         "a worker names every file that it passes over",
         "I17",
-        "core/member.py",
-        "named = found.passed_over[: m.PASSED_OVER_MAX]",
-        "named = found.passed_over",
+        "core/policy/telling.py",
+        "named, past = found.passed_over[:PASSED_OVER_MAX], found.past",
+        "named, past = found.passed_over, found.past",
         (f"{_CORE}::test_a_worker_names_so_many_files_as_fit_and_counts_the_rest",),
     ),
     Bug(

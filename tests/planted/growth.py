@@ -68,8 +68,8 @@ GROWTH: tuple[Bug, ...] = (
         "a worker's store that is behind keeps every note of progress",
         "I17",
         "worker/notebook.py",
-        "elif self._writer.crowded and",
-        "elif self._path is None and",
+        "if writer is not None and writer.crowded and",
+        "if writer is not None and self._path is None and",
         ("tests/worker/test_notebook.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
     ),
     Bug(

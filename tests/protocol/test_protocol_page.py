@@ -226,7 +226,7 @@ def test_http_answers_are_those_of_the_page(forming: Scheduler) -> None:
 
     listed = request(forming.port, "GET /nothing HTTP/1.1\nHost: x")[2]
     routes = re.findall(r"/\w+", listed)
-    assert set(routes) == {"/healthz", "/status", "/generations", "/checkpoints", "/events"}
+    assert set(routes) == {"/healthz", "/status", "/lost", "/generations", "/checkpoints", "/events"}
     for route in routes:
         assert f"`{route}`" in PAGE
         status, _, body = request(forming.port, f"GET {route} HTTP/1.1\nHost: x")

@@ -163,6 +163,7 @@ def _shape(seed: int, draw: random.Random) -> Shape:
         save_every=draw.choice((10, 25, 60)),
         scripts=draw.random() < 0.3,
         drift=0.001,
+        stuck_rows=0.0,
         delay_ms=(1, 8),
         stall_share=0.0,
         slow_writes=0.0,
