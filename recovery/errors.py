@@ -8,6 +8,7 @@ RecoveryError
   RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  WORLD_FULL ...
   ConnectionError_        PORT_IN_USE  SCHEDULER_UNREACHABLE ...
   JobFailedError          JOB_FAILED  NO_COMMON_CHECKPOINT  WAIT_TIMEOUT
+  ExitBeforeEndError      EXIT_BEFORE_END
   UsageError              wrong use of the Python face
 
 The sentence is a template of the class; its parts stay as attributes (`error.parts["value"]`). Nobody parses texts.
@@ -305,6 +306,16 @@ class WaitTimeoutError(JobFailedError):
     """Not all workers came within MS_TOPO_TIMEOUT; `reason` names who is missing."""
 
     code, exit_code = "WAIT_TIMEOUT", 62
+
+
+class ExitBeforeEndError(RecoveryError):
+    """The script ended its process with an exit code that means success, and its rank was not done. As with any failure, another start can help."""
+
+    code, exit_code, temporary = "EXIT_BEFORE_END", 63, True
+    template = (
+        "{how} at step {step}, before the end of training: this rank is not done, and the others wait for it. "
+        "Start it again; a script is done when it returns from the training function (or ends, after recovery.init()) on every rank."
+    )
 
 
 # --- usage ----------------------------------------------------------------------------------------------------------

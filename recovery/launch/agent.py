@@ -11,6 +11,7 @@ from pathlib import Path
 
 from recovery import clock
 from recovery.launch import kernel_log, output
+from recovery.launch.done import BEFORE_END, Done
 from recovery.launch.incidents import Failure, Incidents
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.reports import Report
@@ -50,6 +51,8 @@ class Agent:
         """
         self._placed, self._environment, self._log_dir = placed, environment, log_dir
         self._max_restarts, self._has_stepped, self._report = max_restarts, has_stepped, report
+        self.done: Done | None = None
+        """Knows whether a worker that ended with 0 was done; None: every one was, there is no scheduler to ask."""
         self._recovery_enabled = environment.get("MS_ENABLE_RECOVERY") == "1"
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._incidents = Incidents(log_dir)
@@ -85,6 +88,8 @@ class Agent:
             pid, status = await self._live(placed, start)
             ended_ms = clock.monotonic_ms()
             how = describe(status, kernels_word=kernel_log.word_on(pid) if status == -signal.SIGKILL else "")
+            if status == 0 and not await self._was_done(placed):
+                status, how = BEFORE_END, f"{how} before the end of training"
             lived_ms = ended_ms - begun_ms
             short_lives = short_lives + 1 if lived_ms < SHORT_LIFE_MS else 0
             decision = self._decide(placed, status, lived_ms, short_lives, relaunched_ms)
@@ -129,6 +134,15 @@ class Agent:
         signal_group(process.pid, signal.SIGKILL)  # what it may have left: loader processes, helpers
         del self._running[placed.name]
         return process.pid, status
+
+    async def _was_done(self, placed: Placed) -> bool:
+        """It ended with 0."""
+        if self.done is None:
+            return True
+        if placed.kind is Kind.SCHEDULER:
+            self.done.note_scheduler_done()
+            return True
+        return await self.done.is_done(placed.node_id, placed.name)
 
     def _decide(
         self, placed: Placed, status: int, lived_ms: int, short_lives: int, relaunched_ms: list[int]

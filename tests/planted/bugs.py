@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 from tests.planted.durability import DURABILITY
+from tests.planted.ends import ENDS
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.session import SESSION
 
-BUGS: tuple[Bug, ...] = DURABILITY + SESSION + ROLLBACK + PROTOCOL
+BUGS: tuple[Bug, ...] = DURABILITY + SESSION + ROLLBACK + PROTOCOL + ENDS
