@@ -68,6 +68,7 @@ class _Script:
             _leave(plan)
         admitted = self._service.member.admitted
         assert admitted is not None, "a plan is for members"
+        process.tell_rank(plan.rank)
         self._session = Session(self._service, plan, admitted)
         self._session.watches_exits = True
         sys.exit = early_exit.exit_with_an_exception

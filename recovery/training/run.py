@@ -137,6 +137,7 @@ class _Loop:
             generation = plan.generation
             admitted = self._service.member.admitted
             assert admitted is not None, "a plan is for members"
+            process.tell_rank(plan.rank)
             for restore, random_state in random_states:
                 restore(random_state)
             session = self._session = Session(self._service, plan, admitted)

@@ -37,4 +37,22 @@ ENDS: tuple[Bug, ...] = (
         "return True",
         ("tests/training/test_early_exit.py::test_an_exit_that_somebody_has_caught_and_kept_is_none",),
     ),
+    Bug(
+        "torch's exception hooks stack up",
+        "I19",
+        "torch/exception_hook.py",
+        "        sys.excepthook = hook\n",
+        "        hook = sys.excepthook\n",
+        ("tests/torch/test_exception_hook.py::test_the_warm_up_leaves_the_exception_hook_as_it_was",),
+    ),
+    Bug(
+        "a traceback behind a rank is none",
+        "I19",
+        "launch/incidents.py",
+        'lines = tuple(_RANKS.sub("", line) for line in lines)',
+        "lines = tuple(lines)",
+        (
+            "tests/launch/test_incident_prefixes.py::test_a_traceback_is_kept_without_the_ranks_before_its_lines",
+        ),
+    ),
 )
