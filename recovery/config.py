@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -184,7 +185,13 @@ def _heartbeat(
 
 
 def under_pytest() -> bool:
-    """Is this process a pytest run of a training script (`pytest -s -v train.py`), as the MindSpore documents start it?"""
-    return (
-        "_pytest.main" in sys.modules and "PYTEST_CURRENT_TEST" in os.environ
-    )  # the variable alone is inherited
+    """Does pytest run what calls this (`pytest -s -v train.py`, as the MindSpore documents start it), a test or the module itself?
+
+    Asked of the stack: a variable would be inherited by what a test starts, and is not set yet while a module is imported.
+    """
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - no other way to it
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "_pytest.main":
+            return True
+        frame = frame.f_back
+    return False

@@ -11,6 +11,7 @@ RecoveryError
   ProcessHungError        PROCESS_HUNG
   ProcessNotReplacedError PROCESS_NOT_REPLACED
   LaunchFailedError       LAUNCH_FAILED
+  ExitBeforeEndError      EXIT_BEFORE_END
   UsageError              wrong use of the Python face
 
 The sentence is a template of the class; its parts stay as attributes (`error.parts["value"]`). Nobody parses texts.
@@ -361,6 +362,16 @@ class LaunchFailedError(RecoveryError):
 
     code, exit_code, cause = "LAUNCH_FAILED", 71, Cause.UNKNOWN
     template = "{process}: {reason}. {next_step}"
+
+
+class ExitBeforeEndError(RecoveryError):
+    """The script ended its process with an exit code that means success, and its rank was not done. As with any failure, another start can help."""
+
+    code, exit_code, cause = "EXIT_BEFORE_END", 63, Cause.TEMPORARY
+    template = (
+        "{how} at step {step}, before the end of training: this rank is not done, and the others wait for it. "
+        "Start it again; a script is done when it returns from the training function (or ends, after recovery.init()) on every rank."
+    )
 
 
 # --- usage ----------------------------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from typing import IO, Any
 import msgspec
 
 from recovery import clock
-from recovery.errors import Cause, LaunchFailedError, WorldFullError, cause_of
+from recovery.errors import Cause, ExitBeforeEndError, LaunchFailedError, WorldFullError, cause_of
 from recovery.launch import kernel_log, output
 from recovery.launch.child import Child
 from recovery.launch.contact import POLL_S, Contact, LostNode, Overdue
+from recovery.launch.done import Done
 from recovery.launch.incidents import Failure, Incidents
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.restarts import SHORT_LIFE_MS, Decision, Ended, Next, decide, describe, exit_code_of
@@ -80,6 +81,8 @@ class Agent:
         """
         self._placed, self._environment, self._log_dir = placed, environment, log_dir
         self._max_restarts, self._has_stepped, self._contact = max_restarts, has_stepped, contact
+        self.done: Done | None = None
+        """Knows whether a worker that ended with 0 was done; None: every one was, there is no scheduler to ask."""
         self._recovery_enabled = environment.get("MS_ENABLE_RECOVERY") == "1"
         self._running: dict[str, Child] = {}
         self._ended_by_us: dict[int, str] = {}
@@ -133,6 +136,13 @@ class Agent:
         while True:
             life = await self._live(placed, len(relaunched_ms) + 1)
             pid = life.pid or pid
+            if life.status == 0 and self.done is not None and not await self.done.was(placed):
+                life = msgspec.structs.replace(
+                    life,
+                    status=ExitBeforeEndError.exit_code,
+                    cause=ExitBeforeEndError.cause,
+                    how=f"{life.how} before the end of training",
+                )
             short_lives = short_lives + 1 if life.lived_ms < SHORT_LIFE_MS else 0
             decision = await self._decide(placed, life, short_lives, relaunched_ms)
             gives_up = decision.next is Next.FAIL

@@ -21,6 +21,7 @@ from recovery.launch import (
     addresses,
     arguments,
     background,
+    done,
     output,
     placement,
     progress,
@@ -67,6 +68,8 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         has_stepped=(lambda: True) if program.supervised else (lambda: _has_stepped(environment)),
         contact=no_contact() if simulates else contact(told.master_addr, told.master_port),
     )
+    if not simulates:
+        agent.done = done.asking(told.master_addr, told.master_port)
     if not told.join:
         pid = background.hand_over(log_dir, lambda: asyncio.run(_run(agent, [])))
         output.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import msgspec
 from recovery.launch.output import MARK, say
 
 _LAST_LINES = 30
+_RANKS = re.compile(r"^(\[rank[0-9]+\]: ?)+")
 _TAIL_BYTES = 64 * 1024
 _FOLLOWS_MS = 30_000
 """A process that was running when another failed, and fails within this, fails because of it: what waits for a lost peer in a
@@ -123,7 +125,8 @@ def _free_name(directory: Path) -> Path:
 
 
 def _traceback(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """From the last traceback's head to the line that names the error."""
+    """From the last traceback's head to the line that names the error, without the ranks that torch writes before each line."""
+    lines = tuple(_RANKS.sub("", line) for line in lines)
     heads = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent")]
     if not heads:
         return ()

@@ -43,6 +43,7 @@ from recovery import clock
 from recovery.core.link import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
 from recovery.torch import sockets
+from recovery.torch.exception_hook import hook_kept
 from recovery.torch.resolver import ask_again_soon
 from recovery.torch.session_face import SessionFace
 from recovery.worker.descriptors import close_in_children
@@ -123,13 +124,14 @@ class World:
         store = self._meet()
         session.check()
         distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001 - fact 8
-        distributed.init_process_group(
-            self._backend,
-            store=store,
-            rank=session.rank,
-            world_size=session.world_size,
-            timeout=self._timeout,
-        )
+        with hook_kept():
+            distributed.init_process_group(
+                self._backend,
+                store=store,
+                rank=session.rank,
+                world_size=session.world_size,
+                timeout=self._timeout,
+            )
         self._formed = self._inodes()
 
     def _meet(self) -> Store:

@@ -13,6 +13,7 @@ from torch import distributed
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
+from recovery.torch.exception_hook import hook_kept
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.resolver import ask_again_soon
 
@@ -26,7 +27,8 @@ def warm_up() -> None:
     gc.freeze()  # modules stay: the collections below and between generations look only at what came after
     alone = distributed.is_available() and not distributed.is_initialized()
     if alone:
-        distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        with hook_kept():
+            distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     wrapped = DistributedDataParallel(model) if alone else model
     torch.nn.functional.mse_loss(wrapped(torch.zeros(1, 1)), torch.zeros(1, 1)).backward()  # type: ignore[no-untyped-call]  # torch ships it without types
     optimizer.step()

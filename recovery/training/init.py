@@ -7,14 +7,16 @@ the program from its first line.
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import traceback
 from types import TracebackType
 from typing import NoReturn
 
 from recovery.core import stimuli as s
-from recovery.errors import GenerationInterrupted, UsageError, exit_code_of
-from recovery.training import hooks, process
+from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError, exit_code_of
+from recovery.training import early_exit, hooks, process
+from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
 from recovery.worker.gate import Verdict
 from recovery.worker.replace import replace_process
@@ -52,7 +54,8 @@ class _Script:
 
     def __init__(self, service: WorkerService) -> None:
         self._service = service
-        self._raised = False
+        self._pid = os.getpid()
+        self._raised = self._exiting = False
         self._session: Session
 
     def begin(self) -> Session:
@@ -65,7 +68,10 @@ class _Script:
             _leave(plan)
         admitted = self._service.member.admitted
         assert admitted is not None, "a plan is for members"
+        process.tell_rank(plan.rank)
         self._session = Session(self._service, plan, admitted)
+        self._session.watches_exits = True
+        sys.exit = early_exit.exit_with_an_exception
         sys.excepthook = self._on_exception
         atexit.register(self._on_exit)
         return self._session
@@ -103,8 +109,11 @@ class _Script:
 
     def _on_exit(self) -> None:
         """The script has ended: wait until every rank has, as in @recovery.run."""
-        if self._raised:
+        if (
+            self._raised or os.getpid() != self._pid
+        ):  # it is told already; it is a fork, which has no part in the cluster
             return
+        self._exiting = True
         error = getattr(sys, "last_value", None)
         if (
             error is not None
@@ -112,6 +121,11 @@ class _Script:
             self._fell(type(error), error, error.__traceback__, say=False)
             return
         session, service = self._session, self._service
+        if session.left is not None:
+            self._left(session.left)
+            return
+        if session.in_loop:
+            process.say_left_early(session.step)
         service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
         try:
             service.gate.await_end(session.generation)
@@ -119,11 +133,26 @@ class _Script:
             self._replace(session, "")
         session.close()
 
+    def _left(self, left: EarlyExit) -> None:
+        """The script ended this process in the middle of its loop: this rank is not done."""
+        session, service = self._session, self._service
+        if service.gate.is_interrupted(session.generation):
+            self._replace(session, "")
+        service.gate.forget_wakers()
+        service.post(
+            s.TrainingRaised(
+                service.new_request(), session.plan_generation, session.step, left.error, left.traceback
+            )
+        )
+        service.gate.verdict()
+        if left.succeeds:
+            process.end_at_exit(ExitBeforeEndError.exit_code, early_exit.line_of(left, session.step))
+
     def _replace(self, session: Session, collective_error: str) -> None:
         service = self._service
         verdict = service.gate.verdict_if_any()
         if verdict is not None:
-            _leave(verdict)
+            _leave(verdict, exiting=self._exiting)
         if collective_error:
             service.post(s.DataPlaneBroke(session.plan_generation, session.step, collective_error))
             service.gate.await_interrupt(session.generation)
@@ -132,8 +161,10 @@ class _Script:
         replace_process(admitted.token, service.member.hangs)
 
 
-def _leave(verdict: Verdict) -> NoReturn:
+def _leave(verdict: Verdict, *, exiting: bool = False) -> NoReturn:
     """End as the scheduler said: a server, or who comes after the end, has nothing to do in a finished job."""
-    if not verdict.code:
-        process.leave(0, "")
-    process.leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
+    code = exit_code_of(verdict.code) if verdict.code else 0
+    line = f"{verdict.code}: {verdict.reason}" if verdict.code else ""
+    if exiting:
+        process.end_at_exit(code, line)
+    process.leave(code, line)

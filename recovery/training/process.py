@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import multiprocessing
+import os
 import secrets
 import sys
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -72,13 +74,49 @@ def one_clear_line() -> Iterator[None]:
         leave(error.exit_code, str(error))
 
 
+def tell_rank(rank: int) -> None:
+    """Export the rank and print it as msrun's documents say (`grep -rn "Global rank id"`): where ranks are automatic nobody knows it before."""
+    os.environ["RANK_ID"] = str(rank)  # noqa: TID251 - for the script; a program that replaces this one starts without it
+    _logger.info("event=rank_known Global rank id: %d", rank)
+
+
+def say_left_early(step: int) -> None:
+    """Training was left before its last step and nothing is wrong with that; whoever wonders why it is short finds it here."""
+    _logger.info(
+        "event=loop_left_early step=%d the loop over session.steps was left before its end; this rank is done",
+        step,
+    )
+
+
+def end_at_exit(code: int, line: str) -> NoReturn:
+    """End the process where a SystemExit is only printed: in a handler of atexit, behind the script's end."""
+    if line:
+        _logger.error("event=exit code=%d %s", code, line)
+    for child in multiprocessing.active_children():
+        child.kill()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
 def leave(code: int, line: str) -> NoReturn:
     """End the process in order, under pytest too, where a SystemExit would count as a failed test."""
     if line:
         _logger.error("event=exit code=%d %s", code, line)
     sys.stdout.flush()
     if config.under_pytest():
-        import pytest  # noqa: PLC0415 - it is running
-
-        pytest.exit(line or "this process has done its part", returncode=code)
+        _leave_pytest(code, line)
     raise SystemExit(code)
+
+
+def _leave_pytest(code: int, line: str) -> NoReturn:
+    """End the run of pytest with this exit code.
+
+    Its own way is an exception that counts as a broken module while modules are imported, where a SystemExit would end in an internal
+    error. Only a KeyboardInterrupt is handed on there.
+    """
+    import pytest  # noqa: PLC0415 - it is running
+
+    breaks_off: Any = pytest.exit  # pytest hides the class behind a function
+    kind = type("Exit", (breaks_off.Exception, KeyboardInterrupt), {})
+    raise kind(line or "this process has done its part", returncode=code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import signal
 import traceback
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from typing import Any, TypeVar, overload
 
 from recovery import config
 from recovery.core import stimuli as s
-from recovery.errors import GenerationInterrupted, exit_code_of
-from recovery.training import hooks, process
+from recovery.core.ids import Generation
+from recovery.errors import ExitBeforeEndError, GenerationInterrupted, exit_code_of
+from recovery.training import early_exit, hooks, process
+from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
 from recovery.training.stopping import Signals, StopAsked, number_of
 from recovery.worker.gate import Verdict
@@ -69,6 +72,8 @@ class _Loop:
     ) -> None:
         self._settings, self._function = settings, function
         self._service = WorkerService(settings)
+        self._pid = os.getpid()
+        self._session: Session | None = None
         self._warm_ups = [*hooks.warm_ups, self._service.notebook.warm_up, *([warm_up] if warm_up else [])]
 
     def run(self) -> Any:
@@ -76,8 +81,12 @@ class _Loop:
         self._service.start()
         with Signals():
             try:
-                return self._train()
+                outcome = self._train()
+            except Exception:
+                raise
             except (StopAsked, KeyboardInterrupt) as asked:
+                if self._is_child():
+                    raise
                 number = number_of(asked)
                 for again in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(
@@ -87,10 +96,34 @@ class _Loop:
                 self._service.post(s.StopAsked(self._service.new_request(), name))
                 self._service.gate.verdict()
                 process.leave(128 + number, f"STOPPED: stopped by {name}")
+            except BaseException as error:
+                if self._is_child():
+                    raise
+                self._left(early_exit.seen(error))
+                raise
+        return self._end(outcome) if isinstance(outcome, Verdict) else outcome
+
+    def _is_child(self) -> bool:
+        """A fork of the training function has the frames of this process, and no part in the cluster."""
+        return os.getpid() != self._pid
+
+    def _left(self, left: EarlyExit) -> None:
+        """The script ends this process, and this rank is not done."""
+        session, service = self._session, self._service
+        if (verdict := service.gate.verdict_if_any()) is not None and verdict.code:
+            self._end(verdict)
+        generation, step = (session.plan_generation, session.step) if session else (Generation(0), 0)
+        if session is not None:
+            session.close()
+        service.post(s.TrainingRaised(service.new_request(), generation, step, left.error, left.traceback))
+        service.gate.verdict()
+        if left.succeeds:
+            process.leave(ExitBeforeEndError.exit_code, early_exit.line_of(left, step))
 
     def _train(self) -> Any:
+        """What the training function returned once all ranks were done, or why this process must end before that."""
         if self._settings.role is config.SettingsRole.SERVER:
-            return self._end(self._service.gate.verdict())
+            return self._service.gate.verdict()
         for warm_up in self._warm_ups:
             warm_up()
         gc.collect()
@@ -100,13 +133,14 @@ class _Loop:
         while True:
             plan = self._service.gate.next_plan(generation)
             if isinstance(plan, Verdict):
-                return self._end(plan)
+                return plan
             generation = plan.generation
             admitted = self._service.member.admitted
             assert admitted is not None, "a plan is for members"
+            process.tell_rank(plan.rank)
             for restore, random_state in random_states:
                 restore(random_state)
-            session = Session(self._service, plan, admitted)
+            session = self._session = Session(self._service, plan, admitted)
             stopped, result = self._enter(session)
             if not stopped:
                 return result
@@ -117,11 +151,15 @@ class _Loop:
         collective_error = ""
         try:
             result = self._function(session)
+            if session.in_loop:
+                process.say_left_early(session.step)
             service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
             service.gate.await_end(generation)
         except GenerationInterrupted:
             pass
         except Exception as error:
+            if self._is_child():
+                raise
             if not service.gate.is_interrupted(generation):
                 if not hooks.is_collective_error(error):
                     session.close()

@@ -16,6 +16,8 @@ from recovery.core import stimuli as s
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.errors import CheckpointError, GenerationInterrupted
+from recovery.training import early_exit
+from recovery.training.early_exit import EarlyExit
 from recovery.training.state import RestorableState, TrainingState
 from recovery.worker.service import WorkerService
 
@@ -54,6 +56,8 @@ class Session:
         incarnation: which life of this node id the process is, 1-based.
         run, job: the run and the job of the recovery path.
         step: steps applied so far, over all epochs. epoch: 1-based pass. step_in_epoch: steps applied in it.
+        in_loop: has a loop over `steps` begun that has not come to its end?
+        watches_exits, left: for scripts that are their own loop: whether to look for an exit that leaves `steps`, and what was found.
     """
 
     def __init__(self, service: WorkerService, plan: Rollback, admitted: Admitted) -> None:
@@ -70,6 +74,9 @@ class Session:
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
         self._told_first_step = False
+        self.watches_exits = False
+        self.left: EarlyExit | None = None
+        self.in_loop = False
         self._closers: list[Callable[[], None]] = []
         self._step_log = _open_log(service.step_log)
         service.progress = self._progress
@@ -92,6 +99,21 @@ class Session:
         Raises:
             GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
         """
+        self.in_loop, self.left = True, None
+        try:
+            yield from self._steps(state, epochs, callbacks)
+            self.in_loop = False
+        except GeneratorExit:
+            if self.watches_exits:
+                self.left = early_exit.leaving()
+            raise
+        except SystemExit as error:  # a callback's
+            self.left = early_exit.seen(error)
+            raise
+
+    def _steps(
+        self, state: TrainingState, epochs: int, callbacks: Sequence[Callback]
+    ) -> Iterator[tuple[int, Any]]:
         self.state = state
         self.restore(state)
         for callback in callbacks:

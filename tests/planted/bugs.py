@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 from tests.planted.durability import DURABILITY
+from tests.planted.ends import ENDS
 from tests.planted.files import FILES
 from tests.planted.growth import GROWTH
 from tests.planted.last_words import LAST_WORDS
@@ -20,6 +21,7 @@ BUGS: tuple[Bug, ...] = (
     + SESSION
     + ROLLBACK
     + PROTOCOL
+    + ENDS
     + FILES
     + GROWTH
     + LAST_WORDS

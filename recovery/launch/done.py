@@ -1,0 +1,76 @@
+"""Was a worker whose exit code is 0 done? The code alone does not say: a script may call `os._exit(0)` in the middle of training.
+
+The scheduler knows. It tells its workers that the job is finished only once that is written down, so whoever was done finds it so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from recovery import clock
+from recovery.core.ids import NodeId
+from recovery.core.records import JobState
+from recovery.core.table import RUN_FINISHED
+from recovery.launch import output
+from recovery.launch.placement import Kind, Placed
+from recovery.transport import view
+
+_AGAIN_S = 0.2
+_PATIENCE_MS = 10_000
+"""How long a scheduler that does not answer is asked. Its relaunch takes a second or two; one whose job is over does not come back."""
+
+
+class Done:
+    """What one launcher knows of the end of its job."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Any]]) -> None:
+        """Know nothing yet.
+
+        Args:
+            ask: gives the scheduler's `/status`, or raises `NoView`.
+        """
+        self._ask = ask
+        self._finished = False
+        self._asking = asyncio.Lock()
+
+    async def was(self, placed: Placed) -> bool:
+        """Was this process done when it ended with 0? A scheduler ends so only after a finished job."""
+        if placed.kind is Kind.SCHEDULER:
+            self._finished = True
+            return True
+        return await self.is_done(placed.node_id, placed.name)
+
+    async def is_done(self, node_id: NodeId, name: str) -> bool:
+        """Was this worker done when it ended with 0? One that nobody knows anything of is believed, which is said."""
+        give_up_ms = clock.monotonic_ms() + _PATIENCE_MS
+        while True:
+            async with self._asking:
+                if self._finished:
+                    return True
+                try:
+                    status = await self._ask()
+                except view.NoView as error:
+                    reason = str(error)
+                else:
+                    self._finished = status["state"] == JobState.FINISHED.value
+                    return self._finished or _left_in_order(status, node_id)
+            if clock.monotonic_ms() >= give_up_ms:
+                output.say(
+                    f"{name}: no scheduler says whether it was done ({reason}); its exit code 0 is believed",
+                    style="yellow",
+                )
+                return True
+            await asyncio.sleep(_AGAIN_S)
+
+
+def asking(host: str, port: int) -> Done:
+    """Ask the scheduler at this address."""
+    return Done(lambda: view.ask(host, port, "/status"))
+
+
+def _left_in_order(status: dict[str, Any], node_id: NodeId) -> bool:
+    """Its job is over, and the next run has begun on the same path."""
+    reasons = [node["reason"] for node in status["nodes"] if node["node_id"] == node_id]
+    return reasons == [RUN_FINISHED]

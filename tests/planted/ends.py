@@ -1,0 +1,58 @@
+"""Bugs in how a process's end is understood: an exit that looks like success."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+ENDS: tuple[Bug, ...] = (
+    Bug(
+        "an exit code of 0 is taken for done",
+        "I14",
+        "launch/done.py",
+        "return self._finished or _left_in_order(status, node_id)",
+        "return True",
+        ("tests/launch/test_done.py::test_nobody_is_done_before_the_job_is_finished",),
+    ),
+    Bug(
+        "a scheduler that is being started again is not waited for",
+        "I14",
+        "launch/done.py",
+        "if clock.monotonic_ms() >= give_up_ms:",
+        "if give_up_ms:",
+        ("tests/launch/test_done.py::test_a_scheduler_that_is_started_again_is_waited_for",),
+    ),
+    Bug(
+        "an exit that leaves the loop is taken for a break",
+        "I10",
+        "training/early_exit.py",
+        "return trace is None or any(",
+        "return trace is not None and any(",
+        ("tests/training/test_early_exit.py::test_an_exit_that_leaves_the_loop_is_seen_with_its_place",),
+    ),
+    Bug(
+        "an exit that was caught long ago counts as on its way",
+        "I14",
+        "training/early_exit.py",
+        "return trace is None or any(link.tb_frame in standing for link in _links(trace))",
+        "return True",
+        ("tests/training/test_early_exit.py::test_an_exit_that_somebody_has_caught_and_kept_is_none",),
+    ),
+    Bug(
+        "torch's exception hooks stack up",
+        "I19",
+        "torch/exception_hook.py",
+        "        sys.excepthook = hook\n",
+        "        hook = sys.excepthook\n",
+        ("tests/torch/test_exception_hook.py::test_the_warm_up_leaves_the_exception_hook_as_it_was",),
+    ),
+    Bug(
+        "a traceback behind a rank is none",
+        "I19",
+        "launch/incidents.py",
+        'lines = tuple(_RANKS.sub("", line) for line in lines)',
+        "lines = tuple(lines)",
+        (
+            "tests/launch/test_incident_prefixes.py::test_a_traceback_is_kept_without_the_ranks_before_its_lines",
+        ),
+    ),
+)

@@ -1,0 +1,110 @@
+"""How training was left: told apart from a `break`, and from exits that somebody has kept."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from recovery.training import early_exit
+from recovery.training.early_exit import EarlyExit
+
+KEPT: list[BaseException] = []
+
+
+class Loop:
+    """What `Session.steps` does."""
+
+    def __init__(self) -> None:
+        self.left: EarlyExit | None = None
+
+    def steps(self) -> Iterator[int]:
+        try:
+            yield from range(5)
+        except GeneratorExit:
+            self.left = early_exit.leaving()
+            raise
+
+
+def leave(
+    how: Callable[[], object], *, wrap: Callable[[Iterator[int]], Iterator[int]] = iter
+) -> EarlyExit | None:
+    loop = Loop()
+
+    def train() -> None:
+        for step in wrap(loop.steps()):
+            if step == 2:
+                how()
+                break
+
+    with contextlib.suppress(BaseException):  # whatever it was, it was asked for
+        train()
+    return loop.left
+
+
+def wrapped(steps: Iterator[int]) -> Iterator[int]:
+    """As progress bars do."""
+    for number, step in enumerate(steps):
+        assert number == step
+        yield step
+
+
+def raises(error: BaseException) -> Callable[[], object]:
+    def throw() -> None:
+        raise error
+
+    return throw
+
+
+@pytest.mark.parametrize("wrap", [iter, wrapped])
+def test_an_exit_that_leaves_the_loop_is_seen_with_its_place(
+    wrap: Callable[[Iterator[int]], Iterator[int]],
+) -> None:
+    left = leave(lambda: early_exit.exit_with_an_exception(0), wrap=wrap)
+    assert left is not None
+    assert (left.error, left.succeeds) == ("SystemExit: exit code 0 before the end of training", True)
+    assert "in train" in left.traceback
+
+
+def test_a_test_that_skips_itself_is_seen() -> None:
+    left = leave(lambda: pytest.skip("not today"))
+    assert left is not None
+    assert (left.how, left.succeeds) == ("Skipped: not today", True)
+
+
+@pytest.mark.parametrize("how", [lambda: None, raises(ValueError("x")), raises(KeyboardInterrupt())])
+def test_a_break_and_a_mistake_are_none(how: Callable[[], object]) -> None:
+    assert leave(how) is None
+
+
+def keep_one() -> None:
+    try:
+        sys.exit(0)
+    except SystemExit as error:
+        KEPT.append(error)
+
+
+def test_an_exit_that_somebody_has_caught_and_kept_is_none() -> None:
+    keep_one()
+    try:
+        assert leave(lambda: None) is None
+    finally:
+        KEPT.clear()
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "succeeds"),
+    [
+        (None, "exit code 0", True),
+        (0, "exit code 0", True),
+        (False, "exit code 0", True),
+        (3, "exit code 3", False),
+        (256, "exit code 0", True),
+        ("no more data", "exit code 1", False),
+    ],
+)
+def test_a_code_is_what_the_interpreter_makes_of_it(code: object, how: str, succeeds: bool) -> None:
+    left = early_exit.seen(SystemExit(code))
+    assert (left.how, left.succeeds) == (f"SystemExit: {how}", succeeds)
