@@ -8,7 +8,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a scheduler whose store failed is not started again",
         "I14",
-        "errors.py",
+        "errors/storage.py",
         'code, exit_code, cause = "STORE_WRITE", 36, Cause.TEMPORARY',
         'code, exit_code, cause = "STORE_WRITE", 36, Cause.PERMANENT',
         ("tests/launch/test_restarts.py::test_the_table",),

@@ -1,0 +1,160 @@
+"""Every error of the engine: a stable code, an exit code, a sentence that names field, value, rule and next step.
+
+RecoveryError
+  SettingError            SETTING_MISSING  SETTING_TYPE  SETTING_RANGE  SETTING_CONFLICT
+  RecoveryPathError       RECOVERY_PATH_*
+  StoreError              STORE_*
+  CheckpointError         CHECKPOINT_*
+  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  WORLD_FULL ...
+  ConnectionError_        PORT_IN_USE  SCHEDULER_UNREACHABLE ...
+  JobFailedError          JOB_FAILED  NO_COMMON_CHECKPOINT  WAIT_TIMEOUT
+  ProcessHungError        PROCESS_HUNG
+  ProcessNotReplacedError PROCESS_NOT_REPLACED
+  LaunchFailedError       LAUNCH_FAILED
+  ExitBeforeEndError      EXIT_BEFORE_END
+  UsageError              wrong use of the Python face
+
+The sentence is a template of the class; its parts stay as attributes (`error.parts["value"]`). Nobody parses texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recovery.errors.base import (
+    Cause,
+    GenerationInterrupted,
+    InvariantError,
+    RecoveryError,
+)
+from recovery.errors.cluster import (
+    ExitBeforeEndError,
+    FencedError,
+    HostUnusableError,
+    JobFailedError,
+    JobMismatchError,
+    LaunchFailedError,
+    NoCommonCheckpointError,
+    NodeAliveError,
+    NodeIdInvalidError,
+    PortInUseError,
+    ProcessHungError,
+    ProcessNotReplacedError,
+    ProtocolError,
+    ProtocolVersionError,
+    RegistrationError,
+    RejoinWindowError,
+    SchedulerUnreachableError,
+    UnknownTokenError,
+    WaitTimeoutError,
+    WorldFullError,
+)
+from recovery.errors.settings import (
+    SettingConflictError,
+    SettingError,
+    SettingMissingError,
+    SettingRangeError,
+    SettingTypeError,
+    UsageError,
+)
+from recovery.errors.storage import (
+    CheckpointDigestError,
+    CheckpointError,
+    CheckpointManifestError,
+    CheckpointMissingError,
+    CheckpointStateError,
+    CheckpointWriteError,
+    RecoveryPathError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreGoneError,
+    StoreLockedError,
+    StoreLostError,
+    StoreNotOursError,
+    StoreRowsMissingError,
+    StoreVersionError,
+    StoreWalMissingError,
+    StoreWriteError,
+)
+
+__all__ = (
+    "Cause",
+    "CheckpointDigestError",
+    "CheckpointError",
+    "CheckpointManifestError",
+    "CheckpointMissingError",
+    "CheckpointStateError",
+    "CheckpointWriteError",
+    "ExitBeforeEndError",
+    "FencedError",
+    "GenerationInterrupted",
+    "HostUnusableError",
+    "InvariantError",
+    "JobFailedError",
+    "JobMismatchError",
+    "LaunchFailedError",
+    "NoCommonCheckpointError",
+    "NodeAliveError",
+    "NodeIdInvalidError",
+    "PortInUseError",
+    "ProcessHungError",
+    "ProcessNotReplacedError",
+    "ProtocolError",
+    "ProtocolVersionError",
+    "RecoveryError",
+    "RecoveryPathError",
+    "RegistrationError",
+    "RejoinWindowError",
+    "SchedulerUnreachableError",
+    "SettingConflictError",
+    "SettingError",
+    "SettingMissingError",
+    "SettingRangeError",
+    "SettingTypeError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreFullError",
+    "StoreGoneError",
+    "StoreLockedError",
+    "StoreLostError",
+    "StoreNotOursError",
+    "StoreRowsMissingError",
+    "StoreVersionError",
+    "StoreWalMissingError",
+    "StoreWriteError",
+    "UnknownTokenError",
+    "UsageError",
+    "WaitTimeoutError",
+    "WorldFullError",
+    "cause_of",
+    "exit_code_of",
+    "job_failure",
+    "kinds",
+)
+
+
+def job_failure(code: str, reason: str) -> JobFailedError:
+    """The error of a job that ended with this code."""
+    kinds = {kind.code: kind for kind in (JobFailedError, NoCommonCheckpointError, WaitTimeoutError)}
+    return kinds[code](reason=reason)
+
+
+def exit_code_of(code: str) -> int:
+    """The exit code of the error with this code; 1 for one that has no class (the user's own exception)."""
+    return next((kind.exit_code for kind in kinds() if kind.code == code), 1)
+
+
+def cause_of(exit_code: int) -> Cause | None:
+    """What a process said of its next start by this exit code; None: it is no code of ours (a user's own exception, a signal)."""
+    named = (kind for kind in kinds() if kind.exit_code != RecoveryError.exit_code)
+    return next((kind.cause for kind in named if kind.exit_code == exit_code), None)
+
+
+def kinds() -> Iterator[type[RecoveryError]]:
+    """Every kind of error, the abstract ones too."""
+    pending: list[type[RecoveryError]] = [RecoveryError]
+    while pending:
+        kind = pending.pop()
+        yield kind
+        pending += kind.__subclasses__()

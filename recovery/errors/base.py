@@ -1,0 +1,54 @@
+"""What every error has: a stable code, an exit code, what it says of the next start, and its parts."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+from typing_extensions import override
+
+
+class Cause(str, Enum):
+    """What an error says of the next start of the same command. The launcher decides by it, and the page of errors shows it."""
+
+    TEMPORARY = "temporary"
+    """The next start may go on: it is started again, later each time."""
+    PERMANENT = "permanent"
+    """The next start would end the same way."""
+    UNKNOWN = "unknown"
+    """A mistake of the command at its first start; trouble of the machine where the same command has run before."""
+
+
+class RecoveryError(Exception):
+    """Base of all. `temporary` tells the caller whether asking again can help."""
+
+    code: ClassVar[str] = "RECOVERY"
+    exit_code: ClassVar[int] = 1
+    cause: ClassVar[Cause] = Cause.PERMANENT
+    temporary: ClassVar[bool] = False
+    """`cause` is TEMPORARY."""
+    template: ClassVar[str] = "{text}"
+
+    @override
+    def __init_subclass__(cls) -> None:
+        """Keep the two ways to say it the same."""
+        super().__init_subclass__()
+        cls.temporary = cls.cause is Cause.TEMPORARY
+
+    def __init__(self, **parts: object) -> None:
+        """Fill the template of the class with `parts`, which stay readable as `error.parts`."""
+        self.parts = parts
+        super().__init__(f"{self.code}: {self.template.format(**parts)}")
+
+
+class InvariantError(AssertionError):
+    """A promise inside the engine is broken: a bug of ours, never of the user."""
+
+
+class GenerationInterrupted(BaseException):
+    """Leaves the training function when its generation is over. Not an `Exception`, so that `except Exception` lets it pass."""
+
+    def __init__(self, generation: int, reason: str) -> None:
+        """Keep which generation ended and why."""
+        self.generation, self.reason = generation, reason
+        super().__init__(f"generation {generation} ended: {reason}")
