@@ -6,9 +6,6 @@ import http.client
 import json
 import logging
 import random
-import resource
-import socket
-from functools import partial
 
 import pytest
 
@@ -16,7 +13,6 @@ from recovery.core.rules import Rules
 from recovery.transport import complaints, gate
 from recovery.transport.codec import encode
 from recovery.transport.inspection import json_route
-from tests.pace import within
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
@@ -246,91 +242,6 @@ def test_a_node_that_is_not_admitted_is_cut_off_after_lease_and_window() -> None
 
             assert [reason for _, reason in hearing.lost] == ["not admitted and silent for 0.2 s"]
             await until(lambda: node.lost)
-
-    run(main())
-
-
-def half_open(port: int, source: str, *words: bytes) -> socket.socket:
-    """A stranger that has asked for a worker's connection, and has said `words` behind that."""
-    made = plain_socket(port, source)
-    made.sendall(HANDSHAKE + b"".join(words))
-    return made
-
-
-def test_beyond_256_the_oldest_stranger_of_the_address_with_most_makes_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gate, "FIRST_MESSAGE_S", 60.0)
-
-    async def main() -> None:
-        async with serving() as (hearing, port):
-            strangers = []
-            for number in range(1, 258):
-                source = "127.0.0.3" if number <= 10 else "127.0.0.2"
-                strangers.append(await in_thread(partial(half_open, port, source)))
-                await until(lambda number=number: hearing.server.connection_count >= min(number, 256))  # type: ignore[misc]  # bound now
-
-            assert await in_thread(lambda: read_until_closed(strangers.pop(10))) == b"HTTP/1.1 101 "
-            for each in strangers:
-                with each:
-                    assert await in_thread(partial(each.recv, 13)) == b"HTTP/1.1 101 "
-            await works(hearing, port)
-
-    run(main())
-
-
-def read_until_closed(peer: socket.socket) -> bytes:
-    """The first words of an answer; asserts that the other side has closed behind it."""
-    heard = b""
-    with contextlib.suppress(ConnectionError), peer:
-        while piece := peer.recv(65_536):
-            heard += piece
-    return heard[:13]
-
-
-def test_who_registers_beyond_all_nodes_of_the_job_is_told_to_come_again() -> None:
-    async def main() -> None:
-        async with serving() as (hearing, port):
-            hearing.admits = False
-            known = 1 + gate.SPOKEN_BESIDE
-            waiting = []
-            for number in range(1, known + 1):
-                words = masked_frame(encode(register()))
-                waiting.append(await in_thread(partial(half_open, port, "127.0.0.2", words)))
-                await until(lambda number=number: len(hearing.messages) == number)  # type: ignore[misc]  # bound now
-            with await in_thread(lambda: plain_socket(port)) as late:
-                late.sendall(HANDSHAKE)
-                assert (await in_thread(lambda: late.recv(1_000))).startswith(b"HTTP/1.1 503 ")
-
-            waiting.pop().close()
-            await until(lambda: hearing.server.connection_count == known - 1)
-            hearing.admits = True
-            hearing.messages.clear()
-            await works(hearing, port)
-            for each in waiting:
-                each.close()
-
-    run(main())
-
-
-def test_a_good_worker_is_in_within_a_second_beside_1500_strangers_of_its_own_address() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
-
-    async def main() -> None:
-        async with serving() as (hearing, port):
-            silent = [await in_thread(lambda: plain_socket(port)) for _ in range(1_000)]
-            shaken = [await in_thread(partial(half_open, port, HOST)) for _ in range(500)]
-            took_s = []
-            for _ in range(5):
-                begun = asyncio.get_running_loop().time()
-                await works(hearing, port)
-                took_s.append(asyncio.get_running_loop().time() - begun)
-            for each in (*silent, *shaken):
-                each.close()
-
-            print(f"1,000 silent and 500 half-open beside: {max(took_s) * 1000:.0f} ms at most")
-            assert within(max(took_s), 1.0)
 
     run(main())
 
