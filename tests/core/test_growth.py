@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recovery.core import messages as m
@@ -72,6 +72,7 @@ def test_a_ready_worker_that_is_cut_off_is_not_counted_as_ready_until_it_is_back
     assert first.hears(m.Rollback) == second.hears(m.Rollback) == 1
 
 
+@example([(True, "0"), (True, "00"), (False, "0")])
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(["0", "00", "1", "2", "3", "a", "b", "c"]))))
 def test_ids_that_come_and_go_are_judged_as_if_all_were_looked_at(moves: list[tuple[bool, str]]) -> None:
     seated, ids = dict[str, None](), SeatedIds()
