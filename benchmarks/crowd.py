@@ -6,6 +6,7 @@ One real scheduler process; the workers' machines are this program's coroutines,
 seconds (from the first act to the last worker's answer), and at the end the scheduler's memory in MiB and its open descriptors.
 
 join      from the first dial to the plan at the last worker
+join_cpu  processor seconds of the scheduler until then, its start included
 save      every worker reports a checkpoint, until the last has heard that the step is common
 notice    from a closed connection until the last survivor is told to stop; MS_RECONNECT_GRACE is 0.1 s of it
 again     from the return of the lost worker to the plan at the last
@@ -143,6 +144,7 @@ class Crowd:
     async def measure(self) -> None:
         """All of it."""
         await self._timed("join", self._join())
+        self._show("join_cpu", sum(self._scheduler.cpu_times()[:2]))
         beats = [asyncio.create_task(worker.beat()) for worker in self._all]
         for number in (1, 2, 3):
             await self._timed(f"save {number}", self._save(number * 10))

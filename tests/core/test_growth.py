@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recovery.core import messages as m
@@ -58,6 +58,21 @@ def test_twice_as_many_workers_cost_the_scheduler_twice_as_much(name: str) -> No
     assert ratio < RATIO_MAX
 
 
+def test_a_ready_worker_that_is_cut_off_is_not_counted_as_ready_until_it_is_back() -> None:
+    desk = Desk(Rules(worker_count=2))
+    first, second = Worker(desk, "worker_0"), Worker(desk, "worker_1")
+    first.register()
+    first.ready()
+    first.die()
+    second.register()
+    second.ready()
+    assert not second.hears(m.Rollback)
+
+    assert isinstance(first.register(), m.Admitted)
+    assert first.hears(m.Rollback) == second.hears(m.Rollback) == 1
+
+
+@example([(True, "0"), (True, "00"), (False, "0")])
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(["0", "00", "1", "2", "3", "a", "b", "c"]))))
 def test_ids_that_come_and_go_are_judged_as_if_all_were_looked_at(moves: list[tuple[bool, str]]) -> None:
     seated, ids = dict[str, None](), SeatedIds()

@@ -173,7 +173,7 @@ BOUNDS = (
         "crowd = max(self._waiting.values(), key=len)",
         "crowd = next(iter(self._waiting.values()))",
         (
-            "tests/transport/test_wire_hostile.py::test_beyond_256_the_oldest_stranger_of_the_address_with_most_makes_room",
+            "tests/transport/test_wire_strangers.py::test_beyond_256_the_oldest_stranger_of_the_address_with_most_makes_room",
         ),
     ),
     Bug(

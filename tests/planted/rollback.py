@@ -187,10 +187,12 @@ GENERATIONS = (
     Bug(
         "a plan is made with a rank that is lost",
         "I9",
-        "core/lifecycle.py",
-        "return workers.all_ready",
-        "return workers.ready > 0",
-        ("tests/core/test_cluster_life.py::test_servers_are_waited_for_and_their_loss_interrupts_nobody",),
+        "core/seats.py",
+        "has_seat and node.record.state is NodeState.LIVE and",
+        "has_seat and",
+        (
+            "tests/core/test_growth.py::test_a_ready_worker_that_is_cut_off_is_not_counted_as_ready_until_it_is_back",
+        ),
     ),
     Bug(
         "a Ready from before the newest plan counts",

@@ -1,4 +1,4 @@
-"""How many strangers a scheduler bears, and who makes room for whom."""
+"""More strangers than there is room for, from a worker's own address too: they make room, it does not."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from recovery.transport import gate
 from recovery.transport.codec import encode
 from tests.pace import within
+from tests.transport.test_wire_hostile import works
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
