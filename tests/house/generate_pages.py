@@ -51,7 +51,7 @@ def errors_page() -> str:
         waiting.extend((kind := waiting.pop()).__subclasses__())
         if (
             "code" in kind.__dict__
-            and kind.__module__ == errors.__name__
+            and kind.__module__.startswith(f"{errors.__name__}.")
             and kind is not errors.RecoveryError
         ):
             found.append(kind)

@@ -34,7 +34,7 @@ def _error_classes() -> list[type[errors.RecoveryError]]:
     found, waiting = [], [errors.RecoveryError]
     while waiting:
         waiting.extend((one := waiting.pop()).__subclasses__())
-        if "code" in one.__dict__ and one.__module__ == errors.__name__:
+        if "code" in one.__dict__ and one.__module__.startswith(f"{errors.__name__}."):
             found.append(one)
     return found
 
