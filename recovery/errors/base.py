@@ -17,6 +17,8 @@ class Cause(str, Enum):
     """The next start would end the same way."""
     UNKNOWN = "unknown"
     """A mistake of the command at its first start; trouble of the machine where the same command has run before."""
+    SCRIPT = "script"
+    """The script ended its process, as by an exception of its own: started again once the job has made a step, unless it repeats itself."""
 
 
 class RecoveryError(Exception):

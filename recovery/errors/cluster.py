@@ -133,7 +133,7 @@ class LaunchFailedError(RecoveryError):
 class ExitBeforeEndError(RecoveryError):
     """The script ended its process with an exit code that means success, and its rank was not done. As with any failure, another start can help."""
 
-    code, exit_code, cause = "EXIT_BEFORE_END", 63, Cause.TEMPORARY
+    code, exit_code, cause = "EXIT_BEFORE_END", 63, Cause.SCRIPT
     template = (
         "{how} at step {step}, before the end of training: this rank is not done, and the others wait for it. "
         "Start it again; a script is done when it returns from the training function (or ends, after recovery.init()) on every rank."

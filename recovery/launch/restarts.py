@@ -141,8 +141,8 @@ def exit_code_of(status: int) -> int:
 
 
 def _by_itself(ended: Ended) -> bool:
-    """Did it end with a code that says nothing of its next start, as the user's own exception does?"""
-    return ended.status > 0 and ended.cause is None
+    """Did the script end it, by an exception of its own or by an exit before the end?"""
+    return ended.status > 0 and ended.cause in (None, Cause.SCRIPT)
 
 
 def _recent(ended: Ended) -> list[int]:

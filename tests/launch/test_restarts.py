@@ -47,6 +47,8 @@ def ended(**fields: Any) -> Ended:
         ({"status": 78, "recovery_enabled": False}, Next.SURPLUS, "the job goes on"),
         ({"status": 78, "was_member": True}, Next.FAIL, "by its exit code"),
         ({"status": 1, "has_stepped": False}, Next.FAIL, "before the job's first step"),
+        ({"status": 63, "has_stepped": False}, Next.FAIL, "before the job's first step"),
+        ({"status": 63, "repeats": True}, Next.FAIL, "same last words"),
         ({"status": -9, "has_stepped": False}, Next.RELAUNCH, "started again"),
         ({"status": 1}, Next.RELAUNCH, "started again"),
         ({"status": 1, "repeats": True}, Next.FAIL, "same last words"),
@@ -78,6 +80,7 @@ def test_every_error_decides_by_its_cause_alone(kind: type[RecoveryError], first
         Cause.TEMPORARY: Next.RELAUNCH,
         Cause.PERMANENT: Next.FAIL,
         Cause.UNKNOWN: Next.FAIL if first else Next.RELAUNCH,
+        Cause.SCRIPT: Next.RELAUNCH,
     }
     assert kind.temporary == (kind.cause is Cause.TEMPORARY)
     assert decide(ended(status=kind.exit_code, first=first)).next is follows[kind.cause]
