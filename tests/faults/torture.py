@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.faults.found import FOUND
+from tests.faults.tried import TRIED
 from tests.planted.bugs import BUGS
 
 ROOT = Path(__file__).parents[2]
@@ -122,12 +123,16 @@ def page(sums: dict[str, Counter[str]], hours: float) -> str:
         again = loop.command.format(seed=1, first=10_000)
         rows.append(f"| {loop.name} | {figures} | `python -m {again}` |\n")
     found = "".join(f"| {bug.what} | {bug.by} | {bug.kept} |\n" for bug in FOUND)
+    tried = "".join(f"| {fault.what} | {fault.kept} | {fault.commit} |\n" for fault in TRIED)
     return (
         _HEAD
         + "".join(rows)
         + f"\nIn {hours:.1f} hours on two cores.\n\n## What it found\n\n"
         + "Every one is mended; its reproducer is kept as a test.\n\n| bug | found by | kept as |\n|---|---|---|\n"
         + found
+        + "\n## Found by trying it\n\nBy running jobs from outside and hitting them where nobody had expected it. Each is held by the tests beside it.\n\n"
+        + "| fault | kept as | commit |\n|---|---|---|\n"
+        + tried
     )
 
 
