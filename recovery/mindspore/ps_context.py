@@ -17,17 +17,19 @@ def set_ps_context(**arguments: Any) -> None:
     Every process that takes part in MindSpore's own connections needs them, its scheduler too, and only this call knows the
     passwords: MindSpore wipes its copy. Call it before `init()`.
 
-    `enable_ssl=True` secures MindSpore's connections. The engine's own stay plain text, and a warning (`channel_not_secured`) says so.
+    `enable_ssl=True` secures MindSpore's connections. The engine's own stay plain text: a warning (`channel_not_secured`) says so where they
+    stay on one host, and where they would cross a network the call is refused.
 
     Args:
         **arguments: as MindSpore names them (config_file_path, enable_ssl, client_password, server_password, ...).
 
     Raises:
         ValueError: MindSpore knows no such argument.
+        UsageError: `enable_ssl=True` with an MS_SCHED_HOST that is no loopback address.
     """
-    mindspore.set_ps_context(**arguments)
     if arguments.get("enable_ssl"):
-        plain_channel.warn_of("enable_ssl=True", "MindSpore")
+        plain_channel.check("enable_ssl=True", "MindSpore")
+    mindspore.set_ps_context(**arguments)
     _given.update(arguments)
 
 
