@@ -6,6 +6,7 @@ One real scheduler process; the workers' machines are this program's coroutines,
 seconds (from the first act to the last worker's answer), and at the end the scheduler's memory in MiB and its open descriptors.
 
 join      from the first dial to the plan at the last worker
+healthz   the longest answer of GET /healthz meanwhile, asked by a process of its own every 50 ms
 join_cpu  processor seconds of the scheduler until then, its start included
 save      every worker reports a checkpoint, until the last has heard that the step is common
 notice    from a closed connection until the last survivor is told to stop; MS_RECONNECT_GRACE is 0.1 s of it
@@ -40,6 +41,21 @@ from recovery.worker.jitter import jitter
 DIALS_AT_ONCE = 32
 QUIET_S = 10.0
 Show = Callable[[str, float], None]
+
+
+_PROBE = """
+import http.client, select, sys, time
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    begun = time.monotonic()
+    try:
+        asked = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=30)
+        asked.request("GET", "/healthz")
+        asked.getresponse().read()
+    except ConnectionRefusedError:
+        continue
+    print(time.monotonic() - begun)
+"""
+"""Asks until its standard input is closed; one line of seconds for each answer."""
 
 
 class Worker:
@@ -143,7 +159,13 @@ class Crowd:
 
     async def measure(self) -> None:
         """All of it."""
+        pipe = asyncio.subprocess.PIPE
+        probe = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _PROBE, str(self._port), stdin=pipe, stdout=pipe
+        )
         await self._timed("join", self._join())
+        answers, _ = await probe.communicate(b"")
+        self._show("healthz", max(map(float, answers.split()), default=0.0))
         self._show("join_cpu", sum(self._scheduler.cpu_times()[:2]))
         beats = [asyncio.create_task(worker.beat()) for worker in self._all]
         for number in (1, 2, 3):
