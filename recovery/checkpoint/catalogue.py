@@ -133,7 +133,7 @@ def _manifest_of(path: Path) -> Manifest | None:
 
 def _passed_over(path: Path, reason: str, manifest: Manifest | None) -> PassedOver:
     """A line of the story must be able to name any path."""
-    text = str(path).encode(errors="backslashreplace").decode()
+    text, reason = (word.encode(errors="backslashreplace").decode() for word in (str(path), reason))
     step = manifest.step if manifest is not None else 0
     return PassedOver(path=text[-_TEXT_CHARS_MAX:], reason=reason[:_TEXT_CHARS_MAX], step=step)
 

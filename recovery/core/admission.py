@@ -156,6 +156,7 @@ def _resume(table: Table, node: Node, received: MessageReceived, now_ms: int) ->
     effects = _hang_up_older(table, node)
     was_here = node.record.state is NodeState.LIVE
     node.move(NodeState.LIVE)
+    node.hangs = False
     if not node.record.host:  # a rebuilt store does not know under which address it was seen
         node.record = msgspec.structs.replace(node.record, host=register.host or received.peer)
     if (

@@ -44,6 +44,8 @@ class Node:
         self.lease_check_ms = heard_ms
         """When its lease is looked at next. Long after that, it was the scheduler that stood still."""
         self.window_ends_ms = heard_ms + record.rejoin_left_ms
+        self.hangs = False
+        """It was lost by its lease while its connection stood open: nothing of it answers, and nothing of it ended either."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()

@@ -127,6 +127,7 @@ def _check_lease(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]
     if silent_ms < table.rules.lease_ms:
         return [next_lease_check(table, node)]
     reason = f"silent for {silent_ms / 1000:.1f} s, its lease (MS_NODE_TIMEOUT) is {table.rules.lease_ms / 1000:g} s"
+    node.hangs = True
     return lifecycle.lose(table, node, reason, now_ms)
 
 

@@ -11,7 +11,7 @@ from typing import Union
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.admission import refuse
+from recovery.core.admission import job_fault_of, refuse
 from recovery.core.coordinator import Coordinator
 from recovery.core.effects import Exit, Say, SchedulerEffect
 from recovery.core.ids import Incarnation
@@ -36,9 +36,14 @@ def of_another_job(
     table: Table, received: MessageReceived, register: m.Register
 ) -> Union[list[SchedulerEffect], None]:
     """What a process hears that has trained a job which this scheduler does not know; None: it is let in like any."""
-    if register.job in ("", table.job.job, *table.laid_aside):
+    if register.job in (table.job.job, *table.laid_aside):
         return None
-    if not knows_nothing(table):
+    if not register.job and not _was_planned_by_another(table, register):
+        return None
+    fault = job_fault_of(table, register)
+    if fault is not None:
+        return refuse(table, received.connection, register, fault)
+    if not knows_nothing(table) or not table.rules.recovery_enabled:
         reason = (
             f'node "{register.node_id}" trains job {register.job}, this scheduler is of job {table.job.job}. '
             "End that process, or give it the address of its own scheduler."
@@ -46,8 +51,15 @@ def of_another_job(
         return refuse(table, received.connection, register, Refuse("JOB_MISMATCH", reason))
     if table.rules.rebuild_store:
         return None
-    what = f"node {register.node_id} trains job {register.job}, generation {register.generation}"
+    job = register.job or "of another scheduler"
+    what = f"node {register.node_id} trains job {job}, generation {register.generation}"
     return [lost(table, what)]
+
+
+def _was_planned_by_another(table: Table, register: m.Register) -> bool:
+    """The release before told no job, and a generation all the same: a scheduler that never planned gave it none."""
+    told = register.generation > 0 and table.rules.recovery_enabled and knows_nothing(table)
+    return told and not table.laid_aside
 
 
 def hear(table: Table, node: Node, ready: m.Ready) -> list[SchedulerEffect]:

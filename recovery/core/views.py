@@ -51,8 +51,9 @@ def job_view(table: Table, now_ms: int) -> dict[str, Any]:
 
 
 def lost_view(table: Table) -> dict[str, Any]:
-    """The lost nodes, for the launchers that watch their processes: short, since each asks every second.
+    """The nodes that were lost by silence, for the launchers that watch their processes: short, since each asks every second.
 
+    Whose connection closed is not among them: its process may have replaced itself by exec, and imports for as long as that takes.
     `returns_ms` is how long a process that is well, and whose way here is free, takes at most to be heard.
     """
     return {
@@ -60,8 +61,9 @@ def lost_view(table: Table) -> dict[str, Any]:
         "nodes": [
             {"node_id": node.record.node_id, "pid": node.record.pid, "reason": node.record.reason}
             for node in table.nodes.values()
-            if node.record.state is NodeState.LOST
+            if node.hangs and node.record.state is NodeState.LOST
         ],
+        "job": table.job.job,
     }
 
 

@@ -270,7 +270,10 @@ class Agent:
         overdue = Overdue()
         while self._recovery_enabled:
             await asyncio.sleep(POLL_S)
-            lost = overdue.note(await self._contact.lost_nodes(), clock.monotonic_ms())
+            answer = await self._contact.lost_nodes()
+            if answer is not None and self.done is not None:
+                self.done.note_job(answer.job)
+            lost = overdue.note(answer, clock.monotonic_ms())
             await asyncio.gather(*(self._end_lost(node) for node in lost))
 
     async def _end_lost(self, node: LostNode) -> None:

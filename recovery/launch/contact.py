@@ -17,7 +17,7 @@ POLL_S = 1.0
 _GAP_MS = 5_000
 """Two answers that lie further apart do not show that the way was free between them, nor that this host stood still."""
 _SEEN_MS = 3_000
-"""A node that was lost comes back within a second if its process is well and its way is free again."""
+"""A node that was lost by its silence comes back within a second if its process is well and its way is free again."""
 
 
 class LostNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,8 @@ class LostNodes(msgspec.Struct, frozen=True, kw_only=True):
     returns_ms: int
     """How long a process that is well, and whose way is free, takes at most to be heard."""
     nodes: tuple[LostNode, ...]
+    job: str = ""
+    """Whose scheduler it is."""
 
 
 _to_lost_nodes = Converter(LostNodes)

@@ -33,7 +33,13 @@ class Done:
         """
         self._ask = ask
         self._finished = False
+        self._job = ""
+        """The job that this launcher's processes belong to; empty: not heard yet."""
         self._asking = asyncio.Lock()
+
+    def note_job(self, job: str) -> None:
+        """The scheduler says whose it is. The first word stays: a later one may be of the next job at the same address."""
+        self._job = self._job or job
 
     async def was(self, placed: Placed) -> bool:
         """Was this process done when it ended with 0? A scheduler ends so only after a finished job."""
@@ -54,6 +60,11 @@ class Done:
                 except view.NoView as error:
                     reason = str(error)
                 else:
+                    if self._job and status["job"] != self._job:
+                        output.say(
+                            f"{name}: the scheduler of another job answers; its exit code 0 is believed"
+                        )
+                        return True
                     self._finished = status["state"] == JobState.FINISHED.value
                     return self._finished or _left_in_order(status, node_id)
             if clock.monotonic_ms() >= give_up_ms:

@@ -52,17 +52,18 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
             return  # it was saved after the last step: nothing is left to train
         for callback in callbacks:
             _stand_at(callback, step)
-        super()._train(
-            epoch,
-            train_dataset,
-            *arguments,
-            **{
-                **options,
-                "callbacks": [*callbacks, published],
-                "initial_epoch": place.first_epoch + step // place.batches_per_epoch,
-                "initial_step": step,
-            },
-        )
+        with session.loop():
+            super()._train(
+                epoch,
+                train_dataset,
+                *arguments,
+                **{
+                    **options,
+                    "callbacks": [*callbacks, published],
+                    "initial_epoch": place.first_epoch + step // place.batches_per_epoch,
+                    "initial_step": step,
+                },
+            )
 
 
 class _Place:

@@ -30,7 +30,7 @@ from recovery.core.records import (
     Record,
     RunRecord,
 )
-from recovery.errors import CheckpointError, StoreError, StoreLostError
+from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
 from recovery.store.aside import lay_scheduler_aside, left_of_scheduler
 from recovery.store.reader import read_job, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore, WorkerState, scheduler_path
@@ -93,7 +93,7 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
         try:
             worker = read_worker(path, name, accept_without_wal=True)
             past = _past_of(worker)
-        except (StoreError, CheckpointError) as error:
+        except (StoreError, CheckpointError, RecoveryPathError) as error:
             unreadable.append(str(error))
             continue
         if past is not None and (job is None or past.job != job.job):

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from recovery.core.records import JobRecord
 from recovery.errors import RecoveryPathError, StoreError
 from recovery.store.lock import OwnerLock
 from recovery.store.paths import absent, companion, fsync_directory, is_there, refused
-from recovery.store.reader import read_scheduler, stored_workers
+from recovery.store.reader import read_scheduler, read_worker, stored_workers
 from recovery.store.repository import scheduler_path, worker_path
 
 RESET = "reset-"
@@ -61,12 +62,15 @@ def jobs_laid_aside(recovery_path: Path) -> tuple[frozenset[str], tuple[str, ...
     jobs: set[str] = set()
     unreadable: list[str] = []
     for directory in sorted(recovery_path.glob(f"{RESET}*")):
+        found: list[JobRecord | None] = []
         try:
-            job = read_scheduler(directory, accept_without_wal=True).job
+            workers = stored_workers(directory)
+            if left_of_scheduler(directory) or not workers:
+                found.append(read_scheduler(directory, accept_without_wal=True).job)
+            found += [read_worker(directory, name, accept_without_wal=True).job for name in workers]
         except (StoreError, RecoveryPathError) as error:
             unreadable.append(str(error))
-        else:
-            jobs |= {job.job} if job is not None else set()
+        jobs |= {job.job for job in found if job is not None}
     return frozenset(jobs), tuple(unreadable)
 
 

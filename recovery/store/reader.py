@@ -7,6 +7,7 @@ was lost: then the file is read as one that cannot change, or, when only its -wa
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from sqlalchemy import Connection, NullPool, Select, create_engine, event, select
 
+from recovery.core.messages import NODE_ID_PATTERN
 from recovery.core.records import ActivityRecord, CheckpointRecord, EventRecord, JobRecord, StepRecord
 from recovery.errors import (
     RecoveryPathError,
@@ -188,7 +190,13 @@ def stored_workers(recovery_path: Path) -> tuple[str, ...]:
     """
     directory = recovery_path / "workers"
     try:
-        return tuple(sorted(path.stem for path in directory.iterdir() if path.suffix == ".db"))
+        return tuple(
+            sorted(
+                path.stem
+                for path in directory.iterdir()
+                if path.suffix == ".db" and re.match(NODE_ID_PATTERN, path.stem)
+            )
+        )
     except FileNotFoundError:
         return ()
     except OSError as error:

@@ -94,6 +94,7 @@ class ModelCheckpoint(Callback):
         )
         self._watch = DirectoryWatch(self._directory, lambda: self._rescan(session))
         self._watch.start()
+        session.before_done(self._join)
         session.on_generation_end(self._close)
 
     @override

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import NoReturn
 
@@ -74,12 +75,22 @@ def leaving() -> EarlyExit | None:
     return None
 
 
-def exit_with_an_exception(code: object = None, /) -> NoReturn:
-    """Stands for `sys.exit`, whose exception has no object of its own before Python 3.12 until somebody catches it.
+def exit_that_tells(note: Callable[[SystemExit, FrameType], None]) -> Callable[..., NoReturn]:
+    """Make what stands for `sys.exit`, whose exception has no object of its own before Python 3.12 until somebody catches it.
 
     A script of Python 3.10 or 3.11 that has taken the function out of `sys` before (`from sys import exit`) is not seen to leave.
+
+    Args:
+        note: told of the exception and of the frame that asked, in the main thread only: elsewhere it ends a thread.
     """
-    raise SystemExit(code)
+
+    def exit_with_an_exception(code: object = None, /) -> NoReturn:
+        error = SystemExit(code)
+        if threading.current_thread() is threading.main_thread():
+            note(error, sys._getframe(1))  # noqa: SLF001 - no other way to it
+        raise error
+
+    return exit_with_an_exception
 
 
 def _is_exit(kind: type) -> bool:

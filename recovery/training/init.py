@@ -71,7 +71,7 @@ class _Script:
         process.tell_rank(plan.rank)
         self._session = Session(self._service, plan, admitted)
         self._session.watches_exits = True
-        sys.exit = early_exit.exit_with_an_exception
+        sys.exit = early_exit.exit_that_tells(self._session.note_exit)
         sys.excepthook = self._on_exception
         atexit.register(self._on_exit)
         return self._session
@@ -126,6 +126,7 @@ class _Script:
             return
         if session.in_loop:
             process.say_left_early(session.step)
+        session.settle()
         service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
         try:
             service.gate.await_end(session.generation)

@@ -153,6 +153,7 @@ class _Loop:
             result = self._function(session)
             if session.in_loop:
                 process.say_left_early(session.step)
+            session.settle()
             service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
             service.gate.await_end(generation)
         except GenerationInterrupted:

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from recovery import clock
@@ -76,7 +77,8 @@ class Session:
         self._told_first_step = False
         self.watches_exits = False
         self.left: EarlyExit | None = None
-        self.in_loop = False
+        self.in_loop = self._closed = self._ended = False
+        self._settlers: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
         self._step_log = _open_log(service.step_log)
         service.progress = self._progress
@@ -99,17 +101,35 @@ class Session:
         Raises:
             GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
         """
-        self.in_loop, self.left = True, None
+        with self.loop():
+            try:
+                yield from self._steps(state, epochs, callbacks)
+            except GeneratorExit:
+                # A loop that keeps the iterator under a name closes it later than the exit that left it: that one stays.
+                if self.watches_exits and self.left is None:
+                    self.left = early_exit.leaving()
+                self._closed = True
+                raise
+
+    @contextlib.contextmanager
+    def loop(self) -> Iterator[None]:
+        """Training runs inside: an exit that leaves the block leaves training before its end."""
+        self.in_loop, self._closed, self.left = True, False, None
         try:
-            yield from self._steps(state, epochs, callbacks)
-            self.in_loop = False
-        except GeneratorExit:
-            if self.watches_exits:
-                self.left = early_exit.leaving()
-            raise
-        except SystemExit as error:  # a callback's
+            yield
+        except SystemExit as error:
             self.left = early_exit.seen(error)
             raise
+        self.in_loop, self._ended = False, True
+
+    def note_exit(self, error: SystemExit, at: FrameType) -> None:
+        """`sys.exit` was called: inside the loop, or with the code of a failure before any loop has come to its end.
+
+        It counts until another step is asked for, or a loop begins: then somebody has caught it.
+        """
+        left = early_exit.seen(error, at=at)
+        if (self.in_loop and not self._closed) or not (self.in_loop or self._ended or left.succeeds):
+            self.left = left
 
     def _steps(
         self, state: TrainingState, epochs: int, callbacks: Sequence[Callback]
@@ -122,6 +142,7 @@ class Session:
             for batch in state.batches:
                 self.check()
                 yield self.step + 1, batch
+                self.left = None
                 self.check()
                 self.applied(step=self.step + 1, epoch=self.epoch, step_in_epoch=self.step_in_epoch + 1)
                 for callback in callbacks:
@@ -288,6 +309,15 @@ class Session:
         """
         if self._service.gate.verdict_if_any() is None:
             self._service.replace_process(reason)
+
+    def before_done(self, settle: Callable[[], None]) -> None:
+        """Have `settle` called in the main thread before this rank says that it is done: what it has begun is then over."""
+        self._settlers.append(settle)
+
+    def settle(self) -> None:
+        """Called by the run loop: let what training has begun come to its end."""
+        while self._settlers:
+            self._settlers.pop()()
 
     def on_generation_end(self, close: Callable[[], None]) -> None:
         """Have `close` called in the main thread after the training function was left, last registered first."""

@@ -150,6 +150,10 @@ def test_a_job_that_is_dead_as_a_whole_is_rebuilt_and_goes_on(tmp_path: Path) ->
     with SmallCluster(tmp_path, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(29)
+        committed = EventKind.CHECKPOINT_COMMITTED
+        cluster.wait(
+            lambda: [one for one in cluster.events(committed) if one.event.step == 25], "step 25 common", 30
+        )
         cluster.kill("sched", *cluster.names)
         _delete_the_file(tmp_path / "recovery")
 

@@ -7,16 +7,26 @@ from recovery.core.views import job_view, lost_view
 from tests.core.desk import Desk, full_house
 
 
-def test_only_the_lost_are_shown_with_their_process_and_why() -> None:
+def test_only_who_was_lost_by_silence_is_shown_with_its_process_and_why() -> None:
     desk = Desk(Rules(worker_count=2))
     _, second = full_house(desk)
     assert lost_view(desk.cluster.table)["nodes"] == []
+    for now in range(1_000, 40_000, 1_000):
+        desk.at(now)
+
+    lost = {one["node_id"]: one for one in lost_view(desk.cluster.table)["nodes"]}
+    pids = {one["node_id"]: one["pid"] for one in job_view(desk.cluster.table, desk.now)["nodes"]}
+    assert lost[second.node_id]["pid"] == pids[second.node_id]
+    assert "its lease" in lost[second.node_id]["reason"]
+
+
+def test_a_process_that_may_have_replaced_itself_is_not_shown() -> None:
+    desk = Desk(Rules(worker_count=2))
+    _, second = full_house(desk)
     second.die()
     desk.at(20_000)
-
-    [lost] = lost_view(desk.cluster.table)["nodes"]
-    pids = {one["node_id"]: one["pid"] for one in job_view(desk.cluster.table, desk.now)["nodes"]}
-    assert lost == {"node_id": second.node_id, "pid": pids[second.node_id], "reason": "connection closed"}
+    assert lost_view(desk.cluster.table)["nodes"] == []
+    assert lost_view(desk.cluster.table)["job"] == desk.cluster.table.job.job
 
 
 def test_a_process_that_is_well_is_heard_after_its_silence_one_wait_and_one_dial() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.errors import RecoveryPathError, StoreLockedError
-from recovery.store.aside import lay_aside
+from recovery.store.aside import jobs_laid_aside, lay_aside
 from recovery.store.reader import read_scheduler, read_worker
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store import samples
@@ -98,3 +98,16 @@ def test_workers_that_cannot_be_listed_are_an_error(path: Path) -> None:
     (path / "workers").write_text("no directory")
     with pytest.raises(RecoveryPathError, match="Not a directory"):
         lay_aside(path, "before")
+
+
+def test_a_job_whose_schedulers_store_is_gone_is_known_by_its_workers_stores(path: Path) -> None:
+    for part in path.glob("scheduler.db*"):
+        part.unlink()
+    worker = WorkerStore.open(path, "worker_0")
+    worker.apply([samples.job(3)], wall_ms=1)
+    worker.close()
+    (path / "workers/a copy of it.db").write_text("no node is called so")
+
+    lay_aside(path, "reset-1")
+
+    assert jobs_laid_aside(path) == (frozenset({samples.job(3).job}), ())

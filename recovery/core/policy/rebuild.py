@@ -71,6 +71,7 @@ def past_of(
         Began(generation=one.generation, step=one.step, epoch=one.epoch, step_in_epoch=one.step_in_epoch)
         for one in generations
         if one.run == job.run
+        and one.generation <= job.generation  # the store may have served another job before
     )
     return Past(
         job=job.job,
