@@ -46,7 +46,7 @@ format: $(STAMP)  ## let ruff format and mend what it safely can
 # The cluster's processes run untraced: tracing slows a training step and would shift what the tests measure.
 test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their branch coverage
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -m "not cluster and not mindspore"
+	$(BIN)/coverage run -m pytest -m "not cluster and not mindspore" -n 2
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
 	$(BIN)/python -m pytest -m "cluster and not alone" -n 2
