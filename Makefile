@@ -49,7 +49,7 @@ test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their b
 	$(BIN)/coverage run -m pytest -m "not cluster and not mindspore" -n 2
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
-	$(BIN)/python -m pytest -m "cluster and not alone" -n 2
+	$(BIN)/python -m pytest -m "cluster and not alone" -n 3
 	$(BIN)/python -m pytest -m "cluster and alone"
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
