@@ -33,8 +33,8 @@ RULES = Rules(worker_count=2, rejoin_window_ms=0)
 Told = Callable[[], None]
 """Called behind each write that was acknowledged."""
 
-REVISIONS = ("0001", "0002", "0003")
-"""The real first schema and two that only the task of migration knows."""
+REVISIONS = (*migrations.REVISIONS, "9001", "9002")
+"""The real schemas and two that only the task of migration knows."""
 
 
 class StoredDesk(Desk):
@@ -151,7 +151,7 @@ def _write_versions(place: Path) -> Path:
     versions.mkdir(exist_ok=True)
     for source in migrations.VERSIONS.glob("0*.py"):
         (versions / source.name).write_bytes(source.read_bytes())
-    for older, newer, column in (("0001", "0002", "colour"), ("0002", "0003", "shape")):
+    for older, newer, column in zip(REVISIONS[-3:], REVISIONS[-2:], ("colour", "shape"), strict=False):
         (versions / f"{newer}_{column}.py").write_text(
             f"from alembic import op\nimport sqlalchemy as sa\nrevision, down_revision = '{newer}', '{older}'\n"
             f"def upgrade():\n    op.add_column('meta', sa.Column('{column}', sa.Text))\n"
