@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from recovery.checkpoint import catalogue, publish, verify
+from recovery.checkpoint import catalogue, verify
 from recovery.errors import RecoveryError
 from recovery.store.repository import SchedulerStore
 from tests.faults.tasks import publish_step
@@ -113,7 +113,7 @@ def write(place: Path, channel: int, *, careless: bool) -> None:
         raw = store._database.connection.connection.driver_connection
         assert raw is not None, "it is open"
         raw.execute("PRAGMA synchronous=NORMAL")
-        publish.os.fsync = lambda descriptor: None  # type: ignore[attr-defined]  # the child's own copy
+        os.fsync = lambda fd: None  # the child's own copy
     store.apply([job(1)], wall_ms=1)
     for number in range(1, 100_000):
         store.apply([event(number), checkpoint(number)], wall_ms=1)
