@@ -22,7 +22,6 @@ _ENUMS: dict[str, type[Enum]] = {
     "job_states": JobState,
     "node_states": NodeState,
     "checkpoint_states": CheckpointState,
-    "job_outcomes": JobOutcome,
     "roles": Role,
 }
 
@@ -32,7 +31,6 @@ def words() -> dict[str, Any]:
     return {
         "settings": {
             one.name: {
-                "kind": one.kind.value,
                 "default": one.default,
                 "choices": list(one.choices),
                 "low": one.low,
@@ -45,8 +43,9 @@ def words() -> dict[str, Any]:
             kind.code: {"exit_code": kind.exit_code, "cause": kind.cause.value, "temporary": kind.temporary}
             for kind in _error_classes()
         },
-        **{name: {one.value: one.name for one in kind} for name, kind in _ENUMS.items()},
-        "refusals": {code: {} for code in REFUSALS},
+        **{name: [one.value for one in kind] for name, kind in _ENUMS.items()},
+        "job_outcomes": {one.value: one.code for one in JobOutcome},
+        "refusals": list(REFUSALS),
         "commands": _commands(),
         "flags": {flag.name: sorted(flag.aliases) for flag in FLAGS},
         "rows": {view.name: [column.key for column in view.columns] for view in VIEWS},
