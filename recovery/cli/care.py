@@ -18,8 +18,8 @@ from recovery.report import audit, tables
 from recovery.report import stored as stored_state
 from recovery.report.doctor import examine
 from recovery.report.tables import Column, View, instant
-from recovery.scheduler import rebuild as rebuilding
-from recovery.store.aside import RESET, lay_aside
+from recovery.scheduler import store_rebuild as rebuilding
+from recovery.store.archive import RESET, lay_aside
 from recovery.store.reader import read_checkpoints, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore
 

@@ -67,7 +67,7 @@ def scheduler(
     ] = None,
 ) -> None:
     """Be the scheduler of the job that the MS_* variables describe, until it ends. Imports no framework."""
-    from recovery.launch.scheduler_process import serve  # noqa: PLC0415 - other commands need none of it
+    from recovery.launch.scheduler_command import serve  # noqa: PLC0415 - other commands need none of it
 
     serve(os.environ, with_pid=with_pid)  # noqa: TID251 - read by recovery.config
 

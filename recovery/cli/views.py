@@ -20,17 +20,17 @@ from recovery.cli.output import complain, console, print_json, print_line, show_
 from recovery.core.converter import Converter
 from recovery.core.records import CheckpointRecord, EventRecord, GenerationRecord
 from recovery.errors import SettingTypeError, UsageError
-from recovery.report import picture, tables
 from recovery.report import status as status_report
 from recovery.report import stored as stored_state
+from recovery.report import tables, timeline_image
 from recovery.report.plan import Plan
 from recovery.report.plan import plan as make_plan
-from recovery.report.ranks import Seen, stored_newest_step
+from recovery.report.rank_progress import Seen, stored_newest_step
 from recovery.report.stored import Stored
-from recovery.report.story import read_story
-from recovery.report.timeline import page
+from recovery.report.timeline import read_story
+from recovery.report.timeline_page import page
 from recovery.store.reader import StoredEvent, read_checkpoints, read_events
-from recovery.transport import view
+from recovery.transport import inspection_client
 
 _pause = threading.Event()
 """Nobody sets it: Ctrl+C ends the wait."""
@@ -165,8 +165,8 @@ def _told(one: dict[str, Any]) -> StoredEvent:
 
 def _asked(place: tuple[str, int], path: str) -> Any:
     try:
-        return asyncio.run(view.ask(*place, path))
-    except view.NoView as error:
+        return asyncio.run(inspection_client.ask(*place, path))
+    except inspection_client.NoView as error:
         raise UsageError(
             field=f"--connect={place[0]}:{place[1]}",
             reason=f"no scheduler answers there ({error})",
@@ -310,7 +310,7 @@ def timeline(path: Path, *, html: Path | None, png: Path | None, run: int | None
         with html.open("x", encoding="utf-8") as stream:
             stream.write(page(story, job=state.job.job, state=state.job.state.value))
     if png is not None:
-        picture.write(story, png, title=title)
+        timeline_image.write(story, png, title=title)
     if as_json:
         print_json({**msgspec.structs.asdict(story), "goodput": story.goodput})
         return

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from recovery.core.records import NodeState
-from recovery.core.table import Table
+from recovery.core.scheduler.state import SchedulerState
 
 
-def job_view(table: Table, now_ms: int) -> dict[str, Any]:
+def job_view(table: SchedulerState, now_ms: int) -> dict[str, Any]:
     """The state of the job and of each node, as plain values.
 
     Args:
@@ -50,7 +50,7 @@ def job_view(table: Table, now_ms: int) -> dict[str, Any]:
     }
 
 
-def lost_view(table: Table) -> dict[str, Any]:
+def lost_view(table: SchedulerState) -> dict[str, Any]:
     """The nodes that were lost by silence, for the launchers that watch their processes: short, since each asks every second.
 
     Whose connection closed is not among them: its process may have replaced itself by exec, and imports for as long as that takes.
@@ -67,11 +67,11 @@ def lost_view(table: Table) -> dict[str, Any]:
     }
 
 
-def generations_view(table: Table) -> list[Any]:
+def generations_view(table: SchedulerState) -> list[Any]:
     """The generations of this run, oldest first, as they are stored."""
     return [msgspec.to_builtins(record) for record in table.generations]
 
 
-def checkpoints_view(table: Table) -> list[Any]:
+def checkpoints_view(table: SchedulerState) -> list[Any]:
     """What the coordinator's books hold, newest step first."""
     return [msgspec.to_builtins(record) for record in table.coordinator.held_records()]

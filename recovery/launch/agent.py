@@ -15,14 +15,14 @@ import msgspec
 
 from recovery import clock
 from recovery.errors import Cause, ExitBeforeEndError, LaunchFailedError, WorldFullError, cause_of
-from recovery.launch import kernel_log, output
+from recovery.launch import console, kernel_log
 from recovery.launch.child import Child
+from recovery.launch.children import signal_group
 from recovery.launch.contact import POLL_S, Contact, LostNode, Overdue
 from recovery.launch.done import Done
 from recovery.launch.incidents import Failure, Incidents
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.restarts import SHORT_LIFE_MS, Decision, Ended, Next, decide, describe, exit_code_of
-from recovery.worker.children import signal_group
 
 _GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker's farewell takes less than a second."""
@@ -125,7 +125,7 @@ class Agent:
         try:
             await work
         except Exception as error:  # noqa: BLE001 - see above
-            output.say("".join(traceback.format_exception(error)).rstrip())
+            console.say("".join(traceback.format_exception(error)).rstrip())
             self._complain(what, f"the launcher itself failed ({type(error).__name__}: {error})")
             self._fail(LaunchFailedError.exit_code)
 
@@ -151,7 +151,7 @@ class Agent:
             if decision.next in (Next.DONE, Next.SURPLUS):
                 self._over[placed.name] = decision.next
                 if decision.next is Next.SURPLUS:
-                    output.say(f"{placed.name}: {life.how} (WORLD_FULL); {decision.reason}", style="yellow")
+                    console.say(f"{placed.name}: {life.how} (WORLD_FULL); {decision.reason}", style="yellow")
                 return
             self._note(placed, life, decision)
             if gives_up:
@@ -179,7 +179,7 @@ class Agent:
                 ended_ms=clock.monotonic_ms(),
             )
         pid = child.pid
-        output.say(f"started {placed.name} (pid {pid}, start {start}), log: {self._log_of(placed)}")
+        console.say(f"started {placed.name} (pid {pid}, start {start}), log: {self._log_of(placed)}")
         self._running[placed.name] = child
         status = await child.wait()
         signal_group(pid, signal.SIGKILL)  # what it may have left: loader processes, helpers
@@ -212,10 +212,10 @@ class Agent:
         path = self._log_of(placed)
         self._unmarked.discard(placed.name)
         try:
-            return output.open_log(path, start=start)
+            return console.open_log(path, start=start)
         except OSError as error:
             self._unmarked.add(placed.name)
-            output.say(f"{path} cannot be written ({error.strerror})", style="yellow")
+            console.say(f"{path} cannot be written ({error.strerror})", style="yellow")
         try:
             return path.open("ab", buffering=0)
         except OSError:
@@ -251,12 +251,12 @@ class Agent:
             rank=placed.rank,
             start=life.start,
             status=life.how,
-            wall=output.now(),
+            wall=console.now(),
             consequence=decision.reason,
             log=str(self._log_of(placed)),
         )
         kept = self._incidents.note(failure, begun_ms=life.begun_ms, ended_ms=life.ended_ms)
-        output.say(
+        console.say(
             f"{placed.name} start {life.start}: {life.how}; {decision.reason} ({kept})", style="bold red"
         )
 
@@ -283,7 +283,7 @@ class Agent:
         if child is None or child.pid != node.pid:
             return
         self._ended_by_us[child.pid] = f"ended by its launcher: its node was lost: {node.reason}"
-        output.say(f"{name} (pid {child.pid}) is lost and hangs: {node.reason}; ending it", style="yellow")
+        console.say(f"{name} (pid {child.pid}) is lost and hangs: {node.reason}; ending it", style="yellow")
         await _end([child], _GRACE_S)
 
     # --- the end ---------------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Agent:
     def _complain(self, process: str, reason: str) -> None:
         next_step = f"Look at {self._log_dir}, mend what it says, and start the launcher again."
         error = LaunchFailedError(process=process, reason=reason, next_step=next_step)
-        output.say(str(error), style="bold red")
+        console.say(str(error), style="bold red")
 
     def _final_code(self) -> int:
         """0 only when every process of this host was done, or was not needed beside one that was."""
@@ -310,7 +310,7 @@ class Agent:
         surplus = [name for name, how in self._over.items() if how is Next.SURPLUS]
         if surplus:
             said = "the job's workers were complete without: "
-            output.say(said + ", ".join(surplus), style="yellow")
+            console.say(said + ", ".join(surplus), style="yellow")
         return WorldFullError.exit_code if len(surplus) == len(self._placed) else 0
 
     def _asked(self, number: int) -> None:
@@ -319,7 +319,7 @@ class Agent:
             for process in self._running.values():
                 signal_group(process.pid, signal.SIGKILL)
             return
-        output.say(f"asked to stop by {signal.Signals(number).name}")
+        console.say(f"asked to stop by {signal.Signals(number).name}")
         self._exit_code = 128 + number
         self._stopping.set()
 
@@ -338,12 +338,12 @@ class Agent:
         if incident is None or not self._failed:
             return
         first = incident.first
-        output.say(f"the job failed: {first.process} start {first.start}: {first.status}", style="bold red")
+        console.say(f"the job failed: {first.process} start {first.start}: {first.status}", style="bold red")
         for line in incident.words:
-            output.say(f"    {line}")
+            console.say(f"    {line}")
         for failure in incident.followed:
-            output.say(f"  it was followed by {failure.process} start {failure.start}: {failure.status}")
-        output.say(f"  its log: {first.log}")
+            console.say(f"  it was followed by {failure.process} start {failure.start}: {failure.status}")
+        console.say(f"  its log: {first.log}")
 
 
 async def _end(processes: Sequence[Child], grace_s: float) -> None:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from recovery.worker.children import tied
+from recovery.launch.children import tied
 
 _POLL_S = 0.05
 """How often a child is asked after where it has no descriptor: none is left, or the kernel knows none (before Linux 5.3)."""

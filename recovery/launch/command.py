@@ -14,26 +14,17 @@ from typing import Any
 
 import msgspec
 
-from recovery import rank_table
+from recovery.config import rank_table
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
-from recovery.launch import (
-    addresses,
-    arguments,
-    background,
-    done,
-    output,
-    placement,
-    progress,
-    script,
-)
+from recovery.launch import arguments, background, console, done, host_address, placement, progress, script
 from recovery.launch.agent import Agent
 from recovery.launch.bind_file import BindFile
 from recovery.launch.contact import contact, no_contact
 from recovery.launch.tail import Tail, follow
 from recovery.store.reader import read_events
-from recovery.transport.addresses import is_local
 from recovery.transport.client import warm_up
+from recovery.transport.local_address import is_local
 
 
 def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -43,7 +34,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         SettingError: a flag is wrong; nothing was started.
     """
     told = arguments.parse(words)
-    told = msgspec.structs.replace(told, master_addr=addresses.resolve(told.master_addr))
+    told = msgspec.structs.replace(told, master_addr=host_address.resolve(told.master_addr))
     if told.rank_table_file is not None:
         rank_table.read(told.rank_table_file, field="--rank_table_file", worker_num=told.worker_num)
     program = _look_at(told)
@@ -72,13 +63,13 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         agent.done = done.asking(told.master_addr, told.master_port)
     if not told.join:
         pid = background.hand_over(log_dir, lambda: asyncio.run(_run(agent, [])))
-        output.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")
+        console.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(told, placed, log_dir))]
-    if output.console.is_terminal and not simulates:
+    if console.console.is_terminal and not simulates:
         shown.append(progress.show(told.master_addr, told.master_port))
     code = asyncio.run(_run(agent, shown))
-    output.finish()
+    console.finish()
     return code
 
 
@@ -118,7 +109,7 @@ def _this_host(master_addr: str) -> placement.Host:
     nodes = Path("/sys/devices/system/node").glob("node[0-9]*")
     return placement.Host(
         name=socket.gethostname(),
-        address=addresses.towards(master_addr),
+        address=host_address.towards(master_addr),
         owns_master_addr=is_local(master_addr),
         interpreter=sys.executable,
         cpus=tuple(sorted(os.sched_getaffinity(0))),
@@ -159,7 +150,7 @@ async def _aside(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started
-        output.say(f"not shown any further: {error}", style="yellow")
+        console.say(f"not shown any further: {error}", style="yellow")
 
 
 def _has_stepped(environment: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from recovery.core.converter import Converter
 from recovery.core.ids import NodeId
 from recovery.launch.reports import Report, reporter
-from recovery.transport import view
+from recovery.transport import inspection_client
 
 POLL_S = 1.0
 """How often the scheduler is asked for its lost nodes."""
@@ -100,14 +100,14 @@ def contact(host: str, port: int) -> Contact:
 
     async def lost_nodes() -> LostNodes | None:
         try:
-            return _to_lost_nodes(await view.ask(host, port, "/lost"))
-        except (view.NoView, msgspec.ValidationError):
+            return _to_lost_nodes(await inspection_client.ask(host, port, "/lost"))
+        except (inspection_client.NoView, msgspec.ValidationError):
             return None
 
     async def was_member(node_id: NodeId, pid: int) -> bool:
         try:
-            nodes: Sequence[dict[str, Any]] = (await view.ask(host, port, "/status"))["nodes"]
-        except view.NoView:
+            nodes: Sequence[dict[str, Any]] = (await inspection_client.ask(host, port, "/status"))["nodes"]
+        except inspection_client.NoView:
             return False
         return any((node["node_id"], node.get("pid")) == (node_id, pid) for node in nodes)
 

@@ -12,10 +12,10 @@ from typing import Any
 from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.records import JobState
-from recovery.core.table import RUN_FINISHED
-from recovery.launch import output
+from recovery.core.scheduler.state import RUN_FINISHED
+from recovery.launch import console
 from recovery.launch.placement import Kind, Placed
-from recovery.transport import view
+from recovery.transport import inspection_client
 
 _AGAIN_S = 0.2
 _PATIENCE_MS = 10_000
@@ -57,18 +57,18 @@ class Done:
                     return True
                 try:
                     status = await self._ask()
-                except view.NoView as error:
+                except inspection_client.NoView as error:
                     reason = str(error)
                 else:
                     if self._job and status["job"] != self._job:
-                        output.say(
+                        console.say(
                             f"{name}: the scheduler of another job answers; its exit code 0 is believed"
                         )
                         return True
                     self._finished = status["state"] == JobState.FINISHED.value
                     return self._finished or _left_in_order(status, node_id)
             if clock.monotonic_ms() >= give_up_ms:
-                output.say(
+                console.say(
                     f"{name}: no scheduler says whether it was done ({reason}); its exit code 0 is believed",
                     style="yellow",
                 )
@@ -78,7 +78,7 @@ class Done:
 
 def asking(host: str, port: int) -> Done:
     """Ask the scheduler at this address."""
-    return Done(lambda: view.ask(host, port, "/status"))
+    return Done(lambda: inspection_client.ask(host, port, "/status"))
 
 
 def _left_in_order(status: dict[str, Any], node_id: NodeId) -> bool:

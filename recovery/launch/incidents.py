@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.launch.output import MARK, say
+from recovery.launch.console import MARK, say
 
 _LAST_LINES = 30
 _RANKS = re.compile(r"^(\[rank[0-9]+\]: ?)+")

@@ -9,8 +9,8 @@ from rich.status import Status
 
 from recovery import clock
 from recovery.core.records import NodeState
-from recovery.launch import output
-from recovery.transport import view
+from recovery.launch import console
+from recovery.transport import inspection_client
 
 _POLL_S = 1.0
 
@@ -49,10 +49,12 @@ def line_of(status: dict[str, Any], pace: Pace, now_ms: int) -> str:
 async def show(host: str, port: int) -> None:
     """Keep the line up to date until cancelled."""
     pace = Pace()
-    with Status("starting", console=output.console, spinner="line") as shown:
+    with Status("starting", console=console.console, spinner="line") as shown:
         while True:
             try:
-                shown.update(line_of(await view.ask(host, port, "/status"), pace, clock.monotonic_ms()))
-            except view.NoView as error:
+                shown.update(
+                    line_of(await inspection_client.ask(host, port, "/status"), pace, clock.monotonic_ms())
+                )
+            except inspection_client.NoView as error:
                 shown.update(f"no word from the scheduler: {error}")
             await asyncio.sleep(_POLL_S)

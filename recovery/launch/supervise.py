@@ -22,12 +22,12 @@ from typing import NoReturn
 
 import psutil
 
+from recovery.config.start_methods import SUPERVISED
+from recovery.launch.children import signal_group, tied
 from recovery.launch.placement import MINDSPORE
-from recovery.start_methods import SUPERVISED
 from recovery.training.foreign_scheduler import ForeignScheduler, free_port, variables_of
 from recovery.training.run import run
 from recovery.training.session import Session
-from recovery.worker.children import signal_group, tied
 
 _logger = logging.getLogger("recovery.launch")
 _FOLLOWS_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from recovery.launch import output
+from recovery.launch import console
 
 _POLL_S = 0.2
 
@@ -34,7 +34,7 @@ class Tail:
         whole = content if to_the_end else content[: content.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.decode(errors="replace").splitlines():
-            output.show_line(self._label, line, number=self._number)
+            console.show_line(self._label, line, number=self._number)
 
 
 async def follow(tails: list[Tail]) -> None:

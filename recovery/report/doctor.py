@@ -17,7 +17,7 @@ from recovery import clock, config
 from recovery.config import Settings, SettingsRole
 from recovery.errors import RecoveryError
 from recovery.report import stored as stored_state
-from recovery.scheduler.rebuild import lost_in
+from recovery.scheduler.store_rebuild import lost_in
 from recovery.store.lock import owner_of
 from recovery.store.repository import scheduler_path
 

@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 
 from recovery.checkpoint import catalogue, verify
-from recovery.core.coordinator import Coordinator
+from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.ids import Rank
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import given_up, rollback
 from recovery.core.records import CheckpointState, JobState, NodeRecord
 from recovery.errors import CheckpointError, RecoveryError
-from recovery.report.ranks import stored_newest_step
+from recovery.report.rank_progress import stored_newest_step
 from recovery.report.stored import Stored
 from recovery.store.reader import read_worker
-from recovery.transport.addresses import is_local
+from recovery.transport.local_address import is_local
 
 
 class RankFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,14 +89,14 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
         stepped_back += bad
 
 
-def _with_given_up(coordinator: Coordinator, reason: str, step: int) -> str:
+def _with_given_up(coordinator: CheckpointCoordinator, reason: str, step: int) -> str:
     why = given_up.sentence(coordinator.given_up(step))
     return f"{reason}; {why}" if why else reason
 
 
-def _books(stored: Stored) -> tuple[Coordinator, set[Rank]]:
+def _books(stored: Stored) -> tuple[CheckpointCoordinator, set[Rank]]:
     """The scheduler's books as they would be once every rank has looked; and whose directories cannot be seen from here."""
-    coordinator = Coordinator(stored.job.worker_count)
+    coordinator = CheckpointCoordinator(stored.job.worker_count)
     generations = [one for one in stored.generations if one.run == stored.job.run]
     coordinator.load((one for one in stored.checkpoints if one.run == stored.job.run), generations)
     unseen: set[Rank] = set()

@@ -8,7 +8,7 @@ from typing import Any
 
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, NodeState
-from recovery.report.ranks import Seen, by_state, newest_step, notes_of_now, rank_rows, ranks_of
+from recovery.report.rank_progress import Seen, by_state, newest_step, notes_of_now, rank_rows, ranks_of
 from recovery.report.stored import Stored, newest_events
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
 from recovery.store.reader import StoredEvent

@@ -19,7 +19,7 @@ from recovery.core.records import (
     StepRecord,
 )
 from recovery.errors import RecoveryError, RecoveryPathError, StoreLostError
-from recovery.scheduler.rebuild import lost_in
+from recovery.scheduler.store_rebuild import lost_in
 from recovery.store.lock import owner_of
 from recovery.store.reader import (
     StoredEvent,

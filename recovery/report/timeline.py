@@ -1,205 +1,291 @@
-"""The story as a page: self-contained HTML with one drawing, no script and nothing from elsewhere."""
+"""The story told in time: what each node did when, what each failure cost, and how much of the time was useful.
+
+It comes from the events, which the scheduler wrote, and from what the ranks noted of themselves (known.py). A death that the scheduler
+saw begins when it was noticed; one that it did not see, because it was away itself, begins with the last sign of life.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
-from typing import NamedTuple, TypeVar
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from recovery.report.lanes import Doing, Span, blended
-from recovery.report.story import Recovery, Story
-from recovery.report.tables import instant
+import msgspec
 
-_WIDTH, _LEFT, _LANE, _TOP = 1200, 130, 22, 46
-COLOURS = {
-    Doing.RUNNING: ("#3a9d5d", "training"),
-    Doing.REDOING: ("#d6a11d", "doing steps again"),
-    Doing.STARTING: ("#4a7fc1", "forms the world, loads"),
-    Doing.WAITING: ("#b9c2cf", "waits for the others"),
-    Doing.REFUSED: ("#a86bc2", "refused (rejoin window)"),
-    Doing.LOST: ("#c94a4a", "lost"),
-    Doing.UNKNOWN: ("#5a4b5e", "unknown: nobody noted what it did"),
-}
-"""Colour and meaning of what a node does."""
-Mark = TypeVar("Mark", bound=tuple[int, ...])
-_TICKS = 8
-_LABEL = 190
-"""Width of a generation's label."""
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1240px; padding: 0 1rem; color: #1c2430; background: #fff; }
-h1 { font-size: 1.4rem; margin: 0; } h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
-svg { width: 100%; height: auto; display: block; } text { font: 12px system-ui, sans-serif; fill: #1c2430; }
-.quiet, text.quiet { color: #5b6675; fill: #5b6675; } table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #e3e7ee; vertical-align: top; } td.n, th.n { text-align: right; }
-.facts { display: flex; flex-wrap: wrap; gap: 2rem; margin: 1rem 0; } .facts b { display: block; font-size: 1.5rem; }
-.key { display: inline-block; width: .9em; height: .9em; border-radius: 2px; margin: 0 .35em 0 1em; vertical-align: -.08em; }
-@media (prefers-color-scheme: dark) { body { background: #14181f; color: #dde3ec; } text { fill: #dde3ec; } th, td { border-color: #2b3340; } .quiet, text.quiet { color: #93a0b3; fill: #93a0b3; } }
-"""
+from recovery.core.records import ActivityRecord, CheckpointRecord, EventKind, GenerationRecord
+from recovery.report.event_index import Chapters
+from recovery.report.node_spans import Doing, Lanes, Span
+from recovery.report.stored import Stored, notes
+from recovery.report.stored import story as all_events
+from recovery.report.training_time import Known, Ranks, common, joined, length_ms
+from recovery.store.reader import StoredEvent, Written
 
 
-class Scale(NamedTuple):
-    """Where a time lies on a drawing."""
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """One interruption, from its notice to the first step of all ranks, in milliseconds."""
 
-    begin_ms: int
-    span_ms: int
-    left: int
-    width: int
-
-    @classmethod
-    def of(cls, story: Story, *, left: int, right: int) -> Scale:
-        """The whole run between two pixels."""
-        return cls(story.begin_ms, max(1, story.end_ms - story.begin_ms), left, right - left)
-
-    def __call__(self, at_ms: int) -> int:
-        """Pixels from the left."""
-        return self.left + self.width * (at_ms - self.begin_ms) // self.span_ms
+    generation: int
+    """That ended."""
+    at_ms: int
+    because: str
+    lost_steps: int
+    notice_ms: int
+    """From the closed connection to the loss."""
+    window_ms: int
+    """Until the last missing node was let in."""
+    start_ms: int
+    """Until all were ready and the plan was made."""
+    rendezvous_ms: int
+    """Until rank 0 listened for the new world."""
+    load_ms: int
+    """Until the last rank had formed the world and loaded its checkpoint."""
+    first_step_ms: int
+    """Until the last rank had done its first step."""
+    unknown_ms: int = 0
+    """Before all that: from the last moment at which all ranks are known to have trained to the notice."""
 
     @property
-    def pixel_ms(self) -> float:
-        """How long a pixel is."""
-        return self.span_ms / self.width
+    def parts(self) -> tuple[int, ...]:
+        """The times from the notice on, in their order."""
+        return (
+            self.notice_ms,
+            self.window_ms,
+            self.start_ms,
+            self.rendezvous_ms,
+            self.load_ms,
+            self.first_step_ms,
+        )
 
-    def apart(self, marks: Iterable[Mark], *, least: int = 8) -> Iterator[Mark]:
-        """Leave out marks (each begins with its time) that would come closer than `least` pixels to the one before."""
-        free_from = 0
-        for mark in marks:
-            if self(mark[0]) >= free_from:
-                yield mark
-                free_from = self(mark[0]) + least
+    @property
+    def total_ms(self) -> int:
+        """All of it."""
+        return self.unknown_ms + sum(self.parts)
 
 
-def page(story: Story, *, job: str, state: str) -> str:
-    """The whole page.
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What one generation's time was worth."""
+
+    generation: int
+    useful_ms: int
+    """All ranks are known to have trained, and not what had been done before."""
+    redone_ms: int
+    """All ranks are known to have trained, and did steps again."""
+    unknown_ms: int
+    """After all had begun, nobody noted whether some rank trained."""
+    reached: int
+    """Highest step that a rank is known to have applied."""
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    run: int
+    begin_ms: int
+    end_ms: int
+    lanes: dict[str, tuple[Span, ...]]
+    """By node id, in the order of ranks."""
+    plans: tuple[tuple[int, int, int], ...]
+    """(when, generation, step) of each plan."""
+    commits: tuple[tuple[int, int], ...]
+    """(when, step) of each common checkpoint."""
+    outages: tuple[tuple[int, int], ...]
+    """(from, to) of each scheduler outage; it begins with the last word of the earlier life."""
+    recoveries: tuple[Recovery, ...]
+    useful_ms: int
+    """In which all ranks trained, and not what they had done before."""
+    unknown_ms: int
+    """In which nobody noted what at least one rank did. None of it counts as useful."""
+    by_generation: tuple[Account, ...]
+
+    @property
+    def goodput(self) -> float:
+        """Useful time by all time, 0 to 1."""
+        return self.useful_ms / max(1, self.end_ms - self.begin_ms)
+
+
+def tell(
+    events: Sequence[StoredEvent],
+    generations: Iterable[GenerationRecord],
+    *,
+    run: int,
+    activity: Iterable[Written[ActivityRecord]] = (),
+    saves: Iterable[CheckpointRecord] = (),
+) -> Story:
+    """Tell a run's story.
 
     Args:
-        story: of a run.
-        job: its id.
-        state: of the job.
+        events: all, oldest first.
+        generations: all of the job.
+        run: which.
+        activity: what the ranks noted of themselves.
+        saves: checkpoints that are known, to tell how far their generations came.
     """
-    wall_s = (story.end_ms - story.begin_ms) / 1000
-    lost = sum(one.lost_steps for one in story.recoveries)
-    facts = [
-        (f"{story.goodput:.1%}", "of the time was useful (goodput)"),
-        (f"{wall_s:,.1f} s", "from the first event to the last sign of life"),
-        (f"{story.unknown_ms / 1000:,.1f} s", "unknown: not counted as useful"),
-        (str(len(story.recoveries)), "recoveries"),
-        (str(lost), "steps done again"),
-        (str(len(story.commits)), "common checkpoints"),
-    ]
-    shown = "".join(f"<div><b>{escape(value)}</b>{escape(meaning)}</div>" for value, meaning in facts)
-    keys = "".join(
-        f'<span class="key" style="background:{colour}"></span>{escape(meaning)}'
-        for colour, meaning in COLOURS.values()
+    of_run = [stored for stored in events if stored.event.run in (None, run)]
+    known = Known(of_run, activity, run=run)
+    chapters = known.chapters
+    planned = {int(one.generation): one for one in generations if one.run == run}
+    begun = {number: one.step for number, one in planned.items()}
+    saved: dict[int, int] = {}
+    for save in saves:
+        if save.run == run:
+            saved[int(save.generation)] = max(saved.get(int(save.generation), 0), save.step)
+    reached = {number: _reached(known, one, saved.get(number, 0)) for number, one in planned.items()}
+    redone = _redone(known, begun, reached)
+    accounts = tuple(_account(one, known.ranks[one], redone.get(one, 0), reached) for one in known.ranks)
+    lanes = Lanes(redone, known).follow(chapters.events)
+    return Story(
+        run=run,
+        begin_ms=of_run[0].wall_ms if of_run else 0,
+        end_ms=known.end_ms,
+        lanes=lanes,
+        plans=tuple(
+            (stored.wall_ms, stored.event.generation or 0, stored.event.step or 0)
+            for _, stored in chapters.all(EventKind.PLAN_MADE)
+        ),
+        commits=tuple(
+            (stored.wall_ms, stored.event.step or 0)
+            for _, stored in chapters.all(EventKind.CHECKPOINT_COMMITTED)
+        ),
+        outages=tuple(
+            (chapters.events[position - 1].wall_ms, stored.wall_ms)
+            for position, stored in chapters.all(EventKind.SCHEDULER_RESTARTED)
+            if position
+        ),
+        recoveries=tuple(_recoveries(known, begun, reached)),
+        useful_ms=sum(one.useful_ms for one in accounts),
+        unknown_ms=_unknown(lanes),
+        by_generation=accounts,
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Job {escape(job[:8])}, run {story.run}</title><style>{_STYLE}</style></head><body>
-<h1>Job {escape(job)}, run {story.run}: {escape(state)}</h1>
-<p class="quiet">{instant(story.begin_ms)} to {instant(story.end_ms)}</p>
-<div class="facts">{shown}</div>
-<p>{keys}</p>
-{_drawing(story)}
-{_table(story)}
-</body></html>
-"""
 
 
-def _drawing(story: Story) -> str:
-    height = _TOP + _LANE * (len(story.lanes) + 1) + 40
-    x = Scale.of(story, left=_LEFT, right=_WIDTH - 10)
-    bottom = height - 32
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="one lane per rank over time">']
-    for tick in range(_TICKS + 1):
-        at_ms = story.begin_ms + x.span_ms * tick // _TICKS
-        parts.append(
-            f'<line x1="{x(at_ms)}" x2="{x(at_ms)}" y1="{_TOP}" y2="{bottom}" stroke="#8894a5" stroke-opacity=".25"/>'
-        )
-        anchor = "end" if tick == _TICKS else "middle"
-        seconds = f"{x.span_ms * tick / _TICKS / 1000:.1f} s"
-        parts.append(
-            f'<text class="quiet" x="{x(at_ms)}" y="{bottom + 18}" text-anchor="{anchor}">{seconds}</text>'
-        )
-    for number, (node, spans) in enumerate(story.lanes.items()):
-        y = _TOP + number * _LANE
-        parts.append(f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(node[:16])}</text>')
-        parts += _lane(node, spans, x, y)
-    parts += _scheduler_lane(story, x, _TOP + len(story.lanes) * _LANE)
-    parts += _marks(story, x, bottom)
-    return "\n".join([*parts, "</svg>"])
+def read_story(state: Stored, *, run: int | None = None) -> tuple[Story, tuple[str, ...]]:
+    """Tell a run's story from the files; and whose notes could not be read, as sentences.
 
-
-def _lane(node: str, spans: Sequence[Span], x: Scale, y: int) -> Iterator[str]:
-    """One path per colour: a job of 1,000 nodes has more spans than a browser likes elements."""
-    drawn: dict[Doing, list[str]] = {}
-    in_all_ms: dict[Doing, int] = {}
-    for span in spans:
-        in_all_ms[span.doing] = in_all_ms.get(span.doing, 0) + span.end_ms - span.begin_ms
-    for span in blended(spans, x.pixel_ms):
-        left = x(span.begin_ms)
-        width = max(1, x(span.end_ms) - left)
-        drawn.setdefault(span.doing, []).append(f"M{left} {y + 2}h{width}v{_LANE - 5}h-{width}z")
-    for doing, shapes in drawn.items():
-        colour, meaning = COLOURS[doing]
-        title = f"{node}: {meaning}, {in_all_ms[doing] / 1000:.2f} s in all"
-        yield f'<path d="{"".join(shapes)}" fill="{colour}"><title>{escape(title)}</title></path>'
-
-
-def _scheduler_lane(story: Story, x: Scale, y: int) -> Iterator[str]:
-    yield f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">scheduler</text>'
-    yield (
-        f'<rect x="{x(story.begin_ms)}" y="{y + 6}" width="{x(story.end_ms) - x(story.begin_ms)}" height="{_LANE - 13}" fill="#7b8796"/>'
+    Args:
+        state: of the recovery path.
+        run: which; None: the newest.
+    """
+    noted = notes(state.path)
+    own = noted.by_node.values()
+    story = tell(
+        all_events(state.path),
+        state.generations,
+        run=run or state.job.run,
+        activity=[one for of_node in own for one in of_node.activity],
+        saves=[*state.checkpoints, *(one.record for of_node in own for one in of_node.checkpoints)],
     )
-    for begin_ms, end_ms in story.outages:
-        width = max(2, x(end_ms) - x(begin_ms))
-        title = f"scheduler away for at most {(end_ms - begin_ms) / 1000:.1f} s"
-        yield (
-            f'<rect x="{x(begin_ms)}" y="{y + 2}" width="{width}" height="{_LANE - 5}" fill="#c94a4a"><title>{title}</title></rect>'
-        )
+    return story, noted.unreadable
 
 
-def _marks(story: Story, x: Scale, bottom: int) -> Iterator[str]:
-    for at_ms, generation, step in x.apart(story.plans):
-        title = f"generation {generation} begins at step {step}"
-        yield f'<line x1="{x(at_ms)}" x2="{x(at_ms)}" y1="26" y2="{bottom}" stroke="#4a7fc1" stroke-dasharray="3 3"><title>{title}</title></line>'
-    for at_ms, generation, step in x.apart(story.plans, least=_LABEL):  # the others have their lines' titles
-        yield f'<text x="{x(at_ms) + 3}" y="20">generation {generation}: step {step}</text>'
-    for at_ms, step in x.apart(story.commits):
-        yield (
-            f'<path d="M{x(at_ms)} {_TOP - 4} l-4 -8 h8 z" fill="#3a9d5d"><title>step {step} is held by all ranks</title></path>'
-        )
-
-
-def _table(story: Story) -> str:
-    if not story.recoveries:
-        return "<h2>Recoveries</h2><p>Nothing failed.</p>"
-    head = "".join(
-        f"<th{kind}>{name}</th>"
-        for name, kind in (
-            ("at", ""),
-            ("why", ""),
-            *(
-                (name, ' class="n"')
-                for name in (
-                    "unknown",
-                    "notice",
-                    "window",
-                    "start",
-                    "rendezvous",
-                    "load",
-                    "first step",
-                    "in all",
-                    "steps lost",
-                )
-            ),
-        )
+def _unknown(lanes: Mapping[str, Sequence[Span]]) -> int:
+    found = (
+        (span.begin_ms, span.end_ms)
+        for spans in lanes.values()
+        for span in spans
+        if span.doing is Doing.UNKNOWN
     )
-    return f"<h2>Recoveries</h2><table><tr>{head}</tr>{''.join(_row(story, one) for one in story.recoveries)}</table>"
+    return length_ms(joined(found))
 
 
-def _row(story: Story, one: Recovery) -> str:
-    cells = "".join(
-        f'<td class="n">{time_ms / 1000:,.2f} s</td>'
-        for time_ms in (one.unknown_ms, *one.parts, one.total_ms)
+def _reached(known: Known, generation: GenerationRecord, saved: int) -> int:
+    """Highest step of a generation that somebody told: with heartbeats, when it stopped, with a save, or in a rank's own notes."""
+    number = int(generation.generation)
+    told = known.chapters.within(
+        number, EventKind.NODE_READY, EventKind.CHECKPOINT_COMMITTED, EventKind.FIRST_STEP_DONE
     )
-    at_s = (one.at_ms - story.begin_ms) / 1000
-    return f'<tr><td>{at_s:,.1f} s</td><td>{escape(one.because)}</td>{cells}<td class="n">{one.lost_steps}</td></tr>'
+    noted = known.ranks[number].newest_step if number in known.ranks else 0
+    return max(generation.ended_step, noted, saved, *(stored.event.step or 0 for stored in told), 0)
+
+
+def _redone(known: Known, begun: Mapping[int, int], reached: Mapping[int, int]) -> dict[int, int]:
+    """By generation: until when it did steps again, to its end if it did not come so far."""
+    found: dict[int, int] = {}
+    highest = 0
+    for number, step in begun.items():
+        ranks = known.ranks.get(number)
+        if highest > step and ranks is not None:
+            commits = known.chapters.within(number, EventKind.CHECKPOINT_COMMITTED)
+            passed_ms = ranks.passed_ms(highest, commits)
+            found[number] = ranks.over_ms if passed_ms is None else min(passed_ms, ranks.over_ms)
+        highest = max(highest, reached[number])
+    return found
+
+
+def _account(number: int, ranks: Ranks, redone_ms: int, reached: Mapping[int, int]) -> Account:
+    """Time from the last rank's first step (or the end of what was done again) to the end of the generation, where all are known to train."""
+    together = ranks.together
+    useful = common(together, ((redone_ms, ranks.over_ms),))
+    begun_ms = ranks.over_ms if ranks.begun_ms is None else ranks.begun_ms
+    unknown = joined({one for times in ranks.unknown.values() for one in times})
+    return Account(
+        generation=number,
+        useful_ms=length_ms(useful),
+        redone_ms=length_ms(together) - length_ms(useful),
+        unknown_ms=length_ms(common(unknown, ((begun_ms, ranks.over_ms),))),
+        reached=reached.get(number, 0),
+    )
+
+
+def _recoveries(known: Known, begun: Mapping[int, int], reached: Mapping[int, int]) -> Iterator[Recovery]:
+    """From each interruption to the first steps of the next generation, if there was one."""
+    chapters = known.chapters
+    for position, stored in chapters.all(EventKind.GENERATION_INTERRUPTED):
+        planned = chapters.next(position, EventKind.PLAN_MADE)
+        if planned is None:
+            continue
+        plan = chapters.events[planned]
+        before, following = stored.event.generation or 0, plan.event.generation or 0
+        of_next = chapters.within(plan.event.generation or 0, *_BEGINNING)
+        ends = (
+            stored.wall_ms,
+            _last_ms(chapters.events[position:planned], EventKind.NODE_ADMITTED, EventKind.NODE_RESUMED),
+            plan.wall_ms,
+            *(_last_ms(of_next, kind) for kind in _BEGINNING),
+        )
+        # A part that nobody told of takes no time.
+        noticed_ms = _noticed_ms(chapters, position)
+        marks = list(itertools.accumulate(ends, max, initial=noticed_ms))
+        notice, window, start, rendezvous, load, first_step = (
+            end - begin for begin, end in itertools.pairwise(marks)
+        )
+        yield Recovery(
+            generation=stored.event.generation or 0,
+            at_ms=stored.wall_ms,
+            because=stored.event.reason,
+            lost_steps=max(0, reached[before] - begun[following]) if {before, following} <= set(begun) else 0,
+            notice_ms=notice,
+            window_ms=window,
+            start_ms=start,
+            rendezvous_ms=rendezvous,
+            load_ms=load,
+            first_step_ms=first_step,
+            unknown_ms=_unseen(known, before, noticed_ms),
+        )
+
+
+_BEGINNING = (EventKind.RENDEZVOUS_OPENED, EventKind.STATE_LOADED, EventKind.FIRST_STEP_DONE)
+"""What happens in a generation after its plan, in this order."""
+
+
+def _unseen(known: Known, generation: int, noticed_ms: int) -> int:
+    """How long before the notice all ranks are known to have trained last; 0: until then, or they never did."""
+    together = known.ranks[generation].together if generation in known.ranks else ()
+    return max(0, noticed_ms - together[-1][1]) if together else 0
+
+
+def _noticed_ms(chapters: Chapters, interrupted: int) -> int:
+    """When the connection closed whose node's loss ended the generation; else when it ended."""
+    now_ms, before = chapters.events[interrupted].wall_ms, chapters.events[max(0, interrupted - 1)]
+    begun = chapters.last(interrupted, EventKind.PLAN_MADE)
+    if before.event.kind is not EventKind.NODE_LOST or begun is None:
+        return now_ms
+    of_node = (
+        stored
+        for stored in chapters.events[begun:interrupted]
+        if stored.event.node_id == before.event.node_id
+    )
+    return _last_ms(of_node, EventKind.NODE_SUSPECTED) or now_ms
+
+
+def _last_ms(events: Iterable[StoredEvent], *kinds: EventKind) -> int:
+    """When the last event of these kinds was told; 0: never."""
+    return max((stored.wall_ms for stored in events if stored.event.kind in kinds), default=0)

@@ -9,19 +9,10 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock, log
-from recovery.core.effects import (
-    Answer,
-    CloseConnection,
-    Exit,
-    Persist,
-    Report,
-    Say,
-    SchedulerEffect,
-    Send,
-    SetTimer,
-)
+from recovery.core.effects import Answer, Exit, Persist, Report, Say, SetTimer
 from recovery.core.messages import Admitted
 from recovery.core.records import EventRecord
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
 from recovery.store.writer import Writer
 from recovery.transport.server import Server
 

@@ -11,12 +11,13 @@ from collections import deque
 
 from recovery import clock
 from recovery.config import Settings
-from recovery.core.cluster import Cluster
-from recovery.core.effects import Persist, SchedulerEffect
+from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.messages import FromNode, Register
 from recovery.core.records import EventRecord, JobState
-from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.machine import SchedulerMachine
+from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.views import checkpoints_view, generations_view, job_view, lost_view
 from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLostError, job_failure
 from recovery.scheduler.executor import Executor
@@ -56,7 +57,11 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> None:
 
 class _Service:
     def __init__(
-        self, settings: Settings, cluster: Cluster, store: SchedulerStore | None, with_pid: int | None
+        self,
+        settings: Settings,
+        cluster: SchedulerMachine,
+        store: SchedulerStore | None,
+        with_pid: int | None,
     ) -> None:
         self._settings, self._cluster, self._store, self._with_pid = settings, cluster, store, with_pid
         self._held: deque[SchedulerStimulus] = deque()

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 
 from recovery.config import Settings
-from recovery.core.cluster import Cluster, new_job, next_life
-from recovery.core.rebuild import REBUILDING
 from recovery.core.records import EventRecord, NodeRecord
+from recovery.core.scheduler.lost_store import REBUILDING
+from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
 from recovery.errors import JobMismatchError, StoreLostError
-from recovery.scheduler import rebuild
-from recovery.store.aside import jobs_laid_aside
+from recovery.scheduler import store_rebuild
+from recovery.store.archive import jobs_laid_aside
 from recovery.store.repository import SchedulerState, SchedulerStore
 
 _logger = logging.getLogger("recovery.scheduler")
@@ -45,13 +45,13 @@ def open_store(settings: Settings) -> SchedulerStore | None:
     path = settings.recovery_path
     if path is None:
         return None
-    traces = rebuild.lost_in(path, accept_without_wal=settings.store_without_wal)
+    traces = store_rebuild.lost_in(path, accept_without_wal=settings.store_without_wal)
     if traces is not None:
         _rebuild(path, traces, settings)
     return SchedulerStore.open(path, accept_without_wal=settings.store_without_wal)
 
 
-def _rebuild(path: Path, traces: rebuild.Traces, settings: Settings) -> None:
+def _rebuild(path: Path, traces: store_rebuild.Traces, settings: Settings) -> None:
     """Make the lost store again as far as the path tells; what it does not tell, the workers are asked for.
 
     Raises:
@@ -60,7 +60,7 @@ def _rebuild(path: Path, traces: rebuild.Traces, settings: Settings) -> None:
     if not settings.rules.rebuild_store:
         raise StoreLostError(path=str(path), found=traces.told)
     try:
-        records = rebuild.records_of(traces)
+        records = store_rebuild.records_of(traces)
     except StoreLostError as error:
         if traces.rebuilding:
             return  # the workers are asked already
@@ -70,12 +70,12 @@ def _rebuild(path: Path, traces: rebuild.Traces, settings: Settings) -> None:
     else:
         told = next(record for record in records if isinstance(record, EventRecord))
         _logger.warning("event=%s reason=%r details=%r", told.kind.value, told.reason, told.details)
-    aside = rebuild.write(path, records)
+    aside = store_rebuild.write(path, records)
     if aside is not None:
         _logger.warning("event=store_laid_aside what was left of the lost store lies in %s", aside)
 
 
-def load_cluster(store: SchedulerStore | None, settings: Settings) -> Cluster:
+def load_cluster(store: SchedulerStore | None, settings: Settings) -> SchedulerMachine:
     """Build the cluster machine from what is stored.
 
     Raises:
@@ -84,10 +84,10 @@ def load_cluster(store: SchedulerStore | None, settings: Settings) -> Cluster:
     """
     state = store.load() if store is not None else None
     if state is None or state.job is None:
-        cluster = Cluster(new_job(uuid.uuid4().hex, settings.rules), settings.rules)
+        cluster = SchedulerMachine(new_job(uuid.uuid4().hex, settings.rules), settings.rules)
     else:
         _check_same_job(state, settings)
-        cluster = Cluster(next_life(state.job), settings.rules)
+        cluster = SchedulerMachine(next_life(state.job), settings.rules)
         assert store is not None, "the state came from it"
         cluster.restore(_as_of_now(state.nodes, store.away_ms()), state.generations, state.checkpoints)
     if settings.recovery_path is not None:

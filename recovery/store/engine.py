@@ -33,10 +33,10 @@ from recovery.errors import (
     StoreWriteError,
 )
 from recovery.store.commits import Commits, first_value
+from recovery.store.file_identity import Place
 from recovery.store.migrations import REVISIONS, migrate
 from recovery.store.models import META, METADATA, VERSION
 from recovery.store.paths import APPLICATION_ID, companion, fsync_directory, is_there, refused
-from recovery.store.place import Place
 
 BUSY_S = 5.0
 """How long a write waits for a stranger's lock (a backup tool). Twice that would look like a dead scheduler to a

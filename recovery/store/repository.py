@@ -29,8 +29,8 @@ from recovery.core.records import (
     StepRecord,
 )
 from recovery.errors import StoreError, StoreFullError, StoreWriteError
+from recovery.store.boot_clock import ms_since_last, note_instant
 from recovery.store.engine import Database, translated
-from recovery.store.instant import ms_since_last, note_instant
 from recovery.store.lock import OwnerLock
 from recovery.store.models import CHECKPOINTS
 from recovery.store.paths import prepare_directory, refuse_links

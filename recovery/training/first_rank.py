@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 from recovery.config import Settings
-from recovery.start_methods import StartMethod
-from recovery.transport.addresses import is_local
+from recovery.config.start_methods import StartMethod
+from recovery.transport.local_address import is_local
 
 _logger = logging.getLogger("recovery.training")
 _DIAL_S = 1.0

@@ -1,6 +1,6 @@
 """A framework's own scheduler as rank 0 holds it: a child process, started early, told its world late, ended with it.
 
-MindSpore forms a world only around a scheduler of its own, and takes each once. Its program, recovery.mindspore.scheduler_process,
+MindSpore forms a world only around a scheduler of its own, and takes each once. Its program, recovery.mindspore.scheduler_program,
 reads lines from its stdin: the world, when it is to be formed, and one more when every rank is done.
 """
 
@@ -21,9 +21,9 @@ from recovery import clock
 from recovery.errors import UsageError
 from recovery.training.session import Session
 from recovery.worker.descriptors import close_in_children
-from recovery.worker.replace import end_before_exec
+from recovery.worker.exec_in_place import end_before_exec
 
-MODULE = "recovery.mindspore.scheduler_process"
+MODULE = "recovery.mindspore.scheduler_program"
 _POLL_S = 0.02
 _START_LIMIT_MS = 120_000
 """How long it may take to listen: an import from a cold disk takes tens of seconds."""

@@ -13,14 +13,14 @@ import traceback
 from types import TracebackType
 from typing import NoReturn
 
-from recovery.core import stimuli as s
+from recovery.core.worker import stimuli as s
 from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError, exit_code_of
 from recovery.training import early_exit, hooks, process
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
-from recovery.worker.gate import Verdict
-from recovery.worker.replace import replace_process
+from recovery.worker.exec_in_place import replace_process
 from recovery.worker.service import WorkerService
+from recovery.worker.training_control import Verdict
 
 _script: _Script | None = None
 

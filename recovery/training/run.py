@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from recovery import config
-from recovery.core import stimuli as s
 from recovery.core.ids import Generation
+from recovery.core.worker import stimuli as s
 from recovery.errors import ExitBeforeEndError, GenerationInterrupted, exit_code_of
 from recovery.training import early_exit, hooks, process
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
 from recovery.training.stopping import Signals, StopAsked, number_of
-from recovery.worker.gate import Verdict
 from recovery.worker.service import WorkerService
+from recovery.worker.training_control import Verdict
 
 _Result = TypeVar("_Result")
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from recovery import clock
 from recovery.checkpoint import verify
-from recovery.core import stimuli as s
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
+from recovery.core.worker import stimuli as s
 from recovery.errors import CheckpointError, GenerationInterrupted
 from recovery.training import early_exit
 from recovery.training.early_exit import EarlyExit

@@ -1,7 +1,7 @@
 """The scheduler's side: one port for worker connections (WebSocket at /cluster) and inspection. Never waits for a peer.
 
 A peer may be a worker, a browser, a port scanner, or stopped in the middle of a word. Whatever it does costs only itself:
-gate.py bounds how many strangers there are and for how long, codec.py lets only whole messages through, outbox.py bounds what
+connection_limiter.py bounds how many strangers there are and for how long, codec.py lets only whole messages through, outbox.py bounds what
 waits for a peer that does not read.
 """
 
@@ -21,11 +21,11 @@ from recovery.core.ids import ConnectionId
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.transport.codec import decode_from_node, encode
-from recovery.transport.complaints import Complaints
 from recovery.transport.connection import CLOSE_S, Connection
-from recovery.transport.gate import FIRST_MESSAGE_S, Gate
+from recovery.transport.connection_limiter import FIRST_MESSAGE_S, ConnectionLimiter
 from recovery.transport.inspection import Route, healthz
 from recovery.transport.listening import BACKLOG, listening_sockets
+from recovery.transport.rejection_log import RejectionLog
 
 CLUSTER_PATH = "/cluster"
 
@@ -66,11 +66,11 @@ class Server:
         """A refused worker may wait out a whole window before it asks again on the same connection."""
         self._taking = asyncio.Event()
         self._taking.set()
-        self._complaints = Complaints()
+        self._complaints = RejectionLog()
         self._connections: dict[ConnectionId, Connection] = {}
         self._serving: set[asyncio.Future[None]] = set()
         self._numbers = itertools.count(1)
-        self._gate: Gate | None = None
+        self._gate: ConnectionLimiter | None = None
         self._listeners: list[asyncio.Server] = []
 
     @property
@@ -89,7 +89,7 @@ class Server:
         sockets = await listening_sockets(host, port)
         bound_port = int(sockets[0].getsockname()[1])
         nodes = self._rules.worker_count + self._rules.server_count
-        self._gate = Gate(self._answer, self._complaints, nodes=nodes)
+        self._gate = ConnectionLimiter(self._answer, self._complaints, nodes=nodes)
         loop = asyncio.get_running_loop()
         handshake_s = FIRST_MESSAGE_S if self._ssl_context is not None else None
         for each in sockets:

@@ -10,33 +10,29 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock
-from recovery.core import stimuli as s
-from recovery.core.effects import (
+from recovery.core.effects import Exit, Persist, Report, Say, SetTimer
+from recovery.core.rules import DIAL_MS
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.effects import (
     Confirmed,
     Connect,
     Disconnect,
-    Exit,
     FindCheckpoints,
     Interrupt,
     Joined,
     OpenGeneration,
     OpenRendezvous,
-    Persist,
     ReplaceProcess,
-    Report,
     Retain,
-    Say,
-    SetTimer,
     Tell,
     WorkerEffect,
 )
-from recovery.core.rules import DIAL_MS
 from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.finished_job import FinishedJob
-from recovery.worker.gate import Gate, Verdict
 from recovery.worker.jitter import jitter
-from recovery.worker.notebook import Found, Notebook
+from recovery.worker.local_store import Found, LocalStore
+from recovery.worker.training_control import TrainingControl, Verdict
 
 _logger = logging.getLogger("recovery.worker")
 _DIAL_S = DIAL_MS / 1000
@@ -50,8 +46,8 @@ class Executor:
         self,
         *,
         client: Client,
-        gate: Gate,
-        notebook: Notebook,
+        gate: TrainingControl,
+        notebook: LocalStore,
         abort_timeout_ms: int,
         deliver: Callable[[s.WorkerStimulus], None],
         replace: Callable[[str, s.Hangs], None],

@@ -10,21 +10,21 @@ from collections.abc import Callable
 
 from recovery import clock
 from recovery.config import Settings, SettingsRole
-from recovery.core import stimuli as s
-from recovery.core.effects import Joined
 from recovery.core.ids import NodeId, RequestId
-from recovery.core.link import Identity
-from recovery.core.member import Member
 from recovery.core.messages import FromScheduler, Role
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.connection import Identity
+from recovery.core.worker.effects import Joined
+from recovery.core.worker.machine import WorkerMachine
 from recovery.errors import RecoveryError
 from recovery.transport.client import Client
 from recovery.worker.calls import Calls
 from recovery.worker.descriptors import close_in_children
+from recovery.worker.exec_in_place import replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
-from recovery.worker.gate import Gate
 from recovery.worker.jitter import jitter
-from recovery.worker.notebook import Notebook
-from recovery.worker.replace import replace_process, take_hangs, take_token
+from recovery.worker.local_store import LocalStore
+from recovery.worker.training_control import TrainingControl
 
 _logger = logging.getLogger("recovery.worker")
 _TICK_S = 0.25
@@ -48,8 +48,8 @@ class WorkerService:
         rules = settings.rules
         self.step_log = settings.step_log
         self.recovery_enabled = rules.recovery_enabled
-        self.gate = Gate(pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause)
-        self.notebook = Notebook(
+        self.gate = TrainingControl(pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause)
+        self.notebook = LocalStore(
             settings.recovery_path, self.node_id, accept_without_wal=settings.store_without_wal
         )
         self.on_joined: Callable[[int | None], None] = lambda rank: None
@@ -59,7 +59,7 @@ class WorkerService:
         """Where training stands; asked at every heartbeat."""
         role = Role.SERVER if settings.role is SettingsRole.SERVER else Role.WORKER
         identity = Identity(node_id=self.node_id, role=role, host=settings.worker_host, pid=os.getpid())
-        self.member = Member(identity, rules)
+        self.member = WorkerMachine(identity, rules)
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -82,7 +82,7 @@ class WorkerService:
     @staticmethod
     def new_request() -> RequestId:
         """A fresh request id."""
-        return Notebook.new_request()
+        return LocalStore.new_request()
 
     # --- the thread ----------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from recovery import config
+from recovery.config.table import Kind, Setting
 from recovery.errors import SettingError
-from recovery.settings_table import Kind, Setting
 
 WORKER = {
     "MS_ROLE": "MS_WORKER",

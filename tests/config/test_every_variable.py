@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recovery import config
+from recovery.config.table import SETTINGS, Fate, Kind, Setting
 from recovery.errors import SettingError, SettingMissingError, SettingRangeError, SettingTypeError
-from recovery.settings_table import SETTINGS, Fate, Kind, Setting
 from tests.config.environments import NOT_NUMBERS, NUMBERS, WORKER, out_of_range, refusal, with_value
 
 HONOURED = [row for row in SETTINGS if row.fate is Fate.HONOURED]

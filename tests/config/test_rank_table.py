@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recovery import rank_table
+from recovery.config import rank_table
 from recovery.errors import RecoveryError
 
 

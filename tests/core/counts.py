@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from recovery.core.seats import recount
-from recovery.core.table import Table
+from recovery.core.scheduler.seats import recount
+from recovery.core.scheduler.state import SchedulerState
 
 
-def check_counts(table: Table) -> None:
+def check_counts(table: SchedulerState) -> None:
     """Raises AssertionError when a count has drifted."""
     for role, seats in table.seats.items():
         counted = (seats.taken, seats.ready, seats.done, frozenset(seats.ids))

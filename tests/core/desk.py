@@ -8,8 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.cluster import Cluster, new_job, next_life
-from recovery.core.effects import Answer, CloseConnection, Exit, Persist, SchedulerEffect, Send, SetTimer
+from recovery.core.effects import Answer, Exit, Persist, SetTimer
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, ResumeToken, RunId
 from recovery.core.records import (
     CheckpointRecord,
@@ -21,7 +20,9 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
-from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
+from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
+from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from tests.core.counts import check_counts
 
 Kind = TypeVar("Kind")
@@ -40,7 +41,7 @@ class Desk:
         self.timers: dict[str, int] = {}
         self.exit: Exit | None = None
         self._numbers = 0
-        self.cluster = Cluster(new_job("job", rules), rules)
+        self.cluster = SchedulerMachine(new_job("job", rules), rules)
         self._do(self.cluster.start(self.now))
 
     # --- the scheduler's lives -----------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ class Desk:
         job = self.row(JobRecord)[0]
         self.timers.clear()
         self.exit = None
-        self.cluster = Cluster(next_life(job), self.rules)
+        self.cluster = SchedulerMachine(next_life(job), self.rules)
         self.cluster.restore(
             tuple(self.row(NodeRecord)), tuple(self.row(GenerationRecord)), tuple(self.row(CheckpointRecord))
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core import stimuli as s
-from recovery.core.activity import LATE_MS, Stretches
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.records import ActivityRecord, NodeRecord, NodeState, StepRecord
 from recovery.core.rules import Rules
+from recovery.core.worker import effects as we
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.activity import LATE_MS, Stretches
 from tests.core.desk import Desk, Worker
 from tests.core.test_member_life import Pocket, plan
 
@@ -111,7 +112,7 @@ def test_a_plan_of_a_later_generation_needs_no_stop_to_be_noted_twice() -> None:
     pocket.hear(plan(2), 3_000)
     pocket.feel(s.TrainingStopped(ONE, 4, ""), 3_500)
     assert [row.due_ms for row in trained(pocket)] == [0]
-    assert pocket.got(e.OpenGeneration)
+    assert pocket.got(we.OpenGeneration)
 
 
 def test_a_restarted_scheduler_writes_down_whom_it_has_not_heard() -> None:

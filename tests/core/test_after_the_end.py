@@ -6,10 +6,10 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core import stimuli as s
 from recovery.core.ids import RequestId
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
+from recovery.core.worker import stimuli as s
 from tests.core.desk import Desk, Worker, full_house
 from tests.core.test_member_life import Pocket
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.core.coordinator import BOOKED_STEPS, Coordinator
+from recovery.core.checkpoints import BOOKED_STEPS, CheckpointCoordinator
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy.rollback import ToCheckpoint
@@ -36,7 +36,7 @@ class Long:
     """A job that saves every ten steps, and the rows that its scheduler would have written."""
 
     def __init__(self) -> None:
-        self.books = Coordinator(RANKS)
+        self.books = CheckpointCoordinator(RANKS)
         self.rows: dict[tuple[int, int], CheckpointRecord] = {}
 
     def save(self, step: int, *, ranks: int = RANKS) -> None:
@@ -72,7 +72,7 @@ def test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank(lon
 
 
 def test_the_target_is_the_newest_of_several_common_steps() -> None:
-    books = Coordinator(2)
+    books = CheckpointCoordinator(2)
     books.replace(Rank(0), [saved(step) for step in (10, 20, 30)])
     books.replace(Rank(1), [saved(step) for step in (10, 20, 40)])
 
@@ -107,7 +107,7 @@ def test_a_rank_that_still_holds_what_was_retired_may_say_so(long: Long) -> None
 
 
 def test_a_restarted_scheduler_begins_with_the_books(long: Long) -> None:
-    again = Coordinator(RANKS)
+    again = CheckpointCoordinator(RANKS)
     again.load(long.rows.values(), [began(1, 0)])
 
     assert again.held_records() == long.books.held_records()
@@ -131,7 +131,7 @@ def test_books_are_loaded_by_lineage() -> None:
         )
         for step, generation in ((10, 1), (20, 1), (25, 1), (30, 2), (35, 2), (40, 3))
     ]
-    books = Coordinator(1)
+    books = CheckpointCoordinator(1)
     books.load(rows, [began(3, 30), began(1, 0), began(2, 20)])
 
     assert [record.step for record in books.held_records()] == [40, 30, 20, 10]

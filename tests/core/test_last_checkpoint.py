@@ -6,11 +6,12 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core import stimuli as s
 from recovery.core.ids import Generation, RequestId
-from recovery.core.link import REPORT_PATIENCE_MS
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind, JobRecord, JobState
 from recovery.core.rules import Rules
+from recovery.core.worker import effects as we
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.connection import REPORT_PATIENCE_MS
 from tests.core.desk import Desk, checkpoint, full_house
 from tests.core.test_member_life import Pocket
 
@@ -53,7 +54,7 @@ def test_a_store_that_does_not_write_holds_the_end_up_for_a_bounded_time() -> No
     [timer] = [timer for timer in pocket.got(e.SetTimer) if timer.key == "reports"]
     assert timer.at_ms == REPORT_PATIENCE_MS
     pocket.fire("reports", REPORT_PATIENCE_MS)
-    told = [tell.message for tell in pocket.got(e.Tell)]
+    told = [tell.message for tell in pocket.got(we.Tell)]
     assert [type(message) for message in told if not isinstance(message, m.Heartbeat)] == [
         m.CheckpointReport,
         m.Done,
@@ -77,7 +78,7 @@ def test_a_restarted_scheduler_hears_of_the_checkpoint_before_it_hears_of_the_en
     pocket.reconnect()
     assert pocket.fire("reports", REPORT_PATIENCE_MS) == [], "nobody listens yet"
     pocket.admitted(resumed=True)
-    told = [tell.message for tell in pocket.got(e.Tell)]
+    told = [tell.message for tell in pocket.got(we.Tell)]
     assert [type(message) for message in told if not isinstance(message, m.Heartbeat)] == [
         m.CheckpointReport,
         m.Done,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.effects import Send
 from recovery.core.ids import Generation, RequestId, ResumeToken
 from recovery.core.policy.backoff import next_dial_ms
 from recovery.core.records import EventKind, JobRecord, JobState
 from recovery.core.rules import Rules
-from recovery.core.stimuli import MessageReceived
+from recovery.core.scheduler.effects import Send
+from recovery.core.scheduler.stimuli import MessageReceived
 from tests.core.desk import Desk, Worker, checkpoint, full_house
 
 

@@ -6,11 +6,12 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core import stimuli as s
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken, RunId
-from recovery.core.link import FAREWELL_MS, Identity, Main
-from recovery.core.member import Member
 from recovery.core.rules import Rules
+from recovery.core.worker import effects as we
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.connection import FAREWELL_MS, Identity, Main
+from recovery.core.worker.machine import WorkerMachine
 from tests.core.desk import checkpoint
 
 Kind = TypeVar("Kind")
@@ -22,26 +23,26 @@ class Pocket:
     def __init__(self, **changes: Any) -> None:
         self.rules = Rules(**{"worker_count": 2, **changes})
         identity = Identity(node_id=NodeId("worker_0"), role=m.Role.WORKER, host="", pid=7)
-        self.member = Member(identity, self.rules)
+        self.member = WorkerMachine(identity, self.rules)
         self.now = 0
-        self.effects: list[e.WorkerEffect] = []
+        self.effects: list[we.WorkerEffect] = []
 
-    def feel(self, stimulus: s.WorkerStimulus, at: int | None = None) -> list[e.WorkerEffect]:
+    def feel(self, stimulus: s.WorkerStimulus, at: int | None = None) -> list[we.WorkerEffect]:
         self.now = self.now if at is None else at
         self.effects = self.member.handle(stimulus, self.now)
         return self.effects
 
-    def hear(self, message: m.FromScheduler, at: int | None = None) -> list[e.WorkerEffect]:
+    def hear(self, message: m.FromScheduler, at: int | None = None) -> list[we.WorkerEffect]:
         return self.feel(s.SchedulerSpoke(message), at)
 
-    def fire(self, key: str, at: int) -> list[e.WorkerEffect]:
+    def fire(self, key: str, at: int) -> list[we.WorkerEffect]:
         return self.feel(s.WorkerTimerFired(key, 0.5), at)
 
     def got(self, kind: type[Kind]) -> list[Kind]:
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def told(self, kind: type[Kind]) -> list[Kind]:
-        return [tell.message for tell in self.got(e.Tell) if isinstance(tell.message, kind)]
+        return [tell.message for tell in self.got(we.Tell) if isinstance(tell.message, kind)]
 
     # --- how far it is -------------------------------------------------------------------------------------------------
 
@@ -108,16 +109,16 @@ def refused(code: str, after: int | None, *, connected: bool = False) -> m.Refus
 
 def test_it_dials_registers_looks_and_says_ready() -> None:
     pocket = Pocket()
-    assert pocket.feel(s.Started(RequestId("r"), None))[-1] == e.Connect()
+    assert pocket.feel(s.Started(RequestId("r"), None))[-1] == we.Connect()
     pocket.feel(s.Connected())
     [register] = pocket.told(m.Register)
     assert (register.token, register.generation) == (None, 0)
     pocket.admitted()
-    assert pocket.got(e.FindCheckpoints) == [e.FindCheckpoints("job", RunId(1))]
+    assert pocket.got(we.FindCheckpoints) == [we.FindCheckpoints("job", RunId(1))]
     pocket.feel(s.CheckpointsFound(RequestId("f"), (checkpoint(10),)))
     assert [ready.held for ready in pocket.told(m.Ready)] == [(checkpoint(10),)]
     pocket.hear(plan(1))
-    assert pocket.got(e.OpenGeneration)
+    assert pocket.got(we.OpenGeneration)
     pocket.feel(s.CheckpointsFound(RequestId("late"), ()))
     assert pocket.effects == []
 
@@ -135,10 +136,10 @@ def test_training_goes_on_without_a_scheduler_only_with_recovery() -> None:
     for enabled, expected in ((True, []), (False, ["SCHEDULER_UNREACHABLE"])):
         pocket = Pocket(recovery_enabled=enabled).training()
         pocket.feel(s.Disconnected("cut", 0.5), 1_000)
-        assert pocket.got(e.Connect)
+        assert pocket.got(we.Connect)
         pocket.feel(s.ConnectFailed("refused", 0.5), 10**6)
         assert [exit_.code for exit_ in pocket.got(e.Exit)] == expected
-        assert bool(pocket.got(e.Interrupt)) is not enabled
+        assert bool(pocket.got(we.Interrupt)) is not enabled
 
 
 def test_waits_say_what_they_wait_for_after_5_s_and_then_every_30() -> None:
@@ -160,14 +161,14 @@ def test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time() -> Non
     assert e.SetTimer("dial", 17_700) in pocket.effects
     assert [said.event for said in pocket.got(e.Say)] == ["refused"]
     assert pocket.feel(s.Disconnected("refused", 0.5)) == []
-    assert pocket.fire("dial", 17_700) == [e.Connect()]
+    assert pocket.fire("dial", 17_700) == [we.Connect()]
     pocket.feel(s.Connected())
     pocket.hear(refused("REJOIN_WINDOW", 5))
     assert pocket.got(e.Say) == []
     assert pocket.fire("dial", 17_705) == [
-        e.Disconnect()
+        we.Disconnect()
     ]  # still connected: the end of that connection dials
-    assert pocket.feel(s.Disconnected("by this side", 0.5)) == [e.Connect()]
+    assert pocket.feel(s.Disconnected("by this side", 0.5)) == [we.Connect()]
 
 
 @pytest.mark.parametrize(("code", "after"), [("WORLD_FULL", None), ("REJOIN_WINDOW", 10)])
@@ -220,7 +221,7 @@ def test_silence_of_the_scheduler_is_ended_by_dialling_anew() -> None:
     pocket.hear(m.HeartbeatAck(sequence=1), 5_000)
     assert pocket.fire("silence", 15_000) == [e.SetTimer("silence", 20_000)]
     pocket.fire("silence", 20_000)
-    assert pocket.got(e.Disconnect)
+    assert pocket.got(we.Disconnect)
     pocket.feel(s.Disconnected("cut", 0.5))
     assert pocket.fire("silence", 20_001) == []
 
@@ -235,7 +236,7 @@ def test_what_was_not_answered_is_told_again_after_a_reconnect() -> None:
     pocket.admitted(resumed=True, committed=10)
     assert pocket.told(m.CheckpointReport)
     assert pocket.told(m.RendezvousOpen)
-    assert pocket.got(e.Retain) == [e.Retain(10)]
+    assert pocket.got(we.Retain) == [we.Retain(10)]
     pocket.hear(m.Received(request_id=RequestId("c")))
     pocket.reconnect()
     pocket.admitted(resumed=True)
@@ -246,7 +247,7 @@ def test_a_store_that_does_not_know_it_makes_it_start_over() -> None:
     pocket = Pocket().training()
     pocket.reconnect()
     pocket.admitted(resumed=False)
-    assert pocket.got(e.Interrupt)
+    assert pocket.got(we.Interrupt)
 
 
 def test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat() -> None:
@@ -258,7 +259,7 @@ def test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat() -> None:
     pocket.reconnect()
     pocket.admitted(resumed=True)
     [beat] = pocket.told(m.Heartbeat)
-    assert pocket.hear(m.HeartbeatAck(sequence=beat.sequence)) == [e.Confirmed()]
+    assert pocket.hear(m.HeartbeatAck(sequence=beat.sequence)) == [we.Confirmed()]
     assert pocket.hear(m.HeartbeatAck(sequence=beat.sequence)) == []
     pocket.feel(s.Disconnected("cut", 0.5))
     assert pocket.feel(s.PauseNoticed(40_000)) == pocket.got(e.Say)
@@ -270,11 +271,11 @@ def test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat() -> None:
 def test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again() -> None:
     pocket = Pocket().training()
     pocket.hear(m.Interrupt(generation=Generation(1), reason="worker_1 lost"), 100)
-    assert pocket.got(e.Interrupt) == [e.Interrupt(Generation(1), "worker_1 lost")]
+    assert pocket.got(we.Interrupt) == [we.Interrupt(Generation(1), "worker_1 lost")]
     assert e.SetTimer("abort", 10_100) in pocket.effects
     assert pocket.hear(m.Interrupt(generation=Generation(1), reason="again")) == []
     pocket.feel(s.TrainingStopped(Generation(1), 42))
-    assert pocket.got(e.FindCheckpoints)
+    assert pocket.got(we.FindCheckpoints)
     assert pocket.hear(m.Interrupt(generation=Generation(1), reason="again")) == []
     pocket.feel(s.CheckpointsFound(RequestId("f2"), ()))
     assert [ready.step for ready in pocket.told(m.Ready)] == [42]
@@ -282,12 +283,12 @@ def test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again() -
     assert pocket.told(m.Ready)
     assert pocket.fire("abort", 10_100) == []
     pocket.hear(plan(2, 40))
-    assert pocket.got(e.OpenGeneration)
+    assert pocket.got(we.OpenGeneration)
     assert pocket.hear(plan(2, 40)) == []
     assert pocket.hear(m.Rendezvous(generation=Generation(2), address="h:1")) == [
-        e.OpenRendezvous(Generation(2), "h:1")
+        we.OpenRendezvous(Generation(2), "h:1")
     ]
-    assert pocket.hear(m.Committed(run=RunId(1), step=40)) == [e.Retain(40)]
+    assert pocket.hear(m.Committed(run=RunId(1), step=40)) == [we.Retain(40)]
     pocket.reconnect()
 
 
@@ -295,27 +296,27 @@ def test_a_main_thread_that_does_not_come_back_is_replaced() -> None:
     pocket = Pocket().training()
     pocket.hear(m.Interrupt(generation=Generation(1), reason="x"), 0)
     pocket.fire("abort", 10_000)
-    assert pocket.got(e.ReplaceProcess)
+    assert pocket.got(we.ReplaceProcess)
 
 
 def test_a_missed_interrupt_is_made_good_by_the_next_plan() -> None:
     pocket = Pocket().training()
     pocket.hear(plan(2))
-    assert pocket.got(e.Interrupt)
-    assert not pocket.got(e.OpenGeneration)
+    assert pocket.got(we.Interrupt)
+    assert not pocket.got(we.OpenGeneration)
     pocket.feel(s.TrainingStopped(Generation(1), 5))
-    assert pocket.got(e.OpenGeneration) == [e.OpenGeneration(plan(2))]
+    assert pocket.got(we.OpenGeneration) == [we.OpenGeneration(plan(2))]
 
 
 def test_a_broken_collective_is_told_before_anybody_asks() -> None:
     pocket = Pocket().training()
     pocket.feel(s.TrainingStopped(Generation(1), 5, "reset by peer"))
     assert [failed.reason for failed in pocket.told(m.CollectiveFailed)] == ["reset by peer"]
-    assert pocket.got(e.FindCheckpoints)
+    assert pocket.got(we.FindCheckpoints)
     pocket = Pocket().training()
     pocket.feel(s.DataPlaneBroke(Generation(1), 5, "reset"))
     assert pocket.told(m.CollectiveFailed)
-    assert not pocket.got(e.FindCheckpoints)
+    assert not pocket.got(we.FindCheckpoints)
 
 
 def test_a_rejected_checkpoint_is_a_request() -> None:
@@ -340,7 +341,7 @@ def test_done_is_told_again_until_the_job_has_ended() -> None:
     assert [exit_.code for exit_ in pocket.got(e.Exit)] == [""]
     assert pocket.hear(plan(2)) == []
     assert pocket.feel(s.TrainingStopped(Generation(1), 100)) == []
-    assert pocket.feel(s.Disconnected("hung up", 0.5), 1_000) == [e.Connect()]
+    assert pocket.feel(s.Disconnected("hung up", 0.5), 1_000) == [we.Connect()]
     pocket.feel(s.ConnectFailed("gone", 0.5), 1_000 + FAREWELL_MS)
     assert pocket.got(e.Exit)
 
@@ -359,7 +360,7 @@ def test_a_failed_job_ends_the_process_with_its_reason() -> None:
     pocket = Pocket().training()
     pocket.hear(m.JobEnded(outcome=m.JobOutcome.JOB_FAILED, reason="worker_1 lost"))
     assert [(exit_.code, exit_.reason) for exit_ in pocket.got(e.Exit)] == [("JOB_FAILED", "worker_1 lost")]
-    assert pocket.got(e.Interrupt)
+    assert pocket.got(we.Interrupt)
 
 
 @pytest.mark.parametrize("answered", [True, False])

@@ -6,9 +6,7 @@ import msgspec
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core import stimuli as s
 from recovery.core.ids import Generation, Incarnation, RequestId, ResumeToken, RunId
-from recovery.core.memory import joined
 from recovery.core.policy import rebuild
 from recovery.core.records import (
     GenerationRecord,
@@ -16,6 +14,9 @@ from recovery.core.records import (
     NodeRecord,
 )
 from recovery.core.tokens import token_digest
+from recovery.core.worker import effects as we
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.job_memory import joined
 from tests.core.desk import checkpoint
 from tests.core.pasts import began, past
 from tests.core.test_member_life import Pocket, plan
@@ -37,7 +38,7 @@ def test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_i
     pocket = Pocket().training()
     pocket.hear(m.Interrupt(generation=Generation(1), reason="why"))
     pocket.feel(s.TrainingStopped(Generation(1), 5))
-    assert [look.past for look in pocket.got(e.FindCheckpoints)] == [None]
+    assert [look.past for look in pocket.got(we.FindCheckpoints)] == [None]
     pocket.feel(s.CheckpointsFound(RequestId("f"), ()))
     pocket.hear(plan(2))
     pocket.reconnect()
@@ -59,7 +60,7 @@ def test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_i
         )
     )
     pocket.feel(s.TrainingStopped(Generation(2), 9))
-    [look] = pocket.got(e.FindCheckpoints)
+    [look] = pocket.got(we.FindCheckpoints)
     assert look.past is not None
     assert (look.job, look.past.job, look.past.rank, look.past.generation) == ("new", "job", 1, 2)
     assert [one.generation for one in look.past.began] == [1, 2]
@@ -85,7 +86,7 @@ def test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before
     pocket.reconnect()
     pocket.hear(msgspec.structs.replace(pocket.member.admitted, job="new", resumed=True))
 
-    [look] = pocket.got(e.FindCheckpoints)
+    [look] = pocket.got(we.FindCheckpoints)
     assert look.job == "new"
     assert look.past is not None
     assert pocket.told(m.Ready) == [], "it told the new job what it holds of the old one"

@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from recovery.core import effects as e
-from recovery.core import link
 from recovery.core import messages as m
-from recovery.core import stimuli as s
-from recovery.core.coordinator import BOOKED_STEPS
+from recovery.core.checkpoints import BOOKED_STEPS
 from recovery.core.ids import RequestId
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind
 from recovery.core.rules import Rules
+from recovery.core.worker import connection
+from recovery.core.worker import effects as we
+from recovery.core.worker import stimuli as s
 from recovery.transport.codec import decode_from_node, encode
 from tests.core.desk import Desk, Worker, checkpoint, full_house
 from tests.core.test_member_life import Pocket, plan
@@ -134,29 +135,29 @@ def test_history_that_was_told_for_a_plan_does_not_stay_in_the_books() -> None:
 # --- connections that end at once -----------------------------------------------------------------------------------------
 
 
-def ends(pocket: Pocket, at: int) -> list[e.WorkerEffect]:
+def ends(pocket: Pocket, at: int) -> list[we.WorkerEffect]:
     """A connection ends; the dial that follows from it."""
     effects = pocket.feel(s.Disconnected("closed", 0.5), at)
-    return [effect for effect in effects if isinstance(effect, (e.Connect, e.SetTimer))]
+    return [effect for effect in effects if isinstance(effect, (we.Connect, e.SetTimer))]
 
 
 def test_a_connection_that_ends_after_each_handshake_is_dialled_ever_later() -> None:
     pocket, waits = Pocket().admitted(), []
-    assert ends(pocket, 10) == [e.Connect()]
+    assert ends(pocket, 10) == [we.Connect()]
     for _ in range(9):
         pocket.feel(s.Connected())
         pocket.admitted(resumed=True)
         [dial] = ends(pocket, pocket.now + 10)
         assert isinstance(dial, e.SetTimer), "the second one that ends at once is not dialled at once"
         waits.append(dial.at_ms - pocket.now)
-        assert pocket.fire("dial", dial.at_ms) == [e.Connect()]
+        assert pocket.fire("dial", dial.at_ms) == [we.Connect()]
 
     assert waits == [37, 75, 150, 300, 600, 750, 750, 750, 750]
 
 
 def test_the_wait_is_the_same_for_one_that_is_not_even_let_in() -> None:
     pocket = Pocket().registering()
-    assert ends(pocket, 10) == [e.Connect()]
+    assert ends(pocket, 10) == [we.Connect()]
     pocket.feel(s.Connected())
     assert ends(pocket, 20) == [e.SetTimer("dial", 20 + 37)]
 
@@ -168,4 +169,4 @@ def test_one_that_has_held_is_dialled_at_once_again() -> None:
         pocket.feel(s.Connected())
         pocket.admitted(resumed=True)
 
-    assert ends(pocket, pocket.now + link.SETTLED_MS) == [e.Connect()]
+    assert ends(pocket, pocket.now + connection.SETTLED_MS) == [we.Connect()]

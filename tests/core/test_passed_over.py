@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core import stimuli as s
-from recovery.core.coordinator import BOOKED_STEPS, Coordinator
+from recovery.core.checkpoints import BOOKED_STEPS, CheckpointCoordinator
 from recovery.core.ids import Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.policy.given_up import RANKS_NAMED, STEPS_NAMED, Unusable, sentence
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.rules import Rules
+from recovery.core.worker import effects as we
+from recovery.core.worker import stimuli as s
 from tests.core.desk import Desk, Worker, checkpoint, full_house
 from tests.core.test_member_life import Pocket, plan
 
@@ -191,7 +191,7 @@ def test_a_job_without_a_common_step_says_why() -> None:
 
 
 def test_a_rank_that_saves_a_given_up_step_again_has_it() -> None:
-    books = Coordinator(2)
+    books = CheckpointCoordinator(2)
     for rank in (0, 1):
         books.add(Rank(rank), checkpoint(10, path="a"))
     books.replace(Rank(0), ())
@@ -205,7 +205,7 @@ def test_a_rank_that_saves_a_given_up_step_again_has_it() -> None:
 
 
 def test_what_the_books_retire_is_given_up_by_nobody() -> None:
-    books = Coordinator(1)
+    books = CheckpointCoordinator(1)
     for step in range(10, 10 * (BOOKED_STEPS + 2), 10):
         books.add(Rank(0), checkpoint(step, path=f"/{step}"))
     books.reject(Rank(0), 10, "digest")
@@ -229,7 +229,7 @@ def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:
     pocket = Pocket().training()
     pocket.hear(m.Interrupt(generation=plan(1).generation, reason="w1 lost"))
     pocket.feel(s.TrainingStopped(plan(1).generation, 3))
-    [find] = pocket.got(e.FindCheckpoints)
+    [find] = pocket.got(we.FindCheckpoints)
     assert find.rank == plan(1).rank
 
     again = Pocket().registering()
@@ -245,7 +245,7 @@ def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:
             resumed=False,
         )
     )
-    [find] = again.got(e.FindCheckpoints)
+    [find] = again.got(we.FindCheckpoints)
     assert find.rank == 1
 
 

@@ -7,8 +7,6 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core import rebuild as room
-from recovery.core.cluster import Cluster, new_job, next_life
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken, RunId
 from recovery.core.records import (
     CheckpointRecord,
@@ -23,6 +21,8 @@ from recovery.core.records import (
     RunRecord,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler import lost_store as room
+from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
 from recovery.core.tokens import token_digest
 from tests.core.desk import Desk, Worker, checkpoint, full_house
 from tests.core.pasts import OLD, come, past, ready
@@ -184,7 +184,7 @@ def test_a_store_that_was_there_and_that_nobody_remembers_is_no_new_job() -> Non
     rules = Rules(worker_count=2, rebuild_store=True)
     desk = Desk(rules)
     job = msgspec.structs.replace(new_job("new", rules), reason=room.REBUILDING)
-    desk.cluster = Cluster(next_life(job), rules)
+    desk.cluster = SchedulerMachine(next_life(job), rules)
     come(desk, None, None)
     assert desk.exit is not None
     assert desk.exit.code == "STORE_LOST"
@@ -195,7 +195,7 @@ def test_a_store_that_was_there_and_that_nobody_remembers_is_no_new_job() -> Non
 
 
 def _rebuilt_store(desk: Desk, tokens: dict[str, str], generation: int = 4) -> None:
-    """As scheduler/rebuild.py writes it."""
+    """As scheduler/store_rebuild.py writes it."""
     rows: list[Record] = [
         msgspec.structs.replace(
             new_job(OLD, desk.rules), generation=Generation(generation), reason=room.REBUILDING

@@ -14,28 +14,8 @@ from functools import partial
 import pytest
 
 from recovery.core import messages as m
-from recovery.core import stimuli as s
-from recovery.core.cluster import Cluster, new_job, next_life
-from recovery.core.effects import (
-    Answer,
-    CloseConnection,
-    Confirmed,
-    Connect,
-    Disconnect,
-    Exit,
-    FindCheckpoints,
-    Interrupt,
-    OpenGeneration,
-    Persist,
-    ReplaceProcess,
-    Report,
-    Send,
-    SetTimer,
-    Tell,
-)
+from recovery.core.effects import Answer, Exit, Persist, Report, SetTimer
 from recovery.core.ids import ConnectionId, NodeId, RequestId, ResumeToken
-from recovery.core.link import Identity, Main
-from recovery.core.member import Member
 from recovery.core.records import (
     CheckpointRecord,
     EventRecord,
@@ -46,6 +26,22 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler import stimuli as ss
+from recovery.core.scheduler.effects import CloseConnection, Send
+from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.connection import Identity, Main
+from recovery.core.worker.effects import (
+    Confirmed,
+    Connect,
+    Disconnect,
+    FindCheckpoints,
+    Interrupt,
+    OpenGeneration,
+    ReplaceProcess,
+    Tell,
+)
+from recovery.core.worker.machine import WorkerMachine
 from tests.core.desk import _key, checkpoint
 
 STEPS, SAVE_EVERY, STEP_MS = 200, 20, 50
@@ -58,7 +54,7 @@ class Process:
     def __init__(self, world: World, name: str, token: ResumeToken | None = None) -> None:
         self.world, self.name, self.alive = world, name, True
         identity = Identity(node_id=NodeId(name), role=m.Role.WORKER, host="h", pid=1)
-        self.member = Member(identity, world.rules)
+        self.member = WorkerMachine(identity, world.rules)
         self.connection: ConnectionId | None = None
         self.timers: dict[str, int] = {}
         self.plan: m.Rollback | None = None
@@ -176,7 +172,7 @@ class World:
         self.now = 0
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
-        self.scheduler: Cluster | None = None
+        self.scheduler: SchedulerMachine | None = None
         self.rows: dict[tuple[object, ...], Record] = {}
         self.lives = 0
         self.timers: dict[str, int] = {}
@@ -210,9 +206,9 @@ class World:
         self.lives += 1
         job = next((row for row in self.rows.values() if isinstance(row, JobRecord)), None)
         if job is None:
-            self.scheduler = Cluster(new_job("job", self.rules), self.rules)
+            self.scheduler = SchedulerMachine(new_job("job", self.rules), self.rules)
         else:
-            self.scheduler = Cluster(next_life(job), self.rules)
+            self.scheduler = SchedulerMachine(next_life(job), self.rules)
             self.scheduler.restore(
                 self._of(NodeRecord), self._of(GenerationRecord), self._of(CheckpointRecord)
             )
@@ -230,7 +226,7 @@ class World:
         for process in list(self.wires.values()):
             self.cut(process)
 
-    def handle(self, stimulus: s.SchedulerStimulus) -> None:
+    def handle(self, stimulus: ss.SchedulerStimulus) -> None:
         if self.scheduler is not None:
             self._carry_out(self.scheduler.handle(stimulus, self.now))
 
@@ -267,7 +263,7 @@ class World:
     def _due(self, key: str, at: int, life: int) -> None:
         if life == self.lives and self.timers.get(key) == at:
             del self.timers[key]
-            self.handle(s.TimerFired(key))
+            self.handle(ss.TimerFired(key))
 
     # --- the wire --------------------------------------------------------------------------------------------------------
 
@@ -281,7 +277,7 @@ class World:
         def arrive() -> None:
             if connection in self.wires:
                 token = ResumeToken(f"{self.random.getrandbits(64):x}")
-                self.handle(s.MessageReceived(connection, message, "h", token))
+                self.handle(ss.MessageReceived(connection, message, "h", token))
 
         self.later(3, arrive)
 
@@ -305,7 +301,7 @@ class World:
         if connection is None:
             return
         self.wires.pop(connection, None)
-        self.handle(s.ConnectionLost(connection, "connection closed"))
+        self.handle(ss.ConnectionLost(connection, "connection closed"))
         self.later(1, lambda: process.feel(s.Disconnected("closed", self.random.random())))
 
     # --- the workers -----------------------------------------------------------------------------------------------------

@@ -9,12 +9,14 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core import stimuli as s
-from recovery.core.effects import Answer, Persist, Send
+from recovery.core.effects import Answer, Persist
 from recovery.core.ids import Generation, Incarnation, Rank, RequestId, ResumeToken
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
-from recovery.core.stimuli import MessageReceived, TimerFired
+from recovery.core.scheduler.effects import Send
+from recovery.core.scheduler.stimuli import MessageReceived, TimerFired
+from recovery.core.worker import effects as we
+from recovery.core.worker import stimuli as s
 from tests.core.desk import Desk, Worker, checkpoint, full_house
 from tests.core.test_member_life import Pocket, plan
 
@@ -304,7 +306,7 @@ def test_an_older_interrupt_does_not_drop_the_plan_that_waits() -> None:
 
     pocket.feel(s.TrainingStopped(Generation(1), 3))
 
-    assert [opened.plan.generation for opened in pocket.got(e.OpenGeneration)] == [2]
+    assert [opened.plan.generation for opened in pocket.got(we.OpenGeneration)] == [2]
 
 
 def test_a_plan_that_waits_is_opened_though_the_data_plane_broke() -> None:
@@ -313,7 +315,7 @@ def test_a_plan_that_waits_is_opened_though_the_data_plane_broke() -> None:
 
     pocket.feel(s.TrainingStopped(Generation(1), 3, "connection closed by peer"))
 
-    assert [opened.plan.generation for opened in pocket.got(e.OpenGeneration)] == [2]
+    assert [opened.plan.generation for opened in pocket.got(we.OpenGeneration)] == [2]
 
 
 def test_a_broken_data_plane_is_told_again_after_a_reconnect() -> None:
@@ -335,7 +337,7 @@ def test_a_bad_checkpoint_is_told_before_ready_after_a_reconnect() -> None:
 
     pocket.admitted(resumed=True)
 
-    told = [type(tell.message) for tell in pocket.got(e.Tell)]
+    told = [type(tell.message) for tell in pocket.got(we.Tell)]
     assert told == [m.CheckpointInvalid, m.Ready]
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from recovery import rank_table
 from recovery.checkpoint import manifest as manifests
 from recovery.cli import views
+from recovery.config import rank_table
 from recovery.core.ids import NodeId
 from recovery.errors import StoreLockedError, UsageError
 from recovery.launch import background

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from recovery.core.node import NEXT_STATES
 from recovery.core.records import JobState
+from recovery.core.scheduler.node import NEXT_STATES
 from tests.house.files import ROOT
 
 _BOX_W, _BOX_H = 120, 40
@@ -29,7 +29,7 @@ _JOB_MOVES: Mapping[JobState, tuple[JobState, ...]] = {
     JobState.RUNNING: (JobState.INTERRUPTED, JobState.FINISHED, JobState.FAILED),
     JobState.INTERRUPTED: (JobState.RUNNING, JobState.FAILED),
 }
-"""core/lifecycle.py is the one place that moves it."""
+"""core/scheduler/generations.py is the one place that moves it."""
 
 
 _ARROW_HEAD = (

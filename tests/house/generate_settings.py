@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recovery.settings_table import GROUPS, Fate, Setting
+from recovery.config.table import GROUPS, Fate, Setting
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
@@ -12,7 +12,7 @@ _HEAD = """\
 # Settings
 
 All settings are environment variables, read once when a process starts. This page is generated from
-`recovery/settings_table.py` by `make docs`; do not edit it.
+`recovery/config/table.py` by `make docs`; do not edit it.
 
 - A wrong value ends the process with one line that names variable, value, rule and what to type instead, and with the exit
   code of its kind: 20 missing or empty (`SETTING_MISSING`), 21 not of its kind (`SETTING_TYPE`), 22 outside its range or set

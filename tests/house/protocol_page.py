@@ -12,14 +12,14 @@ from typing import Any, get_args
 import msgspec
 
 from recovery import errors
+from recovery.config.table import SETTINGS
 from recovery.core import messages as m
-from recovery.core.admission import ASK_AGAIN_MS
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId
 from recovery.core.policy.registration import Verdict
 from recovery.core.rules import Rules
-from recovery.core.table import FAREWELL_MS
-from recovery.settings_table import SETTINGS
-from recovery.transport import connection, gate, outbox
+from recovery.core.scheduler.registration import ASK_AGAIN_MS
+from recovery.core.scheduler.state import FAREWELL_MS
+from recovery.transport import connection, connection_limiter, outbox
 from recovery.transport.codec import encode
 from recovery.transport.server import CLUSTER_PATH
 from tests.house.files import ROOT
@@ -85,10 +85,10 @@ def _numbers() -> dict[str, Any]:
         "remembered": _RULES.requests_remembered,
         "backoff_min": _RULES.backoff_ms_min,
         "backoff_max": _RULES.backoff_ms_max,
-        "first_message_s": f"{gate.FIRST_MESSAGE_S:g}",
-        "silent_max": gate.SILENT_MAX,
-        "waiting_max": gate.WAITING_MAX,
-        "spoken_beside": gate.SPOKEN_BESIDE,
+        "first_message_s": f"{connection_limiter.FIRST_MESSAGE_S:g}",
+        "silent_max": connection_limiter.SILENT_MAX,
+        "waiting_max": connection_limiter.WAITING_MAX,
+        "spoken_beside": connection_limiter.SPOKEN_BESIDE,
         "outbox_messages": outbox.MESSAGES_MAX,
         "outbox_bytes": outbox.BYTES_MAX,
         "close_s": f"{connection.CLOSE_S:g}",

@@ -15,9 +15,9 @@ import psutil
 
 import recovery
 from recovery.errors import LaunchFailedError
+from recovery.launch.begin_child import CANNOT_BE_STARTED
 from recovery.launch.child import Child
-from recovery.worker.begin import CANNOT_BE_STARTED
-from recovery.worker.children import signal_group, tied
+from recovery.launch.children import signal_group, tied
 from tests.pace import wait_for
 
 PRINT_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from recovery.errors import RecoveryError
-from recovery.launch import addresses
+from recovery.launch import host_address
 from recovery.launch.command import msrun
-from recovery.transport.addresses import is_local
+from recovery.transport.local_address import is_local
 
 
 @pytest.fixture
@@ -56,5 +56,5 @@ def test_this_hosts_own_addresses() -> None:
     assert not is_local("192.0.2.1")  # RFC 5737: nobody's
     assert is_local("localhost")
     assert not is_local("no-such-host.invalid")
-    assert addresses.towards("127.0.0.1") == "127.0.0.1"
-    assert addresses.resolve("localhost") in ("127.0.0.1", "::1")
+    assert host_address.towards("127.0.0.1") == "127.0.0.1"
+    assert host_address.resolve("localhost") in ("127.0.0.1", "::1")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from recovery.core.ids import NodeId
-from recovery.core.table import RUN_FINISHED
+from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import done
 from recovery.launch.placement import Kind, Placed
-from recovery.transport.view import NoView
+from recovery.transport.inspection_client import NoView
 
 
 class Scheduler:

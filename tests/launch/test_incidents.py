@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from recovery.launch.console import open_log
 from recovery.launch.incidents import Failure, Incidents
-from recovery.launch.output import open_log
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "ValueError: x")
 

@@ -37,7 +37,7 @@ FILES = (
     Bug(
         "a worker that has a rank looks for files of any",
         "I8",
-        "core/member.py",
+        "core/worker/machine.py",
         "rank = self._rank if self.admitted.rank is None else self.admitted.rank",
         "rank = self.admitted.rank",
         (f"{_CORE}::test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one",),
@@ -61,7 +61,7 @@ FILES = (
     Bug(
         "a file that is passed over is told at every Ready",
         "I17",
-        "core/checkpoint_messages.py",
+        "core/scheduler/checkpoint_messages.py",
         "if one not in before",
         "if one is not None",
         (f"{_CORE}::test_what_was_said_is_no_news_and_what_changed_is",),
@@ -69,7 +69,7 @@ FILES = (
     Bug(
         "a committed step is given up without a word",
         "I19",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "            if step > target\n",
         "            if step < target\n",
         (f"{_CORE}::test_a_committed_step_that_is_given_up_is_named_with_rank_and_reason",),
@@ -77,7 +77,7 @@ FILES = (
     Bug(
         "a restarted scheduler forgets which steps were committed",
         "I19",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "self._committed = {step for rank, step in committed if step in self._held[rank]}",
         "self._committed = set()",
         (
@@ -87,7 +87,7 @@ FILES = (
     Bug(
         "a step that only a plan found common counts as never committed",
         "I19",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "for one in (*self._committed, step) if 0 < one <= step",
         "for one in self._committed if 0 < one <= step",
         (f"{_CORE}::test_a_step_that_only_a_plan_found_common_counts_as_committed",),
@@ -95,7 +95,7 @@ FILES = (
     Bug(
         "a file that was brought back stays unusable",
         "I9",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "self._unusable.get(checkpoint.step, {}).pop(rank, None)",
         "self._unusable.get(checkpoint.step, {}).get(rank)",
         (f"{_CORE}::test_a_rank_that_saves_a_given_up_step_again_has_it",),
@@ -103,7 +103,7 @@ FILES = (
     Bug(
         "a worker names every file that it passes over",
         "I17",
-        "core/policy/telling.py",
+        "core/worker/ready.py",
         "named, past = found.passed_over[:PASSED_OVER_MAX], found.past",
         "named, past = found.passed_over, found.past",
         (f"{_CORE}::test_a_worker_names_so_many_files_as_fit_and_counts_the_rest",),
@@ -143,7 +143,7 @@ FILES = (
     Bug(
         "a save does not wait for the answer about its place",
         "I12",
-        "worker/gate.py",
+        "worker/training_control.py",
         "return self._confirmed and not self._is_fenced",
         "return True",
         ("tests/worker/test_place.py::test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too",),
@@ -151,7 +151,7 @@ FILES = (
     Bug(
         "a save does not look at the clocks",
         "I12",
-        "worker/gate.py",
+        "worker/training_control.py",
         "if stood_ms > self._pause_limit_ms:\n            self.note_pause(stood_ms)\n        with self._changed:",
         "if stood_ms < 0:\n            self.note_pause(stood_ms)\n        with self._changed:",
         ("tests/worker/test_place.py::test_a_save_of_a_process_that_stood_still_waits_for_the_answer",),

@@ -11,7 +11,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "a rank tells of every checkpoint that it holds, whatever a frame carries",
         "I17",
-        "core/policy/telling.py",
+        "core/worker/ready.py",
         "        if left < 0:",
         "        if left < -(10**9):",
         (_MUCH + "test_six_thousand_checkpoints_fit_into_one_message_newest_first",),
@@ -19,7 +19,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "the committed checkpoint is left out behind many newer ones",
         "I9",
-        "core/policy/telling.py",
+        "core/worker/ready.py",
         "for one in sorted(newest_first, key=lambda one: one.step != committed_step):",
         "for one in newest_first:",
         (_MUCH + "test_the_committed_checkpoint_is_told_however_many_newer_ones_there_are",),
@@ -27,7 +27,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "a connection that ends after its handshake is dialled anew at once, for ever",
         "I17",
-        "core/link.py",
+        "core/worker/connection.py",
         "self._closes = 0 if settled else self._closes + 1",
         "self._closes = 0",
         (_MUCH + "test_a_connection_that_ends_after_each_handshake_is_dialled_ever_later",),
@@ -35,7 +35,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "history that was told for a plan stays in the books",
         "I17",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "if len(booked) == BOOKED_STEPS and other < booked[0]",
         "if other < 0",
         (_MUCH + "test_history_that_was_told_for_a_plan_does_not_stay_in_the_books",),
@@ -67,7 +67,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "a worker's store that is behind keeps every note of progress",
         "I17",
-        "worker/notebook.py",
+        "worker/local_store.py",
         "if writer is not None and writer.crowded and",
         "if writer is not None and self._path is None and",
         ("tests/worker/test_notebook.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
@@ -75,7 +75,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "who has a seat is not counted anew when the ranks are given",
         "I14",
-        "core/table.py",
+        "core/scheduler/state.py",
         "if was_forming != (state is JobState.FORMING):",
         "if state is JobState.FORMING and not was_forming:",
         ("tests/core/test_cluster_life.py",),
@@ -83,7 +83,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "what becomes of a node is not counted",
         "I14",
-        "core/node.py",
+        "core/scheduler/node.py",
         "        self._record = record\n        self.watch(self)",
         "        self._record = record",
         (
@@ -93,7 +93,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "each registration walks over every node",
         "I17",
-        "core/admission.py",
+        "core/scheduler/registration.py",
         "    others = table.seats[register.role].taken - (",
         "    others = len(table.seated(register.role)) - (",
         ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),

@@ -11,7 +11,7 @@ LAST_WORDS = (
     Bug(
         "a register begins a run under a scheduler that ends",
         "I14",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "if table.ended and job_fault_of(table, message) is None:",
         "if table.job.state is JobState.FAILED and job_fault_of(table, message) is None:",
         (f"{_END}::test_who_registers_while_a_finished_scheduler_ends_is_told_so_and_begins_no_run",),
@@ -19,7 +19,7 @@ LAST_WORDS = (
     Bug(
         "a worker of a finished job waits for a scheduler that has ended",
         "I14",
-        "core/link.py",
+        "core/worker/connection.py",
         "if failed.finished and self.admitted is None:",
         "if failed.finished and self.admitted is not None:",
         (f"{_END}::test_a_late_worker_of_a_finished_job_waits_one_lease_and_one_window_not_for_ever",),
@@ -27,7 +27,7 @@ LAST_WORDS = (
     Bug(
         "a missed deadline says that nobody is missing",
         "I19",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "if table.job.state is JobState.FORMING and table.rules.server_count:  # later",
         "if table.job.state is JobState.INTERRUPTED and table.rules.server_count:  # later",
         ("tests/core/test_words_of_refusal.py::test_a_missed_deadline_names_the_server_that_never_came",),

@@ -52,7 +52,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a child begins although its parent is dead",
         "I1",
-        "worker/begin.py",
+        "launch/begin_child.py",
         "if os.getppid() != int(parent):",
         "if os.getppid() < 0:",
         ("tests/launch/test_child.py::test_a_child_whose_parent_died_before_it_began_does_not_begin",),

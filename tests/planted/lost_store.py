@@ -30,7 +30,7 @@ LOST_STORE = (
     Bug(
         "only the main file is looked at, not its log",
         "I5",
-        "store/place.py",
+        "store/file_identity.py",
         'for file in (path, companion(path, "-wal"))}',
         "for file in (path, path)}",
         (f"{GONE}::test_an_owner_whose_file_was_taken_away_writes_no_more",),
@@ -46,7 +46,7 @@ LOST_STORE = (
     Bug(
         "a path full of another job's stores begins a new job",
         "I9",
-        "scheduler/rebuild.py",
+        "scheduler/store_rebuild.py",
         "return found if found.told else None",
         "return found if found.told and rebuilding else None",
         (f"{SHELL}::test_a_scheduler_refuses_by_name_and_leaves_everything_as_it_is",),
@@ -54,7 +54,7 @@ LOST_STORE = (
     Bug(
         "a living worker of another job is taken in by a new one",
         "I9",
-        "core/rebuild.py",
+        "core/scheduler/lost_store.py",
         "return [lost(table, what)]",
         "return None",
         (f"{CORE}::test_a_living_worker_of_another_job_ends_a_scheduler_that_knows_nothing",),
@@ -62,7 +62,7 @@ LOST_STORE = (
     Bug(
         "a scheduler that ends for a lost store still plans",
         "I9",
-        "core/rebuild.py",
+        "core/scheduler/lost_store.py",
         "table.is_over = True",
         "table.is_over = False",
         (f"{CORE}::test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing",),
@@ -70,7 +70,7 @@ LOST_STORE = (
     Bug(
         "numbers of a rebuilt job begin anew",
         "I2",
-        "core/rebuild.py",
+        "core/scheduler/lost_store.py",
         "generation=built.generation,\n        scheduler_incarnation",
         "generation=table.job.generation,\n        scheduler_incarnation",
         (f"{CORE}::test_it_takes_the_job_up_with_its_ranks_its_numbers_and_its_newest_common_step",),
@@ -94,7 +94,7 @@ LOST_STORE = (
     Bug(
         "a rebuilt job's plan is not told by its own name",
         "I8",
-        "core/member.py",
+        "core/worker/machine.py",
         "job=plan.job or self.admitted.job,",
         "job=self.admitted.job,",
         (
@@ -104,7 +104,7 @@ LOST_STORE = (
     Bug(
         "a repeated answer of a new scheduler is taken for the old one's",
         "I8",
-        "core/member.py",
+        "core/worker/machine.py",
         "if before is not None and admitted.resumed and before.job == admitted.job:",
         "if before is not None and admitted.resumed:",
         (f"{MEMORY}::test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before",),

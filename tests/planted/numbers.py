@@ -8,7 +8,7 @@ NUMBERS: tuple[Bug, ...] = (
     Bug(
         "a standstill is noted as training",
         "I19",
-        "core/activity.py",
+        "core/worker/activity.py",
         "elif now_ms - self._noted_ms > self._due_ms:",
         "elif now_ms - self._noted_ms > 1_000 * self._due_ms:",
         ("tests/core/test_activity.py::test_a_note_that_is_late_begins_a_stretch_of_its_own",),
@@ -16,7 +16,7 @@ NUMBERS: tuple[Bug, ...] = (
     Bug(
         "a dead host is told as training until somebody notices",
         "I19",
-        "report/known.py",
+        "report/training_time.py",
         "if 0 < over_ms - end_ms <= pieces[-1].due_ms:",
         "if 0 < over_ms - end_ms:",
         ("tests/report/test_known.py::test_what_nobody_saw_while_the_scheduler_was_away_is_unknown",),
@@ -24,7 +24,7 @@ NUMBERS: tuple[Bug, ...] = (
     Bug(
         "steps are lost from the newest that the scheduler knew",
         "I19",
-        "report/story.py",
+        "report/timeline.py",
         "return max(generation.ended_step, noted, saved,",
         "return max(generation.ended_step, saved,",
         ("tests/report/test_known.py::test_lost_steps_count_from_the_newest_that_anybody_noted",),
@@ -40,7 +40,7 @@ NUMBERS: tuple[Bug, ...] = (
     Bug(
         "whom a restarted scheduler has not heard stays live in its file",
         "I19",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "[Persist((*records, *silent))]",
         "[Persist(tuple(records))]",
         ("tests/core/test_activity.py::test_a_restarted_scheduler_writes_down_whom_it_has_not_heard",),

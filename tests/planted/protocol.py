@@ -8,7 +8,7 @@ ANSWERS = (
     Bug(
         "the end of the job is told before it is written",
         "I5",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "return [Persist((job, run, event), answers), SetTimer(",
         "return [*(Send(told.connection, told.message) for told in answers), Persist((job, run, event)), SetTimer(",
         ("tests/core/test_late_words.py::test_nobody_hears_of_the_end_before_it_is_written",),
@@ -26,7 +26,7 @@ ANSWERS = (
     Bug(
         "a worker reports a checkpoint before its row is written",
         "I5",
-        "core/member.py",
+        "core/worker/machine.py",
         "return [Persist((row,), (Report(report),))]",
         "return [Tell(report), Persist((row,))]",
         ("tests/core/test_member_life.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
@@ -34,7 +34,7 @@ ANSWERS = (
     Bug(
         "a commit is told that is not written",
         "I5",
-        "core/checkpoint_messages.py",
+        "core/scheduler/checkpoint_messages.py",
         "[*table.coordinator.committed_records(), *table.coordinator.retire()]",
         "table.coordinator.retire()",
         ("tests/core/test_cluster_life.py::test_a_step_is_committed_when_every_rank_holds_it",),
@@ -42,7 +42,7 @@ ANSWERS = (
     Bug(
         "a request told twice has two effects",
         "I13",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "if answer is not None:  # a repeat",
         "if answer is not None and node.done:  # a repeat",
         ("tests/core/test_late_words.py::test_a_request_told_twice_has_one_effect_and_the_same_answer",),
@@ -50,7 +50,7 @@ ANSWERS = (
     Bug(
         "answers are kept without a bound",
         "I17",
-        "core/node.py",
+        "core/scheduler/node.py",
         "while len(self.answers) > at_most:",
         "while len(self.answers) > at_most * 1_000:",
         ("tests/core/test_cluster_ends.py::test_answers_kept_for_repeats_are_bounded",),
@@ -58,7 +58,7 @@ ANSWERS = (
     Bug(
         "what was not answered is not told again",
         "I13",
-        "core/member.py",
+        "core/worker/machine.py",
         "again = [Tell(request) for request in self._requests.values()]",
         "again = [Tell(request) for request in tuple(self._requests.values())[:0]]",
         ("tests/core/test_member_life.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
@@ -66,7 +66,7 @@ ANSWERS = (
     Bug(
         "a fenced life may name the rendezvous",
         "I12",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "if opened.generation != table.job.generation or table.job.state is not JobState.RUNNING:",
         "if table.job.state is not JobState.RUNNING:",
         ("tests/core/test_cluster_ends.py::test_rendezvous_first_steps_and_late_words",),
@@ -77,7 +77,7 @@ EXITS = (
     Bug(
         "a launcher's word about an earlier life takes the next one's place",
         "I12",
-        "core/presence.py",
+        "core/scheduler/liveness.py",
         "if node.record.pid != exited.pid:",
         "if node.record.pid == -1:",
         ("tests/core/test_exits_seen.py::test_a_word_about_another_process_means_nothing",),
@@ -85,7 +85,7 @@ EXITS = (
     Bug(
         "a launcher's word takes a place while its holder is connected",
         "I1",
-        "core/presence.py",
+        "core/scheduler/liveness.py",
         "reason=node.record.reason or exited.reason)\n        return []",
         "reason=node.record.reason or exited.reason)\n        return _gone(table, node, exited.reason, now_ms)",
         ("tests/core/test_exits_seen.py::test_who_speaks_on_is_not_lost_by_a_wrong_word",),
@@ -93,7 +93,7 @@ EXITS = (
     Bug(
         "everybody waits for a worker that its launcher has given up",
         "I14",
-        "core/presence.py",
+        "core/scheduler/liveness.py",
         "if node.given_up and not table.ended:",
         "if node.given_up and table.ended:",
         ("tests/core/test_exits_seen.py::test_a_launcher_that_gives_up_ends_the_job_for_everybody",),
@@ -104,7 +104,7 @@ DEADLINES = (
     Bug(
         "a main thread that does not come back is waited for, for ever",
         "I14",
-        "core/member.py",
+        "core/worker/machine.py",
         'SetTimer("abort", now_ms + self._rules.abort_timeout_ms),',
         "",
         (
@@ -114,7 +114,7 @@ DEADLINES = (
     Bug(
         "the silence of the scheduler is not noticed",
         "I14",
-        "core/link.py",
+        "core/worker/connection.py",
         "if silent_ms >= self._rules.receive_timeout_ms:",
         "if silent_ms < 0:",
         ("tests/core/test_member_life.py::test_silence_of_the_scheduler_is_ended_by_dialling_anew",),
@@ -122,7 +122,7 @@ DEADLINES = (
     Bug(
         "a missing worker is waited for, for ever",
         "I14",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "if table.deadline_ms is None or now_ms < table.deadline_ms or",
         "if table.deadline_ms is None or now_ms <= table.deadline_ms + 10 or",
         ("tests/core/test_cluster_ends.py::test_a_lost_worker_that_stays_away_fails_the_job_by_name",),
@@ -130,7 +130,7 @@ DEADLINES = (
     Bug(
         "a refused worker asks again at once",
         "I17",
-        "core/link.py",
+        "core/worker/connection.py",
         'SetTimer("dial", now_ms + refused.retry_after_ms)]',
         'SetTimer("dial", now_ms)]',
         (
@@ -169,7 +169,7 @@ BOUNDS = (
     Bug(
         "one hostile address takes the places of the others",
         "I17",
-        "transport/gate.py",
+        "transport/connection_limiter.py",
         "crowd = max(self._waiting.values(), key=len)",
         "crowd = next(iter(self._waiting.values()))",
         (
@@ -179,7 +179,7 @@ BOUNDS = (
     Bug(
         "a peer without a first message stays",
         "I14",
-        "transport/gate.py",
+        "transport/connection_limiter.py",
         'self._arm(visit, FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
         'self._arm(visit, 1_000 * FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
         ("tests/transport/test_wire_hostile.py::test_a_peer_without_a_first_message_is_closed",),

@@ -32,7 +32,7 @@ PLAN = (
     Bug(
         "every rank is sent to the file of rank 0",
         "I9",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "file = table.coordinator.file_of(rank, generation.step)",
         "file = table.coordinator.file_of(Rank(0), generation.step)",
         ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
@@ -58,7 +58,7 @@ PLAN = (
     Bug(
         "rolled-back checkpoints stay in the books",
         "I20",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "[other for other in held if other > step]",
         "[other for other in held if other < 0]",
         ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
@@ -66,7 +66,7 @@ PLAN = (
     Bug(
         "another run's checkpoints count",
         "I8",
-        "core/table.py",
+        "core/scheduler/state.py",
         "if checkpoint.run == self.job.run)",
         "if checkpoint.run <= self.job.run)",
         ("tests/core/test_late_words.py::test_checkpoints_of_the_run_before_are_no_place_to_go_back_to",),
@@ -74,7 +74,7 @@ PLAN = (
     Bug(
         "a bad file is not remembered",
         "I8",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "self._invalid.add((rank, step, checkpoint.digest))",
         "self._invalid.discard((rank, step, checkpoint.digest))",
         ("tests/core/test_cluster_life.py::test_a_bad_file_sends_all_to_the_next_older_step",),
@@ -82,7 +82,7 @@ PLAN = (
     Bug(
         "a bad file is good again after a restart",
         "I8",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "self._invalid.add((record.rank, record.step, record.digest))",
         "self._invalid.discard((record.rank, record.step, record.digest))",
         ("tests/core/test_wrong_moment.py::test_a_bad_file_stays_bad_over_a_restart",),
@@ -98,7 +98,7 @@ PLAN = (
     Bug(
         "a restart forgets that a step was committed",
         "I19",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "self._ever_committed or record.state is CheckpointState.COMMITTED",
         "self._ever_committed or record.state is CheckpointState.RETIRED",
         (
@@ -108,7 +108,7 @@ PLAN = (
     Bug(
         "the books keep every step",
         "I11",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "if len(booked) < BOOKED_STEPS:",
         "if len(booked) <= BOOKED_STEPS:",
         (
@@ -118,7 +118,7 @@ PLAN = (
     Bug(
         "what is retired counts again after a restart",
         "I5",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "elif record.state is not CheckpointState.RETIRED:",
         "else:",
         ("tests/core/test_books.py::test_a_restarted_scheduler_begins_with_the_books",),
@@ -126,7 +126,7 @@ PLAN = (
     Bug(
         "a late save takes the commit back",
         "I9",
-        "core/coordinator.py",
+        "core/checkpoints.py",
         "checkpoint.step <= self.committed_step or not",
         "not",
         ("tests/core/test_books.py::test_a_late_save_of_an_older_step_does_not_take_the_commit_back",),
@@ -150,7 +150,7 @@ PLAN = (
     Bug(
         "retention spares one committed step instead of two",
         "I11",
-        "worker/gate.py",
+        "worker/training_control.py",
         "self.committed_before, self.committed_step = self.committed_step, step",
         "self.committed_before, self.committed_step = step, step",
         (
@@ -163,7 +163,7 @@ GENERATIONS = (
     Bug(
         "the generation number is used again",
         "I2",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "max(table.job.generation, newest) + 1",
         "max(table.job.generation, newest, 1)",
         ("tests/core/test_cluster_ends.py::test_a_node_that_missed_its_plan_is_told_again",),
@@ -171,7 +171,7 @@ GENERATIONS = (
     Bug(
         "a generation that the workers know is used again after a store was lost",
         "I2",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "max(table.job.generation, newest) + 1",
         "min(table.job.generation, newest) + 1",
         ("tests/core/test_stories.py::test_a_story_is_told_as_it_is_written",),
@@ -179,7 +179,7 @@ GENERATIONS = (
     Bug(
         "a plan is made before all ranks are here",
         "I9",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "if workers.taken < table.rules.world_size:",
         "if workers.taken < table.rules.world_size - 1:",
         ("tests/core/test_late_words.py::test_no_plan_is_made_while_a_rank_has_not_come",),
@@ -187,7 +187,7 @@ GENERATIONS = (
     Bug(
         "a plan is made with a rank that is lost",
         "I9",
-        "core/seats.py",
+        "core/scheduler/seats.py",
         "has_seat and node.record.state is NodeState.LIVE and",
         "has_seat and",
         (
@@ -197,7 +197,7 @@ GENERATIONS = (
     Bug(
         "a Ready from before the newest plan counts",
         "I12",
-        "core/checkpoint_messages.py",
+        "core/scheduler/checkpoint_messages.py",
         "if ready.generation < node.told_generation:",
         "if ready.generation < 0:",
         ("tests/core/test_cluster_ends.py::test_a_ready_from_before_the_newest_plan_is_a_leftover",),
@@ -205,7 +205,7 @@ GENERATIONS = (
     Bug(
         "a bad file of an older plan ends the newer one",
         "I12",
-        "core/checkpoint_messages.py",
+        "core/scheduler/checkpoint_messages.py",
         "if node.record.rank is None or bad.generation != table.job.generation:",
         "if node.record.rank is None:",
         ("tests/core/test_wrong_moment.py::test_a_checkpoint_of_an_older_plan_cannot_end_a_newer_one",),
@@ -213,7 +213,7 @@ GENERATIONS = (
     Bug(
         "an old broken collective ends the newer generation",
         "I12",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "if failed.generation != self.table.job.generation or self.table.job.state is not JobState.RUNNING:",
         "if self.table.job.state is not JobState.RUNNING:",
         ("tests/core/test_late_words.py::test_a_broken_collective_of_the_generation_before_ends_nothing",),
@@ -221,7 +221,7 @@ GENERATIONS = (
     Bug(
         "Done is no barrier",
         "I10",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "if table.seats[m.Role.WORKER].all_done:",
         "if table.seats[m.Role.WORKER].done:",
         ("tests/core/test_cluster_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
@@ -229,7 +229,7 @@ GENERATIONS = (
     Bug(
         "a Done of an older generation counts",
         "I12",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "if done.generation != table.job.generation or table.job.state is not JobState.RUNNING:",
         "if table.job.state is not JobState.RUNNING:",
         ("tests/core/test_late_words.py::test_a_done_of_the_generation_before_does_not_count",),
@@ -237,7 +237,7 @@ GENERATIONS = (
     Bug(
         "survivors are not interrupted",
         "I14",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "told.append(Answer(node.connection, interrupted))",
         "assert interrupted.generation",
         (
@@ -247,7 +247,7 @@ GENERATIONS = (
     Bug(
         "a loss written just before a crash leaves its generation running",
         "I14",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "if gone:  # the earlier life",
         "if len(gone) > len(table.workers):  # the earlier life",
         (
@@ -257,7 +257,7 @@ GENERATIONS = (
     Bug(
         "a plan that was told twice is opened twice",
         "I10",
-        "core/member.py",
+        "core/worker/machine.py",
         "if plan.generation <= self.generation or",
         "if plan.generation < self.generation or",
         (
@@ -267,7 +267,7 @@ GENERATIONS = (
     Bug(
         "a plan that has ended is opened",
         "I10",
-        "core/member.py",
+        "core/worker/machine.py",
         "self._next_plan is not None and interrupt.generation >= self._next_plan.generation:",
         "self._next_plan is not None and interrupt.generation > self._next_plan.generation:",
         (

@@ -8,7 +8,7 @@ REGISTRATION = (
     Bug(
         "the window is 29 s",
         "I3",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "node.window_ends_ms = node.heard_ms + table.rules.rejoin_window_ms",
         "node.window_ends_ms = node.heard_ms + table.rules.rejoin_window_ms - 1_000",
         ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
@@ -16,7 +16,7 @@ REGISTRATION = (
     Bug(
         "the window begins at the loss instead of the last word",
         "I3",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "node.window_ends_ms = node.heard_ms + table.rules.rejoin_window_ms",
         "node.window_ends_ms = now_ms + table.rules.rejoin_window_ms",
         ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
@@ -24,7 +24,7 @@ REGISTRATION = (
     Bug(
         "the window is a millisecond too long",
         "I3",
-        "core/node.py",
+        "core/scheduler/node.py",
         "if now_ms < self.window_ends_ms else",
         "if now_ms <= self.window_ends_ms else",
         ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
@@ -56,7 +56,7 @@ REGISTRATION = (
     Bug(
         "an earlier token counts as none",
         "I12",
-        "core/admission.py",
+        "core/scheduler/registration.py",
         "return Token.EARLIER if register.incarnation < record.incarnation else Token.FOREIGN",
         "return Token.FOREIGN",
         ("tests/core/test_cluster_life.py::test_a_stopped_life_is_fenced_once_the_next_is_in",),
@@ -64,7 +64,7 @@ REGISTRATION = (
     Bug(
         "any token of a known node is its own",
         "I1",
-        "core/admission.py",
+        "core/scheduler/registration.py",
         "if token_digest(register.token) == record.token_digest:",
         "if len(token_digest(register.token)) == len(record.token_digest):",
         ("tests/core/test_cluster_life.py::test_a_stopped_life_is_fenced_once_the_next_is_in",),
@@ -80,7 +80,7 @@ REGISTRATION = (
     Bug(
         "a refused try extends the window",
         "I4",
-        "core/admission.py",
+        "core/scheduler/registration.py",
         "held = node.held(has_seat=seats is Seats.FREE)",
         "held, node.window_ends_ms = node.held(has_seat=seats is Seats.FREE), node.window_ends_ms + 1_000",
         ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
@@ -88,7 +88,7 @@ REGISTRATION = (
     Bug(
         "a refused try refreshes the holder's lease",
         "I4",
-        "core/admission.py",
+        "core/scheduler/registration.py",
         "held = node.held(has_seat=seats is Seats.FREE)",
         "held, node.heard_ms = node.held(has_seat=seats is Seats.FREE), now_ms",
         ("tests/core/test_cluster_life.py::test_a_living_id_is_refused_and_its_holder_untouched",),
@@ -96,7 +96,7 @@ REGISTRATION = (
     Bug(
         "every refused try is written down",
         "I17",
-        "core/table.py",
+        "core/scheduler/state.py",
         "if self._refusals.get(node_id) == code:",
         "if code in self._refusals:",
         (
@@ -106,7 +106,7 @@ REGISTRATION = (
     Bug(
         "a new life has the number of the one before",
         "I2",
-        "core/admission.py",
+        "core/scheduler/registration.py",
         "Incarnation(node.record.incarnation + 1 if node else 1)",
         "Incarnation(node.record.incarnation if node else 1)",
         ("tests/core/test_cluster_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
@@ -114,7 +114,7 @@ REGISTRATION = (
     Bug(
         "a repeated admission begins another life",
         "I13",
-        "core/admission.py",
+        "core/scheduler/registration.py",
         "if register.request_id == record.admission_request:",
         "if register.request_id == record.token_digest:",
         (
@@ -124,7 +124,7 @@ REGISTRATION = (
     Bug(
         "one worker more than seats is let in",
         "I9",
-        "core/admission.py",
+        "core/scheduler/registration.py",
         "if others < _seat_count(table, register.role) else Seats.NONE",
         "if others <= _seat_count(table, register.role) else Seats.NONE",
         ("tests/core/test_cluster_life.py::test_an_extra_worker_is_refused_for_good",),
@@ -132,7 +132,7 @@ REGISTRATION = (
     Bug(
         "a worker of another world size is let in",
         "I9",
-        "core/admission.py",
+        "core/scheduler/registration.py",
         "if its != ours:",
         "if its < 0 != ours:",
         ("tests/core/test_cluster_life.py::test_who_is_of_another_job_is_refused",),
@@ -143,7 +143,7 @@ PRESENCE = (
     Bug(
         "a lost life may still speak",
         "I12",
-        "core/lifecycle.py",
+        "core/scheduler/generations.py",
         "table.speakers.pop(node.connection, None)\n        node.connection = None",
         "assert node.connection in table.speakers",
         (
@@ -153,7 +153,7 @@ PRESENCE = (
     Bug(
         "a closed socket counts as silence since the last word",
         "I3",
-        "core/presence.py",
+        "core/scheduler/liveness.py",
         "node.heard_ms = now_ms  # the kernel",
         "node.heard_ms = min(now_ms, node.heard_ms)  # the kernel",
         (
@@ -163,7 +163,7 @@ PRESENCE = (
     Bug(
         "a dropped connection has no grace",
         "I3",
-        "core/presence.py",
+        "core/scheduler/liveness.py",
         "node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms\n    record",
         "node.suspect_until_ms = now_ms\n    record",
         ("tests/core/test_cluster_life.py::test_a_dropped_connection_costs_nothing_within_the_grace",),
@@ -171,7 +171,7 @@ PRESENCE = (
     Bug(
         "a silent node keeps its place",
         "I14",
-        "core/presence.py",
+        "core/scheduler/liveness.py",
         "if silent_ms < table.rules.lease_ms:",
         "if silent_ms <= 10 * table.rules.lease_ms:",
         ("tests/core/test_cluster_life.py::test_servers_are_waited_for_and_their_loss_interrupts_nobody",),
@@ -179,7 +179,7 @@ PRESENCE = (
     Bug(
         "a scheduler that stood still ends its nodes' leases",
         "I3",
-        "core/presence.py",
+        "core/scheduler/liveness.py",
         "if now_ms - node.lease_check_ms >= STANDSTILL_MS:",
         "if now_ms < node.lease_check_ms:",
         ("tests/core/test_wrong_moment.py::test_a_scheduler_that_stood_still_loses_nobody_by_that",),
@@ -187,7 +187,7 @@ PRESENCE = (
     Bug(
         "a restarted scheduler gives no lease to return",
         "I3",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "node.suspect_until_ms = now_ms + self.table.rules.lease_ms",
         "node.suspect_until_ms = now_ms",
         ("tests/core/test_stories.py::test_a_story_is_told_as_it_is_written",),
@@ -195,7 +195,7 @@ PRESENCE = (
     Bug(
         "a restart forgets the open windows",
         "I3",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "now_ms + min(node.record.rejoin_left_ms, self.table.rules.rejoin_window_ms)",
         "now_ms",
         ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
@@ -203,7 +203,7 @@ PRESENCE = (
     Bug(
         "a restart begins every window anew",
         "I3",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "now_ms + min(node.record.rejoin_left_ms, self.table.rules.rejoin_window_ms)",
         "now_ms + self.table.rules.rejoin_window_ms",
         ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
@@ -211,7 +211,7 @@ PRESENCE = (
     Bug(
         "what is left of a window is not written down",
         "I3",
-        "core/presence.py",
+        "core/scheduler/liveness.py",
         "if node.record.state is NodeState.LOST and node.record.rejoin_left_ms != left_ms:",
         "if node.record.state is NodeState.LEFT and node.record.rejoin_left_ms != left_ms:",
         ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
@@ -219,7 +219,7 @@ PRESENCE = (
     Bug(
         "the scheduler's incarnation does not rise",
         "I2",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "Incarnation(job.scheduler_incarnation + 1)",
         "Incarnation(job.scheduler_incarnation)",
         (
@@ -229,7 +229,7 @@ PRESENCE = (
     Bug(
         "an answer from before the standstill confirms the place",
         "I1",
-        "core/member.py",
+        "core/worker/machine.py",
         "ack.sequence < self._confirm_sequence:",
         "ack.sequence < self._confirm_sequence - 1:",
         ("tests/core/test_member_life.py::test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat",),
@@ -237,7 +237,7 @@ PRESENCE = (
     Bug(
         "a process that stood still steps on unasked",
         "I1",
-        "worker/gate.py",
+        "worker/training_control.py",
         "if stood_ms > self._pause_limit_ms or not self._confirmed:",
         "if stood_ms < 0:",
         (
@@ -247,7 +247,7 @@ PRESENCE = (
     Bug(
         "the resume token stays in the environment",
         "I16",
-        "worker/replace.py",
+        "worker/exec_in_place.py",
         "os.environ.pop(TOKEN_VARIABLE, None)",
         "os.environ.get(TOKEN_VARIABLE)",
         (

@@ -18,7 +18,7 @@ TRAINING = (
     Bug(
         "Done overtakes the last checkpoint's report",
         "I9",
-        "core/link.py",
+        "core/worker/connection.py",
         "        if self._reports():\n            return []\n        return [Tell(request)",
         "        return [Tell(request)",
         ("tests/core/test_last_checkpoint.py::test_done_waits_for_the_answer_to_every_report",),
@@ -26,7 +26,7 @@ TRAINING = (
     Bug(
         "a worker's store that does not write holds the job's end up for ever",
         "I14",
-        "core/member.py",
+        "core/worker/machine.py",
         'late = [SetTimer("reports", now_ms + REPORT_PATIENCE_MS)] if self._reports() else []',
         "late: list[WorkerEffect] = []",
         (
@@ -36,7 +36,7 @@ TRAINING = (
     Bug(
         "a checkpoint that is reported behind the end is dropped",
         "I9",
-        "core/cluster.py",
+        "core/scheduler/machine.py",
         "not isinstance(message, (m.Heartbeat, m.CheckpointReport)):",
         "not isinstance(message, m.Heartbeat):",
         ("tests/core/test_last_checkpoint.py::test_a_report_behind_the_end_still_counts",),
@@ -44,7 +44,7 @@ TRAINING = (
     Bug(
         "the worker's store is closed under its writer",
         "I5",
-        "worker/notebook.py",
+        "worker/local_store.py",
         "        atexit.register(self._close_in, os.getpid())\n",
         "",
         ("tests/worker/test_notebook_end.py::test_a_process_that_ends_lets_its_writer_finish_first",),
@@ -52,7 +52,7 @@ TRAINING = (
     Bug(
         "what a failed store held back is never told",
         "I14",
-        "worker/notebook.py",
+        "worker/local_store.py",
         "        while self._unwritten:\n            self._release(self._unwritten.popleft())\n",
         "        self._unwritten.clear()\n",
         (
@@ -70,7 +70,7 @@ TRAINING = (
     Bug(
         "a rank that hangs at one step is replaced for ever",
         "I14",
-        "core/member.py",
+        "core/worker/machine.py",
         "if hangs.count < REPLACEMENTS_MAX:",
         "if hangs.count >= 0:",
         ("tests/core/test_hangs.py::test_a_program_that_hangs_at_the_same_step_every_time_ends_by_name",),
@@ -78,7 +78,7 @@ TRAINING = (
     Bug(
         "progress does not begin the count of hangs again",
         "I14",
-        "core/link.py",
+        "core/worker/connection.py",
         "return Hangs(0 if progressed else before.count,",
         "return Hangs(before.count,",
         ("tests/core/test_hangs.py::test_a_step_that_no_program_had_applied_begins_the_count_again",),
@@ -86,7 +86,7 @@ TRAINING = (
     Bug(
         "a process that cannot be replaced hangs on with its rank",
         "I14",
-        "worker/replace.py",
+        "worker/exec_in_place.py",
         "        os._exit(error.exit_code)\n",
         "        raise\n",
         (

@@ -15,7 +15,6 @@ import msgspec
 from typing_extensions import override
 
 from recovery.core import messages as m
-from recovery.core import stimuli as s
 from recovery.core.records import (
     ActivityRecord,
     CheckpointRecord,
@@ -25,7 +24,8 @@ from recovery.core.records import (
     StepRecord,
 )
 from recovery.core.rules import Rules
-from recovery.report.story import Story, tell
+from recovery.core.worker import stimuli as s
+from recovery.report.timeline import Story, tell
 from recovery.store.reader import StoredEvent, Written
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.simulation.clock import Clock

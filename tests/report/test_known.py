@@ -6,9 +6,9 @@ import msgspec
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.records import ActivityRecord, EventKind, EventRecord, GenerationRecord
-from recovery.report.known import common, joined, without
-from recovery.report.lanes import Doing
-from recovery.report.story import Story, tell
+from recovery.report.node_spans import Doing
+from recovery.report.timeline import Story, tell
+from recovery.report.training_time import common, joined, without
 from recovery.store.reader import StoredEvent, Written
 
 DUE_MS = 6_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from recovery.core.records import EventKind
-from recovery.report.lanes import Doing, Span, blended
-from recovery.report.story import Story, tell
-from recovery.report.timeline import page
+from recovery.report.node_spans import Doing, Span, blended
+from recovery.report.timeline import Story, tell
+from recovery.report.timeline_page import page
 from tests.report import long_story
 from tests.report.long_story import as_stored
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.report import stored
-from recovery.report.story import Story, read_story
+from recovery.report.timeline import Story, read_story
 from tests.report import step_checker
 from tests.report.fault_stories import FAULTS, HEARTBEAT_MS, STEP_MS, Lived, live
 

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from recovery.core.effects import Answer, Persist, Send
+from recovery.core.effects import Answer, Persist
 from recovery.core.ids import RequestId
 from recovery.core.messages import HeartbeatAck, Received
 from recovery.core.records import Record
+from recovery.core.scheduler.effects import Send
 from recovery.scheduler.executor import Executor
 from recovery.store.reader import read_scheduler
 from recovery.store.repository import SchedulerStore

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from recovery import config
-from recovery.core.cluster import Cluster, new_job
 from recovery.core.ids import Generation, NodeId, RequestId
 from recovery.core.messages import (
     Admitted,
@@ -27,6 +26,7 @@ from recovery.core.messages import (
     Rollback,
 )
 from recovery.core.records import EventKind, Record
+from recovery.core.scheduler.machine import SchedulerMachine, new_job
 from recovery.scheduler.service import _Service
 from recovery.store import writer as writer_module
 from recovery.store.reader import read_events
@@ -86,7 +86,10 @@ async def scheduler(place: Path, workers: int) -> AsyncIterator[tuple[_Service, 
     store = SchedulerStore.open(place)
     disk = SlowDisk(store)
     service = _Service(
-        settings, Cluster(new_job("job", settings.rules), settings.rules), cast("SchedulerStore", disk), None
+        settings,
+        SchedulerMachine(new_job("job", settings.rules), settings.rules),
+        cast("SchedulerStore", disk),
+        None,
     )
     serving = asyncio.create_task(service.run())
     try:

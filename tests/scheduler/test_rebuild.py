@@ -12,10 +12,8 @@ from recovery import config
 from recovery.checkpoint.manifest import Manifest
 from recovery.checkpoint.publish import publish
 from recovery.config import Settings
-from recovery.core.cluster import new_job
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import Role
-from recovery.core.rebuild import REBUILDING
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
@@ -30,10 +28,12 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.lost_store import REBUILDING
+from recovery.core.scheduler.machine import new_job
 from recovery.errors import StoreLostError
-from recovery.scheduler import rebuild
+from recovery.scheduler import store_rebuild
 from recovery.scheduler.startup import load_cluster, open_store
-from recovery.store.aside import lay_aside
+from recovery.store.archive import lay_aside
 from recovery.store.reader import read_events, read_job, read_scheduler
 from recovery.store.repository import SchedulerStore, WorkerStore
 
@@ -154,25 +154,25 @@ def test_the_store_is_made_again_with_ranks_tokens_numbers_and_checkpoints(path:
     assert "whose rejoin window was open" in story.event.details
     after = files(path.parent)
     assert {name: after[name] for name in others} == others, "something else was touched"
-    assert rebuild.lost_in(path) is None
+    assert store_rebuild.lost_in(path) is None
 
 
 def test_a_job_that_its_store_knows_and_a_path_without_a_job_are_not_lost(path: Path, tmp_path: Path) -> None:
-    assert rebuild.lost_in(tmp_path / "nothing") is None
+    assert store_rebuild.lost_in(tmp_path / "nothing") is None
     WorkerStore.open(tmp_path / "early", "worker_0").close()
-    assert rebuild.lost_in(tmp_path / "early") is None, "a worker was there before the scheduler"
+    assert store_rebuild.lost_in(tmp_path / "early") is None, "a worker was there before the scheduler"
     forming = SchedulerStore.open(tmp_path / "early")
     forming.close()
-    assert rebuild.lost_in(tmp_path / "early") is None
+    assert store_rebuild.lost_in(tmp_path / "early") is None
     forming = SchedulerStore.open(tmp_path / "early")
     forming.apply([new_job("new", Rules(worker_count=2))], wall_ms=1)
     forming.close()
-    assert rebuild.lost_in(tmp_path / "early") is None
+    assert store_rebuild.lost_in(tmp_path / "early") is None
 
     known = SchedulerStore.open(path)
     known.apply([job()], wall_ms=1)
     known.close()
-    assert rebuild.lost_in(path) is None
+    assert store_rebuild.lost_in(path) is None
 
 
 def test_a_new_store_beside_old_workers_stores_is_as_good_as_none(path: Path) -> None:
@@ -200,10 +200,10 @@ def test_what_is_left_of_a_lost_store_tells_of_a_job_and_is_laid_aside(tmp_path:
     (tmp_path / f"scheduler.db{part}").write_bytes(b"left")
     with pytest.raises(StoreLostError, match=rf"scheduler\.db{part} of its scheduler is left"):
         open_store(settings(tmp_path))
-    traces = rebuild.lost_in(tmp_path)
+    traces = store_rebuild.lost_in(tmp_path)
     assert traces is not None
     with pytest.raises(StoreLostError, match="told of by nothing that names it"):
-        rebuild.records_of(traces)
+        store_rebuild.records_of(traces)
 
     store = open_store(settings(tmp_path, MS_REBUILD_STORE="1"))
 
@@ -225,26 +225,26 @@ def test_what_is_left_of_a_lost_store_tells_of_a_job_and_is_laid_aside(tmp_path:
 def test_a_rank_without_a_store_here_is_named_and_its_worker_is_asked(path: Path) -> None:
     for file in (path / "workers").glob("worker_1*"):
         file.unlink()
-    traces = rebuild.lost_in(path)
+    traces = store_rebuild.lost_in(path)
     assert traces is not None
     with pytest.raises(StoreLostError, match="no store here tells of rank 1"):
-        rebuild.records_of(traces)
+        store_rebuild.records_of(traces)
 
 
 def test_stores_of_two_jobs_contradict_each_other(path: Path) -> None:
     worker_store(path, 1, job("another"))
-    traces = rebuild.lost_in(path)
+    traces = store_rebuild.lost_in(path)
     assert traces is not None
     with pytest.raises(StoreLostError, match="2 different jobs"):
-        rebuild.records_of(traces)
+        store_rebuild.records_of(traces)
 
 
 def test_a_store_that_cannot_be_read_is_told_and_stands_in_the_story(path: Path) -> None:
     (path / "workers/worker_7.db").write_bytes(b"")
-    traces = rebuild.lost_in(path)
+    traces = store_rebuild.lost_in(path)
     assert traces is not None
     assert "not readable: STORE_CORRUPT" in traces.told
-    story = next(one for one in rebuild.records_of(traces) if isinstance(one, EventRecord))
+    story = next(one for one in store_rebuild.records_of(traces) if isinstance(one, EventRecord))
     assert "not readable: STORE_CORRUPT" in story.details
 
 
@@ -260,11 +260,11 @@ def test_stores_of_an_earlier_release_are_read_by_their_manifests(tmp_path: Path
         )  # fmt: skip
         worker_store(path, rank, row, DirectoryRecord(path=str(directory), prefix="small", run=RunId(1)))
 
-    traces = rebuild.lost_in(path)
+    traces = store_rebuild.lost_in(path)
 
     assert traces is not None
     found: Mapping[type, list[Record]] = {
-        kind: [one for one in rebuild.records_of(traces) if isinstance(one, kind)]
+        kind: [one for one in store_rebuild.records_of(traces) if isinstance(one, kind)]
         for kind in (JobRecord, NodeRecord, CheckpointRecord)
     }
     [known] = found[JobRecord]

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from recovery.core import stimuli as s
 from recovery.core.ids import RequestId
+from recovery.core.worker import stimuli as s
 from tests.simulation.network import DOWN, UP
 from tests.simulation.process import Process
 from tests.simulation.shape import FAULTS_UNTIL_MS, Shape

@@ -8,29 +8,26 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core import stimuli as s
-from recovery.core.effects import (
+from recovery.core.effects import Exit, Persist, Report, SetTimer
+from recovery.core.ids import NodeId, RequestId, ResumeToken
+from recovery.core.policy.retention import Kept, removable
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.connection import Identity
+from recovery.core.worker.effects import (
     Confirmed,
     Connect,
     Disconnect,
-    Exit,
     FindCheckpoints,
     Interrupt,
     OpenGeneration,
     OpenRendezvous,
-    Persist,
     ReplaceProcess,
-    Report,
     Retain,
-    SetTimer,
     Tell,
     WorkerEffect,
 )
-from recovery.core.ids import NodeId, RequestId, ResumeToken
-from recovery.core.link import Identity
-from recovery.core.member import Member
-from recovery.core.memory import joined
-from recovery.core.policy.retention import Kept, removable
+from recovery.core.worker.job_memory import joined
+from recovery.core.worker.machine import WorkerMachine
 from tests.simulation.clock import OwnClock
 from tests.simulation.network import UP, Wire
 
@@ -80,7 +77,7 @@ class Process:
         self._saving: tuple[m.Rollback, int] | None = None
         self._addresses: set[int] = set()
         self._due: dict[str, int] = {}
-        self.member = Member(Identity(node_id=NodeId(name), role=role, host="h", pid=1), world.rules)
+        self.member = WorkerMachine(Identity(node_id=NodeId(name), role=role, host="h", pid=1), world.rules)
         self.handle(s.Started(self._request(), token, hangs or s.Hangs()))
 
     def _request(self) -> RequestId:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, Persist, SchedulerEffect, Send
+from recovery.core.effects import Answer, Persist
 from recovery.core.ids import RequestId
 from recovery.core.policy.given_up import STEPS_NAMED
 from recovery.core.records import (
@@ -35,7 +35,8 @@ from recovery.core.records import (
     NodeState,
     RunRecord,
 )
-from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus
+from recovery.core.scheduler.effects import SchedulerEffect, Send
+from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus
 from tests.core.counts import check_counts
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, CloseConnection, Exit, Persist, SchedulerEffect, Send, SetTimer
+from recovery.core.effects import Answer, Exit, Persist, SetTimer
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.records import EventKind, EventRecord
-from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
+from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from tests.simulation.clock import OwnClock
 from tests.simulation.network import DOWN, Wire
 

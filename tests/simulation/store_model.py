@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from recovery.core.cluster import Cluster, new_job, next_life
 from recovery.core.records import (
     CheckpointRecord,
     EventKind,
@@ -26,6 +25,7 @@ from recovery.core.records import (
     RunRecord,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
 
 Batch = tuple[Record, ...]
 Rows = dict[tuple[Any, ...], Any]
@@ -88,12 +88,12 @@ class StoreModel:
         row: JobRecord | None = self.rows.get((JobRecord,))
         return row
 
-    def cluster(self, rules: Rules) -> Cluster:
+    def cluster(self, rules: Rules) -> SchedulerMachine:
         """The machine of the scheduler's next life."""
         job = self.job
         if job is None:
-            return Cluster(new_job(self._new_job, rules), rules)
-        cluster = Cluster(next_life(job), rules)
+            return SchedulerMachine(new_job(self._new_job, rules), rules)
+        cluster = SchedulerMachine(next_life(job), rules)
         cluster.restore(self.all(NodeRecord), self.all(GenerationRecord), self.all(CheckpointRecord))
         return cluster
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from recovery.core import messages as m
-from recovery.core import stimuli as s
 from recovery.core.effects import Exit
 from recovery.core.ids import ResumeToken
 from recovery.core.records import Record, RunRecord
+from recovery.core.worker import stimuli as s
 from tests.simulation.clock import Clock
 from tests.simulation.network import UP, Network, Wire
 from tests.simulation.notes import Notes

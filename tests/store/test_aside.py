@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.errors import RecoveryPathError, StoreLockedError
-from recovery.store.aside import jobs_laid_aside, lay_aside
+from recovery.store.archive import jobs_laid_aside, lay_aside
 from recovery.store.reader import read_scheduler, read_worker
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store import samples

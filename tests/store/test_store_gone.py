@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from recovery.errors import StoreError, StoreGoneError
-from recovery.store import place as place_module
+from recovery.store import file_identity
+from recovery.store import file_identity as place_module
 from recovery.store.reader import read_scheduler
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import Writer
@@ -80,7 +81,7 @@ def test_a_file_that_goes_while_a_batch_is_written_takes_the_batch_with_it(
             _remove_the_path(tmp_path / "job")
         look()
 
-    monkeypatch.setattr(place, "check", taken_away_before_the_second_look)
+    monkeypatch.setattr(file_identity, "check", taken_away_before_the_second_look)
 
     with pytest.raises(StoreGoneError):
         store.apply([samples.job(2)], wall_ms=1)

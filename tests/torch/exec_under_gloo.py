@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from recovery.core.ids import ResumeToken
-from recovery.core.stimuli import Hangs
-from recovery.worker import replace
+from recovery.core.worker.stimuli import Hangs
+from recovery.worker import exec_in_place
 
 
 def _after_exec() -> NoReturn:
@@ -36,7 +36,9 @@ def _rank(directory: str, rank: int) -> NoReturn:
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     tensor = torch.ones(1_000)
     distributed.all_reduce(tensor)
-    threading.Thread(target=lambda: replace.replace_process(ResumeToken("t"), Hangs()), daemon=True).start()
+    threading.Thread(
+        target=lambda: exec_in_place.replace_process(ResumeToken("t"), Hangs()), daemon=True
+    ).start()
     if rank:
         with contextlib.suppress(RuntimeError):
             distributed.all_reduce(tensor)
@@ -64,7 +66,7 @@ def main() -> None:
     print(f"{codes[0]} of {codes.total()} well", {code: count for code, count in codes.items() if code})
 
 
-if replace.TOKEN_VARIABLE in os.environ:
+if exec_in_place.TOKEN_VARIABLE in os.environ:
     _after_exec()
 if __name__ == "__main__":
     main()

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from recovery.transport import view
-from recovery.transport.view import NoView, ask
+from recovery.transport import inspection_client
+from recovery.transport.inspection_client import NoView, ask
 
 Writer = asyncio.StreamWriter
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
@@ -55,7 +55,7 @@ def test_what_is_no_view_is_told_as_none(content: bytes) -> None:
 
 
 def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "_ANSWER_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(inspection_client, "_ANSWER_BYTES_MAX", 1_000_000)
 
     with pytest.raises(NoView, match="longer than 1000000 bytes"):
         asyncio.run(answered(in_pieces(b"[" + b"1," * 1_000_000)))

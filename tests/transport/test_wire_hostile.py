@@ -10,7 +10,7 @@ import random
 import pytest
 
 from recovery.core.rules import Rules
-from recovery.transport import complaints, gate
+from recovery.transport import connection_limiter, rejection_log
 from recovery.transport.codec import encode
 from recovery.transport.inspection import json_route
 from tests.transport.wire import (
@@ -138,7 +138,7 @@ def test_random_bytes_in_any_number_disturb_nobody() -> None:
 def test_one_address_gets_one_line_a_minute_with_a_count(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = complaints.Complaints()
+    noted = rejection_log.RejectionLog()
     for _ in range(1_000):
         noted.note("10.0.0.1", "garbage")
     noted.note("10.0.0.2", "garbage")
@@ -147,25 +147,25 @@ def test_one_address_gets_one_line_a_minute_with_a_count(
         "event=peer_refused peer=10.0.0.2 count=1 reason='garbage'",
     ]
 
-    monkeypatch.setattr(complaints, "PERIOD_MS", 0)
+    monkeypatch.setattr(rejection_log, "PERIOD_MS", 0)
     noted.note("10.0.0.1", "garbage")
     assert caplog.records[-1].getMessage() == "event=peer_refused peer=10.0.0.1 count=1000 reason='garbage'"
 
 
 def test_a_scan_from_many_addresses_fills_neither_log_nor_memory(caplog: pytest.LogCaptureFixture) -> None:
-    noted = complaints.Complaints()
-    for number in range(complaints.ADDRESSES_MAX + 500):
+    noted = rejection_log.RejectionLog()
+    for number in range(rejection_log.ADDRESSES_MAX + 500):
         noted.note(f"2001:db8::{number:x}", "garbage")
 
-    assert len(noted._said_at_ms) == complaints.ADDRESSES_MAX + 1
-    assert len(caplog.records) == complaints.ADDRESSES_MAX + 1
+    assert len(noted._said_at_ms) == rejection_log.ADDRESSES_MAX + 1
+    assert len(caplog.records) == rejection_log.ADDRESSES_MAX + 1
     assert "peer=other addresses" in caplog.records[-1].getMessage()
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     """A first message is waited for 0.2 s instead of 5."""
-    monkeypatch.setattr(gate, "FIRST_MESSAGE_S", 0.2)
+    monkeypatch.setattr(connection_limiter, "FIRST_MESSAGE_S", 0.2)
     return 0.2
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from recovery.transport import gate
+from recovery.transport import connection_limiter
 from recovery.transport.codec import encode
 from tests.pace import within
 from tests.transport.test_wire_hostile import works
@@ -37,7 +37,7 @@ def half_open(port: int, source: str, *words: bytes) -> socket.socket:
 def test_beyond_256_the_oldest_stranger_of_the_address_with_most_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gate, "FIRST_MESSAGE_S", 60.0)
+    monkeypatch.setattr(connection_limiter, "FIRST_MESSAGE_S", 60.0)
 
     async def main() -> None:
         async with serving() as (hearing, port):
@@ -69,7 +69,7 @@ def test_who_registers_beyond_all_nodes_of_the_job_is_told_to_come_again() -> No
     async def main() -> None:
         async with serving() as (hearing, port):
             hearing.admits = False
-            known = 1 + gate.SPOKEN_BESIDE
+            known = 1 + connection_limiter.SPOKEN_BESIDE
             waiting = []
             for number in range(1, known + 1):
                 words = masked_frame(encode(register()))

@@ -18,7 +18,7 @@ from recovery.core.effects import Persist
 from recovery.core.ids import NodeId
 from recovery.core.records import Record
 from recovery.store.repository import WorkerStore
-from recovery.worker.notebook import Notebook
+from recovery.worker.local_store import LocalStore
 from tests.store import samples
 
 BATCHES = 400
@@ -44,7 +44,7 @@ def main() -> None:
     ending = threading.Event()
     _write_only_at_the_end(ending)
     up, submitted = threading.Event(), threading.Event()
-    notebook = Notebook(Path(sys.argv[1]), NodeId("w0"), accept_without_wal=False)
+    notebook = LocalStore(Path(sys.argv[1]), NodeId("w0"), accept_without_wal=False)
 
     def submit() -> None:
         for step in range(1, BATCHES + 1):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from recovery import log
 from recovery.core.ids import ResumeToken
-from recovery.core.stimuli import Hangs
-from recovery.worker.replace import replace_process
+from recovery.core.worker.stimuli import Hangs
+from recovery.worker.exec_in_place import replace_process
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import Rollback
 from recovery.errors import GenerationInterrupted
-from recovery.worker.gate import Gate, Verdict
+from recovery.worker.training_control import TrainingControl, Verdict
 
 WAIT_S = 60.0
 PAUSE_LIMIT_MS = 100_000
@@ -23,7 +23,7 @@ class Training:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.asked = threading.Event()
-        self.gate = Gate(pause_limit_ms=PAUSE_LIMIT_MS, on_pause=self._ask)
+        self.gate = TrainingControl(pause_limit_ms=PAUSE_LIMIT_MS, on_pause=self._ask)
         self.gate.open(plan(committed_step=10))
 
     def _ask(self, stood_ms: int) -> None:

@@ -14,7 +14,7 @@ from recovery.core.records import StepRecord
 from recovery.errors import RecoveryError
 from recovery.store import writer as writer_module
 from recovery.store.reader import read_worker
-from recovery.worker.notebook import Notebook
+from recovery.worker.local_store import LocalStore
 from tests.store import samples
 from tests.transport.wire import run, until
 
@@ -42,7 +42,7 @@ def test_a_report_is_released_when_its_row_can_be_read_and_not_before(tmp_path: 
             rows_at_release.append(len(read_worker(tmp_path, "w0").checkpoints))
 
     async def main() -> None:
-        notebook = Notebook(tmp_path, NodeId("w0"), accept_without_wal=False)
+        notebook = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
         notebook.attach(asyncio.get_running_loop(), release, failures.append)
         notebook.open()
         notebook.submit(Persist((samples.checkpoint(),), (_report(),)))
@@ -66,7 +66,7 @@ def test_a_store_that_is_behind_costs_progress_notes_and_nothing_else(
     kept, beat = Persist((samples.checkpoint(),), (_report(),)), Persist((_progress(),))
 
     async def main() -> None:
-        notebook = Notebook(tmp_path, NodeId("w0"), accept_without_wal=False)
+        notebook = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
         notebook.attach(asyncio.get_running_loop(), released.append, lambda error: None)
         notebook.open()
         assert notebook._writer is not None

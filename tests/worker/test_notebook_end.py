@@ -13,7 +13,7 @@ from recovery.core.effects import Persist
 from recovery.core.ids import NodeId
 from recovery.errors import RecoveryError
 from recovery.store.reader import read_worker
-from recovery.worker.notebook import Notebook
+from recovery.worker.local_store import LocalStore
 from tests.store import samples
 from tests.transport.wire import run, until
 from tests.untraced import ROOT
@@ -45,7 +45,7 @@ def test_a_report_leaves_without_its_row_when_the_store_fails_under_it(
     failures: list[RecoveryError] = []
 
     async def main() -> None:
-        notebook = Notebook(tmp_path, NodeId("w0"), accept_without_wal=False)
+        notebook = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
         notebook.attach(asyncio.get_running_loop(), released.append, failures.append)
         notebook.open()
         await until(lambda: len(released) == 1, "the directories")
@@ -70,7 +70,7 @@ def test_what_comes_after_the_end_is_released_and_not_written(tmp_path: Path) ->
     released: list[Persist] = []
 
     async def main() -> None:
-        notebook = Notebook(tmp_path, NodeId("w0"), accept_without_wal=False)
+        notebook = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
         notebook.attach(asyncio.get_running_loop(), released.append, lambda error: None)
         notebook.open()
         await until(lambda: len(released) == 1, "the directories")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from recovery.worker.gate import Verdict
+from recovery.worker.training_control import Verdict
 from tests.worker.test_gate import WAIT_S, Training
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from recovery.core.stimuli import Hangs
+from recovery.core.worker.stimuli import Hangs
 from recovery.errors import ProcessNotReplacedError
-from recovery.worker.replace import HANGS_VARIABLE, take_hangs
+from recovery.worker.exec_in_place import HANGS_VARIABLE, take_hangs
 from tests.untraced import run_module
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from recovery.worker.replace import TOKEN_VARIABLE, take_token
+from recovery.worker.exec_in_place import TOKEN_VARIABLE, take_token
 
 
 def test_the_token_is_taken_out_of_the_environment_so_that_no_child_sees_it(

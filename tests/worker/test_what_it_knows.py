@@ -14,20 +14,20 @@ from recovery.core.records import DirectoryRecord
 from recovery.errors import RecoveryError, StoreGoneError, StoreVersionError
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
-from recovery.worker.notebook import Notebook
+from recovery.worker.local_store import LocalStore
 from tests.core.pasts import past
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save, worker_store
 from tests.store import samples
 from tests.transport.wire import run, until
 
 
-def _notebook(path: Path, failures: list[RecoveryError]) -> Notebook:
-    notebook = Notebook(path, NodeId("worker_0"), accept_without_wal=False)
+def _notebook(path: Path, failures: list[RecoveryError]) -> LocalStore:
+    notebook = LocalStore(path, NodeId("worker_0"), accept_without_wal=False)
     notebook.attach(asyncio.get_running_loop(), lambda persist: None, failures.append)
     return notebook
 
 
-def _close(notebook: Notebook) -> None:
+def _close(notebook: LocalStore) -> None:
     assert notebook._writer is not None
     assert notebook._store is not None
     assert notebook._writer.close(10.0)
@@ -145,7 +145,7 @@ def test_a_store_that_was_taken_away_is_said_and_written_no_more(tmp_path: Path)
 
 def test_without_a_path_nothing_is_kept_or_found() -> None:
     async def main() -> None:
-        notebook = Notebook(None, NodeId("worker_0"), accept_without_wal=False)
+        notebook = LocalStore(None, NodeId("worker_0"), accept_without_wal=False)
         released: list[Persist] = []
         notebook.attach(asyncio.get_running_loop(), released.append, lambda error: None)
         notebook.submit(Persist((job(),)))

@@ -17,7 +17,7 @@ _OTHERS = "other addresses"
 _logger = logging.getLogger("recovery.transport")
 
 
-class Complaints:
+class RejectionLog:
     """Says at once what is new, and counts what repeats."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Complaints:
 class ComplainingLogger(logging.Logger):
     """What aiohttp is given as its logger: its tracebacks about what strangers sent become complaints."""
 
-    def __init__(self, complaints: Complaints) -> None:
+    def __init__(self, complaints: RejectionLog) -> None:
         """Belong to no hierarchy, print nothing by itself."""
         super().__init__("recovery.transport.http", level=logging.CRITICAL + 1)
         self._complaints = complaints

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery.errors import UsageError
-from recovery.report.lanes import Doing, blended
-from recovery.report.story import Story
-from recovery.report.timeline import COLOURS, Scale
+from recovery.report.node_spans import Doing, blended
+from recovery.report.timeline import Story
+from recovery.report.timeline_page import COLOURS, Scale
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw

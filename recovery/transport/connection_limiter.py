@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from typing_extensions import override
 
-from recovery.transport.complaints import ComplainingLogger, Complaints
+from recovery.transport.rejection_log import ComplainingLogger, RejectionLog
 
 FIRST_MESSAGE_S = 5.0
 """From acceptance to the first valid message, or to the end of an HTTP answer. A worker needs milliseconds, and half a second on
@@ -37,10 +37,10 @@ class _Visit:
         self.unregistered = self.spoke = False
 
 
-class Gate(web.Server):
+class ConnectionLimiter(web.Server):
     """aiohttp's connection factory, with a count of who has not registered yet."""
 
-    def __init__(self, handler: Any, complaints: Complaints, *, nodes: int) -> None:
+    def __init__(self, handler: Any, complaints: RejectionLog, *, nodes: int) -> None:
         """Take the handler of requests. Created inside the loop.
 
         Args:

@@ -19,34 +19,31 @@ from typing import Any
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core import stimuli as s
-from recovery.core.activity import Stretches
-from recovery.core.coordinator import to_record
-from recovery.core.effects import (
+from recovery.core.checkpoints import to_record
+from recovery.core.effects import Exit, Persist, Report, Say, SetTimer
+from recovery.core.ids import Generation, Rank
+from recovery.core.policy import backoff
+from recovery.core.records import CheckpointState, StepRecord
+from recovery.core.rules import Rules
+from recovery.core.worker import ready
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.activity import Stretches
+from recovery.core.worker.connection import REPLACEMENTS_MAX, REPORT_PATIENCE_MS, Identity, Link, Main
+from recovery.core.worker.effects import (
     Confirmed,
-    Exit,
     FindCheckpoints,
     Interrupt,
     Joined,
     OpenGeneration,
     OpenRendezvous,
-    Persist,
     ReplaceProcess,
-    Report,
     Retain,
-    Say,
-    SetTimer,
     Tell,
     WorkerEffect,
 )
-from recovery.core.ids import Generation, Rank
-from recovery.core.link import REPLACEMENTS_MAX, REPORT_PATIENCE_MS, Identity, Link, Main
-from recovery.core.policy import backoff, telling
-from recovery.core.records import CheckpointState, StepRecord
-from recovery.core.rules import Rules
 
 
-class Member(Link):
+class WorkerMachine(Link):
     """One process's membership."""
 
     def __init__(self, identity: Identity, rules: Rules) -> None:
@@ -362,7 +359,7 @@ class Member(Link):
     def _on_checkpoints_found(self, found: s.CheckpointsFound, now_ms: int) -> list[WorkerEffect]:
         if self.main is not Main.IDLE:
             return []
-        self._ready = telling.ready(
+        self._ready = ready.ready(
             found,
             generation=self.generation,
             step=self._progress.step,

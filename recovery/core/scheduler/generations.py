@@ -11,11 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core import rebuild
-from recovery.core.coordinator import Coordinator, to_record
-from recovery.core.effects import Answer, CloseConnection, Exit, Persist, SchedulerEffect, Send, SetTimer
+from recovery.core.checkpoints import CheckpointCoordinator, to_record
+from recovery.core.effects import Answer, Exit, Persist, SetTimer
 from recovery.core.ids import Generation, Rank, RunId
-from recovery.core.node import Node
 from recovery.core.policy import given_up, ranks, rollback
 from recovery.core.policy.rebuild import Unclear
 from recovery.core.records import (
@@ -27,12 +25,15 @@ from recovery.core.records import (
     Record,
     RunRecord,
 )
-from recovery.core.table import FAREWELL_MS, RUN_FINISHED, WINDOW_NOTE_MS, Table
+from recovery.core.scheduler import lost_store
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import FAREWELL_MS, RUN_FINISHED, WINDOW_NOTE_MS, SchedulerState
 
 _WAITING = (JobState.FORMING, JobState.INTERRUPTED)
 
 
-def lose(table: Table, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def lose(table: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """A node is lost: its generation is over and its id is refused until the window ends, counted from when it was last heard."""
     node.window_ends_ms = node.heard_ms + table.rules.rejoin_window_ms
     record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
@@ -55,7 +56,7 @@ def lose(table: Table, node: Node, reason: str, now_ms: int) -> list[SchedulerEf
     return effects
 
 
-def interrupt(table: Table, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def interrupt(table: SchedulerState, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """End the generation. Survivors are told at once, before anything is written: it promises them nothing.
 
     They are told again behind the write: the first word may have overtaken the plan of this very generation.
@@ -89,7 +90,7 @@ def interrupt(table: Table, reason: str, now_ms: int) -> list[SchedulerEffect]:
     return effects + wait_for_full_house(table, now_ms)
 
 
-def _another_failure(table: Table, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def _another_failure(table: SchedulerState, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """One more failure of an interrupted generation: the wait begins anew, the first failure stays the reason."""
     effects = wait_for_full_house(table, now_ms)
     if table.because_is_guess:
@@ -98,7 +99,7 @@ def _another_failure(table: Table, reason: str, now_ms: int) -> list[SchedulerEf
     return effects
 
 
-def wait_for_full_house(table: Table, now_ms: int) -> list[SchedulerEffect]:
+def wait_for_full_house(table: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Start the deadline within which every rank must be here (MS_TOPO_TIMEOUT)."""
     if table.rules.topology_timeout_ms is None:
         return []
@@ -106,7 +107,7 @@ def wait_for_full_house(table: Table, now_ms: int) -> list[SchedulerEffect]:
     return [SetTimer("topology", table.deadline_ms)]
 
 
-def full_house_missed(table: Table, now_ms: int) -> list[SchedulerEffect]:
+def full_house_missed(table: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """The deadline has passed: the job fails, and says who was missing."""
     if table.deadline_ms is None or now_ms < table.deadline_ms or table.job.state not in _WAITING:
         return []
@@ -141,7 +142,7 @@ class _Attendance(NamedTuple):
     here: list[str]
 
 
-def _attendance(table: Table, role: m.Role, wanted: int) -> _Attendance:
+def _attendance(table: SchedulerState, role: m.Role, wanted: int) -> _Attendance:
     word = "worker" if role is m.Role.WORKER else "server"
     here: list[str] = []
     missing: list[str] = []
@@ -154,15 +155,15 @@ def _attendance(table: Table, role: m.Role, wanted: int) -> _Attendance:
     return _Attendance(f"{len(here)} of {wanted} {word}s", missing, here)
 
 
-def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
+def try_open(table: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Start the next generation if the house is full: every rank live and ready."""
     if table.job.state not in _WAITING or not _full_house(table):
         return []
     records: list[Record] = []
     if table.job.state is JobState.FORMING:
-        taken_up = rebuild.take_up(table)
+        taken_up = lost_store.take_up(table)
         if isinstance(taken_up, Unclear):
-            return [rebuild.lost(table, taken_up.reason)]
+            return [lost_store.lost(table, taken_up.reason)]
         records = [*taken_up, *_assign_ranks(table)]
     target = table.coordinator.target(allow_restart_from_zero=table.rules.allow_restart_from_zero)
     if isinstance(target, rollback.NoCommonStep):
@@ -177,7 +178,7 @@ def try_open(table: Table, now_ms: int) -> list[SchedulerEffect]:
     return [_open(table, target, records)]
 
 
-def _missing_files(table: Table, target: int) -> list[Record]:
+def _missing_files(table: SchedulerState, target: int) -> list[Record]:
     """A line of the story for every file of a newer committed step that nobody found; what was found and is bad was told before."""
     nodes = {node.record.rank: node for node in table.workers}
     missing = [
@@ -198,7 +199,7 @@ def _missing_files(table: Table, target: int) -> list[Record]:
     ]
 
 
-def _full_house(table: Table) -> bool:
+def _full_house(table: SchedulerState) -> bool:
     workers, servers = table.seats[m.Role.WORKER], table.seats[m.Role.SERVER]
     if workers.taken < table.rules.world_size:
         return False
@@ -207,7 +208,7 @@ def _full_house(table: Table) -> bool:
     return workers.all_ready
 
 
-def _assign_ranks(table: Table) -> list[Record]:
+def _assign_ranks(table: SchedulerState) -> list[Record]:
     records: list[Record] = []
     told: list[str] = []
     for role in (m.Role.WORKER, m.Role.SERVER):
@@ -227,7 +228,7 @@ def _assign_ranks(table: Table) -> list[Record]:
 
 
 def _open(
-    table: Table, target: rollback.ToCheckpoint | rollback.ToStart, records: list[Record]
+    table: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart, records: list[Record]
 ) -> SchedulerEffect:
     files = target.files if isinstance(target, rollback.ToCheckpoint) else ()
     step = target.step if isinstance(target, rollback.ToCheckpoint) else 0
@@ -266,7 +267,7 @@ def _open(
     return Persist((*records, job, generation, event), tuple(answers))
 
 
-def _why_there(table: Table, target: rollback.ToCheckpoint | rollback.ToStart, step: int) -> str:
+def _why_there(table: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart, step: int) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
     why = given_up.sentence(table.coordinator.given_up(step))
@@ -282,7 +283,7 @@ def _why_there(table: Table, target: rollback.ToCheckpoint | rollback.ToStart, s
     return "; ".join(reasons)
 
 
-def local_places(table: Table) -> dict[Rank, tuple[int, int]]:
+def local_places(table: SchedulerState) -> dict[Rank, tuple[int, int]]:
     """Each rank's (local rank, local world size), found once for each generation."""
     generation = (table.job.run, table.job.generation)
     if table.places is None or table.places[0] != generation:
@@ -295,7 +296,7 @@ def local_places(table: Table) -> dict[Rank, tuple[int, int]]:
     return table.places[1]
 
 
-def rollback_for(table: Table, node: Node, places: Mapping[Rank, tuple[int, int]]) -> m.Rollback:
+def rollback_for(table: SchedulerState, node: Node, places: Mapping[Rank, tuple[int, int]]) -> m.Rollback:
     """The current generation's plan, as this node is told it."""
     generation = table.generations[-1]
     rank = node.record.rank
@@ -321,7 +322,7 @@ def rollback_for(table: Table, node: Node, places: Mapping[Rank, tuple[int, int]
     )
 
 
-def end(table: Table, outcome: m.JobOutcome, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def end(table: SchedulerState, outcome: m.JobOutcome, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """The job is over: written first, then told to everyone connected. A node has left when it hangs up after that."""
     table.outcome = outcome
     finished = outcome is m.JobOutcome.FINISHED
@@ -332,12 +333,12 @@ def end(table: Table, outcome: m.JobOutcome, reason: str, now_ms: int) -> list[S
     return [Persist((job, run, event), answers), SetTimer("farewell", now_ms + FAREWELL_MS)]
 
 
-def farewell(table: Table) -> Exit:
+def farewell(table: SchedulerState) -> Exit:
     """The scheduler's own end, after the job's."""
     return Exit(table.outcome.code, table.job.reason)
 
 
-def part(table: Table, nodes: list[Node]) -> list[Record]:
+def part(table: SchedulerState, nodes: list[Node]) -> list[Record]:
     """These have nothing more to do in a finished run: their ids are free. A failed one keeps them for its next try."""
     if table.job.state is not JobState.FINISHED:
         return []
@@ -348,13 +349,13 @@ def part(table: Table, nodes: list[Node]) -> list[Record]:
     ]
 
 
-def begin_run(table: Table) -> list[Record]:
+def begin_run(table: SchedulerState) -> list[Record]:
     """A finished job's path starts its next run: same node ids, no ranks, no checkpoints, new generations.
 
     Called when a scheduler starts and every node of the run before has left.
     """
     job = table.change_job(JobState.FORMING, generation=Generation(0), run=RunId(table.job.run + 1))
-    table.coordinator = Coordinator(table.rules.world_size)
+    table.coordinator = CheckpointCoordinator(table.rules.world_size)
     table.generations = []
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in table.nodes.values():

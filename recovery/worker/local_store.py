@@ -25,7 +25,6 @@ from recovery import clock
 from recovery.checkpoint import catalogue
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
-from recovery.core.memory import joined
 from recovery.core.messages import HeldCheckpoint, PassedOver, Past
 from recovery.core.policy import rebuild
 from recovery.core.records import (
@@ -36,6 +35,7 @@ from recovery.core.records import (
     Record,
     StepRecord,
 )
+from recovery.core.worker.job_memory import joined
 from recovery.errors import (
     RecoveryError,
     RecoveryPathError,
@@ -66,7 +66,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Another job that this node has trained; None: none that anybody remembers."""
 
 
-class Notebook:
+class LocalStore:
     """The worker's store and checkpoint directories. Lives in the connection's loop; a writer thread does the writing."""
 
     def __init__(self, recovery_path: Path | None, node_id: NodeId, *, accept_without_wal: bool) -> None:

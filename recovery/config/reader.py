@@ -1,4 +1,4 @@
-"""Reads one variable at a time, by its row of `recovery.settings_table`: one reader per kind, and the error that says what to type instead."""
+"""Reads one variable at a time, by its row of `recovery.config.table`: one reader per kind, and the error that says what to type instead."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from recovery.config.start_methods import StartMethod, recognise
+from recovery.config.table import BY_NAME, SETTINGS, Fate, Setting
 from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
 from recovery.errors import SettingMissingError, SettingRangeError, SettingTypeError
-from recovery.settings_table import BY_NAME, SETTINGS, Fate, Setting
-from recovery.start_methods import StartMethod, recognise
 
 _SHOWN_CHARACTERS = 80
 """So much of a wrong value is repeated in its error: enough to recognise it, little enough for one line."""

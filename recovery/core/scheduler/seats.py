@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recovery.core.node import Node
 from recovery.core.policy.ranks import SeatedIds
 from recovery.core.records import NodeState
+from recovery.core.scheduler.node import Node
 
 
 class Seats:

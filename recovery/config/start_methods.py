@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery import rank_table
+from recovery.config import rank_table
 from recovery.errors import SettingMissingError, UsageError
 
 DEFAULT_PORT = "8118"

@@ -1,4 +1,4 @@
-"""MindSpore's own scheduler, for one generation: `python -m recovery.mindspore.scheduler_process`.
+"""MindSpore's own scheduler, for one generation: `python -m recovery.mindspore.scheduler_program`.
 
 Rank 0 starts it and holds the other end of its stdin: a line with variables and the arguments of set_ps_context, when the world is to
 be formed, and one more when every rank is done. If rank 0 dies or replaces itself instead, stdin ends, and so does this process: none is ever left behind.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from recovery.core.ids import ResumeToken
-from recovery.core.stimuli import Hangs
+from recovery.core.worker.stimuli import Hangs
 from recovery.errors import ProcessNotReplacedError
 from recovery.worker.descriptors import close_all_at_exec
 

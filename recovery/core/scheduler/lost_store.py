@@ -11,29 +11,30 @@ from typing import Union
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.admission import job_fault_of, refuse
-from recovery.core.coordinator import Coordinator
-from recovery.core.effects import Exit, Say, SchedulerEffect
+from recovery.core.checkpoints import CheckpointCoordinator
+from recovery.core.effects import Exit, Say
 from recovery.core.ids import Incarnation
-from recovery.core.node import Node
 from recovery.core.policy import rebuild
 from recovery.core.policy.registration import Refuse
 from recovery.core.records import EventKind, JobState, Record, RunRecord
-from recovery.core.stimuli import MessageReceived
-from recovery.core.table import Table
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.registration import job_fault_of, refuse
+from recovery.core.scheduler.state import SchedulerState
+from recovery.core.scheduler.stimuli import MessageReceived
 
 STORE_LOST = "STORE_LOST"
 REBUILDING = "the scheduler's store was lost and is rebuilt from what the workers tell"
 """The reason of a job that waits for that. It stands in the store, so that the next life waits on."""
 
 
-def knows_nothing(table: Table) -> bool:
+def knows_nothing(table: SchedulerState) -> bool:
     """Has this job never had a plan? Then it may be another's place that it took."""
     return table.job.state is JobState.FORMING and not table.job.generation and table.job.run == 1
 
 
 def of_another_job(
-    table: Table, received: MessageReceived, register: m.Register
+    table: SchedulerState, received: MessageReceived, register: m.Register
 ) -> Union[list[SchedulerEffect], None]:
     """What a process hears that has trained a job which this scheduler does not know; None: it is let in like any."""
     if register.job in (table.job.job, *table.laid_aside):
@@ -56,13 +57,13 @@ def of_another_job(
     return [lost(table, what)]
 
 
-def _was_planned_by_another(table: Table, register: m.Register) -> bool:
+def _was_planned_by_another(table: SchedulerState, register: m.Register) -> bool:
     """The release before told no job, and a generation all the same: a scheduler that never planned gave it none."""
     told = register.generation > 0 and table.rules.recovery_enabled and knows_nothing(table)
     return told and not table.laid_aside
 
 
-def hear(table: Table, node: Node, ready: m.Ready) -> list[SchedulerEffect]:
+def hear(table: SchedulerState, node: Node, ready: m.Ready) -> list[SchedulerEffect]:
     """What follows from a worker's past in a job that is not this one."""
     past = ready.past
     if past is None or past.job in (table.job.job, *table.laid_aside):
@@ -76,13 +77,13 @@ def hear(table: Table, node: Node, ready: m.Ready) -> list[SchedulerEffect]:
     return [] if table.rules.rebuild_store else [lost(table, what)]
 
 
-def lost(table: Table, reason: str) -> Exit:
+def lost(table: SchedulerState, reason: str) -> Exit:
     """The scheduler's own end: nothing was planned, so nothing is lost by it, and workers train on."""
     table.is_over = True
     return Exit(STORE_LOST, reason)
 
 
-def take_up(table: Table) -> Union[list[Record], rebuild.Unclear]:
+def take_up(table: SchedulerState) -> Union[list[Record], rebuild.Unclear]:
     """The house is full: become the job that the workers know, if they know one; what is to be written."""
     if not (table.rules.rebuild_store and knows_nothing(table)):
         return []
@@ -113,7 +114,7 @@ def take_up(table: Table) -> Union[list[Record], rebuild.Unclear]:
         reason=REBUILDING,
     )
     table.generations = list(built.generations)
-    table.coordinator = Coordinator(table.rules.world_size)
+    table.coordinator = CheckpointCoordinator(table.rules.world_size)
     table.coordinator.load(built.checkpoints, table.generations)
     for node in table.workers:
         past = pasts.get(node.record.node_id)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from recovery.core.ids import NodeId
 from recovery.core.records import ActivityRecord, EventKind, EventRecord
-from recovery.report.chapters import Chapters
+from recovery.report.event_index import Chapters
 from recovery.store.reader import StoredEvent, Written
 
 Times = tuple[tuple[int, int], ...]

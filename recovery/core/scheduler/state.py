@@ -7,10 +7,9 @@ from collections import OrderedDict
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.coordinator import Coordinator
+from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
-from recovery.core.node import Node
 from recovery.core.policy import rollback
 from recovery.core.records import (
     EventKind,
@@ -23,7 +22,8 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
-from recovery.core.seats import Seats
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.seats import Seats
 
 WINDOW_NOTE_MS = 1_000
 """How often what is left of open rejoin windows is written down: so much can a scheduler restart add to one, at most."""
@@ -43,8 +43,8 @@ REFUSALS_REMEMBERED = 1_024
 """How many refused ids are remembered so that a repeat is no news. Ten times the nodes of a large job on this machine."""
 
 
-class Table:
-    """State of the cluster machine. Changed by cluster.py, admission.py and lifecycle.py only."""
+class SchedulerState:
+    """State of the cluster machine. Changed by the modules of this package only."""
 
     def __init__(self, job: JobRecord, rules: Rules) -> None:
         """Start with a job and no nodes."""
@@ -57,7 +57,7 @@ class Table:
         self.places: tuple[tuple[RunId, Generation], dict[Rank, tuple[int, int]]] | None = None
         """Of a generation, each rank's place among those of its host."""
         self.speakers: dict[ConnectionId, NodeId] = {}
-        self.coordinator = Coordinator(rules.world_size)
+        self.coordinator = CheckpointCoordinator(rules.world_size)
         self.generations: list[GenerationRecord] = []
         self.rendezvous: m.Rendezvous | None = None
         self.outcome = m.JobOutcome.FINISHED if job.state is JobState.FINISHED else m.JobOutcome.JOB_FAILED

@@ -1,6 +1,6 @@
 """The worker's connection to the scheduler: dial, register, wait out a refusal, notice silence.
 
-It comes and goes underneath training without the main thread noticing. The other half of the worker's machine is member.py.
+It comes and goes underneath training without the main thread noticing. The other half of the worker's machine is machine.py.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from enum import Enum
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core import stimuli as s
-from recovery.core.effects import Connect, Disconnect, Exit, Interrupt, Say, SetTimer, Tell, WorkerEffect
+from recovery.core.effects import Exit, Say, SetTimer
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, ResumeToken
-from recovery.core.memory import Memory
 from recovery.core.policy import backoff
 from recovery.core.records import NodeRecord, NodeState
 from recovery.core.rules import Rules
-from recovery.core.stimuli import Hangs
 from recovery.core.tokens import token_digest
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.effects import Connect, Disconnect, Interrupt, Tell, WorkerEffect
+from recovery.core.worker.job_memory import Memory
+from recovery.core.worker.stimuli import Hangs
 
 FAREWELL_MS = 2_000
 """How long a leaving process waits for the scheduler to take its last word."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, CloseConnection, Persist, SchedulerEffect, Send
+from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Incarnation, ResumeToken
-from recovery.core.node import Node
 from recovery.core.policy.registration import (
     Admit,
     Applicant,
@@ -21,15 +20,17 @@ from recovery.core.policy.registration import (
     decide,
 )
 from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState
-from recovery.core.stimuli import MessageReceived
-from recovery.core.table import RUN_FINISHED, Table
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
+from recovery.core.scheduler.stimuli import MessageReceived
 from recovery.core.tokens import token_digest
 
 ASK_AGAIN_MS = 1_000
 """When the bearer of a living node's id may ask again. The node may die at any moment, so there is no exact time."""
 
 
-def register(table: Table, received: MessageReceived, now_ms: int) -> list[SchedulerEffect]:
+def register(table: SchedulerState, received: MessageReceived, now_ms: int) -> list[SchedulerEffect]:
     """Let a node in, or refuse it. A refusal changes nothing of the holder, its lease and its window included."""
     message = received.message
     assert isinstance(message, m.Register), "only registrations come here"
@@ -50,7 +51,7 @@ def register(table: Table, received: MessageReceived, now_ms: int) -> list[Sched
     return _admit(table, node, received, now_ms)
 
 
-def job_fault_of(table: Table, register: m.Register) -> Refuse | None:
+def job_fault_of(table: SchedulerState, register: m.Register) -> Refuse | None:
     """What makes this process no member of this job, whatever its id and whatever the run."""
     rules = table.rules
     if register.protocol != m.PROTOCOL_VERSION:
@@ -72,7 +73,7 @@ def job_fault_of(table: Table, register: m.Register) -> Refuse | None:
     return None
 
 
-def _fault_of(table: Table, register: m.Register) -> Refuse | None:
+def _fault_of(table: SchedulerState, register: m.Register) -> Refuse | None:
     """What makes this process no member of this run under this id."""
     fault = job_fault_of(table, register)
     if fault is not None:
@@ -88,11 +89,11 @@ def _fault_of(table: Table, register: m.Register) -> Refuse | None:
     return Refuse("NODE_ID_INVALID", f"{misfit}. Give each process its own id.") if misfit else None
 
 
-def _seat_count(table: Table, role: m.Role) -> int:
+def _seat_count(table: SchedulerState, role: m.Role) -> int:
     return table.rules.worker_count if role is m.Role.WORKER else table.rules.server_count
 
 
-def _applicant(table: Table, node: Node | None, register: m.Register, now_ms: int) -> Applicant:
+def _applicant(table: SchedulerState, node: Node | None, register: m.Register, now_ms: int) -> Applicant:
     others = table.seats[register.role].taken - (node is not None and table.has_seat(node))
     seats = Seats.FREE if others < _seat_count(table, register.role) else Seats.NONE
     if node is None:
@@ -125,7 +126,7 @@ def _token_of(node: Node, register: m.Register) -> Token:
 
 
 def refuse(
-    table: Table, connection: ConnectionId, register: m.Register, refusal: Refuse
+    table: SchedulerState, connection: ConnectionId, register: m.Register, refusal: Refuse
 ) -> list[SchedulerEffect]:
     """Say no, once in the story; a repeat fills neither log nor store."""
     event = EventRecord(
@@ -150,7 +151,9 @@ def refuse(
     return effects
 
 
-def _resume(table: Table, node: Node, received: MessageReceived, now_ms: int) -> list[SchedulerEffect]:
+def _resume(
+    table: SchedulerState, node: Node, received: MessageReceived, now_ms: int
+) -> list[SchedulerEffect]:
     register = received.message
     assert isinstance(register, m.Register), "checked by register()"
     effects = _hang_up_older(table, node)
@@ -177,7 +180,9 @@ def _resume(table: Table, node: Node, received: MessageReceived, now_ms: int) ->
     ]
 
 
-def _admit(table: Table, node: Node | None, received: MessageReceived, now_ms: int) -> list[SchedulerEffect]:
+def _admit(
+    table: SchedulerState, node: Node | None, received: MessageReceived, now_ms: int
+) -> list[SchedulerEffect]:
     register = received.message
     assert isinstance(register, m.Register), "checked by register()"
     record = NodeRecord(
@@ -200,13 +205,13 @@ def _admit(table: Table, node: Node | None, received: MessageReceived, now_ms: i
     return [*effects, Persist((record, table.life_of(node), event), (Answer(received.connection, admitted),))]
 
 
-def _connect(table: Table, node: Node, received: MessageReceived, now_ms: int) -> None:
+def _connect(table: SchedulerState, node: Node, received: MessageReceived, now_ms: int) -> None:
     node.connection, node.heard_ms, node.told_generation = received.connection, now_ms, 0
     table.speakers[received.connection] = node.record.node_id
     table.forget_refusals(node.record.node_id)
 
 
-def _hang_up_older(table: Table, node: Node) -> list[SchedulerEffect]:
+def _hang_up_older(table: SchedulerState, node: Node) -> list[SchedulerEffect]:
     """An older connection of the id speaks for nobody any more."""
     if node.connection is None:
         return []
@@ -216,7 +221,7 @@ def _hang_up_older(table: Table, node: Node) -> list[SchedulerEffect]:
 
 
 def _admitted(
-    table: Table, node: Node, register: m.Register, token: ResumeToken, *, resumed: bool
+    table: SchedulerState, node: Node, register: m.Register, token: ResumeToken, *, resumed: bool
 ) -> m.Admitted:
     return m.Admitted(
         request_id=register.request_id,

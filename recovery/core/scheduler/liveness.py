@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import msgspec
 
-from recovery.core import lifecycle
-from recovery.core.effects import Persist, SchedulerEffect, SetTimer
+from recovery.core.effects import Persist, SetTimer
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, JobOutcome
-from recovery.core.node import Node
 from recovery.core.records import EventKind, JobState, NodeState, Record
-from recovery.core.stimuli import ConnectionLost, TimerFired
-from recovery.core.table import STANDSTILL_MS, WINDOW_NOTE_MS, Table
+from recovery.core.scheduler import generations
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import STANDSTILL_MS, WINDOW_NOTE_MS, SchedulerState
+from recovery.core.scheduler.stimuli import ConnectionLost, TimerFired
 
 
-def connection_lost(table: Table, lost: ConnectionLost, now_ms: int) -> list[SchedulerEffect]:
+def connection_lost(table: SchedulerState, lost: ConnectionLost, now_ms: int) -> list[SchedulerEffect]:
     """A connection closed: its node is suspect, unless it said why it ends."""
     node = table.speaker(lost.connection)
     table.speakers.pop(lost.connection, None)
@@ -39,7 +40,7 @@ def connection_lost(table: Table, lost: ConnectionLost, now_ms: int) -> list[Sch
     ]
 
 
-def exit_seen(table: Table, exited: Exited, now_ms: int) -> list[SchedulerEffect]:
+def exit_seen(table: SchedulerState, exited: Exited, now_ms: int) -> list[SchedulerEffect]:
     """A launcher saw a node's process end, and how: once its connection is closed too, there is nothing to wait for.
 
     While the connection is open the word is only kept: whoever says it wrongly takes nobody's place away.
@@ -61,25 +62,25 @@ def exit_seen(table: Table, exited: Exited, now_ms: int) -> list[SchedulerEffect
     return _given_up(table, f"{exited.node_id}: {node.record.reason}", now_ms) if exited.gives_up else []
 
 
-def _gone(table: Table, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def _gone(table: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """It has ended for certain, and this is why."""
-    effects = lifecycle.lose(table, node, reason, now_ms)
+    effects = generations.lose(table, node, reason, now_ms)
     if node.given_up and not table.ended:
         effects += _given_up(table, f"{node.record.node_id}: {reason}", now_ms)
     return effects
 
 
-def _given_up(table: Table, what: str, now_ms: int) -> list[SchedulerEffect]:
-    return lifecycle.end(table, JobOutcome.JOB_FAILED, f"{what}; it is not started again", now_ms)
+def _given_up(table: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect]:
+    return generations.end(table, JobOutcome.JOB_FAILED, f"{what}; it is not started again", now_ms)
 
 
-def _hung_up(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]:
+def _hung_up(table: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
     """A node leaves an ended job, or was cut off before it heard so and asks again within the reconnect grace.
 
     Without recovery a failed job ends everywhere within a second, and half of that went by until the loss was certain: the
     scheduler then waits for nobody. Who was cut off at that very moment finds no scheduler any more and fails all the same.
     """
-    effects: list[SchedulerEffect] = [Persist(tuple(lifecycle.part(table, [node])))]
+    effects: list[SchedulerEffect] = [Persist(tuple(generations.part(table, [node])))]
     if not any(
         other.connection is not None or other.record.state is NodeState.SUSPECT
         for other in table.nodes.values()
@@ -89,7 +90,7 @@ def _hung_up(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]:
     return effects
 
 
-def timer_fired(table: Table, fired: TimerFired, now_ms: int) -> list[SchedulerEffect]:
+def timer_fired(table: SchedulerState, fired: TimerFired, now_ms: int) -> list[SchedulerEffect]:
     """A timer is due. The table says whether it still means anything."""
     what, _, name = fired.key.partition(":")
     if what == "farewell":
@@ -99,26 +100,26 @@ def timer_fired(table: Table, fired: TimerFired, now_ms: int) -> list[SchedulerE
     if what == "windows":
         return _note_windows(table, now_ms)
     if what == "topology":
-        return lifecycle.full_house_missed(table, now_ms)
+        return generations.full_house_missed(table, now_ms)
     node = table.nodes[NodeId(name)]
     if what == "grace" and node.record.state is NodeState.SUSPECT and now_ms >= node.suspect_until_ms:
         if now_ms - node.suspect_until_ms >= STANDSTILL_MS:
             node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms
             return [SetTimer(fired.key, node.suspect_until_ms)]
-        return lifecycle.lose(table, node, node.record.reason, now_ms)
+        return generations.lose(table, node, node.record.reason, now_ms)
     if what == "lease" and node.record.state is NodeState.LIVE:
         return _check_lease(table, node, now_ms)
     return []
 
 
-def _farewell_due(table: Table) -> list[SchedulerEffect]:
+def _farewell_due(table: SchedulerState) -> list[SchedulerEffect]:
     """Who has not come to hear the end by now does not come back: its id is free for the next run."""
     assert table.ended, "it is set by the end, and no run begins in the life of an ended scheduler"
-    records = tuple(lifecycle.part(table, list(table.nodes.values())))
-    return [Persist(records, (lifecycle.farewell(table),))]
+    records = tuple(generations.part(table, list(table.nodes.values())))
+    return [Persist(records, (generations.farewell(table),))]
 
 
-def _check_lease(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]:
+def _check_lease(table: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
     if now_ms - node.lease_check_ms >= STANDSTILL_MS:
         node.heard_ms = (
             now_ms  # this process stood still itself: what the node said meanwhile is not read yet
@@ -128,16 +129,16 @@ def _check_lease(table: Table, node: Node, now_ms: int) -> list[SchedulerEffect]
         return [next_lease_check(table, node)]
     reason = f"silent for {silent_ms / 1000:.1f} s, its lease (MS_NODE_TIMEOUT) is {table.rules.lease_ms / 1000:g} s"
     node.hangs = True
-    return lifecycle.lose(table, node, reason, now_ms)
+    return generations.lose(table, node, reason, now_ms)
 
 
-def next_lease_check(table: Table, node: Node) -> SetTimer:
+def next_lease_check(table: SchedulerState, node: Node) -> SetTimer:
     """When to look again whether the node was heard within its lease."""
     node.lease_check_ms = node.heard_ms + table.rules.lease_ms
     return SetTimer(f"lease:{node.record.node_id}", node.lease_check_ms)
 
 
-def _note_windows(table: Table, now_ms: int) -> list[SchedulerEffect]:
+def _note_windows(table: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Write down what is left of each open window, so that a restarted scheduler applies just that."""
     noted: list[Record] = []
     for node in table.nodes.values():

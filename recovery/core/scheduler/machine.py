@@ -4,8 +4,8 @@
 
     FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [full house] -> plan -> RUNNING(g+1) ... -> FINISHED | FAILED
 
-Who is let in: admission.py. How generations and the job begin and end: lifecycle.py. Who holds which checkpoint: coordinator.py.
-Who is here: presence.py. What ranks say of their checkpoints: checkpoint_messages.py. Here: what each message means.
+Who is let in: admission.py. How generations and the job begin and end: generations.py. Who holds which checkpoint: coordinator.py.
+Who is here: liveness.py. What ranks say of their checkpoints: checkpoint_messages.py. Here: what each message means.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from typing import Any
 import msgspec
 from typing_extensions import assert_never
 
-from recovery.core import checkpoint_messages, lifecycle, presence, rebuild
 from recovery.core import messages as m
-from recovery.core.admission import job_fault_of, register
-from recovery.core.effects import Answer, CloseConnection, Persist, SchedulerEffect, Send, SetTimer
+from recovery.core.effects import Answer, Persist, SetTimer
 from recovery.core.ids import ConnectionId, Generation, Incarnation, RequestId, RunId
-from recovery.core.node import Node
 from recovery.core.records import (
     CheckpointRecord,
     EventKind,
@@ -36,11 +33,15 @@ from recovery.core.records import (
     RunRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.table import WINDOW_NOTE_MS, Table
+from recovery.core.scheduler import checkpoint_messages, generations, liveness, lost_store
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.registration import job_fault_of, register
+from recovery.core.scheduler.state import WINDOW_NOTE_MS, SchedulerState
+from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 
 
-class Cluster:
+class SchedulerMachine:
     """The cluster of one job."""
 
     def __init__(self, job: JobRecord, rules: Rules) -> None:
@@ -50,7 +51,7 @@ class Cluster:
             job: the job's row, with the scheduler incarnation of this life.
             rules: durations and limits.
         """
-        self.table = Table(job, rules)
+        self.table = SchedulerState(job, rules)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ class Cluster:
         kind = EventKind.SCHEDULER_STARTED if first else EventKind.SCHEDULER_RESTARTED
         records: list[Record] = []
         if table.job.state is JobState.FINISHED and all(_has_left(node) for node in table.nodes.values()):
-            records += lifecycle.begin_run(table)
+            records += generations.begin_run(table)
         if table.job.state is JobState.FAILED:  # relaunched on purpose: the same run, one more try
             ranks = {node.record.rank for node in table.nodes.values() if node.record.role is m.Role.WORKER}
             met = bool(table.job.generation) and len(ranks - {None}) == table.rules.world_size
@@ -117,10 +118,10 @@ class Cluster:
         if table.job.state is JobState.FINISHED:
             return [SetTimer("farewell", now_ms + table.rules.lease_ms)]
         if table.job.state in (JobState.FORMING, JobState.INTERRUPTED):
-            return lifecycle.wait_for_full_house(table, now_ms)
+            return generations.wait_for_full_house(table, now_ms)
         gone = [node for node in table.workers if node.record.state in (NodeState.LOST, NodeState.LEFT)]
         if gone:  # the earlier life died between writing the loss and ending the generation
-            return lifecycle.interrupt(
+            return generations.interrupt(
                 table, f"{gone[0].record.node_id} lost: {gone[0].record.reason}", now_ms
             )
         return []
@@ -132,9 +133,9 @@ class Cluster:
         if isinstance(stimulus, MessageReceived):
             return self._on_message(stimulus, now_ms)
         if isinstance(stimulus, ConnectionLost):
-            return presence.connection_lost(self.table, stimulus, now_ms)
+            return liveness.connection_lost(self.table, stimulus, now_ms)
         if isinstance(stimulus, TimerFired):
-            return presence.timer_fired(self.table, stimulus, now_ms)
+            return liveness.timer_fired(self.table, stimulus, now_ms)
         assert_never(stimulus)
 
     # --- messages ----------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class Cluster:
         if isinstance(message, m.Exited):
             heard = CloseConnection(connection, "heard")
             return [
-                *presence.exit_seen(table, message, now_ms),
+                *liveness.exit_seen(table, message, now_ms),
                 *([] if connection in table.speakers else [heard]),
             ]
         node = table.speaker(connection)
@@ -185,7 +186,7 @@ class Cluster:
         table, connection = self.table, received.connection
         if connection in table.speakers:
             return [CloseConnection(connection, "registered already on this connection")]
-        other = rebuild.of_another_job(table, received, message)
+        other = lost_store.of_another_job(table, received, message)
         if other is not None:
             return other
         if table.ended and job_fault_of(table, message) is None:
@@ -195,11 +196,11 @@ class Cluster:
         if node is None:
             return effects  # refused
         if table.rules.heartbeat_enabled:
-            effects.append(presence.next_lease_check(self.table, node))
+            effects.append(liveness.next_lease_check(self.table, node))
         return [
             *effects,
             *self._tell_where_we_are(node, message, now_ms),
-            *lifecycle.try_open(table, now_ms),
+            *generations.try_open(table, now_ms),
         ]
 
     def _too_late(self, connection: ConnectionId, message: m.Register) -> list[SchedulerEffect]:
@@ -211,7 +212,7 @@ class Cluster:
         node = table.nodes.get(message.node_id)
         was_in = bool(message.generation) or message.token is not None
         missed_it = node is not None and not _has_left(node)
-        records: list[Record] = lifecycle.part(table, [node] if node is not None else [])
+        records: list[Record] = generations.part(table, [node] if node is not None else [])
         if not was_in and not missed_it and table.note_refusal(message.node_id, "JOB_ENDED"):
             reason = f"JOB_ENDED: it came when the job had ended ({table.job.reason}); the next scheduler takes it in"
             records.append(
@@ -230,7 +231,7 @@ class Cluster:
         ahead: list[SchedulerEffect] = []
         if table.job.state is JobState.RUNNING and its_generation > table.job.generation:
             reason = f"{node.record.node_id} was told generation {its_generation}, which the store has lost"
-            ahead = lifecycle.interrupt(table, reason, now_ms)
+            ahead = generations.interrupt(table, reason, now_ms)
         if table.job.state in (JobState.FORMING, JobState.INTERRUPTED):
             over = Generation(max(table.job.generation, its_generation))
             interrupt = m.Interrupt(generation=over, reason=table.job.reason[:1024])
@@ -238,12 +239,12 @@ class Cluster:
         if (
             not its_generation and not register.incarnation
         ):  # a fresh process where a training one was: it replaced itself
-            return lifecycle.interrupt(
+            return generations.interrupt(
                 table, f"{node.record.node_id} came back without its training state", now_ms
             )
         told: list[m.FromScheduler] = []
         if its_generation != table.job.generation:
-            told.append(lifecycle.rollback_for(table, node, lifecycle.local_places(table)))
+            told.append(generations.rollback_for(table, node, generations.local_places(table)))
         node.told_generation = table.job.generation
         if table.rendezvous is not None:
             told.append(table.rendezvous)
@@ -286,7 +287,7 @@ class Cluster:
         if failed.generation != self.table.job.generation or self.table.job.state is not JobState.RUNNING:
             return []
         reason = f"{node.record.node_id}: the data plane broke at step {failed.step}: {failed.reason}"
-        effects = lifecycle.interrupt(self.table, reason, now_ms)
+        effects = generations.interrupt(self.table, reason, now_ms)
         self.table.because_is_guess = True  # whose fault it was is usually known a moment later
         return effects
 
@@ -309,7 +310,7 @@ class Cluster:
         effects: list[SchedulerEffect] = [table.answer(node, done.request_id, [node.record])]
         if table.seats[m.Role.WORKER].all_done:
             reason = f"all {table.rules.world_size} ranks are done at step {done.step}"
-            effects += lifecycle.end(table, m.JobOutcome.FINISHED, reason, now_ms)
+            effects += generations.end(table, m.JobOutcome.FINISHED, reason, now_ms)
         return effects
 
     def _on_leave(self, node: Node, leave: m.Leave, now_ms: int) -> list[SchedulerEffect]:
@@ -318,7 +319,7 @@ class Cluster:
         event = table.node_event(EventKind.NODE_LEFT, node, reason=leave.reason)
         effects: list[SchedulerEffect] = [table.answer(node, leave.request_id, [record, event])]
         if record.role is m.Role.WORKER:
-            effects += lifecycle.interrupt(table, f"{record.node_id} left: {leave.reason}", now_ms)
+            effects += generations.interrupt(table, f"{record.node_id} left: {leave.reason}", now_ms)
         return effects
 
     def _ending(self) -> m.JobEnded:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from recovery.core import lifecycle, rebuild
 from recovery.core import messages as m
-from recovery.core.coordinator import BOOKED_STEPS, to_record
-from recovery.core.effects import Answer, Persist, SchedulerEffect
-from recovery.core.node import Node
+from recovery.core.checkpoints import BOOKED_STEPS, to_record
+from recovery.core.effects import Answer, Persist
 from recovery.core.policy import rollback
 from recovery.core.records import CheckpointState, EventKind, JobState, Record
-from recovery.core.table import Table
+from recovery.core.scheduler import generations, lost_store
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import SchedulerState
 
 
-def on_ready(table: Table, node: Node, ready: m.Ready, now_ms: int) -> list[SchedulerEffect]:
+def on_ready(table: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> list[SchedulerEffect]:
     """It can follow a plan. Repeats are welcome: the newest word on what it holds counts."""
     assert node.connection is not None, "it just spoke"
     if ready.generation < node.told_generation:
         return []  # sent before it knew the newest plan; it will say it again after that one
     effects: list[SchedulerEffect] = []
     if table.job.state is JobState.RUNNING and node.record.role is m.Role.WORKER:
-        effects += lifecycle.interrupt(table, f"{node.record.node_id} stopped at step {ready.step}", now_ms)
+        effects += generations.interrupt(table, f"{node.record.node_id} stopped at step {ready.step}", now_ms)
     first = node.ready is None
     if first:
-        effects += rebuild.hear(table, node, ready)
+        effects += lost_store.hear(table, node, ready)
         if table.is_over:
             return effects
     node.ready, node.done = ready, False
@@ -43,7 +44,7 @@ def on_ready(table: Table, node: Node, ready: m.Ready, now_ms: int) -> list[Sche
     effects.append(
         Persist(tuple(records), (Answer(node.connection, m.Received(request_id=ready.request_id)),))
     )
-    return effects + lifecycle.try_open(table, now_ms)
+    return effects + generations.try_open(table, now_ms)
 
 
 def _rolled_back(held: m.HeldCheckpoint) -> m.PassedOver:
@@ -51,7 +52,7 @@ def _rolled_back(held: m.HeldCheckpoint) -> m.PassedOver:
     return m.PassedOver(path=held.path, reason=reason, step=held.step)
 
 
-def _passed_over(table: Table, node: Node, ready: m.Ready) -> list[Record]:
+def _passed_over(table: SchedulerState, node: Node, ready: m.Ready) -> list[Record]:
     """What it could not take, as lines of the story; what was said before is no news."""
     before, node.passed_over = node.passed_over, frozenset(ready.passed_over)
     found: list[Record] = [
@@ -68,7 +69,7 @@ def _passed_over(table: Table, node: Node, ready: m.Ready) -> list[Record]:
 
 
 def on_checkpoint_report(
-    table: Table, node: Node, report: m.CheckpointReport, now_ms: int
+    table: SchedulerState, node: Node, report: m.CheckpointReport, now_ms: int
 ) -> list[SchedulerEffect]:
     """It holds one more: the step is committed when every rank does."""
     rank, held = node.record.rank, report.checkpoint
@@ -92,7 +93,7 @@ def on_checkpoint_report(
 
 
 def on_checkpoint_invalid(
-    table: Table, node: Node, bad: m.CheckpointInvalid, now_ms: int
+    table: SchedulerState, node: Node, bad: m.CheckpointInvalid, now_ms: int
 ) -> list[SchedulerEffect]:
     """A file of the plan does not verify: it is never used again, and the plan goes back further."""
     if node.record.rank is None or bad.generation != table.job.generation:
@@ -108,4 +109,4 @@ def on_checkpoint_invalid(
     if checkpoint is not None:
         records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
     reason = f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
-    return [table.answer(node, bad.request_id, records), *lifecycle.interrupt(table, reason, now_ms)]
+    return [table.answer(node, bad.request_id, records), *generations.interrupt(table, reason, now_ms)]

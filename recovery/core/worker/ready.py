@@ -12,7 +12,7 @@ import msgspec
 
 from recovery.core.ids import Generation
 from recovery.core.messages import PASSED_OVER_MAX, HeldCheckpoint, Ready
-from recovery.core.stimuli import CheckpointsFound
+from recovery.core.worker.stimuli import CheckpointsFound
 
 FRAME_SHARE = 8
 """The list takes an eighth of a frame: some 600 files with paths of usual length, 30 with the longest there can be. A whole frame

@@ -16,7 +16,7 @@ that kept all of them would need 0.5 MB of memory for each save and read all of 
 people what the ranks' directories still hold."""
 
 
-class Coordinator:
+class CheckpointCoordinator:
     """The books of one run. Knows no node, no connection and no time."""
 
     def __init__(self, world_size: int) -> None:

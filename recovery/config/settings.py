@@ -1,6 +1,6 @@
 """Settings from the environment: read once, checked, every value's source kept. The only reader of os.environ.
 
-How a variable is read stands in its row of `recovery.settings_table`, the readers, one per kind, in `recovery.settings_reader`; here are
+How a variable is read stands in its row of `recovery.config.table`, the readers, one per kind, in `recovery.config.reader`; here are
 the rules that join several variables. Of several wrong values the first that `load` reads is reported.
 """
 
@@ -15,11 +15,11 @@ from types import FrameType
 
 import msgspec
 
+from recovery.config.reader import Reader, Source
+from recovery.config.start_methods import StartMethod
 from recovery.core.ids import NodeId
 from recovery.core.rules import Rules
 from recovery.errors import SettingConflictError
-from recovery.settings_reader import Reader, Source
-from recovery.start_methods import StartMethod
 
 
 class SettingsRole(str, Enum):

@@ -27,7 +27,7 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Gate:
+class TrainingControl:
     """One per process."""
 
     def __init__(self, *, pause_limit_ms: int, on_pause: Callable[[int], None]) -> None:

@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 from recovery.core.records import EventKind, EventRecord
-from recovery.report.known import Known, Times, common, joined, without
+from recovery.report.training_time import Known, Times, common, joined, without
 from recovery.store.reader import StoredEvent
 
 

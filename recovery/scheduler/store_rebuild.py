@@ -1,6 +1,6 @@
 """Is there a job here whose scheduler's store is lost? And its store again, from what the workers' own stores and files tell.
 
-Only what lies in the recovery path is looked at; what living workers tell is heard by the machine (core/rebuild.py).
+Only what lies in the recovery path is looked at; what living workers tell is heard by the machine (core/scheduler/lost_store.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from recovery.core.messages import HeldCheckpoint, Past, Role
 from recovery.core.policy import rebuild
 from recovery.core.policy.ranks import natural_key
 from recovery.core.policy.rebuild import Rebuilt, Unclear
-from recovery.core.rebuild import REBUILDING
 from recovery.core.records import (
     EventKind,
     EventRecord,
@@ -30,8 +29,9 @@ from recovery.core.records import (
     Record,
     RunRecord,
 )
+from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
-from recovery.store.aside import lay_scheduler_aside, left_of_scheduler
+from recovery.store.archive import lay_scheduler_aside, left_of_scheduler
 from recovery.store.reader import read_job, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore, WorkerState, scheduler_path
 

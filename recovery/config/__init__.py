@@ -1,0 +1,11 @@
+"""The environment: settings read once, checked, each with its source. `recovery.config.load()` gives them.
+
+May import: core (the durations and limits are its `Rules`), errors. Only settings.py reads os.environ.
+Start reading in table.py (one row per variable), then settings.py.
+"""
+
+from recovery.config.settings import Settings as Settings
+from recovery.config.settings import SettingsRole as SettingsRole
+from recovery.config.settings import load as load
+from recovery.config.settings import sources as sources
+from recovery.config.settings import under_pytest as under_pytest

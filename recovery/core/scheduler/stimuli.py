@@ -1,0 +1,37 @@
+"""What may happen to the scheduler's machine. Past tense. Randomness rides along as a field, so that the core draws none."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from recovery.core.ids import ConnectionId, ResumeToken
+from recovery.core.messages import FromNode
+
+
+class MessageReceived(msgspec.Struct, frozen=True, tag="message_received"):
+    """A decoded message of a node."""
+
+    connection: ConnectionId
+    message: FromNode
+    peer: str
+    """Address that the connection comes from."""
+    fresh_token: ResumeToken
+    """A new secret, used if this message leads to an admission; empty where none can (only a Register does)."""
+
+
+class ConnectionLost(msgspec.Struct, frozen=True, tag="connection_lost"):
+    """A connection closed, for whatever reason."""
+
+    connection: ConnectionId
+    reason: str
+
+
+class TimerFired(msgspec.Struct, frozen=True, tag="timer_fired"):
+    """A timer that the machine set is due."""
+
+    key: str
+
+
+SchedulerStimulus = Union[MessageReceived, ConnectionLost, TimerFired]

@@ -1,0 +1,99 @@
+"""What the worker's machine may ask of the world, beside what both may ask."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from recovery.core.effects import Exit, Persist, Say, SetTimer
+from recovery.core.ids import Generation, Rank, RunId
+from recovery.core.messages import Admitted, FromNode, Past, Rollback
+from recovery.core.worker.stimuli import Hangs
+
+
+class Tell(msgspec.Struct, frozen=True, tag="tell"):
+    """To the scheduler, if connected; promises nothing that must be durable."""
+
+    message: FromNode
+
+
+class Connect(msgspec.Struct, frozen=True, tag="connect"):
+    """Dial the scheduler now; tells `Connected` or `ConnectFailed`."""
+
+
+class Disconnect(msgspec.Struct, frozen=True, tag="disconnect"):
+    """Close the connection to the scheduler, if any."""
+
+
+class Interrupt(msgspec.Struct, frozen=True, tag="interrupt"):
+    """Stop the main thread at its step, waking whatever it waits in."""
+
+    generation: Generation
+    reason: str
+
+
+class OpenGeneration(msgspec.Struct, frozen=True, tag="open_generation"):
+    """Let the main thread enter training by this plan."""
+
+    plan: Rollback
+
+
+class OpenRendezvous(msgspec.Struct, frozen=True, tag="open_rendezvous"):
+    """Tell the main thread where rank 0 listens."""
+
+    generation: Generation
+    address: str
+
+
+class ReplaceProcess(msgspec.Struct, frozen=True, tag="replace_process"):
+    """exec in place with the resume token: the main thread did not come back."""
+
+    reason: str
+    hangs: Hangs
+
+
+class Joined(msgspec.Struct, frozen=True, tag="joined"):
+    """This process is an incarnation of its node now: open its store and name it in every log line."""
+
+    admitted: Admitted
+
+
+class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
+    """Look which checkpoints of this job, run and rank lie in this node's directories; tells `CheckpointsFound`."""
+
+    job: str
+    run: RunId
+    rank: Rank | None = None
+    """None: this process was never given one, so a file's rank is looked at when it is loaded."""
+    past: Past | None = None
+    """Another job that this process remembers to have trained: what is held of that one is told too."""
+
+
+class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):
+    """After a pause: the scheduler still knows this incarnation; the main thread may step and save again."""
+
+
+class Retain(msgspec.Struct, frozen=True, tag="retain"):
+    """Older checkpoints may go now: this step is held by all ranks."""
+
+    step: int
+
+
+WorkerEffect = Union[
+    Persist,
+    Tell,
+    SetTimer,
+    Connect,
+    Disconnect,
+    Interrupt,
+    OpenGeneration,
+    OpenRendezvous,
+    ReplaceProcess,
+    Joined,
+    FindCheckpoints,
+    Confirmed,
+    Retain,
+    Say,
+    Exit,
+]
