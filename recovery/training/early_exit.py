@@ -115,7 +115,7 @@ def line_of(left: EarlyExit, step: int) -> str:
 def leaving() -> EarlyExit | None:
     """Is the generator that calls this closed by an exit that leaves its caller's frame?
 
-    A `break` closes it as well, and nothing but the exception itself tells the two apart: it is alive. One that was caught and kept has
+    A `break` closes it as well, and only the exception itself distinguishes the two: it still exists. One that was caught and kept has
     its traceback; one that is on its way has none yet (before Python 3.12), or one that ends in a frame that still stands.
     """
     standing = _standing(sys._getframe(1))  # noqa: SLF001 - no other way to it
@@ -127,7 +127,7 @@ def leaving() -> EarlyExit | None:
 
 
 def exit_that_notes(note: Callable[[SystemExit, FrameType], None]) -> Callable[..., NoReturn]:
-    """Make what stands for `sys.exit`, whose exception has no object of its own before Python 3.12 until somebody catches it.
+    """Make a replacement for `sys.exit`, whose exception has no object of its own before Python 3.12 until somebody catches it.
 
     A script of Python 3.10 or 3.11 that has taken the function out of `sys` before (`from sys import exit`) is not seen to leave.
 

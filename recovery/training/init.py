@@ -79,10 +79,10 @@ class _Script:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         """What no handler of the script caught."""
-        self._fell(kind, error, trace, say=True)
+        self._on_failure(kind, error, trace, show=True)
 
-    def _fell(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, *, say: bool
+    def _on_failure(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, *, show: bool
     ) -> None:
         session, service = self._session, self._service
         interrupted = isinstance(error, GenerationInterrupted) or service.gate.is_interrupted(
@@ -93,7 +93,7 @@ class _Script:
         self._raised = True
         # It ends by its own mistake, also if the generation ends meanwhile.
         service.gate.forget_wakers()
-        if say:
+        if show:
             sys.__excepthook__(kind, error, trace)
         text = "".join(traceback.format_exception(kind, error, trace))
         service.post(
@@ -118,7 +118,7 @@ class _Script:
         error = getattr(sys, "last_value", None)
         # Not seen by `_on_exception` where a framework has put a hook of its own in place of ours, or pytest has caught it.
         if error is not None:
-            self._fell(type(error), error, error.__traceback__, say=False)
+            self._on_failure(type(error), error, error.__traceback__, show=False)
             return
         session, service = self._session, self._service
         if session.loop_watch.left is not None:
@@ -163,7 +163,7 @@ class _Script:
 
 
 def _leave(verdict: Verdict, *, exiting: bool = False) -> NoReturn:
-    """End as the scheduler said: a server, or who comes after the end, has nothing to do in a finished job."""
+    """End with the scheduler's verdict: a server, or a process that comes after the end, has nothing to do in a finished job."""
     code = exit_code_of(verdict.code) if verdict.code else 0
     line = f"{verdict.code}: {verdict.reason}" if verdict.code else ""
     if exiting:

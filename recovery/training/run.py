@@ -112,7 +112,7 @@ class _Loop:
         process_end.leave(128 + number, f"STOPPED: stopped by {name}")
 
     def _is_child(self) -> bool:
-        """A fork of the training function has the frames of this process, and no part in the cluster."""
+        """Is this a fork of the training process? It has the frames of its parent, and no part in the cluster."""
         return os.getpid() != self._pid
 
     def _left(self, left: EarlyExit) -> None:

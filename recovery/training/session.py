@@ -37,7 +37,7 @@ class Callback:
         """The generation's state is loaded; the first step comes next."""
 
     def on_step_end(self, session: Session) -> None:
-        """A step is applied: `session.step`, `session.epoch`, `session.step_in_epoch`, `session.loss` tell which."""
+        """A step is applied: `session.step`, `session.epoch`, `session.step_in_epoch`, `session.loss` are its values."""
 
     def on_end(self, session: Session) -> None:
         """The last step of the last epoch is applied."""
@@ -260,7 +260,12 @@ class Session:
         return self._service.gate.place_is_ours()
 
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
-        """Training saves here: this node's next incarnation looks here."""
+        """Remember that training saves here: this node's next incarnation looks here.
+
+        Args:
+            directory: absolute.
+            prefix: of the file names.
+        """
         self._service.notebook.add_directory(directory, prefix, self._plan.run)
 
     # --- the data plane ------------------------------------------------------------------------------------------------
@@ -309,7 +314,7 @@ class Session:
             self._service.replace_process(reason)
 
     def before_done(self, settle: Callable[[], None]) -> None:
-        """Have `settle` called in the main thread before this rank says that it is done: what it has begun is then over."""
+        """Have `settle` called in the main thread before this rank is reported done: what it has begun is then over."""
         self._settlers.append(settle)
 
     def settle(self) -> None:
