@@ -166,7 +166,7 @@ def _told(one: dict[str, Any]) -> StoredEvent:
 def _asked(place: tuple[str, int], path: str) -> Any:
     try:
         return asyncio.run(inspection_client.ask(*place, path))
-    except inspection_client.NoView as error:
+    except inspection_client.NoAnswerError as error:
         raise UsageError(
             field=f"--connect={place[0]}:{place[1]}",
             reason=f"no scheduler answers there ({error})",
