@@ -15,12 +15,12 @@ from recovery.cli.form import Format
 from recovery.errors import RecoveryError
 
 app = typer.Typer(
-    help="Recovery engine for data-parallel training.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
 )
 
+_PACKAGE = "recovery-engine"
 _FOUND = 1
 """Exit code of a check that found something."""
 _ABSENT = 65
@@ -39,6 +39,24 @@ Connect = Annotated[
 ]
 Rows = Annotated[Format, typer.Option("--format", help="table, json, ndjson or csv")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib import metadata  # noqa: PLC0415 - other commands need none of it
+
+        typer.echo(f"{_PACKAGE} {metadata.version(_PACKAGE)}")
+        raise typer.Exit
+
+
+@app.callback()
+def recovery(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and end"),
+    ] = False,
+) -> None:
+    """Recovery engine for data-parallel training."""
 
 
 def _form(form: Format, as_json: bool) -> Format:
