@@ -72,7 +72,7 @@ docs: $(STAMP)  ## write the pages of docs/reference and the drawings of docs/im
 	$(BIN)/python -m tests.house.generate_pages
 
 site: $(STAMP)  ## build the documentation into site/, strictly
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/zensical build --strict --clean
 
 ifeq ($(FRAMEWORK),mindspore)
 demo: $(MS_STAMP)
@@ -90,4 +90,4 @@ bench: $(STAMP)  ## measure recovery time, how soon a death is noticed, the cost
 	$(BIN)/python benchmarks/looking.py
 
 clean:  ## remove caches and build products; never a recovery path
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build dist site
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* .cache build dist site
