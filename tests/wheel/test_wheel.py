@@ -50,8 +50,7 @@ def test_the_wheel_says_what_it_is(built: Built) -> None:
     assert (facts["Name"], facts["Version"]) == ("recovery-engine", recovery.__version__)
     assert set(facts.get_all("Provides-Extra", [])) == EXTRAS
     assert bytes(facts.get_payload(decode=True)).strip() == (ROOT / "README.md").read_bytes().strip()
-    if (ROOT / "LICENSE").exists():
-        assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
 def test_the_archive_holds_what_is_needed_to_build_and_test_it(built: Built) -> None:
