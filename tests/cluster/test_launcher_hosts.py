@@ -86,7 +86,7 @@ def test_a_host_that_is_cut_off_and_back_loses_no_process(tmp_path: Path, host: 
         cluster.wait_step(12)
         host.cut(*BOTH)
         cluster.wait_event(EventKind.NODE_LOST, "3", timeout_s=15)
-        host.mend()
+        host.reconnect()
 
         assert cluster.wait_exit(LAUNCHER, 60) == cluster.wait_exit(SECOND, 60) == 0, cluster.tails()
         cluster.check_result()
