@@ -12,7 +12,7 @@ class Found(NamedTuple):
     by: str
     """Which work found it, with the seed if it had one."""
     kept: str
-    """Test that keeps it mended, and the commit that mended it."""
+    """Test that keeps it fixed, and the commit that fixed it."""
 
 
 FOUND = (

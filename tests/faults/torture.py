@@ -128,7 +128,7 @@ def page(sums: dict[str, Counter[str]], hours: float) -> str:
         _HEAD
         + "".join(rows)
         + f"\nIn {hours:.1f} hours on two cores.\n\n## What it found\n\n"
-        + "Every one is mended; its reproducer is kept as a test.\n\n| bug | found by | kept as |\n|---|---|---|\n"
+        + "Every one is fixed; its reproducer is kept as a test.\n\n| bug | found by | kept as |\n|---|---|---|\n"
         + found
         + "\n## Found by trying it\n\nBy running jobs from outside and hitting them where nobody had expected it. Each is held by the tests beside it.\n\n"
         + "| fault | kept as | commit |\n|---|---|---|\n"

@@ -103,7 +103,7 @@ TRIED = (
     ),
     Tried(
         "Incidents under PyTorch had no traceback; `recovery stop` missed a launcher after a step of the clock; Ctrl-C after a recovered failure "
-        "told of a failed job; workers did not print their rank",
+        "reported a failed job; workers did not print their rank",
         "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
         "1ac3bbd, 10f32ae, 30033aa, 5c79d5f",
     ),
@@ -121,7 +121,7 @@ TRIED = (
     ),
     Tried(
         "The protocol page did not suffice to write a client",
-        "`tests/protocol/`: a client made from the page alone lives a whole life",
+        "`tests/protocol/`: a client made from the page alone goes from `register` to `job_ended`",
         "11e3c7e",
     ),
 )
