@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-_BEGIN = str(Path(__file__).with_name("begin.py"))
+_BEGIN = str(Path(__file__).with_name("begin_child.py"))
 
 
 def tied(command: Sequence[str], cpus: Sequence[int] = ()) -> list[str]:
