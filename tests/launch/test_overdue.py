@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from recovery.launch.contact import LostNode, LostNodes, Overdue
+from recovery.launch.overdue import LostNode, LostNodes, Overdue
 
 HUNG = LostNode(node_id="1", pid=11, reason="silent for 4.1 s")
 

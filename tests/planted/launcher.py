@@ -24,7 +24,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a host that was cut off loses processes that would have come back",
         "I4",
-        "launch/contact.py",
+        "launch/overdue.py",
         "if now_ms - self._free_since_ms < answer.returns_ms:",
         "if now_ms < self._free_since_ms:",
         (
