@@ -19,9 +19,10 @@ from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
 from recovery.launch import background, console, host_address, placement, progress, script
 from recovery.launch.agent import Agent
-from recovery.launch.arguments import Arguments, Restart, parse
+from recovery.launch.arguments import Arguments, parse
 from recovery.launch.bind_file import BindFile
 from recovery.launch.completion import completion_at
+from recovery.launch.flag_values import Restart
 from recovery.launch.process_keeper import LaunchContext
 from recovery.launch.scheduler_contact import NoScheduler, SchedulerContact
 from recovery.launch.tail import Tail, follow

@@ -9,7 +9,7 @@ from typing import Any
 from recovery import errors
 from recovery.cli.main import COMMANDS, load
 from recovery.core.records import EventKind
-from recovery.launch.arguments import FLAGS, shown
+from recovery.launch.flags import FLAGS, shown
 from recovery.report.tables import VIEWS
 from tests.house.files import ROOT
 from tests.house.generate_drawings import DRAWINGS

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from recovery.errors import RecoveryError
-from recovery.launch.arguments import FLAGS, Restart, parse
+from recovery.launch.arguments import parse
+from recovery.launch.flag_values import Restart
+from recovery.launch.flags import FLAGS
 
 SCRIPT = "train.py"
 
