@@ -6,7 +6,7 @@ import gc
 import importlib
 import io
 import sys
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from recovery.errors import RecoveryError
 
+_PACKAGE = "recovery-engine"
 _ABSENT = 65
 """What was named cannot be read or written by this command (EX_DATAERR of sysexits.h)."""
 
@@ -109,8 +110,21 @@ class _Commands(TyperGroup):
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib import metadata  # noqa: PLC0415 - other commands need none of it
+
+        typer.echo(f"{_PACKAGE} {metadata.version(_PACKAGE)}")
+        raise typer.Exit
+
+
 @app.callback()
-def recovery() -> None:
+def recovery(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and end"),
+    ] = False,
+) -> None:
     """Recovery engine for data-parallel training."""
 
 

@@ -53,7 +53,7 @@ def ask(address: Address, route: str) -> Any:
     """
     try:
         return asyncio.run(inspection_client.ask(*address, route))
-    except inspection_client.NoView as error:
+    except inspection_client.NoAnswerError as error:
         raise UsageError(
             field=f"--connect={address[0]}:{address[1]}",
             reason=f"no scheduler answers there ({error})",

@@ -74,14 +74,14 @@ class SchedulerContact(Contact):
     async def lost_nodes(self) -> LostNodes | None:
         try:
             return _to_lost_nodes(await inspection_client.ask(self._host, self._port, "/lost"))
-        except (inspection_client.NoView, msgspec.ValidationError):
+        except (inspection_client.NoAnswerError, msgspec.ValidationError):
             return None
 
     @override
     async def was_member(self, node_id: NodeId, pid: int) -> bool:
         try:
             status = await inspection_client.ask(self._host, self._port, "/status")
-        except inspection_client.NoView:
+        except inspection_client.NoAnswerError:
             return False
         nodes: Sequence[dict[str, Any]] = status["nodes"]
         return any((node["node_id"], node.get("pid")) == (node_id, pid) for node in nodes)
