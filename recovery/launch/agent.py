@@ -87,7 +87,7 @@ class Agent:
             await work
         except Exception as error:  # noqa: BLE001 - see above
             console.say("".join(traceback.format_exception(error)).rstrip())
-            self._complain(what, f"the launcher itself failed ({type(error).__name__}: {error})")
+            self._report_failure(what, f"the launcher itself failed ({type(error).__name__}: {error})")
             self._fail(LaunchFailedError.exit_code)
 
     async def _keep(self, keeper: ProcessKeeper) -> None:
@@ -96,7 +96,7 @@ class Agent:
             self._over[keeper.placed.name] = outcome.next
             return
         if outcome.status == LaunchFailedError.exit_code:
-            self._complain(keeper.placed.name, outcome.how)
+            self._report_failure(keeper.placed.name, outcome.how)
         self._fail(outcome.status)
 
     async def _watch(self) -> None:
@@ -123,8 +123,8 @@ class Agent:
             self._exit_code, self._failed = exit_code_of(status), True
         self._stopping.set()
 
-    def _complain(self, process: str, reason: str) -> None:
-        next_step = f"Look at {self._context.log_dir}, mend what it says, and start the launcher again."
+    def _report_failure(self, process: str, reason: str) -> None:
+        next_step = f"Look at {self._context.log_dir}, fix what it names, and start the launcher again."
         error = LaunchFailedError(process=process, reason=reason, next_step=next_step)
         console.say(str(error), style="bold red")
 
@@ -157,7 +157,7 @@ class Agent:
         names = [keeper.placed.name for keeper in self._keepers]
         unfinished = [name for name in names if name not in self._over]
         if unfinished:
-            self._complain(", ".join(unfinished), "its keeper ended without its being done")
+            self._report_failure(", ".join(unfinished), "its keeper ended without its being done")
             return LaunchFailedError.exit_code
         surplus = [name for name, how in self._over.items() if how is Next.SURPLUS]
         if surplus:

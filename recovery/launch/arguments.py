@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser behind `parse`, for --help and shell completion."""
     made = argparse.ArgumentParser(
         prog="recovery msrun",
-        description="Start a job's processes on this host, watch them, bring the dead back.",
+        description="Start a job's processes on this host, watch them, restart those that die.",
         allow_abbrev=False,
         # What is not given is absent, whatever a value may be.
         argument_default=argparse.SUPPRESS,

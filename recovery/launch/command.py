@@ -32,7 +32,7 @@ from recovery.transport.local_address import is_local
 
 
 def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Do what the words say. Gives the exit code.
+    """Start and watch what the command line says. Gives the exit code.
 
     Raises:
         SettingError: a flag is wrong; nothing was started.
@@ -147,7 +147,7 @@ def _tails(given: Arguments, placed: Sequence[placement.Placed], log_dir: Path) 
 
 async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:
     """The agent, with what is shown beside it; the cause of a failure comes last, where one looks first."""
-    showing = [asyncio.create_task(_aside(one)) for one in (asyncio.to_thread(warm_up), *shown)]
+    showing = [asyncio.create_task(_beside(one)) for one in (asyncio.to_thread(warm_up), *shown)]
     try:
         code = await agent.run()
     finally:
@@ -159,7 +159,7 @@ async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:
     return code
 
 
-async def _aside(work: Coroutine[Any, Any, None]) -> None:
+async def _beside(work: Coroutine[Any, Any, None]) -> None:
     """What only shows, or saves time, ends nothing when it fails."""
     try:
         await work

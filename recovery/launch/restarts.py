@@ -96,7 +96,7 @@ _TABLE: Sequence[_Row] = (
     _Row(
         lambda ended: _by_itself(ended) and ended.repeats,
         Next.FAIL,
-        "it ended by itself with the same last words as the time before, soon after its start",
+        "it ended by itself with the same last line as the time before, soon after its start",
     ),
     _Row(
         lambda ended: len(_recent(ended)) >= ended.max_restarts,

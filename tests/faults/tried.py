@@ -104,7 +104,7 @@ TRIED = (
     Tried(
         "Incidents under PyTorch had no traceback; `recovery stop` missed a launcher after a step of the clock; Ctrl-C after a recovered failure "
         "reported a failed job; workers did not print their rank",
-        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
+        "`tests/cluster/test_launcher_torch_logs.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
         "1ac3bbd, 10f32ae, 30033aa, 5c79d5f",
     ),
     Tried(

@@ -1,4 +1,4 @@
-"""The kernel's own word on a killed process, from the real log; needs root."""
+"""The kernel's own message on a killed process, from the real log; needs root."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from recovery.launch.kernel_log import message_on
 
-PID = 4_000_000_000  # no process has it
+PID = 4_000_000_000
+"""No process has it."""
 
 
 def test_the_kernel_message_is_found_by_the_process_id() -> None:
