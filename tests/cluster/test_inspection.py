@@ -14,8 +14,7 @@ from typing import IO
 
 import pytest
 
-from recovery.cli.form import Format
-from recovery.cli.output import show_rows
+from recovery.cli.formats import Format, show_rows
 from recovery.core.records import EventKind
 from recovery.errors import StoreLockedError
 from recovery.report.tables import EVENTS, VIEWS

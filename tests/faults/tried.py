@@ -63,7 +63,7 @@ TRIED = (
     ),
     Tried(
         "A full writer queue raised in the middle of a stimulus: interrupts and timers were lost",
-        "`tests/scheduler/test_backpressure.py`, `tests/transport/test_wire_flow.py`",
+        "`tests/scheduler/test_backpressure.py`, `tests/transport/test_wire_backpressure.py`",
         "d19b1cf",
     ),
     Tried(
@@ -104,7 +104,7 @@ TRIED = (
     Tried(
         "Incidents under PyTorch had no traceback; `recovery stop` missed a launcher after a step of the clock; Ctrl-C after a recovered failure "
         "reported a failed job; workers did not print their rank",
-        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_child.py`",
+        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
         "1ac3bbd, 10f32ae, 30033aa, 5c79d5f",
     ),
     Tried(
@@ -116,7 +116,7 @@ TRIED = (
     ),
     Tried(
         "Joins grew with the square of the workers; strangers kept a good worker out; the -wal grew to 24 MiB",
-        "`tests/core/test_growth.py`, `tests/transport/test_wire_strangers.py`, `tests/store/test_wal_size.py`",
+        "`tests/core/test_growth.py`, `tests/transport/test_connection_limiter.py`, `tests/store/test_wal_size.py`",
         "37f0297, ba0288f, eee989a",
     ),
     Tried(

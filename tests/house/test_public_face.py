@@ -1,4 +1,4 @@
-"""`import recovery` is quick and pulls in nothing heavy; errors are told apart; the pages are fresh; the storeys hold."""
+"""`import recovery` is quick and pulls in nothing heavy; errors have codes of their own; the pages are fresh; the layers hold."""
 
 from __future__ import annotations
 
@@ -60,6 +60,13 @@ def test_reading_the_settings_pulls_in_no_framework_database_or_network() -> Non
     assert loaded & set(HEAVY) == set()
 
 
+def test_supervising_a_mindspore_script_pulls_in_no_framework() -> None:
+    code = "import sys, recovery.launch.supervise, recovery.mindspore.control_plane; print(*sys.modules)"
+    loaded = {name.partition(".")[0] for name in _child(code).split()}
+
+    assert loaded & {"torch", "mindspore", "numpy"} == set()
+
+
 def test_every_public_name_is_loaded_from_its_home() -> None:
     code = "import recovery; print(*[type(getattr(recovery, name)).__name__ for name in recovery.__all__])"
 
@@ -108,7 +115,7 @@ def test_the_pages_of_errors_and_events_are_fresh(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == PAGES[path](), "run: make docs"
 
 
-def test_the_rooms_stand_on_each_other_in_their_order() -> None:
+def test_the_layers_import_each_other_in_their_order() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
 
