@@ -6,7 +6,6 @@ import gc
 import importlib
 import io
 import sys
-from importlib import metadata
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -113,6 +112,8 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib import metadata  # noqa: PLC0415 - other commands need none of it
+
         typer.echo(f"{_PACKAGE} {metadata.version(_PACKAGE)}")
         raise typer.Exit
 

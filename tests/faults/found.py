@@ -17,7 +17,7 @@ class Found(NamedTuple):
 
 FOUND = (
     Found(
-        "A damaged frame in the -wal passed for its end: acknowledged rows went missing without a word",
+        "A damaged frame in the -wal passed for its end: acknowledged rows went missing silently",
         "flips",
         '`tests/store/test_commits.py`; "Count the writes of a store"',
     ),

@@ -17,7 +17,7 @@ class Tried(NamedTuple):
 
 TRIED = (
     Tried(
-        "A scheduler whose store was deleted, removed or swapped acknowledged on, and the next one began the job again at step 0",
+        "A scheduler whose store was deleted, removed or swapped went on acknowledging, and the next one began the job again at step 0",
         "`tests/cluster/test_store_lost.py`, `tests/store/test_store_gone.py`, `tests/core/test_rebuild.py`",
         "b93974e, d7b8bab",
     ),
@@ -27,7 +27,7 @@ TRIED = (
         "09b176c",
     ),
     Tried(
-        "Damaged and missing checkpoint files were passed over without a word, and written over later",
+        "Damaged and missing checkpoint files were passed over silently, and overwritten later",
         "`tests/cluster/test_files_passed_over.py`, `tests/core/test_passed_over.py`, `tests/checkpoint/test_make_way.py`",
         "09b176c, 2c6ab41",
     ),
@@ -57,7 +57,7 @@ TRIED = (
         "7a50c59",
     ),
     Tried(
-        "A worker with thousands of checkpoints could not say Ready and dialled again 238 times in 3 s",
+        "A worker with thousands of checkpoints could not send Ready and dialled again 238 times in 3 s",
         "`tests/core/test_much_held.py`, `tests/faults/test_endless_dials.py`",
         "94dc36c",
     ),
@@ -108,7 +108,7 @@ TRIED = (
         "1ac3bbd, 10f32ae, 30033aa, 5c79d5f",
     ),
     Tried(
-        "Refusals and deadlines contradicted themselves; a register behind the end began a run; a late worker waited half an hour; "
+        "Refusals and deadlines contradicted themselves; a registration after the end began a run; a late worker waited half an hour; "
         "a downtime lengthened a window; a newer store counted as empty",
         "`tests/core/test_words_of_refusal.py`, `tests/core/test_after_the_end.py`, `tests/cluster/test_late_workers.py`, "
         "`tests/cluster/test_store_refused.py`, `tests/store/test_instant.py`",

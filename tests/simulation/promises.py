@@ -1,4 +1,4 @@
-"""The invariants of docs/architecture.md "Promises", checked while things happen. Each failure begins with the number it breaks.
+"""The promises of docs/guarantees.md, checked while things happen. Each failure begins with the number it breaks.
 
 I1   one living incarnation per id            I8, I9  one target for all, the newest step that all hold, of one history
 I2   numbers only rise                        I10     no step is skipped or done twice
