@@ -25,6 +25,9 @@ OF_OTHERS = frozenset(
 )
 """A variable of ours that no user sets, and names of MindSpore."""
 
+PLACES = frozenset({"LOG_DIR"})
+"""What stands in a command of a document where a user writes something."""
+
 _FILE = re.compile(r"(?<![\w/<{*.$-])((?:[\w.-]+/)*[\w-]+\.(?:py|sh))(?:::(\w+))?(?![\w*{-])")
 _MODULE = re.compile(r"(?<![\w./-])recovery(?:\.[A-Za-z_]\w*)+")
 _VARIABLE = re.compile(r"(?<![A-Z_])MS_[A-Z][A-Z_]*[A-Z](?![A-Z_*])")
@@ -74,7 +77,7 @@ def names_of_nothing(text: str, *, in_document: bool) -> Iterator[str]:
     if in_document:
         for match in _CODE.finditer(text):
             name = next(filter(None, match.groups()))
-            if not name.startswith("MS_") and name not in _words_of_code():
+            if not name.startswith("MS_") and name not in _words_of_code() | PLACES:
                 yield name
 
 
