@@ -92,7 +92,7 @@ def _numbers() -> dict[str, Any]:
         "outbox_messages": outbox.MESSAGES_MAX,
         "outbox_bytes": outbox.BYTES_MAX,
         "close_s": f"{connection.CLOSE_S:g}",
-        "farewell_s": f"{FAREWELL_MS / 1000:g}",
+        "shutdown_s": f"{FAREWELL_MS / 1000:g}",
     }
 
 

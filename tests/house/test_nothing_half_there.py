@@ -8,8 +8,12 @@ import pytest
 
 from recovery import errors
 from recovery.core.records import EventKind
-from tests.house.files import ROOT, python_files
+from tests.faults.found import FOUND
+from tests.faults.tried import TRIED
+from tests.house.files import ROOT, definitions, parsed, python_files
 from tests.house.names_mentioned import missing
+from tests.planted.bug import Bug
+from tests.planted.bugs import BUGS
 
 NOT_YET = (
     "docs/reference/protocol.md",
@@ -43,6 +47,28 @@ def test_every_error_can_happen(kind: type[errors.RecoveryError]) -> None:
             by_code.search(text) for name, text in PROGRAM.items() if not name.startswith("recovery/errors/")
         )
     )
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_test_that_should_catch_a_planted_bug_is_there(bug: Bug) -> None:
+    named = [test.partition("[")[0].partition("::") for test in bug.caught_by]
+
+    assert [f"{path}::{name}" for path, _, name in named if not _is_there(path, name)] == []
+
+
+def _is_there(path: str, name: str) -> bool:
+    place = ROOT / path
+    if not name:
+        return place.exists()
+    return place.is_file() and name in {one.name for one in definitions(parsed(place))}
+
+
+def test_every_file_that_keeps_a_found_bug_fixed_is_there() -> None:
+    kept = [*(row.kept for row in FOUND), *(text for row in TRIED for text in row)]
+    named = {name for text in kept for name in re.findall(r"`(tests/[^`]+)`", text)}
+
+    assert len(named) > 30
+    assert sorted(name for name in named if not (ROOT / name.partition("::")[0]).exists()) == []
 
 
 @pytest.mark.parametrize("kind", EventKind)
