@@ -64,8 +64,6 @@ def _error_classes() -> list[type[errors.RecoveryError]]:
 
 def _commands() -> dict[str, list[str]]:
     return {
-        one.name: sorted(
-            option for given in load(one.name).params if given.name != "help" for option in given.opts
-        )
-        for one in COMMANDS
+        row.name: sorted(option for one in load(row.name).params if one.name != "help" for option in one.opts)
+        for row in COMMANDS
     }
