@@ -63,7 +63,7 @@ TRIED = (
     ),
     Tried(
         "A full writer queue raised in the middle of a stimulus: interrupts and timers were lost",
-        "`tests/scheduler/test_backpressure.py`, `tests/transport/test_wire_flow.py`",
+        "`tests/scheduler/test_backpressure.py`, `tests/transport/test_wire_backpressure.py`",
         "d19b1cf",
     ),
     Tried(
@@ -103,8 +103,8 @@ TRIED = (
     ),
     Tried(
         "Incidents under PyTorch had no traceback; `recovery stop` missed a launcher after a step of the clock; Ctrl-C after a recovered failure "
-        "named a failed job; workers did not print their rank",
-        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_child.py`",
+        "reported a failed job; workers did not print their rank",
+        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
         "1ac3bbd, 10f32ae, 30033aa, 5c79d5f",
     ),
     Tried(
@@ -116,12 +116,12 @@ TRIED = (
     ),
     Tried(
         "Joins grew with the square of the workers; strangers kept a good worker out; the -wal grew to 24 MiB",
-        "`tests/core/test_growth.py`, `tests/transport/test_wire_strangers.py`, `tests/store/test_wal_size.py`",
+        "`tests/core/test_growth.py`, `tests/transport/test_connection_limiter.py`, `tests/store/test_wal_size.py`",
         "37f0297, ba0288f, eee989a",
     ),
     Tried(
         "The protocol page did not suffice to write a client",
-        "`tests/protocol/`: a client made from the page alone lives a whole life",
+        "`tests/protocol/`: a client made from the page alone goes from `register` to `job_ended`",
         "11e3c7e",
     ),
 )

@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -13,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recovery.cli.form import Format
 from recovery.report.tables import View
 
 _PIPE_WIDTH = 20_000
@@ -43,6 +43,15 @@ _STYLES = {
     "invalid": "red",
 }
 """States that one looks for first."""
+
+
+class Format(str, Enum):
+    """How rows are written."""
+
+    TABLE = "table"
+    JSON = "json"
+    NDJSON = "ndjson"
+    CSV = "csv"
 
 
 def show_rows(view: View, rows: Sequence[Mapping[str, Any]], form: Format, *, with_head: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Asking a scheduler for a view: a large one comes whole, and who answers otherwise is named."""
+"""Asking a scheduler for a view: a large one comes whole, and an answer that is none is named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from recovery.transport import inspection_client
-from recovery.transport.inspection_client import NoView, ask
+from recovery.transport.inspection_client import NoAnswerError, ask
 
 Writer = asyncio.StreamWriter
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
@@ -22,7 +22,8 @@ async def answered(speak: Callable[[Writer], Awaitable[None]]) -> Any:
 
     async def serve(reader: asyncio.StreamReader, writer: Writer) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        with contextlib.suppress(ConnectionError):  # who has heard enough hangs up
+        # A client that has read enough closes the connection.
+        with contextlib.suppress(ConnectionError):
             await speak(writer)
         writer.close()
 
@@ -37,7 +38,8 @@ def in_pieces(content: bytes) -> Callable[[Writer], Awaitable[None]]:
         for begin in range(0, len(content), 100_000):
             writer.write(content[begin : begin + 100_000])
             await writer.drain()
-            await asyncio.sleep(0)  # the next piece comes in a segment of its own
+            # The next piece comes in a segment of its own.
+            await asyncio.sleep(0)
 
     return speak
 
@@ -49,13 +51,13 @@ def test_an_answer_that_comes_in_many_pieces_is_read_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("content", [b"no json", b'{"half": '])
-def test_what_is_no_view_is_told_as_none(content: bytes) -> None:
-    with pytest.raises(NoView):
+def test_an_answer_that_is_no_json_counts_as_none(content: bytes) -> None:
+    with pytest.raises(NoAnswerError):
         asyncio.run(answered(in_pieces(content)))
 
 
 def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection_client, "_ANSWER_BYTES_MAX", 1_000_000)
 
-    with pytest.raises(NoView, match="longer than 1000000 bytes"):
+    with pytest.raises(NoAnswerError, match="longer than 1000000 bytes"):
         asyncio.run(answered(in_pieces(b"[" + b"1," * 1_000_000)))

@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 
+from typing_extensions import assert_never
+
 from recovery.config import Settings
 from recovery.config.start_methods import StartMethod
 from recovery.transport.local_address import is_local
@@ -19,10 +21,19 @@ _logger = logging.getLogger("recovery.training")
 _DIAL_S = 1.0
 
 
-def start_scheduler_if_due(settings: Settings) -> None:
+def start_if_due(settings: Settings) -> None:
     """Start it if this process is rank 0 of such a start, the scheduler's address is this host's, and nobody answers there."""
-    if settings.start_method is StartMethod.DYNAMIC_CLUSTER or settings.node_id != "0":
-        return
+    match settings.start_method:
+        case StartMethod.DYNAMIC_CLUSTER:
+            return
+        case StartMethod.OPENMPI | StartMethod.RANK_TABLE:
+            if settings.node_id == "0":
+                _start_if_absent(settings)
+        case _ as unknown:
+            assert_never(unknown)
+
+
+def _start_if_absent(settings: Settings) -> None:
     host, port = settings.sched_host, settings.sched_port
     if not is_local(host) or _answers(host, port):
         return
@@ -32,11 +43,12 @@ def start_scheduler_if_due(settings: Settings) -> None:
         "MS_SCHED_HOST": host,
         "MS_SCHED_PORT": str(port),
     }
+    # A session of its own, since a Ctrl+C is for rank 0; the scheduler ends after it.
     process = subprocess.Popen(  # noqa: S603 - our own command, by our own interpreter
         [sys.executable, "-m", "recovery", "scheduler", f"--with-pid={os.getpid()}"],
         env={**os.environ, **variables},  # noqa: TID251 - handed on
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # a Ctrl+C is for rank 0; the scheduler ends after it
+        start_new_session=True,
     )
     _logger.info("event=scheduler_started_by_rank_0 address=%s:%d pid=%d", host, port, process.pid)
 

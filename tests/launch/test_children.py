@@ -16,15 +16,14 @@ import psutil
 import recovery
 from recovery.errors import LaunchFailedError
 from recovery.launch.begin_child import CANNOT_BE_STARTED
-from recovery.launch.child import Child
-from recovery.launch.children import signal_group, tied
+from recovery.launch.children import Child, signal_group, tied
 from tests.pace import wait_for
 
 PRINT_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")
 
 PARENT = """
 import subprocess, time
-from recovery.worker.children import tied
+from recovery.launch.children import tied
 child = subprocess.Popen(tied(["sleep", "60"]), start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(60)
@@ -92,7 +91,8 @@ def test_a_child_ends_with_its_parent() -> None:
 
 def test_a_child_whose_parent_died_before_it_began_does_not_begin(tmp_path: Path) -> None:
     command = tied(["touch", str(tmp_path / "began")])
-    command[command.index(str(os.getpid()))] = "1"  # not who started it
+    # Process 1 did not start it.
+    command[command.index(str(os.getpid()))] = "1"
     assert subprocess.run(command, check=True).returncode == 0
     assert not (tmp_path / "began").exists()
 

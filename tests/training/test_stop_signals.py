@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from recovery.training.stopping import Signals, StopAsked, number_of
+from recovery.training.stop_signals import StopSignalReceived, StopSignals, signal_number
 
 
 class _Finalized:
@@ -22,18 +22,19 @@ class _Finalized:
 
 
 @pytest.mark.parametrize(
-    ("number", "raised"), [(signal.SIGTERM, StopAsked), (signal.SIGINT, KeyboardInterrupt)]
+    ("number", "raised"), [(signal.SIGTERM, StopSignalReceived), (signal.SIGINT, KeyboardInterrupt)]
 )
 def test_a_signal_that_a_finalizer_drops_is_sent_again(
     number: signal.Signals, raised: type[BaseException]
 ) -> None:
     finalized = _Finalized(number)
-    with Signals():
-        del finalized  # Python prints and drops what its finalizer raises
+    with StopSignals():
+        # Python prints and drops what its finalizer raises.
+        del finalized
         with pytest.raises(raised) as caught:
             threading.Event().wait(5)
 
-    assert number_of(caught.value) == number
+    assert signal_number(caught.value) == number
 
 
 def test_other_exceptions_that_python_drops_are_shown_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +45,7 @@ def test_other_exceptions_that_python_drops_are_shown_as_before(monkeypatch: pyt
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: shown.append(str(unraisable.exc_value)))
     before = sys.unraisablehook
-    with Signals():
+    with StopSignals():
         failing = Fails()
         del failing
 
@@ -53,13 +54,13 @@ def test_other_exceptions_that_python_drops_are_shown_as_before(monkeypatch: pyt
 
 
 def test_a_handler_of_the_users_own_is_left_in_place() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
-        with Signals():
+        with StopSignals():
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
 
-    assert heard == [signal.SIGTERM] * 2
+    assert received == [signal.SIGTERM] * 2

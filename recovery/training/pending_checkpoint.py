@@ -1,4 +1,4 @@
-"""What a checkpoint is of, noted when its save begins: the session is elsewhere when it ends."""
+"""A checkpoint between the beginning of its save and its manifest: what it is of, noted before the session moves on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from recovery.checkpoint.manifest import FORMAT, Manifest
 from recovery.training.session import Session
 
 
-class Save:
+class PendingCheckpoint:
     """One checkpoint of this rank that is under way."""
 
     def __init__(self, session: Session, name: str, *, integrated: bool) -> None:
