@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
@@ -25,9 +24,9 @@ from recovery.report import stored as stored_state
 from recovery.report import tables, timeline_image
 from recovery.report.plan import Plan
 from recovery.report.plan import plan as make_plan
-from recovery.report.rank_progress import Seen, stored_newest_step
+from recovery.report.rank_progress import RunningProcesses, stored_newest_step
 from recovery.report.stored import Stored
-from recovery.report.timeline import read_story
+from recovery.report.timeline import read_timeline
 from recovery.report.timeline_page import page
 from recovery.store.reader import StoredEvent, read_checkpoints, read_events
 from recovery.transport import inspection_client
@@ -130,7 +129,7 @@ def nodes(path: Path | None, connect: str | None, form: Format) -> None:
     place = _place(path, connect)
     if isinstance(place, Path):
         state = stored_state.read(place)
-        rows = Seen(state).rows(state.nodes)
+        rows = RunningProcesses(state).rows(state.nodes)
     else:
         rows = status_report.node_rows(_asked(place, "/status"))
     show_rows(tables.NODES, rows, form)
@@ -302,7 +301,7 @@ def _since_ms(text: str) -> int:
 def timeline(path: Path, *, html: Path | None, png: Path | None, run: int | None, as_json: bool) -> None:
     """Write the page and the picture, or tell goodput and each recovery with its parts."""
     state = stored_state.read(path)
-    story, unreadable = read_story(state, run=run)
+    story, unreadable = read_timeline(state, run=run)
     for unread in unreadable:
         complain(f"not counted: {unread}")
     title = f"job {state.job.job[:8]}, run {story.run}: {state.job.state.value}"
@@ -312,7 +311,7 @@ def timeline(path: Path, *, html: Path | None, png: Path | None, run: int | None
     if png is not None:
         timeline_image.write(story, png, title=title)
     if as_json:
-        print_json({**msgspec.structs.asdict(story), "goodput": story.goodput})
+        print_json(story.for_json())
         return
     wall_s = (story.end_ms - story.begin_ms) / 1000
     unknown = f", {story.unknown_ms / 1000:.1f} s of it unknown" if story.unknown_ms else ""

@@ -52,7 +52,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
             name="variables",
             ok=False,
             found=str(error),
-            next_step="Mend that first; the rest follows from it.",
+            next_step="Fix that first; the rest follows from it.",
         )
         yield from _frameworks()
         yield from _ascend(environ)
@@ -125,9 +125,7 @@ def _lost_store(path: Path) -> Iterator[Check]:
     try:
         lost = lost_in(path)
     except RecoveryError as error:
-        yield Check(
-            name="store", ok=False, found=str(error), next_step="Mend that before the job is started."
-        )
+        yield Check(name="store", ok=False, found=str(error), next_step="Fix that before the job is started.")
         return
     if lost is not None:
         step = f"Rebuild it: `recovery rebuild {path}`, or MS_REBUILD_STORE=1 in the scheduler."

@@ -48,7 +48,7 @@ TRIED = (
     ),
     Tried(
         "A host that was dead for 75 s was drawn as training; status called the dead live and knew no rank's step",
-        "`tests/report/test_true_figures.py`, `tests/cluster/test_true_numbers.py`, `tests/report/test_known.py`",
+        "`tests/report/test_true_figures.py`, `tests/cluster/test_true_numbers.py`, `tests/report/test_training_time.py`",
         "e4ea8de, e481119, f59cc1d",
     ),
     Tried(
