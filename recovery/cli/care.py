@@ -19,7 +19,7 @@ from recovery.report import stored as stored_state
 from recovery.report.doctor import examine
 from recovery.report.tables import Column, View, instant
 from recovery.scheduler import store_rebuild as rebuilding
-from recovery.store.archive import RESET, lay_aside
+from recovery.store.archive import RESET, archive_stores
 from recovery.store.reader import read_checkpoints, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore
 
@@ -115,7 +115,7 @@ def reset(path: Path) -> Path:
     Returns:
         The directory that it lies in now, below the recovery path.
     """
-    return lay_aside(path, f"{RESET}{instant(clock.wall_ms())[:19].replace(':', '')}")
+    return archive_stores(path, f"{RESET}{instant(clock.wall_ms())[:19].replace(':', '')}")
 
 
 def rebuild(path: Path) -> tuple[str, Path | None]:

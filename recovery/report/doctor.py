@@ -19,7 +19,7 @@ from recovery.errors import RecoveryError
 from recovery.report import stored as stored_state
 from recovery.scheduler.store_rebuild import lost_in
 from recovery.store.lock import owner_of
-from recovery.store.repository import scheduler_path
+from recovery.store.paths import scheduler_path
 
 _SHARED = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
 """File systems on which SQLite's shared memory or the kernel's locks do not hold between hosts."""

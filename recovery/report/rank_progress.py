@@ -15,8 +15,8 @@ from recovery.core.records import NodeRecord, NodeState
 from recovery.report.stored import Notes, Stored, notes
 from recovery.report.tables import NODES, RANKS, instant
 from recovery.store.lock import OwnerState, held_locks, owner_state
+from recovery.store.paths import scheduler_path, worker_path
 from recovery.store.reader import WorkerNotes
-from recovery.store.repository import scheduler_path, worker_path
 
 NOTES_READ = 64
 """Own files of ranks that a screen is worth. Twice that takes a quarter of a second; `recovery steps` reads all."""

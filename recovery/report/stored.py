@@ -21,6 +21,7 @@ from recovery.core.records import (
 from recovery.errors import RecoveryError, RecoveryPathError, StoreLostError
 from recovery.scheduler.store_rebuild import lost_in
 from recovery.store.lock import owner_of
+from recovery.store.paths import scheduler_path
 from recovery.store.reader import (
     StoredEvent,
     WorkerNotes,
@@ -30,7 +31,6 @@ from recovery.store.reader import (
     read_scheduler,
     stored_workers,
 )
-from recovery.store.repository import scheduler_path
 
 _ALL = 10_000_000
 """Events: more than any event log has."""

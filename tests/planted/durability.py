@@ -8,7 +8,7 @@ STORE = (
     Bug(
         "synchronous=NORMAL",
         "I5",
-        "store/engine.py",
+        "store/connections.py",
         'connection.execute("PRAGMA wal_autocheckpoint=0")',
         'connection.executescript("PRAGMA wal_autocheckpoint=0; PRAGMA synchronous=NORMAL")',
         ("tests/store/test_files.py::test_durability_is_asserted_on_the_connection",),
@@ -16,7 +16,7 @@ STORE = (
     Bug(
         "nobody reads back whether the log can be had",
         "I5",
-        "store/engine.py",
+        "store/connections.py",
         'if (mode, level) != ("wal", 2):',
         "if level != 2:",
         ("tests/store/test_files.py::test_a_file_system_that_cannot_keep_a_log_is_refused",),
@@ -199,7 +199,9 @@ STORE = (
         "store/writer.py",
         "if self._changed.wait_for(lambda: self._given_up, RETRY_S):",
         "if not self._changed.wait_for(lambda: self._given_up, RETRY_S):",
-        ("tests/store/test_store_writer.py::test_a_full_disk_is_told_once_per_spell_and_the_answer_waits",),
+        (
+            "tests/store/test_store_writer.py::test_a_full_disk_is_reported_once_per_spell_and_the_answer_waits",
+        ),
     ),
     Bug(
         "the writer's queue has no bound",

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from recovery.store.lock import OwnerState, held_locks, owner_of, owner_state
-from recovery.store.repository import WorkerStore, worker_path
+from recovery.store.paths import worker_path
+from recovery.store.repository import WorkerStore
 
 
 def test_a_store_shows_whether_its_owner_runs_here(tmp_path: Path) -> None:
