@@ -147,7 +147,7 @@ class _Place:
         """
         for path in [path for path in self._adopted if not path.exists()]:
             with contextlib.suppress(OSError):  # a manifest without its file is no checkpoint
-                retention.let_go(path)
+                retention.remove(path)
             self._adopted.remove(path)
         self._retention.apply(committed_before=self._session.committed_before)
 

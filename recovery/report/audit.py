@@ -62,7 +62,7 @@ def checkpoints(stored: Stored) -> Iterator[Finding]:
             elif names.parse(entry.name) is not None:
                 seen.add(str(entry))
                 yield from _file(entry)
-            elif _is_manifest_alone(entry):
+            elif _is_orphaned_manifest(entry):
                 yield Finding(path=str(entry), what="a manifest without its checkpoint file")
     yield from _missing(stored, seen)
 
@@ -74,7 +74,7 @@ def _file(entry: Path) -> Iterator[Finding]:
         yield Finding(path=str(entry), what=str(error))
 
 
-def _is_manifest_alone(entry: Path) -> bool:
+def _is_orphaned_manifest(entry: Path) -> bool:
     files = [entry.with_name(entry.stem + suffix) for suffix in names.SUFFIXES]
     return (
         entry.suffix == names.MANIFEST_SUFFIX

@@ -115,7 +115,7 @@ def is_there(path: Path) -> bool:
 
     Raises:
         StoreNotOursError: something else is there.
-        StoreCorruptError: an empty or cut file, or a lonely -wal. Our files are complete when they get their name.
+        StoreCorruptError: an empty or cut file, or a -wal without its file. Our files are complete when they get their name.
     """
     wal = companion(path, "-wal")
     refuse_links(path, wal, companion(path, "-shm"))

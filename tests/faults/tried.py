@@ -23,12 +23,12 @@ TRIED = (
     ),
     Tried(
         "A rank loaded another rank's checkpoint: exit 0 and other bits",
-        "`tests/cluster/test_files_passed_over.py`, `tests/checkpoint/test_look.py`",
+        "`tests/cluster/test_files_passed_over.py`, `tests/checkpoint/test_passed_over_files.py`",
         "09b176c",
     ),
     Tried(
         "Damaged and missing checkpoint files were passed over without a word, and written over later",
-        "`tests/cluster/test_files_passed_over.py`, `tests/core/test_passed_over.py`, `tests/checkpoint/test_make_way.py`",
+        "`tests/cluster/test_files_passed_over.py`, `tests/core/test_passed_over.py`, `tests/checkpoint/test_name_conflict.py`",
         "09b176c, 2c6ab41",
     ),
     Tried(
@@ -43,7 +43,7 @@ TRIED = (
     ),
     Tried(
         "A process that was stopped inside a save finished it after it had been replaced; one of two executors of retention died of a vanished file",
-        "`tests/cluster/test_stopped_in_a_save.py`, `tests/worker/test_place.py`, `tests/checkpoint/test_retention_of_files.py`",
+        "`tests/cluster/test_stopped_in_a_save.py`, `tests/worker/test_place.py`, `tests/checkpoint/test_file_retention.py`",
         "2c6ab41, 1bfd349",
     ),
     Tried(

@@ -248,8 +248,8 @@ CHECKPOINTS = (
         "the manifest gets its name before the file",
         "I8",
         "checkpoint/publish.py",
-        "self._state.rename()\n            _ask(path, place_is_ours)\n            beside.rename()",
-        "beside.rename()\n            _ask(path, place_is_ours)\n            self._state.rename()",
+        "self._state.rename()\n            check_place(path, place_is_ours)\n            beside.rename()",
+        "beside.rename()\n            check_place(path, place_is_ours)\n            self._state.rename()",
         (
             "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",
         ),
@@ -257,7 +257,7 @@ CHECKPOINTS = (
     Bug(
         "an old manifest stands beside new bytes",
         "I8",
-        "checkpoint/make_way.py",
+        "checkpoint/name_conflict.py",
         "os.unlink(beside.name, dir_fd=opened)",
         "os.stat(beside.name, dir_fd=opened)",
         (
@@ -267,7 +267,7 @@ CHECKPOINTS = (
     Bug(
         "the end of an old manifest is not made durable",
         "I8",
-        "checkpoint/make_way.py",
+        "checkpoint/name_conflict.py",
         "return\n        os.fsync(opened)\n        return",
         "return\n        os.fstat(opened)\n        return",
         (
@@ -277,7 +277,7 @@ CHECKPOINTS = (
     Bug(
         "a checkpoint of another rank is written over",
         "I11",
-        "checkpoint/make_way.py",
+        "checkpoint/name_conflict.py",
         "old.rank != manifest.rank and old.generation >= manifest.generation",
         "old.rank < 0",
         (
@@ -287,7 +287,7 @@ CHECKPOINTS = (
     Bug(
         "a failed write is forgotten",
         "I6",
-        "checkpoint/files.py",
+        "checkpoint/digesting_writer.py",
         "self.failure = error\n",
         "self.failure = None\n",
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, create_engine
 
-from recovery.core.records import EventRecord, JobRecord, NodeState, StepRecord
+from recovery.core.records import EventRecord, JobRecord, NodeState, Record, StepRecord
 from recovery.errors import StoreCorruptError, StoreWriteError
 from recovery.store import rows
 from recovery.store.models import METADATA
@@ -71,6 +71,10 @@ def test_a_real_file_holds_the_last_record_of_each_key(tmp_path: Path) -> None:
 
     holds()
     store.close()
+
+
+def test_every_class_of_record_has_a_table() -> None:
+    assert set(SHAPES) == set(get_args(Record))
 
 
 def test_every_table_has_exactly_the_columns_of_its_record() -> None:
