@@ -164,7 +164,7 @@ def _file_clock(place: Path) -> Check:
 
 
 def _disk(path: Path, there: Path) -> Check:
-    """Room for what is kept, by the size of what this job has saved."""
+    """Space for the checkpoints that are kept, by the size of what this job has saved."""
     free = shutil.disk_usage(there).free
     needed = 0
     try:
@@ -175,8 +175,9 @@ def _disk(path: Path, there: Path) -> Check:
         newest = max(one.step for one in saved)
         needed = sum(one.file_bytes for one in saved if one.step == newest) * _KEPT
     ok = free > max(needed, 1 << 28)
-    room = f"{free / 1e9:,.1f} GB free"
-    found = f"{room}; {_KEPT} checkpoints of all ranks take {needed / 1e9:,.3f} GB" if needed else room
+    found = f"{free / 1e9:,.1f} GB free"
+    if needed:
+        found += f"; {_KEPT} checkpoints of all ranks take {needed / 1e9:,.3f} GB"
     step = "" if ok else "Free space, save elsewhere, or lower keep_checkpoint_max."
     return Check(name="disk", ok=ok, found=found, next_step=step)
 

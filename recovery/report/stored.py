@@ -37,7 +37,7 @@ _ALL = 10_000_000
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """The scheduler's state as of its last commit, and whether it lives."""
+    """The scheduler's state as of its last commit, and whether it runs."""
 
     path: Path
     job: JobRecord

@@ -1,7 +1,7 @@
 """A run in time: what each node did when, what each failure cost, and how much of the time was useful.
 
 It is made of the events, which the scheduler wrote, and of what the ranks recorded of themselves (training_time.py). A death that the
-scheduler saw begins when it was noticed; one that it did not see, because it was away itself, begins with the last sign of life.
+scheduler saw begins when it was noticed; one that it did not see, because it was away itself, begins at the last record of all ranks.
 """
 
 from __future__ import annotations

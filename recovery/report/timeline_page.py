@@ -82,7 +82,7 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
     lost = sum(one.lost_steps for one in timeline.recoveries)
     facts = [
         (f"{timeline.goodput:.1%}", "of the time was useful (goodput)"),
-        (f"{wall_s:,.1f} s", "from the first event to the last sign of life"),
+        (f"{wall_s:,.1f} s", "from the first event to the last record"),
         (f"{timeline.unknown_ms / 1000:,.1f} s", "unknown: not counted as useful"),
         (str(len(timeline.recoveries)), "recoveries"),
         (str(lost), "steps done again"),
@@ -163,7 +163,7 @@ def _marks(timeline: Timeline, x: Scale, bottom: int) -> Iterator[str]:
     for at_ms, generation, step in x.apart(timeline.plans):
         title = f"generation {generation} begins at step {step}"
         yield f'<line x1="{x(at_ms)}" x2="{x(at_ms)}" y1="26" y2="{bottom}" stroke="#4a7fc1" stroke-dasharray="3 3"><title>{title}</title></line>'
-    # A plan without room for its label has its line's title.
+    # A plan whose label finds no space has its line's title.
     for at_ms, generation, step in x.apart(timeline.plans, least=_LABEL):
         yield f'<text x="{x(at_ms) + 3}" y="20">generation {generation}: step {step}</text>'
     for at_ms, step in x.apart(timeline.commits):

@@ -107,7 +107,7 @@ class TrainingTimes:
         """By number."""
 
     def _end_ms(self, recorded: ByGeneration) -> int:
-        """The last sign of life: of a generation that nobody has ended, a rank's record may be newer than all events."""
+        """The time of the last record: of a generation that nobody has ended, a rank's record may be newer than all events."""
         events = self.log.events
         last_ms = events[-1].wall_ms if events else 0
         plans = list(self.log.of_kind(EventKind.PLAN_MADE))

@@ -86,7 +86,7 @@ def generation(number: int) -> GenerationRecord:
         step=0,
         epoch=1,
         step_in_epoch=0,
-        because="the first full house",
+        because="all ranks are ready",
     )
 
 
