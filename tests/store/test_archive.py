@@ -1,4 +1,4 @@
-"""Laying aside: everything is kept, nobody's open store is touched, and the path begins a new job."""
+"""Archiving a job: everything is kept, nobody's open store is touched, and the path begins a new job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.errors import RecoveryPathError, StoreLockedError
-from recovery.store.archive import jobs_laid_aside, lay_aside
+from recovery.store.archive import archive_stores, archived_jobs
 from recovery.store.reader import read_scheduler, read_worker
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store import samples
@@ -28,24 +28,24 @@ def path(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rows(place: Path) -> dict[str, str]:
+def rows(directory: Path) -> dict[str, str]:
     """Digest of every file that holds rows, by its name below a directory."""
     return {
-        str(file.relative_to(place)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in place.rglob("*")
+        str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in directory.rglob("*")
         if file.suffix in (".db", ".db-wal", ".commits")
     }
 
 
-def test_all_is_kept_and_the_path_begins_anew(path: Path) -> None:
+def test_all_is_kept_and_the_path_begins_a_new_job(path: Path) -> None:
     before = rows(path)
 
-    aside = lay_aside(path, "before")
+    archive = archive_stores(path, "before")
 
-    assert aside == path / "before"
-    assert rows(aside) == before
-    assert read_scheduler(aside).job == samples.job(3)
-    assert read_worker(aside, "worker_1").checkpoints == (samples.checkpoint(),)
+    assert archive == path / "before"
+    assert rows(archive) == before
+    assert read_scheduler(archive).job == samples.job(3)
+    assert read_worker(archive, "worker_1").checkpoints == (samples.checkpoint(),)
     store = SchedulerStore.open(path)
     assert store.load().job is None
     store.close()
@@ -58,9 +58,9 @@ def test_what_a_killed_owner_left_goes_along_whole(tmp_path: Path) -> None:
     kill_owner(tmp_path)
     assert (tmp_path / "scheduler.db-wal").stat().st_size
 
-    aside = lay_aside(tmp_path, "before")
+    archive = archive_stores(tmp_path, "before")
 
-    assert read_scheduler(aside).job == samples.job(5)
+    assert read_scheduler(archive).job == samples.job(5)
     assert [
         file.name for file in tmp_path.glob("scheduler.db*") if not file.name.startswith("scheduler.db.lock")
     ] == []
@@ -71,7 +71,7 @@ def test_an_open_store_is_left_alone_with_all_others(path: Path, whose: str) -> 
     before = rows(path)
     owner = SchedulerStore.open(path) if whose == "scheduler" else WorkerStore.open(path, whose)
     with pytest.raises(StoreLockedError, match=rf"{whose}\.db"):
-        lay_aside(path, "before")
+        archive_stores(path, "before")
     owner.close()
     assert set(rows(path)) == set(before)
     assert not (path / "before").exists()
@@ -79,17 +79,17 @@ def test_an_open_store_is_left_alone_with_all_others(path: Path, whose: str) -> 
 
 def test_where_nothing_is_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(RecoveryPathError, match=r"holds no scheduler\.db"):
-        lay_aside(tmp_path, "before")
+        archive_stores(tmp_path, "before")
     with pytest.raises(RecoveryPathError, match=r"holds no scheduler\.db"):
-        lay_aside(tmp_path / "none", "before")
+        archive_stores(tmp_path / "none", "before")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_earlier_one_is_never_written_over(path: Path) -> None:
-    lay_aside(path, "before")
+    archive_stores(path, "before")
     SchedulerStore.open(path).close()
     with pytest.raises(RecoveryPathError, match="File exists"):
-        lay_aside(path, "before")
+        archive_stores(path, "before")
     assert read_scheduler(path).job is None
 
 
@@ -97,7 +97,7 @@ def test_workers_that_cannot_be_listed_are_an_error(path: Path) -> None:
     (path / "workers").rename(path / "elsewhere")
     (path / "workers").write_text("no directory")
     with pytest.raises(RecoveryPathError, match="Not a directory"):
-        lay_aside(path, "before")
+        archive_stores(path, "before")
 
 
 def test_a_job_whose_schedulers_store_is_gone_is_known_by_its_workers_stores(path: Path) -> None:
@@ -108,6 +108,6 @@ def test_a_job_whose_schedulers_store_is_gone_is_known_by_its_workers_stores(pat
     worker.close()
     (path / "workers/a copy of it.db").write_text("no node is called so")
 
-    lay_aside(path, "reset-1")
+    archive_stores(path, "reset-1")
 
-    assert jobs_laid_aside(path) == (frozenset({samples.job(3).job}), ())
+    assert archived_jobs(path) == (frozenset({samples.job(3).job}), ())

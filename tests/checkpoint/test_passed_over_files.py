@@ -47,15 +47,15 @@ def test_what_is_passed_over_is_named_newest_first_with_its_reason(save: Save) -
         ("train-1_3.ckpt", 3),
         ("train-1_2.ckpt", 0),
     ]
-    told = [reason for _, _, reason in reasons]
-    assert told[:3] == [
+    sentences = [reason for _, _, reason in reasons]
+    assert sentences[:3] == [
         "it is of job 'job-a' run 2, not of job 'job-a' run 1",
         "it is of job 'job-b' run 1, not of job 'job-a' run 1",
         "it is of rank 1, not of rank 0",
     ]
-    assert told[3].startswith("CHECKPOINT_MISSING: ")
-    assert "size 5 expected, 0 found" in told[4]
-    assert "it is missing, so the file beside it is no checkpoint" in told[5]
+    assert sentences[3].startswith("CHECKPOINT_MISSING: ")
+    assert "size 5 expected, 0 found" in sentences[4]
+    assert "it is missing, so the file beside it is no checkpoint" in sentences[5]
 
 
 def test_a_manifest_of_another_run_whose_file_is_gone_is_nothing_of_ours(save: Save) -> None:
@@ -136,7 +136,7 @@ def test_a_whole_file_of_another_place_is_not_what_the_plan_wants(
         verify.check_wanted(path, verify.Wanted(**WANTED, digest=digest))
 
 
-def test_a_whole_file_that_is_not_the_one_of_the_books_is_not_what_the_plan_wants(save: Save) -> None:
+def test_a_whole_file_that_is_not_the_one_of_the_index_is_not_what_the_plan_wants(save: Save) -> None:
     path = save("train-1_1.ckpt")
 
     assert verify.check_wanted(path, verify.Wanted(**WANTED, digest=save.manifest().digest)).step == 1

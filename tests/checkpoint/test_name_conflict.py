@@ -1,4 +1,4 @@
-"""A name that is saved under again: what may be needed to understand a loss keeps its bytes, and nobody without a place renames."""
+"""A name that is saved under again: what may be needed to understand a loss keeps its bytes, and a replaced process renames nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
-from recovery.checkpoint import adopt, catalogue, make_way, names, verify
+from recovery.checkpoint import adopt, catalogue, name_conflict, names, verify
 from recovery.checkpoint.files import opened_directory
 from recovery.checkpoint.publish import stage
 from recovery.errors import CheckpointWriteError
@@ -82,7 +82,7 @@ def test_a_whole_file_of_a_rolled_back_history_is_written_over(save: Save) -> No
     assert sorted(one.name for one in save.directory.iterdir()) == [NAME, names.manifest_path(path).name]
 
 
-def test_a_manifest_whose_file_is_gone_makes_way(save: Save) -> None:
+def test_a_manifest_whose_file_is_gone_is_written_over(save: Save) -> None:
     save(NAME, generation=1).unlink()
     path = save(NAME, generation=2)
 
@@ -92,7 +92,8 @@ def test_a_manifest_whose_file_is_gone_makes_way(save: Save) -> None:
 def test_a_keeping_that_was_cut_off_is_completed_under_the_same_number(save: Save) -> None:
     path = save(NAME, content=b"first", generation=1)
     flipped(path)
-    names.manifest_path(path).rename(path.with_name("train-1_1.json.kept-1"))  # as far as a killed life came
+    # As far as a process came that was killed.
+    names.manifest_path(path).rename(path.with_name("train-1_1.json.kept-1"))
 
     save(NAME, content=b"second", generation=2)
 
@@ -103,7 +104,7 @@ def test_a_keeping_that_was_cut_off_is_completed_under_the_same_number(save: Sav
 def test_what_is_kept_is_durable_before_the_name_is_used(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(NAME, generation=1)
     cut(path)
-    way = make_way.look(path, save.manifest(generation=2))
+    conflict = name_conflict.find(path, save.manifest(generation=2))
     synced: list[list[str]] = []
     real = os.fsync
 
@@ -113,7 +114,7 @@ def test_what_is_kept_is_durable_before_the_name_is_used(save: Save, monkeypatch
 
     monkeypatch.setattr(os, "fsync", seen)
     with opened_directory(save.directory) as opened:
-        make_way.make(opened, way)
+        name_conflict.resolve(opened, conflict)
 
     assert synced == [[f"{NAME}.kept-1", "train-1_1.json.kept-1"]]
 
@@ -127,13 +128,13 @@ def test_a_process_that_lost_its_place_gives_no_name_any_more(save: Save, answer
     staged = stage(save.directory, NAME, lambda stream: _write(stream, b"newer"))
     asked = iter(answers)
 
-    with pytest.raises(CheckpointWriteError, match="its place is not its own"):
+    with pytest.raises(CheckpointWriteError, match="another one has its place now"):
         staged.finish(
             lambda digest, size: save.manifest(digest=digest, file_bytes=size, generation=2),
             lambda: next(asked),
         )
 
-    assert next(asked, None) is None, "it went on after it was told"
+    assert next(asked, None) is None, "it went on after the answer"
     assert not list(save.directory.glob(".*"))
     if len(answers) < 3:
         assert older.read_bytes() == b"older"
@@ -148,7 +149,7 @@ def test_a_framework_s_file_of_a_process_that_lost_its_place_gets_no_manifest(sa
     path = save.directory / NAME
     path.write_bytes(b"state")
 
-    with pytest.raises(CheckpointWriteError, match="its place is not its own"):
+    with pytest.raises(CheckpointWriteError, match="another one has its place now"):
         adopt.adopt(path, lambda digest, size: save.manifest(), lambda: False)
 
     assert [one.name for one in save.directory.iterdir()] == [NAME]

@@ -1,4 +1,4 @@
-"""One executor lets older checkpoints go, whoever else tidies up in the directory meanwhile."""
+"""One executor removes older checkpoints, whoever else removes files of the directory meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from recovery.checkpoint import catalogue, names
-from recovery.checkpoint.retention import Retention, Rule, let_go
+from recovery.checkpoint.retention import Retention, Rule, remove
 from recovery.core.messages import HeldCheckpoint
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ def retention(
     after_the_look: Callable[[], object] = lambda: None,
     spares: Callable[[Path], bool] = lambda path: False,
 ) -> Retention:
-    def look() -> tuple[HeldCheckpoint, ...]:
+    def held() -> tuple[HeldCheckpoint, ...]:
         found = catalogue.scan(directory, None, job="job-a", run=1, rank=0)
         after_the_look()
         return found
 
-    return Retention(look, KEEP_TWO, spares)
+    return Retention(held, KEEP_TWO, spares)
 
 
 def left(directory: Path) -> list[str]:
@@ -56,28 +56,28 @@ def test_a_file_that_vanishes_between_the_look_and_its_time_costs_nobody_anythin
     for step in range(1, 6):
         save(f"train-1_{step}.ckpt")
 
-    retention(save.directory, after_the_look=lambda: let_go(save.directory / f"train-1_{gone}.ckpt")).apply(
+    retention(save.directory, after_the_look=lambda: remove(save.directory / f"train-1_{gone}.ckpt")).apply(
         committed_before=5
     )
 
     assert left(save.directory) == (pairs(3, 5) if gone == 4 else pairs(4, 5))
 
 
-def test_a_directory_that_cannot_be_listed_lets_nothing_go_and_is_said_once(
+def test_a_directory_that_cannot_be_listed_loses_nothing_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
-    tidy = retention(tmp_path / "file")
+    executor = retention(tmp_path / "file")
 
-    tidy.apply(committed_before=9)
-    tidy.apply(committed_before=9)
+    executor.apply(committed_before=9)
+    executor.apply(committed_before=9)
 
     [line] = caplog.messages
     assert "event=checkpoint_not_removed" in line
     assert "cannot be listed" in line
 
 
-def test_what_somebody_else_lets_go_is_spared_and_counts(save: Save) -> None:
+def test_what_the_framework_removes_itself_is_spared_and_counts(save: Save) -> None:
     for step in range(1, 5):
         save(f"train-1_{step}.ckpt")
 
@@ -101,7 +101,7 @@ def test_every_file_of_a_step_that_goes_goes(save: Save) -> None:
     )
 
 
-def test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_said_once(
+def test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_logged_once(
     save: Save, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in range(1, 5):
@@ -114,19 +114,20 @@ def test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_said_once(
             in_the_way.unlink()
             in_the_way.mkdir()
 
-    tidy = retention(save.directory, after_the_look=replace_by_a_directory)
-    tidy.apply(committed_before=4)
+    executor = retention(save.directory, after_the_look=replace_by_a_directory)
+    executor.apply(committed_before=4)
 
     assert left(save.directory) == sorted([*pairs(3, 4), *pairs(1)])
     [line] = caplog.messages
     assert f"path={in_the_way}" in line
 
 
-def test_letting_go_takes_the_file_and_its_manifest_and_nothing_else(save: Save) -> None:
+def test_removing_takes_the_file_and_its_manifest_and_nothing_else(save: Save) -> None:
     paths = [save(f"train-1_{step}.ckpt") for step in (1, 2)]
 
-    let_go(paths[0])
-    let_go(paths[0])  # gone already
+    remove(paths[0])
+    # It is gone already.
+    remove(paths[0])
 
     assert left(save.directory) == pairs(2)
     assert names.manifest_path(paths[1]).exists()

@@ -1,4 +1,4 @@
-"""How long a store's owner was away is counted by the machine, over the lives of processes."""
+"""How long a store's owner was away is counted by the machine, across its processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _away_ms(path: Path) -> int | None:
     return away_ms
 
 
-def test_the_time_since_the_last_write_is_known_in_the_next_life(
+def test_the_time_since_the_last_write_is_known_to_the_next_process(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = clock.boot_ms()
@@ -37,7 +37,7 @@ def test_the_time_since_the_last_write_is_known_in_the_next_life(
     assert 60_000 <= away_ms < 70_000
 
 
-def test_another_start_of_the_machine_knows_nothing_of_it(
+def test_after_another_boot_of_the_machine_it_is_unknown(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "boot_id", lambda: "another")

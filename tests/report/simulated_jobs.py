@@ -1,6 +1,6 @@
-"""Stories of jobs that much happens to, lived by the real machines in virtual time, written into real stores, with the step logs beside.
+"""Jobs with many failures, run by the real machines in virtual time, written into real stores, with the step logs beside.
 
-Killed workers and schedulers, hosts that die whole and stand dead, processes and hosts that stand still.
+Killed workers and schedulers, hosts that die whole and stay away, processes and hosts that are paused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
-from recovery.report.timeline import Story, tell
+from recovery.report.timeline import Timeline, make_timeline
 from recovery.store.reader import StoredEvent, Written
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.simulation.clock import Clock
@@ -38,11 +38,11 @@ HEARTBEAT_MS = 1_000
 LEASE_MS = 6_000
 STEP_MS = (50, 200)
 BEGAN_MS = 1_800_000_000_000
-"""What the wall clock shows when a story begins."""
+"""What the wall clock shows when a job begins."""
 _LONGEST_MS = 1_200_000
 
 
-class Lived(msgspec.Struct):
+class SimulatedJob(msgspec.Struct):
     """What is left of a job."""
 
     workers: int
@@ -55,8 +55,8 @@ class Lived(msgspec.Struct):
     faults: list[str]
     ended: bool
 
-    def told(self) -> Story:
-        """As the product tells it from these rows."""
+    def timeline(self) -> Timeline:
+        """As the product makes it from these rows."""
         events: list[StoredEvent] = []
         generations: dict[int, GenerationRecord] = {}
         for wall_ms, records in self.scheduler:
@@ -73,7 +73,7 @@ class Lived(msgspec.Struct):
                 for one in records:
                     if isinstance(one, ActivityRecord):
                         activity[name, one.generation, one.number] = Written(one, wall_ms)
-        return tell(events, generations.values(), run=1, activity=activity.values(), saves=saves)
+        return make_timeline(events, generations.values(), run=1, activity=activity.values(), saves=saves)
 
     def write(self, path: Path) -> None:
         """As the scheduler and the workers would have, into a new recovery path."""
@@ -101,8 +101,8 @@ class _Logged(StoreModel):
             self.log.append((BEGAN_MS + self._clock.now, batch))
 
 
-def live(seed: int) -> Lived:
-    """Let a job live from its start to its end."""
+def simulate(seed: int) -> SimulatedJob:
+    """Run a job from its start to its end."""
     draw = random.Random(f"{seed}/story")
     shape = _shape(seed, draw)
     world = World(seed, shape)
@@ -111,7 +111,7 @@ def live(seed: int) -> Lived:
     steps: list[dict[str, Any]] = []
     faults: list[str] = []
 
-    def noted(process: Process, records: tuple[Record, ...]) -> None:
+    def recorded(process: Process, records: tuple[Record, ...]) -> None:
         kept = tuple(
             one for one in records if isinstance(one, (ActivityRecord, StepRecord, CheckpointRecord))
         )
@@ -127,13 +127,13 @@ def live(seed: int) -> Lived:
         }
         steps.append(line)
 
-    world.on_note, world.on_step = noted, stepped
+    world.on_note, world.on_step = recorded, stepped
     at_ms = 8_000
     for _ in range(draw.randint(1, 5)):
         at_ms += draw.randint(2_000, 25_000)
         world.clock.later(at_ms, partial(_happen, world, draw.choice(sorted(FAULTS)), draw, faults))
     world.clock.run(_LONGEST_MS, lambda: bool(world.verdict) and not world.living)
-    return Lived(
+    return SimulatedJob(
         workers=shape.rules.worker_count,
         scheduler=store.log,
         own=own,
@@ -206,12 +206,12 @@ def _kill_host(world: World, draw: random.Random) -> None:
     world.relaunch_ms = usual
 
 
-def _stand_still(world: World, draw: random.Random) -> None:
+def _pause(world: World, draw: random.Random) -> None:
     if world.living:
         _freeze(world, [draw.choice(world.living)], draw.choice((3_500, 5_000, 9_000)))
 
 
-def _stand_still_host(world: World, draw: random.Random) -> None:
+def _pause_host(world: World, draw: random.Random) -> None:
     for_ms = draw.choice((3_500, 5_000, 40_000))
     if world.scheduler is not None:
         world.scheduler.frozen_until = world.clock.now + for_ms
@@ -231,6 +231,6 @@ FAULTS: dict[str, Callable[[World, random.Random], None]] = {
     "the scheduler is killed": _kill_scheduler,
     "the scheduler and a worker are killed": _kill_both,
     "the host dies": _kill_host,
-    "a worker stands still": _stand_still,
-    "the host stands still": _stand_still_host,
+    "a worker is paused": _pause,
+    "the host is paused": _pause_host,
 }

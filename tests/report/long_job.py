@@ -1,8 +1,8 @@
-"""The story of a long job as its scheduler would write it: one failure after the other, each with all that follows from it.
+"""The records of a long job as its scheduler would write them: one failure after the other, each with all that follows from it.
 
-    python -m tests.report.long_story PATH [--nodes 1000] [--failures 32] [--worker-files]
+    python -m tests.report.long_job PATH [--nodes 1000] [--failures 32] [--worker-files]
 
-writes it into a new recovery path, with two checkpoints of every rank in the books.
+writes them into a new recovery path, with two checkpoints of every rank.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEPS, LOST_STEPS = 10, 3
 def event(
     kind: EventKind, generation: int | None = None, node: int | None = None, *, step: int | None = None
 ) -> EventRecord:
-    """One line; node and rank have the same number."""
+    """One event; node and rank have the same number."""
     return EventRecord(
         kind=kind,
         run=RunId(1),
@@ -48,7 +48,7 @@ def event(
     )
 
 
-def told(nodes: int, failures: int) -> Iterator[tuple[int, list[Record]]]:
+def batches(nodes: int, failures: int) -> Iterator[tuple[int, list[Record]]]:
     """What is written when, milliseconds: `failures` generations that end with the loss of a node, and the beginning of one more."""
     at_ms = 1_000
     yield at_ms, [event(EventKind.NODE_ADMITTED, None, node) for node in range(nodes)]
@@ -97,10 +97,10 @@ def told(nodes: int, failures: int) -> Iterator[tuple[int, list[Record]]]:
 
 
 def as_stored(nodes: int, failures: int) -> tuple[list[StoredEvent], list[GenerationRecord]]:
-    """The same as it is read again."""
+    """The same as it is read back."""
     events: list[StoredEvent] = []
     generations: dict[int, GenerationRecord] = {}
-    for wall_ms, records in told(nodes, failures):
+    for wall_ms, records in batches(nodes, failures):
         for record in records:
             if isinstance(record, EventRecord):
                 events.append(StoredEvent(sequence=len(events) + 1, wall_ms=wall_ms, event=record))
@@ -121,7 +121,7 @@ def write(path: Path, nodes: int, failures: int) -> None:
     ]
     checkpoints = [samples.checkpoint(step, rank) for step in (10, 20) for rank in range(nodes)]
     store.apply([job, *members, *checkpoints], wall_ms=1)
-    for wall_ms, records in told(nodes, failures):
+    for wall_ms, records in batches(nodes, failures):
         store.apply(records, wall_ms=wall_ms)
     store.close()
 
@@ -160,7 +160,7 @@ def _generation(number: int, *, ended_step: int) -> GenerationRecord:
 
 def main() -> None:
     """The command above."""
-    parser = argparse.ArgumentParser(description="write the story of a long job into a new recovery path")
+    parser = argparse.ArgumentParser(description="write the records of a long job into a new recovery path")
     parser.add_argument("path", type=Path)
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--failures", type=int, default=32)

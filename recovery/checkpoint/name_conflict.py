@@ -1,7 +1,7 @@
-"""Before a name is saved under again: what lies there may be written over, is kept under another name, or is none of ours.
+"""Before a name is saved under again: what has the name is written over, kept under another name, or refuses the save.
 
-Written over is only this rank's own whole file of a history that was rolled back. Whatever is damaged, or of another rank, keeps its
-bytes as `<name>.kept-<n>`, which nobody takes for a checkpoint and nobody here ever removes.
+Only this rank's own whole file of a history that was rolled back is written over. What is damaged, or of another rank, keeps its
+bytes as `<name>.kept-<n>`, which is taken for no checkpoint and never removed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from recovery.errors import CheckpointError, CheckpointManifestError, Checkpoint
 _logger = logging.getLogger("recovery.checkpoint")
 
 
-class Way(msgspec.Struct, frozen=True):
-    """What is to be done with what has the name."""
+class NameConflict(msgspec.Struct, frozen=True):
+    """What has the name now."""
 
     path: Path
     keep_because: str
-    """Not empty: keep the file under another name."""
+    """Why the file is kept under another name; empty: it may be written over, or there is none."""
 
 
-def look(path: Path, manifest: Manifest) -> Way:
-    """Look what lies under the name of a checkpoint that is about to be saved.
+def find(path: Path, manifest: Manifest) -> NameConflict:
+    """Look at what has the name of a checkpoint that is about to be saved.
 
     Args:
         path: absolute, of the file.
@@ -46,7 +46,7 @@ def look(path: Path, manifest: Manifest) -> Way:
     try:
         old = manifests.read(names.manifest_path(path))
     except CheckpointManifestError as error:
-        return Way(path, str(error) if _is_there(path) else "")
+        return NameConflict(path, str(error) if _is_there(path) else "")
     if (old.job, old.run) != (manifest.job, manifest.run) or (
         old.rank != manifest.rank and old.generation >= manifest.generation
     ):
@@ -55,12 +55,13 @@ def look(path: Path, manifest: Manifest) -> Way:
             reason=f"job {old.job!r} run {old.run} rank {old.rank} has saved under this name;"
             " every rank needs a directory of its own, every run a prefix of its own",
         )
-    if old.generation > manifest.generation:  # somebody of our id trains on: we are fenced and not told yet
+    # A newer process of our id trains on: we are fenced and have not heard of it yet.
+    if old.generation > manifest.generation:
         raise CheckpointWriteError(
             path=path,
             reason=f"generation {old.generation} has saved this step, this process is still in generation {manifest.generation}",
         )
-    return Way(path, _fault_of(path, old, manifest) if _is_there(path) else "")
+    return NameConflict(path, _fault_of(path, old, manifest) if _is_there(path) else "")
 
 
 def _fault_of(path: Path, old: Manifest, manifest: Manifest) -> str:
@@ -74,37 +75,39 @@ def _fault_of(path: Path, old: Manifest, manifest: Manifest) -> str:
     return ""
 
 
-def make(opened: int, way: Way) -> None:
+def resolve(opened: int, conflict: NameConflict) -> None:
     """Free the name. The old manifest goes first, so it never stands beside new bytes.
 
     Whoever dies between the two renames leaves a file without a manifest; the next save joins them under the same number.
 
     Args:
         opened: descriptor of the directory.
-        way: what `look` found.
+        conflict: what `find` found.
 
     Raises:
         OSError: it could not be done; nothing is lost.
     """
-    beside = names.manifest_path(way.path)
-    if not way.keep_because:
+    beside = names.manifest_path(conflict.path)
+    if not conflict.keep_because:
         try:
             os.unlink(beside.name, dir_fd=opened)
         except FileNotFoundError:
             return
         os.fsync(opened)
         return
-    number = _free_number(way.path, beside)
-    kept = f"{way.path.name}{names.KEPT_INFIX}{number}"
+    number = _free_number(conflict.path, beside)
+    kept = f"{conflict.path.name}{names.KEPT_INFIX}{number}"
     with contextlib.suppress(FileNotFoundError):
         _rename(opened, beside.name, f"{beside.name}{names.KEPT_INFIX}{number}")
-    _rename(opened, way.path.name, kept)
+    _rename(opened, conflict.path.name, kept)
     os.fsync(opened)
-    _logger.warning("event=checkpoint_kept path=%s as=%s reason=%r", way.path, kept, way.keep_because)
+    _logger.warning(
+        "event=checkpoint_kept path=%s as=%s reason=%r", conflict.path, kept, conflict.keep_because
+    )
 
 
 def _free_number(path: Path, beside: Path) -> int:
-    """The first under which neither lies; a manifest that waits for its file there joins it."""
+    """The first under which neither lies; a manifest that is there already gets its file under the same number."""
     pair = [path, *([beside] if _is_there(beside) else [])]
     return next(
         number

@@ -1,4 +1,4 @@
-"""What one can ask of a store from outside: parts of the story, who holds it, whether all of it is whole."""
+"""What one can ask of a store from outside: parts of the event log, who holds it, whether all of it is whole."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from recovery.core.ids import NodeId
 from recovery.core.records import CheckpointState
 from recovery.errors import RecoveryPathError, StoreCorruptError
 from recovery.store.lock import owner_of
+from recovery.store.paths import scheduler_path
 from recovery.store.reader import (
     check_scheduler,
     check_worker,
@@ -22,13 +23,13 @@ from recovery.store.reader import (
     read_scheduler,
     stored_workers,
 )
-from recovery.store.repository import SchedulerStore, WorkerStore, scheduler_path
+from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store import samples
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A story of five lines, written 10 ms apart; every second is about worker_1."""
+    """A log of five events, written 10 ms apart; every second is about worker_1."""
     store = SchedulerStore.open(tmp_path)
     store.apply([samples.job()], wall_ms=1)
     for number in range(1, 6):
@@ -44,7 +45,7 @@ def lines(path: Path, **asked: object) -> list[str]:
     return [stored.event.reason for stored in read_events(path, **asked)]  # type: ignore[arg-type]  # a test's own
 
 
-def test_the_story_can_be_asked_for_in_parts(path: Path) -> None:
+def test_the_event_log_can_be_asked_for_in_parts(path: Path) -> None:
     assert lines(path) == [f"line {number}" for number in range(1, 6)]
     assert lines(path, limit=2) == ["line 1", "line 2"]
     assert lines(path, limit=2, newest=True) == ["line 4", "line 5"]
@@ -72,7 +73,7 @@ def test_an_owner_is_seen_by_the_kernels_own_list(
     assert owner_of(path / "none.db") is None
 
 
-def test_a_whole_store_is_told_from_a_changed_one(path: Path) -> None:
+def test_a_changed_store_is_noticed_and_a_whole_one_is_not(path: Path) -> None:
     check_scheduler(path)
     with closing(sqlite3.connect(scheduler_path(path))) as connection:
         connection.execute("UPDATE events SET reason = 'another' WHERE sequence = 2")
@@ -81,7 +82,7 @@ def test_a_whole_store_is_told_from_a_changed_one(path: Path) -> None:
         check_scheduler(path)
 
 
-def test_damage_that_only_sqlite_sees_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_that_only_sqlite_sees_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(sqlite3.connect(scheduler_path(path))) as connection:
         connection.execute("CREATE INDEX by_kind ON events (kind)")
         connection.execute("PRAGMA writable_schema = ON")
