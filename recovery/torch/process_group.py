@@ -40,7 +40,7 @@ from torch import distributed
 from torch._C._distributed_c10d import Reducer, Store, TCPStore
 
 from recovery import clock
-from recovery.core.worker.connection import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
+from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
 from recovery.torch import sockets
 from recovery.torch.exception_hook import hook_kept
@@ -171,7 +171,7 @@ class World:
                 return store
 
     def _say_while_formed(self) -> None:
-        """Every wait says what it waits for, as in core/worker/connection.py: gloo itself waits in silence, for `timeout`."""
+        """Every wait says what it waits for, as in core/worker/wait_note.py: gloo itself waits in silence, for `timeout`."""
         begun_ms, pause_ms = clock.monotonic_ms(), WAIT_NOTE_FIRST_MS
         while not self._form_left.wait(pause_ms / 1_000):
             _logger.info(

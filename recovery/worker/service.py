@@ -16,6 +16,7 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import Joined
 from recovery.core.worker.machine import WorkerMachine
+from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
 from recovery.transport.client import Client
 from recovery.worker.calls import Calls
@@ -118,7 +119,7 @@ class WorkerService:
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:
         if (
             isinstance(stimulus, s.WorkerTimerFired)
-            and stimulus.key in ("heartbeat", "abort")
+            and stimulus.key in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
             and self.progress is not None
         ):
             self._deliver(self.progress())

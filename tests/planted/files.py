@@ -37,9 +37,9 @@ FILES = (
     Bug(
         "a worker that has a rank looks for files of any",
         "I8",
-        "core/worker/machine.py",
-        "rank = self._rank if self.admitted.rank is None else self.admitted.rank",
-        "rank = self.admitted.rank",
+        "core/worker/checkpoint_messages.py",
+        "known = rank if admitted.rank is None else admitted.rank",
+        "known = admitted.rank",
         (f"{_CORE}::test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one",),
     ),
     Bug(

@@ -28,8 +28,8 @@ GROWTH: tuple[Bug, ...] = (
         "a connection that ends after its handshake is dialled anew at once, for ever",
         "I17",
         "core/worker/connection.py",
-        "self._closes = 0 if settled else self._closes + 1",
-        "self._closes = 0",
+        "self._unsettled_closes = 0 if settled else self._unsettled_closes + 1",
+        "self._unsettled_closes = 0",
         (_MUCH + "test_a_connection_that_ends_after_each_handshake_is_dialled_ever_later",),
     ),
     Bug(

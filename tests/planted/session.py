@@ -229,10 +229,10 @@ PRESENCE = (
     Bug(
         "an answer from before the standstill confirms the place",
         "I1",
-        "core/worker/machine.py",
-        "ack.sequence < self._confirm_sequence:",
-        "ack.sequence < self._confirm_sequence - 1:",
-        ("tests/core/test_member_life.py::test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat",),
+        "core/worker/heartbeats.py",
+        "ack.sequence < self._confirming:",
+        "ack.sequence < self._confirming - 1:",
+        ("tests/core/test_worker_machine.py::test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat",),
     ),
     Bug(
         "a process that stood still steps on unasked",

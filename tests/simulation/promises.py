@@ -347,7 +347,7 @@ class Promises:
 
     def told_plan(self, process: Process, plan: m.Rollback) -> None:
         """I1, I8: one process per rank and generation, and it holds the file it is sent to."""
-        admitted = process.member.admitted
+        admitted = process.machine.admitted
         assert admitted is not None, "a plan is for members"
         if self.is_fenced(process):
             self.world.clock.seen["a fenced life woke up to an old plan"] += 1
@@ -369,7 +369,7 @@ class Promises:
     def is_fenced(self, process: Process) -> bool:
         """Has a newer life of its id been admitted?"""
         row = self.world.store.rows.get((NodeRecord, process.name))
-        admitted = process.member.admitted
+        admitted = process.machine.admitted
         if row is None or admitted is None:
             return True
         newest: int = max(row.incarnation, self._newest_life.get(process.name, 0))
