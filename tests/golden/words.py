@@ -1,0 +1,69 @@
+"""The words that programs and people hold on to: settings, errors with their exit codes, events, states, commands, flags, keys of rows."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from recovery import errors
+from recovery.cli.main import COMMANDS, load
+from recovery.config.table import SETTINGS
+from recovery.core.messages import JobOutcome, Role
+from recovery.core.records import CheckpointState, EventKind, JobState, NodeState
+from recovery.launch.arguments import FLAGS
+from recovery.report.tables import VIEWS
+from recovery.store.models import METADATA
+from tests.house.protocol_words import REFUSALS
+
+_ENUMS: dict[str, type[Enum]] = {
+    "events": EventKind,
+    "job_states": JobState,
+    "node_states": NodeState,
+    "checkpoint_states": CheckpointState,
+    "roles": Role,
+}
+
+
+def words() -> dict[str, Any]:
+    """All of them, by what they are: `{"settings": {"MS_ROLE": {...}, ...}, "errors": {...}, ...}`."""
+    return {
+        "settings": {
+            one.name: {
+                "default": one.default,
+                "choices": list(one.choices),
+                "low": one.low,
+                "high": one.high,
+                "fate": one.fate.value,
+            }
+            for one in SETTINGS
+        },
+        "errors": {
+            kind.code: {"exit_code": kind.exit_code, "cause": kind.cause.value, "temporary": kind.temporary}
+            for kind in _error_classes()
+        },
+        **{name: [one.value for one in kind] for name, kind in _ENUMS.items()},
+        "job_outcomes": {one.value: one.code for one in JobOutcome},
+        "refusals": list(REFUSALS),
+        "commands": _commands(),
+        "flags": {flag.name: sorted(flag.aliases) for flag in FLAGS},
+        "rows": {view.name: [column.key for column in view.columns] for view in VIEWS},
+        "tables": {
+            name: [column.name for column in table.columns] for name, table in METADATA.tables.items()
+        },
+    }
+
+
+def _error_classes() -> list[type[errors.RecoveryError]]:
+    found, waiting = [], [errors.RecoveryError]
+    while waiting:
+        waiting.extend((one := waiting.pop()).__subclasses__())
+        if "code" in one.__dict__ and one.__module__.startswith(f"{errors.__name__}."):
+            found.append(one)
+    return sorted(found, key=lambda one: one.code)
+
+
+def _commands() -> dict[str, list[str]]:
+    return {
+        row.name: sorted(option for one in load(row.name).params if one.name != "help" for option in one.opts)
+        for row in COMMANDS
+    }
