@@ -46,7 +46,7 @@ from recovery.torch import sockets
 from recovery.torch.exception_hook import hook_kept
 from recovery.torch.resolver import ask_again_soon
 from recovery.torch.session_face import SessionFace
-from recovery.worker.descriptors import close_in_children
+from recovery.worker.exec_in_place import close_in_children
 
 _logger = logging.getLogger("recovery.torch")
 _TIMEOUT = timedelta(minutes=30)

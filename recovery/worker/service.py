@@ -20,8 +20,7 @@ from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
 from recovery.transport.client import Client
 from recovery.worker.calls import Calls
-from recovery.worker.descriptors import close_in_children
-from recovery.worker.exec_in_place import replace_process, take_hangs, take_token
+from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore

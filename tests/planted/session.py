@@ -251,7 +251,7 @@ PRESENCE = (
         "os.environ.pop(TOKEN_VARIABLE, None)",
         "os.environ.get(TOKEN_VARIABLE)",
         (
-            "tests/worker/test_resume_token.py::test_the_token_is_taken_out_of_the_environment_so_that_no_child_sees_it",
+            "tests/worker/test_exec_in_place.py::test_the_token_is_taken_out_of_the_environment_so_that_no_child_sees_it",
         ),
     ),
 )

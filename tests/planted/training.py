@@ -62,10 +62,12 @@ TRAINING = (
     Bug(
         "descriptors are closed under the threads that use them",
         "I14",
-        "worker/descriptors.py",
+        "worker/exec_in_place.py",
         "                os.set_inheritable(descriptor, False)",
         "                os.close(descriptor)",
-        ("tests/worker/test_descriptors.py::test_descriptors_are_marked_for_exec_and_stay_open_until_then",),
+        (
+            "tests/worker/test_exec_in_place.py::test_descriptors_are_marked_for_exec_and_stay_open_until_then",
+        ),
     ),
     Bug(
         "a rank that hangs at one step is replaced for ever",
@@ -90,7 +92,7 @@ TRAINING = (
         "        os._exit(error.exit_code)\n",
         "        raise\n",
         (
-            "tests/worker/test_replace.py::test_a_process_whose_interpreter_is_gone_ends_instead_of_hanging_on_with_its_rank",
+            "tests/worker/test_exec_in_place.py::test_a_process_whose_interpreter_is_gone_ends_instead_of_hanging_on_with_its_rank",
         ),
     ),
     Bug(
