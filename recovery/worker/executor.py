@@ -49,16 +49,16 @@ class Executor:
         self,
         *,
         client: Client,
-        gate: TrainingControl,
-        notebook: LocalStore,
+        training_control: TrainingControl,
+        local_store: LocalStore,
         abort_timeout_ms: int,
         deliver: Callable[[s.WorkerStimulus], None],
         replace: Callable[[str, s.Hangs], None],
     ) -> None:
         """Join the parts. Created inside the loop that it serves."""
-        self._client, self._gate, self._notebook = client, gate, notebook
+        self._client, self._training_control, self._local_store = client, training_control, local_store
         self._deliver, self._replace = deliver, replace
-        self._finished = FinishedJob(notebook.recovery_path)
+        self._finished = FinishedJob(local_store.recovery_path)
         self._abort_s = abort_timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._timers: dict[WorkerTimer, asyncio.TimerHandle] = {}
@@ -70,7 +70,7 @@ class Executor:
             case Send():
                 self._client.send(effect.message)
             case Persist():
-                self._notebook.submit(effect)
+                self._local_store.submit(effect)
             case SetTimer():
                 self._set_timer(effect)
             case Connect():
@@ -78,11 +78,11 @@ class Executor:
             case Disconnect():
                 self._start(self._disconnect())
             case Interrupt():
-                self._gate.interrupt(effect.generation, effect.reason)
+                self._training_control.interrupt(effect.generation, effect.reason)
             case OpenGeneration():
-                self._gate.open(effect.plan)
+                self._training_control.open(effect.plan)
             case OpenRendezvous():
-                self._gate.open_rendezvous(effect.generation, effect.address)
+                self._training_control.open_rendezvous(effect.generation, effect.address)
             case ReplaceProcess():
                 self._replace(effect.reason, effect.hangs)
             case Joined():
@@ -90,9 +90,9 @@ class Executor:
             case FindCheckpoints():
                 self._start(self._find(effect))
             case Confirmed():
-                self._gate.confirm()
+                self._training_control.confirm()
             case Retain():
-                self._gate.note_committed(effect.step)
+                self._training_control.note_committed(effect.step)
             case Say():
                 level = logging.WARNING if effect.warning else logging.INFO
                 _logger.log(level, "event=%s %s", effect.event, effect.text)
@@ -109,7 +109,7 @@ class Executor:
 
     def _exit(self, effect: Exit) -> None:
         """Tell the main thread to end the process; one that cannot hear it (stuck in a call) is ended from here."""
-        self._gate.finish(Verdict(effect.code, effect.reason))
+        self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:
             self._loop.call_later(self._abort_s, self._force, effect)
 
@@ -150,10 +150,10 @@ class Executor:
     async def _find(self, find: FindCheckpoints) -> None:
         try:
             found = await asyncio.to_thread(
-                self._notebook.find_checkpoints, find.job, find.run, find.rank, find.past
+                self._local_store.find_checkpoints, find.job, find.run, find.rank, find.past
             )
         except StoreVersionError as error:
-            self._deliver(s.StoreRefused(self._notebook.new_request(), error.code, _sentence(error)))
+            self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, _sentence(error)))
             return
         except (
             RecoveryError,
@@ -162,7 +162,7 @@ class Executor:
             _logger.warning("event=checkpoints_not_found %s", error)
             found = Found()
         self._deliver(
-            s.CheckpointsFound(self._notebook.new_request(), found.held, found.passed_over, found.past)
+            s.CheckpointsFound(self._local_store.new_request(), found.held, found.passed_over, found.past)
         )
 
     def _set_timer(self, timer: SetTimer) -> None:

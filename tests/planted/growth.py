@@ -70,7 +70,7 @@ GROWTH: tuple[Bug, ...] = (
         "worker/local_store.py",
         "if writer is not None and writer.crowded and",
         "if writer is not None and self._path is None and",
-        ("tests/worker/test_notebook.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
+        ("tests/worker/test_local_store.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
     ),
     Bug(
         "who has a seat is not counted anew when the ranks are given",

@@ -154,7 +154,7 @@ PLAN = (
         "self.committed_before, self.committed_step = self.committed_step, step",
         "self.committed_before, self.committed_step = step, step",
         (
-            "tests/worker/test_gate.py::test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither",
+            "tests/worker/test_training_control.py::test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither",
         ),
     ),
 )

@@ -241,7 +241,7 @@ PRESENCE = (
         "if stood_ms > self._pause_limit_ms or not self._confirmed:",
         "if stood_ms < 0:",
         (
-            "tests/worker/test_gate.py::test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed",
+            "tests/worker/test_training_control.py::test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed",
         ),
     ),
     Bug(

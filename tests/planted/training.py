@@ -47,7 +47,7 @@ TRAINING = (
         "worker/local_store.py",
         "        atexit.register(self._close_in, os.getpid())\n",
         "",
-        ("tests/worker/test_notebook_end.py::test_a_process_that_ends_lets_its_writer_finish_first",),
+        ("tests/worker/test_local_store_end.py::test_a_process_that_ends_lets_its_writer_finish_first",),
     ),
     Bug(
         "what a failed store held back is never told",
@@ -56,7 +56,7 @@ TRAINING = (
         "        while self._unwritten:\n            self._release(self._unwritten.popleft())\n",
         "        self._unwritten.clear()\n",
         (
-            "tests/worker/test_notebook_end.py::test_a_report_leaves_without_its_row_when_the_store_fails_under_it",
+            "tests/worker/test_local_store_end.py::test_a_report_leaves_without_its_row_when_the_store_fails_under_it",
         ),
     ),
     Bug(
