@@ -95,8 +95,8 @@ LOST_STORE = (
         "a rebuilt job's plan is not sent with its own name",
         "I8",
         "core/worker/machine.py",
-        "job=plan.job or self.admitted.job,",
-        "job=self.admitted.job,",
+        "job=plan.job or self._admitted.job,",
+        "job=self._admitted.job,",
         (
             f"{MEMORY}::test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_is_asked_by_another",
         ),
