@@ -19,11 +19,10 @@ from typing import Any
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import to_record
 from recovery.core.effects import Exit, Persist, Report, Say, SetTimer
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy import backoff
-from recovery.core.records import CheckpointState, StepRecord
+from recovery.core.records import CheckpointState, StepRecord, to_record
 from recovery.core.rules import Rules
 from recovery.core.worker import ready
 from recovery.core.worker import stimuli as s
