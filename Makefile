@@ -10,7 +10,7 @@ FRAMEWORK ?= torch
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-mindspore lint format test test-mindspore planted torture docs site demo bench clean
+.PHONY: help setup setup-mindspore lint format test test-mindspore wheel test-wheel planted torture docs site demo bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+: .*## |^[a-z-]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -46,7 +46,7 @@ format: $(STAMP)  ## let ruff format and mend what it safely can
 # The cluster's processes run untraced: tracing slows a training step and would shift what the tests measure.
 test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their branch coverage
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -m "not cluster and not mindspore" -n 2
+	$(BIN)/coverage run -m pytest -m "not cluster and not mindspore and not wheel" -n 2
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
 	$(BIN)/python -m pytest -m "cluster and not alone" -n 3
@@ -54,6 +54,12 @@ test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their b
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
 	$(MS_BIN)/python -m pytest -m mindspore -n 2 tests/mindspore
+
+wheel: $(STAMP)  ## build the package into dist/: the same commit gives the same bytes
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
+
+test-wheel: $(STAMP)  ## build it twice and compare, look into it, install it into an empty environment and use it there
+	$(BIN)/python -m pytest -m wheel tests/wheel
 
 planted: $(STAMP)  ## plant every bug of the table, one at a time; fails when one survives
 	$(BIN)/python -m tests.planted.run

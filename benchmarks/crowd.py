@@ -9,7 +9,7 @@ join      from the first dial to the plan at the last worker
 healthz   the longest answer of GET /healthz meanwhile, asked by a process of its own every 50 ms
 join_cpu  processor seconds of the scheduler until then, its start included
 save      every worker reports a checkpoint, until the last has heard that the step is common
-notice    from a closed connection until the last survivor is told to stop; MS_RECONNECT_GRACE is 0.1 s of it
+notice    from a closed connection until the last survivor is interrupted; MS_RECONNECT_GRACE is 0.1 s of it
 again     from the return of the lost worker to the plan at the last
 quiet     share of one processor that the scheduler uses while all of them only beat, every 5 s
 """

@@ -5,7 +5,7 @@
 Rows: mode, workers, median_ms, p99_ms, worst_ms, limit_ms, n.
 
 suspected     from SIGKILL of a worker until the scheduler has written down that it suspects it; limit 100 ms.
-interrupted   from SIGKILL until a survivor's training stops, told by the scheduler or by its own collective; limit MS_RECONNECT_GRACE + 100 ms. One
+interrupted   from SIGKILL until a survivor's training stops, by the scheduler's message or by its own collective; limit MS_RECONNECT_GRACE + 100 ms. One
               measurement for each survivor of each kill.
 
 Exit code 1 if a p99 is above its limit. Everything runs in a temporary directory; only processes that were started here are killed.
@@ -39,7 +39,7 @@ Kill = tuple[float, str]
 
 def suspected(recovery_path: Path, kills: list[Kill]) -> list[float]:
     """Milliseconds from each kill to the scheduler's suspicion."""
-    story = [
+    events = [
         stored
         for stored in read_events(recovery_path, limit=1_000_000)
         if stored.event.kind is EventKind.NODE_SUSPECTED
@@ -47,7 +47,7 @@ def suspected(recovery_path: Path, kills: list[Kill]) -> list[float]:
     return [
         min(
             stored.wall_ms - killed_ms
-            for stored in story
+            for stored in events
             if stored.event.node_id == victim and stored.wall_ms >= int(killed_ms)
         )
         for killed_ms, victim in kills

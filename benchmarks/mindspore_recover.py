@@ -1,14 +1,14 @@
-"""How long a MindSpore job stands still after a SIGKILL: this engine, MindSpore 2.10 alone, and the floor below both.
+"""How long a MindSpore job makes no step after a SIGKILL: this engine, MindSpore 2.10 alone, and the floor below both.
 
     python benchmarks/mindspore_recover.py [--workers 4] [--kills 10] [--window 12] [--only engine,upstream,floors]
 
 engine: admission from the admission of the relaunched worker, which waited for --window seconds, as the survivors did.
 engine: kill      window 0, relaunched at once: from the kill until all ranks have applied their first step. All ranks run a new
-                  program, since MindSpore forms one world in a process's life: the killed one anew, the others by exec.
+                  program, since MindSpore forms one world in a process: the killed one again, the others by exec.
 floor: fresh      one process alone, without any world: from its start to its first step.
 floor: start      the whole job's first start: from there until all ranks have applied their first step.
 upstream          MindSpore's own networking with MS_ENABLE_RECOVERY=1 and MS_RECOVERY_PATH, as its documents said: one worker is
-                  killed and relaunched after 3 s. Told is what came of it, and after how long.
+                  killed and relaunched after 3 s. Reported is what came of it, and after how long.
 
 Run it in the environment of MindSpore (make setup-mindspore).
 """

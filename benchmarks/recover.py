@@ -1,4 +1,4 @@
-"""How long a job stands still after a SIGKILL: this engine, torchrun on the same work, and the floors below both.
+"""How long a job makes no step after a SIGKILL: this engine, torchrun on the same work, and the floors below both.
 
     python benchmarks/recover.py [--workers 4,8] [--kills 10] [--window 6] [--only engine,launcher,torchrun,floors] [--json]
 
@@ -221,12 +221,12 @@ def kill_program(processes: Processes, rank: int) -> float:
 def admitted_ms(recovery_path: Path, victims: list[str]) -> float:
     """When the scheduler admitted the newest victim (wall ms of the durable event)."""
     try:
-        story = read_events(recovery_path, limit=1_000_000)
+        events = read_events(recovery_path, limit=1_000_000)
     except RecoveryError as error:
         raise GoneError(str(error)) from error
     return max(
         stored.wall_ms
-        for stored in story
+        for stored in events
         if stored.event.kind is EventKind.NODE_ADMITTED and stored.event.node_id == victims[-1]
     )
 

@@ -70,7 +70,7 @@ def engine() -> None:
 def torchrun() -> None:
     """The same training the way torchrun's users write it: rank 0 saves a snapshot, everybody loads it when started again."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    life = 1 + int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    start = 1 + int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     Path(f"pid_{rank}").write_text(str(os.getpid()))
     distributed.init_process_group("gloo")
     model = nn.Linear(784, 10)
@@ -90,7 +90,7 @@ def torchrun() -> None:
         for batch in loader:
             one_step(net, optimizer, batch)
             step += 1
-            note(round=life, rank=rank, step=step)
+            note(round=start, rank=rank, step=step)
             if rank == 0 and step % SAVE_STEPS == 0:
                 draft = SNAPSHOT.with_suffix(".draft")
                 torch.save(

@@ -1,7 +1,7 @@
 """A recovery engine for data-parallel training.
 
 The public names, loaded when first used (PEP 562), so that `import recovery` costs little and pulls in no framework.
-Nothing below imports this package root; rooms import each other's modules.
+Nothing below imports this package root; packages import each other's modules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker that saw it would take any misspelt name
+# Hidden from type checkers: one that saw it would accept any misspelt name.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import the module that a public name lives in, at its first use."""

@@ -1,7 +1,7 @@
-"""The two clocks. This is the only file that reads one; everything else is told the time.
+"""The two clocks. This is the only file that reads one; everything else is given the time.
 
 `monotonic_ms` decides (leases, windows, deadlines) and means nothing in another process or after a restart of the machine.
-`boot_ms` tells how long a process was away: it goes on over the lives of processes, as long as `boot_id` is the same.
+`boot_ms` measures how long a process was away: it goes on from one process to the next, as long as `boot_id` is the same.
 `wall_ms` is shown to people and never compared: it may jump either way.
 """
 
@@ -19,15 +19,18 @@ def monotonic_ms() -> int:
 
 
 def boot_ms() -> int:
-    """Milliseconds since this machine was started, its sleep included. Goes on over the lives of processes, never back."""
+    """Milliseconds since this machine was started, its sleep included. Goes on from one process to the next, never back."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _NS_PER_MS
 
 
 def boot_id() -> str:
-    """Which start of which machine `boot_ms` counts from; empty: nobody can say."""
+    """Which start of which machine `boot_ms` counts from; empty: unknown.
+
+    The time namespace is part of it: a container may count from another instant.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{Path('/proc/self/ns/time').readlink()}"  # a container may count from another instant
+        return f"{boot}/{Path('/proc/self/ns/time').readlink()}"
     except OSError:
         return ""
 

@@ -17,7 +17,7 @@ settings.register_profile("ci", max_examples=500, print_blob=True, deadline=None
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 _SETTLE_MS = 60_000
-"""How long children and threads that were told to end may take. Far more than a busy machine needs."""
+"""How long children and threads that were asked to end may take. Far more than a busy machine needs."""
 
 
 def _left_behind(listening_before: frozenset[int]) -> list[str]:

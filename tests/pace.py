@@ -35,7 +35,7 @@ def within(took: float, limit: float) -> bool:
 
 
 def wait_for(
-    until: Callable[[], object], what: str, calm_s: float, told: Callable[[], str] = lambda: ""
+    until: Callable[[], object], what: str, calm_s: float, details: Callable[[], str] = lambda: ""
 ) -> None:
     """Wait for something to become true.
 
@@ -43,7 +43,7 @@ def wait_for(
         until: asked again and again.
         what: a noun, for the error.
         calm_s: what it may take at most on a calm machine.
-        told: everything that helps to find out why not.
+        details: everything that helps to find out why not.
 
     Raises:
         AssertionError: it will hardly come any more.
@@ -51,5 +51,5 @@ def wait_for(
     begun_s = time.monotonic()
     while not until():
         if not within(time.monotonic() - begun_s, _PATIENCE * calm_s):
-            raise AssertionError(f"no {what} within {calm_s:g} s\n{told()}")
+            raise AssertionError(f"no {what} within {calm_s:g} s\n{details()}")
         _PAUSE.wait(0.02)

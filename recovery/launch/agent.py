@@ -16,8 +16,7 @@ import msgspec
 from recovery import clock
 from recovery.errors import Cause, ExitBeforeEndError, LaunchFailedError, WorldFullError, cause_of
 from recovery.launch import console, kernel_log
-from recovery.launch.child import Child
-from recovery.launch.children import signal_group
+from recovery.launch.children import Child, end, signal_group
 from recovery.launch.contact import POLL_S, Contact, LostNode, Overdue
 from recovery.launch.done import Done
 from recovery.launch.incidents import Failure, Incidents
@@ -284,7 +283,7 @@ class Agent:
             return
         self._ended_by_us[child.pid] = f"ended by its launcher: its node was lost: {node.reason}"
         console.say(f"{name} (pid {child.pid}) is lost and hangs: {node.reason}; ending it", style="yellow")
-        await _end([child], _GRACE_S)
+        await end([child], _GRACE_S)
 
     # --- the end ---------------------------------------------------------------------------------------------------------
 
@@ -328,9 +327,9 @@ class Agent:
         grace_s = _GRACE_S if self._recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
         scheduler = self._running.get("scheduler")
         workers = [process for process in self._running.values() if process is not scheduler]
-        await _end(workers, grace_s)
+        await end(workers, grace_s)
         if scheduler is not None:
-            await _end([scheduler], grace_s)
+            await end([scheduler], grace_s)
 
     def tell_the_cause(self) -> None:
         """Why the job failed: the first failure with its words, then what followed. Nothing where it did not fail."""
@@ -344,17 +343,6 @@ class Agent:
         for failure in incident.followed:
             console.say(f"  it was followed by {failure.process} start {failure.start}: {failure.status}")
         console.say(f"  its log: {first.log}")
-
-
-async def _end(processes: Sequence[Child], grace_s: float) -> None:
-    for process in processes:
-        signal_group(process.pid, signal.SIGTERM)
-    left = [asyncio.create_task(process.wait()) for process in processes]
-    if left:
-        await asyncio.wait(left, timeout=grace_s)
-    for process in processes:
-        signal_group(process.pid, signal.SIGKILL)
-    await asyncio.gather(*left)
 
 
 async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -1,4 +1,4 @@
-"""A program of its own, between a child's fork and its program: `python -I -S begin.py PARENT CPUS COMMAND ...`.
+"""A program of its own, between a child's fork and its program: `python -I -S begin_child.py PARENT CPUS COMMAND ...`.
 
 What a child must do before its program begins cannot be done between fork and exec by a parent with threads: a lock that one of
 them holds at the fork is held for ever in the child. So this small program does it, and becomes the child's program by exec.
@@ -12,18 +12,20 @@ import os
 import sys
 from collections.abc import Sequence
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h."""
 _SIGKILL = 9
 CANNOT_BE_STARTED = 71
-"""The exit code of LAUNCH_FAILED (recovery/errors.py)."""
+"""The exit code of LAUNCH_FAILED (recovery/errors)."""
 
 
 def _main(words: Sequence[str]) -> None:
-    """The kernel kills this process when its parent dies, it runs where it was told to, and becomes the command."""
+    """Let the kernel kill this process when its parent dies, move to its processors, and become the command."""
     parent, cpus, *command = words
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    # The parent may have died before the kernel was asked.
     if os.getppid() != int(parent):
-        return  # it died before we asked
+        return
     if cpus:
         os.sched_setaffinity(0, [int(cpu) for cpu in cpus.split(",")])
     try:

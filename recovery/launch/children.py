@@ -1,15 +1,20 @@
-"""How a child process begins and how it is ended, the same for the launcher and for a supervisor."""
+"""Child processes, from their begin to their end: the same for a launcher and for a worker proxy."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-_BEGIN = str(Path(__file__).with_name("begin.py"))
+_BEGIN = str(Path(__file__).with_name("begin_child.py"))
+_POLL_S = 0.05
+"""How often a child is polled where it has no descriptor: none is left, or the kernel knows none (before Linux 5.3)."""
 
 
 def tied(command: Sequence[str], cpus: Sequence[int] = ()) -> list[str]:
@@ -19,11 +24,86 @@ def tied(command: Sequence[str], cpus: Sequence[int] = ()) -> list[str]:
         command: what the child is to run.
         cpus: processors it may use; none: all.
     """
-    where = ",".join(str(cpu) for cpu in cpus)
-    return [sys.executable, "-I", "-S", _BEGIN, str(os.getpid()), where, *command]
+    allowed = ",".join(str(cpu) for cpu in cpus)
+    return [sys.executable, "-I", "-S", _BEGIN, str(os.getpid()), allowed, *command]
+
+
+class Child:
+    """A process in a session of its own, which the kernel ends with this one. It is waited for by its descriptor, without a thread."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        cpus: Sequence[int],
+        log: IO[bytes] | int,
+    ) -> None:
+        """Start it.
+
+        Args:
+            command: what it runs.
+            environment: all of it.
+            cpus: processors it may use; none: all.
+            log: where its output goes.
+
+        Raises:
+            OSError: it could not be started; nothing is left of it.
+        """
+        self._process = subprocess.Popen(  # noqa: S603 - the command of the person who started the job
+            tied(command, cpus),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        self._ended = asyncio.create_task(self._await_end())
+
+    @property
+    def pid(self) -> int:
+        """Of the process, and of its session."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Wait for its end. Gives its exit code; negative: the signal that killed it."""
+        return await asyncio.shield(self._ended)
+
+    async def _await_end(self) -> int:
+        try:
+            descriptor = os.pidfd_open(self._process.pid)
+        except OSError:
+            while (status := self._process.poll()) is None:  # noqa: ASYNC110 - nothing here could set an event
+                await asyncio.sleep(_POLL_S)
+            return status
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(descriptor, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        return self._process.wait()
 
 
 def signal_group(leader: int, number: signal.Signals) -> None:
     """Signal a child and everything it has started in its session; nothing when all of it is gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
+
+
+async def end(children: Sequence[Child], grace_s: float) -> None:
+    """Ask children to end, kill what is left of them after the grace period, and wait for all.
+
+    Args:
+        children: whom, each with everything it has started.
+        grace_s: seconds from SIGTERM to SIGKILL.
+    """
+    for child in children:
+        signal_group(child.pid, signal.SIGTERM)
+    ended = [asyncio.create_task(child.wait()) for child in children]
+    if ended:
+        await asyncio.wait(ended, timeout=grace_s)
+    for child in children:
+        signal_group(child.pid, signal.SIGKILL)
+    await asyncio.gather(*ended)

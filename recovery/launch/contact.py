@@ -101,13 +101,13 @@ def contact(host: str, port: int) -> Contact:
     async def lost_nodes() -> LostNodes | None:
         try:
             return _to_lost_nodes(await inspection_client.ask(host, port, "/lost"))
-        except (inspection_client.NoView, msgspec.ValidationError):
+        except (inspection_client.NoAnswerError, msgspec.ValidationError):
             return None
 
     async def was_member(node_id: NodeId, pid: int) -> bool:
         try:
             nodes: Sequence[dict[str, Any]] = (await inspection_client.ask(host, port, "/status"))["nodes"]
-        except inspection_client.NoView:
+        except inspection_client.NoAnswerError:
             return False
         return any((node["node_id"], node.get("pid")) == (node_id, pid) for node in nodes)
 

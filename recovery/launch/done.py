@@ -29,7 +29,7 @@ class Done:
         """Know nothing yet.
 
         Args:
-            ask: gives the scheduler's `/status`, or raises `NoView`.
+            ask: gives the scheduler's `/status`, or raises `NoAnswerError`.
         """
         self._ask = ask
         self._finished = False
@@ -57,7 +57,7 @@ class Done:
                     return True
                 try:
                     status = await self._ask()
-                except inspection_client.NoView as error:
+                except inspection_client.NoAnswerError as error:
                     reason = str(error)
                 else:
                     if self._job and status["job"] != self._job:

@@ -55,6 +55,6 @@ async def show(host: str, port: int) -> None:
                 shown.update(
                     line_of(await inspection_client.ask(host, port, "/status"), pace, clock.monotonic_ms())
                 )
-            except inspection_client.NoView as error:
+            except inspection_client.NoAnswerError as error:
                 shown.update(f"no word from the scheduler: {error}")
             await asyncio.sleep(_POLL_S)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from recovery import config, log
-from recovery.training import process
+from recovery.training import process_end, process_start
 
 
 def serve(environment: Mapping[str, str], *, with_pid: int | None = None) -> NoReturn:
@@ -19,7 +19,7 @@ def serve(environment: Mapping[str, str], *, with_pid: int | None = None) -> NoR
     Raises:
         SystemExit: 0, or the exit code of the error that its one line tells.
     """
-    with process.one_clear_line():
+    with process_end.one_clear_line():
         settings = config.load({**environment, "MS_ROLE": "MS_SCHED"})
         log.setup(settings.role.value)
-        process.serve(settings, with_pid=with_pid)
+        process_start.serve(settings, with_pid=with_pid)

@@ -25,9 +25,10 @@ import psutil
 from recovery.config.start_methods import SUPERVISED
 from recovery.launch.children import signal_group, tied
 from recovery.launch.placement import MINDSPORE
-from recovery.training.foreign_scheduler import ForeignScheduler, free_port, variables_of
+from recovery.mindspore.control_plane import MindSporeScheduler, variables_of
 from recovery.training.run import run
 from recovery.training.session import Session
+from recovery.transport.local_address import free_port
 
 _logger = logging.getLogger("recovery.launch")
 _FOLLOWS_S = 1.0
@@ -143,7 +144,7 @@ class _Program:
         return {**self._ranks(), **told, "MS_SCHED_PORT": port}
 
     def _mindspore_address(self) -> str:
-        session, scheduler = self._session, ForeignScheduler()
+        session, scheduler = self._session, MindSporeScheduler()
         session.on_generation_end(scheduler.end)
         told = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
         return scheduler.serve(session, told, {})

@@ -1,7 +1,8 @@
 """MindSpore: a world per generation and process, `Model` that resumes at a step, MindSpore's own checkpoint files as rollback targets.
 
-May import: training and everything below it, mindspore. The only room that knows MindSpore.
+May import: training and everything below it, mindspore. The only package that knows MindSpore.
 Start reading at world.py (how a world is formed, and why a survivor replaces itself), then model.py, then published.py.
+The public names are loaded when first used (PEP 562): the launcher's supervisor uses control_plane.py and must not pay for MindSpore.
 
 In a script it takes two changed lines:
 
@@ -12,9 +13,39 @@ In a script it takes two changed lines:
 
 from __future__ import annotations
 
-from recovery.mindspore.model import Model
-from recovery.mindspore.ps_context import set_ps_context
-from recovery.mindspore.state import TrainState
-from recovery.mindspore.world import init
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from recovery.mindspore.model import Model
+    from recovery.mindspore.ps_context import set_ps_context
+    from recovery.mindspore.state import TrainState
+    from recovery.mindspore.world import init
 
 __all__ = ["Model", "TrainState", "init", "set_ps_context"]
+
+_HOMES = {
+    "Model": "recovery.mindspore.model",
+    "TrainState": "recovery.mindspore.state",
+    "init": "recovery.mindspore.world",
+    "set_ps_context": "recovery.mindspore.ps_context",
+}
+
+
+# Hidden from type checkers: one that saw it would accept any misspelt name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import the module that a public name lives in, at its first use."""
+        home = _HOMES.get(name)
+        if home is None:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value: object = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted(set(globals()) | set(__all__))

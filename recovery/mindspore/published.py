@@ -20,7 +20,7 @@ from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError, UsageError
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
-from recovery.training.save import Save
+from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.mindspore")
@@ -96,7 +96,7 @@ class _Place:
         self._integrated = bool(config.integrated_save)
         self._directory = Path(saver._directory).resolve()  # noqa: SLF001 - as above
         self._newest = ""
-        self._under_way: dict[str, Save] = {}
+        self._under_way: dict[str, PendingCheckpoint] = {}
         self._adopted: set[Path] = set()
         self._one_at_a_time = threading.Lock()
         self._retention = retention.Retention(self._held, rule_of(self._config), self._is_this_lifes)
@@ -113,7 +113,7 @@ class _Place:
             return
         self._newest = newest
         name = Path(newest).name
-        self._under_way[name] = Save(self._session, name, integrated=self._integrated)
+        self._under_way[name] = PendingCheckpoint(self._session, name, integrated=self._integrated)
         if (self._directory / name).exists():  # the watch may have looked before this was noted
             threading.Thread(target=self._adopt, name="recovery-adopt", daemon=True).start()
 
@@ -130,7 +130,7 @@ class _Place:
                     self._complete(self._under_way.pop(name))
             self._retain()
 
-    def _complete(self, save: Save) -> None:
+    def _complete(self, save: PendingCheckpoint) -> None:
         path = self._directory / save.name
         try:
             manifest = adopt.adopt(path, save.manifest, self._session.place_is_ours)

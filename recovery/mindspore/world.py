@@ -29,11 +29,10 @@ from pathlib import Path
 from mindspore import communication
 
 from recovery.mindspore import logs, ps_context
+from recovery.mindspore.control_plane import scheduler_of_this_process, start_early, variables_of
 from recovery.mindspore.init_function import initialize_without_gil
-from recovery.mindspore.own_scheduler import own_scheduler
 from recovery.training import hooks
 from recovery.training import init as script
-from recovery.training.foreign_scheduler import variables_of
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.mindspore")
@@ -83,9 +82,10 @@ class _World:
         """Meet the other ranks."""
         session = self._session
         if session.rank == 0:
-            told = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
-            address = own_scheduler().serve(session, told, ps_context.given())
-            session.on_generation_end(own_scheduler().dismiss)
+            scheduler = scheduler_of_this_process()
+            variables = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
+            address = scheduler.serve(session, variables, ps_context.given())
+            session.on_generation_end(scheduler.dismiss)
             session.publish_rendezvous(address)
         else:
             address = session.await_rendezvous()
@@ -160,6 +160,7 @@ def _is_mindspores(error: BaseException) -> bool:
     return bool(frames) and "mindspore" in Path(frames[-1]).parts
 
 
+hooks.joined.append(start_early)
 hooks.register(
     warm_up=lambda: None,
     random_state=(lambda: None, lambda state: None),

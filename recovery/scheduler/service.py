@@ -171,14 +171,14 @@ class _Service:
             self._carry_out(self._machine.handle(self._held.popleft(), clock.monotonic_ms()))
         crowded = self._crowded()
         if crowded and not self._holding:
-            self._server.hold()
+            self._server.pause_delivery()
             _logger.warning(
                 "event=store_behind %d rows wait to be written: no message, loss or timer is looked at until they are. "
                 "Look at the disk of MS_RECOVERY_PATH.",
                 QUEUE_MAX,
             )
         elif self._holding and not crowded:
-            self._server.go_on()
+            self._server.resume_delivery()
             _logger.info("event=store_keeps_up what had to wait is looked at again")
         self._holding = crowded
 

@@ -18,7 +18,7 @@ from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
-from recovery.training.save import Save
+from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Callback, Session
 
 _logger = logging.getLogger("recovery.training")
@@ -99,13 +99,13 @@ class ModelCheckpoint(Callback):
 
     @override
     def on_step_end(self, session: Session) -> None:
-        """Save when it is time."""
+        """PendingCheckpoint when it is time."""
         if self._is_due(session):
             self._save(session)
 
     @override
     def on_end(self, session: Session) -> None:
-        """Save the last step, as MindSpore does, and wait for a save under way."""
+        """PendingCheckpoint the last step, as MindSpore does, and wait for a save under way."""
         if session.step != self._saved_step:
             self._save(session)
         self._join()
@@ -124,7 +124,7 @@ class ModelCheckpoint(Callback):
         state = session.state
         assert state is not None, "callbacks run inside steps()"
         self._join()
-        save = Save(session, self._name(session), integrated=self._config.integrated_save)
+        save = PendingCheckpoint(session, self._name(session), integrated=self._config.integrated_save)
         self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
         self._known[save.step] = ""
         if self._config.async_save:
@@ -141,14 +141,14 @@ class ModelCheckpoint(Callback):
         self._thread = threading.Thread(target=work, name="recovery-save", daemon=True)
         self._thread.start()
 
-    def _stage(self, save: Save, state: _Writable) -> Stage | None:
+    def _stage(self, save: PendingCheckpoint, state: _Writable) -> Stage | None:
         try:
             return stage(self._directory, save.name, state.write)
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return None
 
-    def _finish(self, session: Session, save: Save, staged: Stage | None) -> None:
+    def _finish(self, session: Session, save: PendingCheckpoint, staged: Stage | None) -> None:
         if staged is None:
             return
         try:
@@ -161,7 +161,7 @@ class ModelCheckpoint(Callback):
         assert self._retention is not None, "on_begin has looked at the directory"
         self._retention.apply(committed_before=session.committed_before)
 
-    def _not_saved(self, save: Save, error: CheckpointWriteError) -> None:
+    def _not_saved(self, save: PendingCheckpoint, error: CheckpointWriteError) -> None:
         _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
         del self._known[save.step]
 

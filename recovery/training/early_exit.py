@@ -1,4 +1,4 @@
-"""A script that ends its process before training does: `sys.exit()` in the loop, a test that skips itself there.
+"""A script that ends its process before training ends: `sys.exit()` in the loop, a test that skips itself there.
 
 What passes through the training function as an exception is seen by the run loop. A script that called `recovery.init()` is its own loop,
 so there it is seen at the moment at which it leaves `session.steps`.
@@ -6,6 +6,7 @@ so there it is seen at the moment at which it leaves `session.steps`.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
@@ -19,6 +20,7 @@ import msgspec
 from recovery.errors import ExitBeforeEndError
 
 _OURS = (__name__, "recovery.training.session")
+"""Modules whose frames are not the script's."""
 
 
 class EarlyExit(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,16 +34,65 @@ class EarlyExit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> str:
-        """What the scheduler is told."""
+        """What is reported to the scheduler."""
         return f"{self.how} before the end of training"
+
+
+class LoopWatch:
+    """Whether training is inside its loop over the steps, and how it left that loop before its end.
+
+    Attributes:
+        in_loop: a loop has begun and has not come to its end.
+        left: how training was left; None: it was not, as far as anybody has seen.
+        looks_for_exits: for a script that is its own loop: look for an exit when the iterator of the steps is closed.
+    """
+
+    def __init__(self) -> None:
+        """Begin before any loop."""
+        self.in_loop = self.looks_for_exits = False
+        self.left: EarlyExit | None = None
+        self._closed = self._ended = False
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """The loop runs inside: an exit that leaves the block leaves training before its end."""
+        self.in_loop, self._closed, self.left = True, False, None
+        try:
+            yield
+        except SystemExit as error:
+            self.left = seen(error)
+            raise
+        self.in_loop, self._ended = False, True
+
+    def step_wanted(self) -> None:
+        """Another step is asked for: an exit that was noted has been caught by somebody."""
+        self.left = None
+
+    def closed(self) -> None:
+        """The iterator of the steps is closed before its end.
+
+        A loop that keeps the iterator under a name closes it later than the exit that left it: that one stays.
+        """
+        if self.looks_for_exits and self.left is None:
+            self.left = leaving()
+        self._closed = True
+
+    def note_exit(self, error: SystemExit, at: FrameType) -> None:
+        """`sys.exit` was called: inside the loop, or with the code of a failure before any loop has come to its end.
+
+        It counts until another step is asked for, or a loop begins: then somebody has caught it.
+        """
+        left = seen(error, at=at)
+        if (self.in_loop and not self._closed) or not (self.in_loop or self._ended or left.succeeds):
+            self.left = left
 
 
 def seen(error: BaseException, *, at: FrameType | None = None) -> EarlyExit:
     """Describe what leaves training.
 
     Args:
-        error: it.
-        at: the frame that it has reached; None: it has been caught, and says so itself.
+        error: the exception.
+        at: the frame that it has reached; None: it has been caught, and its own traceback says where it was raised.
     """
     how, code = str(error), 0
     if isinstance(error, SystemExit):
@@ -64,7 +115,7 @@ def line_of(left: EarlyExit, step: int) -> str:
 def leaving() -> EarlyExit | None:
     """Is the generator that calls this closed by an exit that leaves its caller's frame?
 
-    A `break` closes it as well, and nothing but the exception itself tells the two apart: it is alive. One that was caught and kept has
+    A `break` closes it as well, and only the exception itself distinguishes the two: it still exists. One that was caught and kept has
     its traceback; one that is on its way has none yet (before Python 3.12), or one that ends in a frame that still stands.
     """
     standing = _standing(sys._getframe(1))  # noqa: SLF001 - no other way to it
@@ -75,13 +126,13 @@ def leaving() -> EarlyExit | None:
     return None
 
 
-def exit_that_tells(note: Callable[[SystemExit, FrameType], None]) -> Callable[..., NoReturn]:
-    """Make what stands for `sys.exit`, whose exception has no object of its own before Python 3.12 until somebody catches it.
+def exit_that_notes(note: Callable[[SystemExit, FrameType], None]) -> Callable[..., NoReturn]:
+    """Make a replacement for `sys.exit`, whose exception has no object of its own before Python 3.12 until somebody catches it.
 
     A script of Python 3.10 or 3.11 that has taken the function out of `sys` before (`from sys import exit`) is not seen to leave.
 
     Args:
-        note: told of the exception and of the frame that asked, in the main thread only: elsewhere it ends a thread.
+        note: called with the exception and the frame that asked, in the main thread only: elsewhere it ends a thread.
     """
 
     def exit_with_an_exception(code: object = None, /) -> NoReturn:
@@ -94,7 +145,7 @@ def exit_that_tells(note: Callable[[SystemExit, FrameType], None]) -> Callable[.
 
 
 def _is_exit(kind: type) -> bool:
-    """Mistakes are heard of by the interpreter's hook. Other libraries keep exceptions that were never raised, of kinds of their own."""
+    """Other mistakes reach the interpreter's hook. Other libraries keep exceptions that were never raised, of kinds of their own."""
     bases = kind.__mro__
     return BaseException in bases and any(
         base is SystemExit or base.__module__ == "_pytest.outcomes" for base in bases

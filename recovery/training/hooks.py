@@ -15,18 +15,18 @@ collective_errors: list[Callable[[BaseException], bool]] = []
 """Is this exception the data plane breaking under us, rather than the user's own code?"""
 
 joined: list[Callable[[int | None], None]] = []
-"""Called in the connection's thread when this process is let in: with its rank if it had one in an earlier life. Returns at once."""
+"""Called in the connection's thread when this process is admitted: with its rank if an earlier incarnation had one. Returns at once."""
 
 
-def tell_joined(rank: int | None) -> None:
-    """This process has a place."""
-    for hear in joined:
-        hear(rank)
+def run_joined(rank: int | None) -> None:
+    """Run the hooks of a process that was admitted."""
+    for hook in joined:
+        hook(rank)
 
 
 def is_collective_error(error: BaseException) -> bool:
     """Does any integration know this exception as the data plane's?"""
-    return any(knows(error) for knows in collective_errors)
+    return any(is_known_by_integration(error) for is_known_by_integration in collective_errors)
 
 
 def register(
@@ -35,7 +35,13 @@ def register(
     random_state: tuple[Callable[[], Any], Callable[[Any], None]],
     collective_error: Callable[[BaseException], bool],
 ) -> None:
-    """Add one integration. Called once, when its room is imported."""
+    """Add one integration. Called once, when its package is imported.
+
+    Args:
+        warm_up: see `warm_ups`.
+        random_state: see `random_states`.
+        collective_error: see `collective_errors`.
+    """
     warm_ups.append(warm_up)
     random_states.append(random_state)
     collective_errors.append(collective_error)

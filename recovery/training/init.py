@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from recovery.core.worker import stimuli as s
 from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError, exit_code_of
-from recovery.training import early_exit, hooks, process
+from recovery.training import early_exit, hooks, process_end, process_start
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
 from recovery.worker.exec_in_place import replace_process
@@ -34,18 +34,17 @@ def init() -> Session:
         The session of this entry. When its generation ends the process starts again from the script's first line.
 
     Raises:
-        UsageError: called twice.
-        SystemExit: as for `recovery.run`.
+        SystemExit: as for `recovery.run`; also with the exit code of UsageError where it is called twice.
     """
     global _script  # noqa: PLW0603 - a process has one membership
-    with process.one_clear_line():
+    with process_end.one_clear_line():
         if _script is not None:
             raise UsageError(
                 field="recovery.init()",
                 reason="was called a second time in this process",
                 next_step="Call it once and keep the session, or use @recovery.run.",
             )
-        _script = _Script(WorkerService(process.begin()))
+        _script = _Script(WorkerService(process_start.begin()))
         return _script.begin()
 
 
@@ -59,7 +58,7 @@ class _Script:
         self._session: Session
 
     def begin(self) -> Session:
-        self._service.on_joined = hooks.tell_joined
+        self._service.on_joined = hooks.run_joined
         self._service.start()
         for warm_up in hooks.warm_ups:
             warm_up()
@@ -68,10 +67,10 @@ class _Script:
             _leave(plan)
         admitted = self._service.member.admitted
         assert admitted is not None, "a plan is for members"
-        process.tell_rank(plan.rank)
+        process_start.announce_rank(plan.rank)
         self._session = Session(self._service, plan, admitted)
-        self._session.watches_exits = True
-        sys.exit = early_exit.exit_that_tells(self._session.note_exit)
+        self._session.loop_watch.looks_for_exits = True
+        sys.exit = early_exit.exit_that_notes(self._session.loop_watch.note_exit)
         sys.excepthook = self._on_exception
         atexit.register(self._on_exit)
         return self._session
@@ -80,10 +79,10 @@ class _Script:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         """What no handler of the script caught."""
-        self._fell(kind, error, trace, say=True)
+        self._on_failure(kind, error, trace, show=True)
 
-    def _fell(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, *, say: bool
+    def _on_failure(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, *, show: bool
     ) -> None:
         session, service = self._session, self._service
         interrupted = isinstance(error, GenerationInterrupted) or service.gate.is_interrupted(
@@ -92,8 +91,9 @@ class _Script:
         if interrupted or hooks.is_collective_error(error):
             self._replace(session, "" if interrupted else f"{kind.__name__}: {error}")
         self._raised = True
-        service.gate.forget_wakers()  # it ends by its own mistake, also if the generation ends meanwhile
-        if say:
+        # It ends by its own mistake, also if the generation ends meanwhile.
+        service.gate.forget_wakers()
+        if show:
             sys.__excepthook__(kind, error, trace)
         text = "".join(traceback.format_exception(kind, error, trace))
         service.post(
@@ -108,24 +108,24 @@ class _Script:
         service.gate.verdict()
 
     def _on_exit(self) -> None:
-        """The script has ended: wait until every rank has, as in @recovery.run."""
-        if (
-            self._raised or os.getpid() != self._pid
-        ):  # it is told already; it is a fork, which has no part in the cluster
+        """The script has ended: wait until every rank has, as in @recovery.run.
+
+        A mistake that was reported needs nothing more, and a fork of this process has no part in the cluster.
+        """
+        if self._raised or os.getpid() != self._pid:
             return
         self._exiting = True
         error = getattr(sys, "last_value", None)
-        if (
-            error is not None
-        ):  # a framework has put a hook of its own in place of ours, or pytest has caught it
-            self._fell(type(error), error, error.__traceback__, say=False)
+        # Not seen by `_on_exception` where a framework has put a hook of its own in place of ours, or pytest has caught it.
+        if error is not None:
+            self._on_failure(type(error), error, error.__traceback__, show=False)
             return
         session, service = self._session, self._service
-        if session.left is not None:
-            self._left(session.left)
+        if session.loop_watch.left is not None:
+            self._left(session.loop_watch.left)
             return
-        if session.in_loop:
-            process.say_left_early(session.step)
+        if session.loop_watch.in_loop:
+            process_end.log_loop_left_early(session.step)
         session.settle()
         service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
         try:
@@ -147,7 +147,7 @@ class _Script:
         )
         service.gate.verdict()
         if left.succeeds:
-            process.end_at_exit(ExitBeforeEndError.exit_code, early_exit.line_of(left, session.step))
+            process_end.leave_at_exit(ExitBeforeEndError.exit_code, early_exit.line_of(left, session.step))
 
     def _replace(self, session: Session, collective_error: str) -> None:
         service = self._service
@@ -163,9 +163,9 @@ class _Script:
 
 
 def _leave(verdict: Verdict, *, exiting: bool = False) -> NoReturn:
-    """End as the scheduler said: a server, or who comes after the end, has nothing to do in a finished job."""
+    """End with the scheduler's verdict: a server, or a process that comes after the end, has nothing to do in a finished job."""
     code = exit_code_of(verdict.code) if verdict.code else 0
     line = f"{verdict.code}: {verdict.reason}" if verdict.code else ""
     if exiting:
-        process.end_at_exit(code, line)
-    process.leave(code, line)
+        process_end.leave_at_exit(code, line)
+    process_end.leave(code, line)

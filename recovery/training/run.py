@@ -8,16 +8,16 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from recovery import config
 from recovery.core.ids import Generation
 from recovery.core.worker import stimuli as s
 from recovery.errors import ExitBeforeEndError, GenerationInterrupted, exit_code_of
-from recovery.training import early_exit, hooks, process
+from recovery.training import early_exit, hooks, process_end, process_start
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
-from recovery.training.stopping import Signals, StopAsked, number_of
+from recovery.training.stop_signals import StopSignalReceived, StopSignals, signal_number
 from recovery.worker.service import WorkerService
 from recovery.worker.training_control import Verdict
 
@@ -42,8 +42,11 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
     returns once all ranks are done.
 
     Args:
-        function: takes a `Session`; builds everything it needs anew at every entry.
-        warm_up: called once, while this process waits to be let in: load here what every entry needs (the data set).
+        function: takes a `Session`; builds everything it needs again at every entry.
+        warm_up: called once, while this process waits to be admitted: load here what every entry needs (the data set).
+
+    Returns:
+        The recoverable function, without arguments; without `function`, a decorator that makes one.
 
     Raises:
         SystemExit: the process must end: wrong settings, refused, fenced, the job failed. One clear line says why; each reason
@@ -54,10 +57,11 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
 
     @functools.wraps(function)
     def recoverable() -> Any:
-        with process.one_clear_line():
-            return _Loop(process.begin(), function, warm_up).run()
+        with process_end.one_clear_line():
+            return _Loop(process_start.begin(), function, warm_up).run()
 
-    del recoverable.__wrapped__  # it takes no arguments: pytest would look for a fixture "session"
+    # It takes no arguments: with the wrapped signature pytest would look for a fixture "session".
+    del recoverable.__wrapped__
     return recoverable
 
 
@@ -77,25 +81,17 @@ class _Loop:
         self._warm_ups = [*hooks.warm_ups, self._service.notebook.warm_up, *([warm_up] if warm_up else [])]
 
     def run(self) -> Any:
-        self._service.on_joined = hooks.tell_joined
+        self._service.on_joined = hooks.run_joined
         self._service.start()
-        with Signals():
+        with StopSignals():
             try:
                 outcome = self._train()
             except Exception:
                 raise
-            except (StopAsked, KeyboardInterrupt) as asked:
+            except (StopSignalReceived, KeyboardInterrupt) as error:
                 if self._is_child():
                     raise
-                number = number_of(asked)
-                for again in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(
-                        again, signal.SIG_IGN
-                    )  # the farewell is bounded; a second wish would only break it
-                name = signal.Signals(number).name
-                self._service.post(s.StopAsked(self._service.new_request(), name))
-                self._service.gate.verdict()
-                process.leave(128 + number, f"STOPPED: stopped by {name}")
+                self._stop(signal_number(error))
             except BaseException as error:
                 if self._is_child():
                     raise
@@ -103,8 +99,20 @@ class _Loop:
                 raise
         return self._end(outcome) if isinstance(outcome, Verdict) else outcome
 
+    def _stop(self, number: int) -> NoReturn:
+        """Leave the cluster in order, then end as a process that a signal has ended.
+
+        The shutdown is bounded in time, so a second signal has no effect: it would only break the shutdown off.
+        """
+        for again in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(again, signal.SIG_IGN)
+        name = signal.Signals(number).name
+        self._service.post(s.StopAsked(self._service.new_request(), name))
+        self._service.gate.verdict()
+        process_end.leave(128 + number, f"STOPPED: stopped by {name}")
+
     def _is_child(self) -> bool:
-        """A fork of the training function has the frames of this process, and no part in the cluster."""
+        """Is this a fork of the training process? It has the frames of its parent, and no part in the cluster."""
         return os.getpid() != self._pid
 
     def _left(self, left: EarlyExit) -> None:
@@ -118,7 +126,7 @@ class _Loop:
         service.post(s.TrainingRaised(service.new_request(), generation, step, left.error, left.traceback))
         service.gate.verdict()
         if left.succeeds:
-            process.leave(ExitBeforeEndError.exit_code, early_exit.line_of(left, step))
+            process_end.leave(ExitBeforeEndError.exit_code, early_exit.line_of(left, step))
 
     def _train(self) -> Any:
         """What the training function returned once all ranks were done, or why this process must end before that."""
@@ -127,7 +135,8 @@ class _Loop:
         for warm_up in self._warm_ups:
             warm_up()
         gc.collect()
-        gc.freeze()  # what is imported stays: collections between generations look only at what training built
+        # What is imported stays: collections between generations look only at what training built.
+        gc.freeze()
         random_states = [(restore, capture()) for capture, restore in hooks.random_states]
         generation = 0
         while True:
@@ -137,7 +146,7 @@ class _Loop:
             generation = plan.generation
             admitted = self._service.member.admitted
             assert admitted is not None, "a plan is for members"
-            process.tell_rank(plan.rank)
+            process_start.announce_rank(plan.rank)
             for restore, random_state in random_states:
                 restore(random_state)
             session = self._session = Session(self._service, plan, admitted)
@@ -151,8 +160,8 @@ class _Loop:
         collective_error = ""
         try:
             result = self._function(session)
-            if session.in_loop:
-                process.say_left_early(session.step)
+            if session.loop_watch.in_loop:
+                process_end.log_loop_left_early(session.step)
             session.settle()
             service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
             service.gate.await_end(generation)
@@ -167,17 +176,19 @@ class _Loop:
                     self._raised(session, error)
                     raise
                 collective_error = f"{type(error).__name__}: {_first_sentence(error)}"
-            traceback.clear_frames(error.__traceback__)  # frames hold tensors, loaders and the old world
+            # Frames hold tensors, loaders and the old world.
+            traceback.clear_frames(error.__traceback__)
         else:
             session.close()
             return False, result
-        gc.collect()  # what the function built goes before the world it was built in
+        # What the function built goes before the world it was built in.
+        gc.collect()
         session.close()
         service.post(s.TrainingStopped(session.plan_generation, session.step, collective_error))
         return True, None
 
     def _raised(self, session: Session, error: Exception) -> None:
-        """The user's own code raised: the scheduler hears it with its traceback before this process ends."""
+        """The user's own code raised: it is reported to the scheduler, with its traceback, before this process ends."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         name = f"{type(error).__name__}: {error}"
         self._service.post(
@@ -187,9 +198,9 @@ class _Loop:
 
     def _end(self, verdict: Verdict) -> None:
         if verdict.code:
-            process.leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
+            process_end.leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
 
 
 def _first_sentence(error: Exception) -> str:
-    """Torch adds advice and greetings to what happened; the story needs what happened."""
+    """Torch adds advice and greetings to what happened; the event log needs what happened."""
     return (str(error).splitlines() or [""])[0].partition(". ")[0][-300:]

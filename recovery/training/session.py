@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from recovery import clock
@@ -17,9 +14,9 @@ from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
 from recovery.errors import CheckpointError, GenerationInterrupted
-from recovery.training import early_exit
-from recovery.training.early_exit import EarlyExit
+from recovery.training.early_exit import LoopWatch
 from recovery.training.state import RestorableState, TrainingState
+from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
 _logger = logging.getLogger("recovery.training")
@@ -40,7 +37,7 @@ class Callback:
         """The generation's state is loaded; the first step comes next."""
 
     def on_step_end(self, session: Session) -> None:
-        """A step is applied: `session.step`, `session.epoch`, `session.step_in_epoch`, `session.loss` tell which."""
+        """A step is applied: `session.step`, `session.epoch`, `session.step_in_epoch`, `session.loss` are its values."""
 
     def on_end(self, session: Session) -> None:
         """The last step of the last epoch is applied."""
@@ -54,11 +51,14 @@ class Session:
         world_size: number of ranks.
         local_rank, local_world_size: the same among the ranks of this host.
         generation: number of this entry, 1-based.
-        incarnation: which life of this node id the process is, 1-based.
+        incarnation: of this node id, 1-based: how many processes have held it, this one included.
         run, job: the run and the job of the recovery path.
-        step: steps applied so far, over all epochs. epoch: 1-based pass. step_in_epoch: steps applied in it.
-        in_loop: has a loop over `steps` begun that has not come to its end?
-        watches_exits, left: for scripts that are their own loop: whether to look for an exit that leaves `steps`, and what was found.
+        step: steps applied so far, over all epochs.
+        epoch: the current pass over the data, 1-based.
+        step_in_epoch: steps applied in that pass.
+        loss: what the loop has reported last: float32 [] or a number; None before the first report.
+        recovery_enabled: MS_ENABLE_RECOVERY=1: checkpoints are kept for a rollback.
+        loop_watch: whether training is inside its loop; for the run loop and integrations.
     """
 
     def __init__(self, service: WorkerService, plan: Rollback, admitted: Admitted) -> None:
@@ -74,13 +74,11 @@ class Session:
         self.loss: Loss | None = None
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
-        self._told_first_step = False
-        self.watches_exits = False
-        self.left: EarlyExit | None = None
-        self.in_loop = self._closed = self._ended = False
+        self.loop_watch = LoopWatch()
+        self._first_step_reported = False
         self._settlers: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
-        self._step_log = _open_log(service.step_log)
+        self._step_log = StepLog(service.step_log)
         service.progress = self._progress
 
     # --- training ------------------------------------------------------------------------------------------------------
@@ -95,41 +93,27 @@ class Session:
 
         Args:
             state: everything that decides the next step; it is loaded from the plan's checkpoint first.
-            epochs: passes over the data in all, 1-based, not counting from the plan.
+            epochs: passes over the data in all, at least 1, counted from the first start of training and not from the plan.
             callbacks: called after every step, in order.
+
+        Yields:
+            The step that the batch is for (1-based, over all epochs), and the batch as the state's loader gives it.
 
         Raises:
             GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
+            CheckpointStateError: the plan's checkpoint does not fit `state`.
+            SettingRangeError: a ModelCheckpoint among the callbacks keeps too few files to recover.
         """
         with self.loop():
             try:
                 yield from self._steps(state, epochs, callbacks)
             except GeneratorExit:
-                # A loop that keeps the iterator under a name closes it later than the exit that left it: that one stays.
-                if self.watches_exits and self.left is None:
-                    self.left = early_exit.leaving()
-                self._closed = True
+                self.loop_watch.closed()
                 raise
 
-    @contextlib.contextmanager
-    def loop(self) -> Iterator[None]:
-        """Training runs inside: an exit that leaves the block leaves training before its end."""
-        self.in_loop, self._closed, self.left = True, False, None
-        try:
-            yield
-        except SystemExit as error:
-            self.left = early_exit.seen(error)
-            raise
-        self.in_loop, self._ended = False, True
-
-    def note_exit(self, error: SystemExit, at: FrameType) -> None:
-        """`sys.exit` was called: inside the loop, or with the code of a failure before any loop has come to its end.
-
-        It counts until another step is asked for, or a loop begins: then somebody has caught it.
-        """
-        left = early_exit.seen(error, at=at)
-        if (self.in_loop and not self._closed) or not (self.in_loop or self._ended or left.succeeds):
-            self.left = left
+    def loop(self) -> AbstractContextManager[None]:
+        """A block around a loop that is not `steps`: an exit that leaves it leaves training before its end."""
+        return self.loop_watch.inside()
 
     def _steps(
         self, state: TrainingState, epochs: int, callbacks: Sequence[Callback]
@@ -142,7 +126,7 @@ class Session:
             for batch in state.batches:
                 self.check()
                 yield self.step + 1, batch
-                self.left = None
+                self.loop_watch.step_wanted()
                 self.check()
                 self.applied(step=self.step + 1, epoch=self.epoch, step_in_epoch=self.step_in_epoch + 1)
                 for callback in callbacks:
@@ -154,13 +138,15 @@ class Session:
             callback.on_end(self)
 
     def report(self, *, loss: Loss) -> None:
-        """Tell the callbacks this step's loss: float32 [] or a number. Nothing waits for the device until somebody prints it."""
-        self.loss = (
-            loss.detach() if hasattr(loss, "detach") else loss
-        )  # no graph is kept alive until the next step
+        """Hand this step's loss to the callbacks. Nothing waits for the device until somebody prints it.
+
+        Args:
+            loss: float32 [] on any device, or a number. A tensor is detached, so that its graph does not live until the next step.
+        """
+        self.loss = loss.detach() if hasattr(loss, "detach") else loss
 
     def check(self) -> None:
-        """Look whether the generation goes on; costs about a microsecond.
+        """See whether the generation goes on; costs about a microsecond.
 
         Raises:
             GenerationInterrupted: it is over.
@@ -174,7 +160,7 @@ class Session:
 
     @property
     def committed_step(self) -> int:
-        """Newest step that every rank holds, as far as this rank has heard."""
+        """Newest global step that every rank holds, as far as the scheduler has reported it to this rank."""
         return self._service.gate.committed_step
 
     @property
@@ -183,7 +169,10 @@ class Session:
         return self._service.gate.committed_before
 
     def restore(self, state: RestorableState) -> None:
-        """Load the plan's checkpoint into `state`, verified, or tell it that it begins. `steps` does it by itself.
+        """Load the plan's checkpoint into `state`, verified, or let it begin at step 0. `steps` does it by itself.
+
+        Args:
+            state: what a checkpoint of this rank fits into.
 
         Raises:
             GenerationInterrupted: the file is not what it was saved as; another plan follows.
@@ -232,28 +221,33 @@ class Session:
         raise GenerationInterrupted(self.generation, reason)
 
     def applied(self, *, step: int, epoch: int, step_in_epoch: int) -> None:
-        """A step is applied. `steps` counts by itself; a loop that is not ours calls this after each of its own."""
+        """A step is applied. `steps` counts by itself; a loop that is not ours calls this after each of its own.
+
+        Args:
+            step: over all epochs, 1-based.
+            epoch: the pass that the step belongs to, 1-based.
+            step_in_epoch: the step in that pass, 1-based.
+        """
         self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
-        if self._step_log is not None:
-            self._log_step(self._step_log)
-        if not self._told_first_step:
-            self._told_first_step = True
+        if self._step_log.is_open:
+            self._log_step()
+        if not self._first_step_reported:
+            self._first_step_reported = True
             self._service.post(self._progress())
 
     def _progress(self) -> s.StepsDone:
         return s.StepsDone(self._plan.generation, self.step, self.epoch, self.step_in_epoch)
 
-    def _log_step(self, descriptor: int) -> None:
-        line = {
-            "generation": self.generation,
-            "incarnation": self.incarnation,
-            "rank": self.rank,
-            "step": self.step,
-            "epoch": self.epoch,
-            "step_in_epoch": self.step_in_epoch,
-            "wall_ms": clock.wall_ms(),
-        }
-        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    def _log_step(self) -> None:
+        self._step_log.append(
+            generation=self.generation,
+            incarnation=self.incarnation,
+            rank=self.rank,
+            step=self.step,
+            epoch=self.epoch,
+            step_in_epoch=self.step_in_epoch,
+            wall_ms=clock.wall_ms(),
+        )
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -262,11 +256,16 @@ class Session:
         self._service.post(s.CheckpointPublished(self._service.new_request(), checkpoint))
 
     def place_is_ours(self) -> bool:
-        """Before a save is given its name: a process that stood still meanwhile asks whether it was replaced. Any thread; may wait."""
+        """Before a save is given its name: a process that was paused meanwhile asks whether it was replaced. Any thread; may wait."""
         return self._service.gate.place_is_ours()
 
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
-        """Training saves here: this node's next incarnation looks here."""
+        """Remember that training saves here: this node's next incarnation looks here.
+
+        Args:
+            directory: absolute.
+            prefix: of the file names.
+        """
         self._service.notebook.add_directory(directory, prefix, self._plan.run)
 
     # --- the data plane ------------------------------------------------------------------------------------------------
@@ -287,11 +286,15 @@ class Session:
         return self._service.gate.is_interrupted(self.generation)
 
     def publish_rendezvous(self, address: str) -> None:
-        """Rank 0: tell the others where this generation's world is formed. Only once something listens there."""
+        """Rank 0: publish where this generation's world is formed, once something listens there.
+
+        Args:
+            address: host:port, or whatever the integration on the other ranks reads.
+        """
         self._service.post(s.RendezvousOpened(self._plan.generation, address))
 
     def await_rendezvous(self) -> str:
-        """Other ranks: wait for rank 0's address.
+        """Other ranks: wait for rank 0's address, as it was published.
 
         Raises:
             GenerationInterrupted: the generation ended first.
@@ -311,7 +314,7 @@ class Session:
             self._service.replace_process(reason)
 
     def before_done(self, settle: Callable[[], None]) -> None:
-        """Have `settle` called in the main thread before this rank says that it is done: what it has begun is then over."""
+        """Have `settle` called in the main thread before this rank is reported done: what it has begun is then over."""
         self._settlers.append(settle)
 
     def settle(self) -> None:
@@ -331,14 +334,4 @@ class Session:
                 self._closers.pop()()
             except Exception:
                 _logger.exception("event=close_failed generation=%d", self.generation)
-        if self._step_log is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._step_log)
-            self._step_log = None
-
-
-def _open_log(path: Path | None) -> int | None:
-    if path is None:
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._step_log.close()

@@ -33,7 +33,7 @@ def warm_up() -> None:
 
 
 class ConnectError(OSError):
-    """The dial failed. `reason` says how; the member machine dials again."""
+    """The dial failed. `reason` says how; the worker machine dials again."""
 
     def __init__(self, reason: str) -> None:
         """Keep the reason."""
@@ -41,7 +41,7 @@ class ConnectError(OSError):
         super().__init__(reason)
 
 
-class _Link:
+class _Connection:
     """One connection from its dial to its end."""
 
     def __init__(self, session: aiohttp.ClientSession, stream: aiohttp.ClientWebSocketResponse) -> None:
@@ -88,12 +88,12 @@ class Client:
         """
         self._host, self._port, self._rules, self._ssl_context = host, port, rules, ssl_context
         self._on_message, self._on_lost = on_message, on_lost
-        self._link: _Link | None = None
+        self._connection: _Connection | None = None
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection, as far as this side knows."""
-        return self._link is not None
+        return self._connection is not None
 
     @property
     def local_host(self) -> str | None:
@@ -136,76 +136,77 @@ class Client:
             if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
                 raise ConnectError(_why(error, timeout_s)) from error
             raise
-        link = self._link = _Link(session, stream)
-        link.task = asyncio.create_task(self._serve(link))
+        connection = self._connection = _Connection(session, stream)
+        connection.task = asyncio.create_task(self._serve(connection))
 
     def send(self, message: FromNode) -> None:
-        """Queue a message; never blocks. Dropped while there is no connection: the member machine repeats what matters."""
-        link = self._link
-        if link is not None and not link.outbox.put(encode(message)):
-            link.shut()  # the scheduler has not read for minutes; the reader sees the end and tells it
+        """Queue a message; never blocks. Dropped while there is no connection: the worker machine repeats what matters."""
+        connection = self._connection
+        if connection is not None and not connection.outbox.put(encode(message)):
+            # The scheduler has not read for minutes. The reader sees the end and reports it.
+            connection.shut()
 
     async def close(self) -> None:
         """Send what is queued, then close; `on_lost` is not called. Takes at most twice CLOSE_S."""
-        link, self._link = self._link, None
-        if link is None:
+        connection, self._connection = self._connection, None
+        if connection is None:
             return
-        link.outbox.finish()
-        done, _ = await asyncio.wait((link.task,), timeout=CLOSE_S)
+        connection.outbox.finish()
+        done, _ = await asyncio.wait((connection.task,), timeout=CLOSE_S)
         if not done:
-            link.shut()
-            link.task.cancel()
-            await asyncio.wait((link.task,), timeout=CLOSE_S)
+            connection.shut()
+            connection.task.cancel()
+            await asyncio.wait((connection.task,), timeout=CLOSE_S)
 
     def _raw(self) -> socket.socket | None:
-        return self._link.raw() if self._link is not None else None
+        return self._connection.raw() if self._connection is not None else None
 
     async def _dial(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
         address = f"[{self._host}]" if ":" in self._host else self._host
+        # aiohttp refuses a message that is as long as its limit, hence + 1.
         return await session.ws_connect(
             f"{'https' if self._ssl_context else 'http'}://{address}:{self._port}/cluster",
             ssl=self._ssl_context if self._ssl_context is not None else True,
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
-            max_msg_size=self._rules.frame_bytes_max
-            + 1,  # aiohttp refuses a message that is as long as its limit
+            max_msg_size=self._rules.frame_bytes_max + 1,
             compress=0,
         )
 
-    async def _serve(self, link: _Link) -> None:
+    async def _serve(self, connection: _Connection) -> None:
         """Read and write until the connection ends, from either side."""
-        reading = asyncio.create_task(self._read(link))
-        writing = asyncio.create_task(link.outbox.run(link.stream.send_bytes))
+        reading = asyncio.create_task(self._read(connection))
+        writing = asyncio.create_task(connection.outbox.run(connection.stream.send_bytes))
         try:
             await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
             if writing.done() and writing.exception() is not None:
-                # The scheduler is gone, but what it said last (JobEnded) may still wait to be read.
+                # The scheduler is gone, but what it sent last (JobEnded) may still wait to be read.
                 await asyncio.wait((reading,), timeout=CLOSE_S)
             elif not reading.done():
                 # `close` was called. aiohttp waits for the scheduler's answer only while nobody has cancelled the reader, and
                 # without that wait the socket may be reset before the scheduler has read what was sent last (a Leave).
-                await self._part(link)
+                await self._close_websocket(connection)
         finally:
             reading.cancel()
             writing.cancel()
             ended, _ = await asyncio.gather(reading, writing, return_exceptions=True)
-            self._tell(link, ended)
-            await self._part(link)
-            await link.session.close()
+            self._report_end(connection, ended)
+            await self._close_websocket(connection)
+            await connection.session.close()
 
-    async def _part(self, link: _Link) -> None:
+    async def _close_websocket(self, connection: _Connection) -> None:
         """The WebSocket close, bounded."""
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(link.stream.close(), CLOSE_S)
+            await asyncio.wait_for(connection.stream.close(), CLOSE_S)
 
-    async def _read(self, link: _Link) -> str:
+    async def _read(self, connection: _Connection) -> str:
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
         try:
-            while (frame := await link.stream.receive()).type is aiohttp.WSMsgType.BINARY:
+            while (frame := await connection.stream.receive()).type is aiohttp.WSMsgType.BINARY:
                 message = decode_from_scheduler(frame.data, peer=f"{self._host}:{self._port}")
-                if self._link is link:
+                if self._connection is connection:
                     self._on_message(message)
         except ProtocolError as error:
             return str(error)
@@ -215,13 +216,13 @@ class Client:
             return f"connection lost ({frame.data})"
         return "connection closed"
 
-    def _tell(self, link: _Link, ended: str | BaseException) -> None:
+    def _report_end(self, connection: _Connection, ended: str | BaseException) -> None:
         if isinstance(ended, Exception) and not isinstance(ended, OSError):
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a message of the scheduler was not handled", "exception": ended}
             )
-        if self._link is link:
-            self._link = None
+        if self._connection is connection:
+            self._connection = None
             self._on_lost(ended if isinstance(ended, str) else "connection closed")
 
 

@@ -1,6 +1,6 @@
 """Struct to bytes and back. The decoder is the schema and the first line of defence.
 
-What a node or the scheduler did not send by our rules never becomes a message: it becomes a `ProtocolError` that says
+What a node or the scheduler did not send by our rules never becomes a message: it becomes a `ProtocolError` that names
 what was wrong, in text that is safe to log (no control characters, bounded length).
 """
 
@@ -15,7 +15,7 @@ from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
 
 _REASON_CHARACTERS_MAX = 200
-"""Of a decoder's complaint. It may quote the peer (an unknown tag of 64 KiB), and it ends in a log line."""
+"""Of a decoder's error. It may quote the peer (an unknown tag of 64 KiB), and it ends in a log line."""
 
 _SHORT: int = m.ShortText.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated
 _LONG: int = m.Text.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated

@@ -1,4 +1,4 @@
-"""One node's WebSocket as the scheduler holds it: reading and writing side by side, an end that is told once."""
+"""One node's WebSocket as the scheduler holds it: reading and writing side by side, an end that is reported once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recovery.transport.outbox import Outbox
 
 CLOSE_S = 1.0
 """How long a peer may take to read what was queued before a close, and to answer it. At half of it a busy machine loses the
-last word to a worker, at twice the scheduler's own end takes as much longer for each peer that is stuck."""
+last message to a worker, at twice the scheduler's own end takes as much longer for each peer that is stuck."""
 _CLOSE_REASON_BYTES_MAX = 120
 """A WebSocket close frame holds 123 bytes of text."""
 
@@ -33,7 +33,7 @@ class Connection:
         self.number, self.request = number, request
         self.peer = request.remote or "unknown"
         self.outbox = Outbox()
-        self.admitted = self.spoke = self.closing = self.broken = False
+        self.admitted = self.delivered = self.closing = self.broken = False
         self.reason = ""
         # aiohttp refuses a message that is as long as its limit, hence + 1.
         self.socket = web.WebSocketResponse(compress=False, max_msg_size=frame_bytes_max + 1, timeout=CLOSE_S)
@@ -60,7 +60,7 @@ class Connection:
         try:
             await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
             if writing.done() and writing.exception() is not None:
-                # The peer is gone, but what it said last (a Leave) may still wait to be read.
+                # The peer is gone, but what it sent last (a Leave) may still wait to be read.
                 await asyncio.wait((reading,), timeout=CLOSE_S)
         finally:
             reading.cancel()
@@ -68,12 +68,11 @@ class Connection:
             results = await asyncio.gather(reading, writing, return_exceptions=True)
             on_end()
         for result in results:
-            if isinstance(result, Exception) and not isinstance(
-                result, OSError
-            ):  # OSError: the connection's end
+            # An OSError is the connection's ordinary end.
+            if isinstance(result, Exception) and not isinstance(result, OSError):
                 self.abort()
                 raise result
-        await self._say_goodbye()
+        await self._close_websocket()
 
     def finish(self, reason: str) -> None:
         """Close once what is queued has been sent, and in CLOSE_S at the latest."""
@@ -88,7 +87,7 @@ class Connection:
         self.abort()
 
     def abort(self) -> None:
-        """Close the socket without a word."""
+        """Close the socket without a close frame."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -99,22 +98,22 @@ class Connection:
                 try:
                     await on_frame(frame.data)
                 except ProtocolError as error:
-                    self._blame(str(error.parts["reason"]))
+                    self._mark_broken(str(error.parts["reason"]))
                     return
             frame = await self.socket.receive()
         if frame.type is WSMsgType.TEXT:
-            self._blame("a text message, only binary ones are ours")
+            self._mark_broken("a text message, only binary ones are ours")
         elif frame.type is WSMsgType.ERROR and not isinstance(frame.data, OSError):
-            self._blame(f"a broken WebSocket frame ({frame.data})")
+            self._mark_broken(f"a broken WebSocket frame ({frame.data})")
         elif frame.type is WSMsgType.ERROR:
             self.reason = self.reason or f"connection lost ({frame.data})"
         else:
             self.reason = self.reason or "connection closed"
 
-    def _blame(self, what: str) -> None:
+    def _mark_broken(self, what: str) -> None:
         self.broken, self.reason = True, f"it sent {what}"
 
-    async def _say_goodbye(self) -> None:
+    async def _close_websocket(self) -> None:
         """The WebSocket close, bounded: a peer that does not read it is cut off."""
         code = WSCloseCode.POLICY_VIOLATION if self.broken else WSCloseCode.OK
         text = self.reason.encode()[:_CLOSE_REASON_BYTES_MAX].decode(errors="ignore").encode()

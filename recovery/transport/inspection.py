@@ -15,7 +15,7 @@ Route = Callable[[], tuple[bytes, str]]
 
 
 def json_route(view: Callable[[], Any]) -> Route:
-    """Serve a view as indented JSON, built anew for every request.
+    """Serve a view as indented JSON, built again for every request.
 
     Args:
         view: gives a Struct, dict or list; anything that msgspec can encode.

@@ -11,15 +11,20 @@ _TIMEOUT_S = 3.0
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 
-class NoView(OSError):  # noqa: N818 - the caller shows something else then
-    """Nobody answers there, or no scheduler of ours."""
+class NoAnswerError(OSError):
+    """Nobody answers there, or no scheduler of ours. The caller shows something else then."""
 
 
 async def ask(host: str, port: int, path: str) -> Any:
-    """What a running scheduler answers to `GET` of a path: `/status`, `/generations`, `/checkpoints`, `/events`.
+    """What a running scheduler answers to `GET` of a path, decoded from JSON.
+
+    Args:
+        host: address or name of the scheduler; IPv6 without brackets.
+        port: its port.
+        path: `/status`, `/generations`, `/checkpoints`, `/events` or `/lost`.
 
     Raises:
-        NoView: no scheduler answers there.
+        NoAnswerError: no scheduler answers there.
     """
     import aiohttp  # noqa: PLC0415 - as in client.py
 
@@ -36,7 +41,7 @@ async def ask(host: str, port: int, path: str) -> Any:
                 body += piece
                 if len(body) > _ANSWER_BYTES_MAX:
                     message = f"its answer is longer than {_ANSWER_BYTES_MAX} bytes"
-                    raise NoView(message)
+                    raise NoAnswerError(message)
         return msgspec.json.decode(body)
     except (OSError, asyncio.TimeoutError, aiohttp.ClientError, msgspec.MsgspecError) as error:
-        raise NoView(str(error) or type(error).__name__) from error
+        raise NoAnswerError(str(error) or type(error).__name__) from error

@@ -1,4 +1,4 @@
-"""Sockets to listen on, made here rather than by asyncio: every failure gets the error that says what to do."""
+"""Sockets to listen on, made here rather than by asyncio: every failure gets the error that names the next step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
             if error.errno not in _ABSENT:
                 _close(found)
                 raise _explained(host, port, error) from error
-            absent = error  # "localhost" names ::1 also where there is no IPv6
+            # "localhost" names ::1 also where there is no IPv6.
+            absent = error
     if absent is not None and not found:
         raise _explained(host, port, absent) from absent
     return found
@@ -50,10 +51,11 @@ async def _resolve(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]
         answers = await asyncio.get_running_loop().getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except (socket.gaierror, ValueError) as error:  # ValueError: no name at all (a label too long, a NUL)
-        said = error.strerror if isinstance(error, socket.gaierror) else str(error)
+    except (socket.gaierror, ValueError) as error:
+        # A ValueError: no name at all (a label too long, a NUL).
+        system_text = error.strerror if isinstance(error, socket.gaierror) else str(error)
         raise HostUnusableError(
-            host=host, reason=f"does not resolve ({said})", next_step=next_step
+            host=host, reason=f"does not resolve ({system_text})", next_step=next_step
         ) from error
     return list(dict.fromkeys((family, address) for family, _, _, _, address in answers))
 
@@ -66,7 +68,8 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind(address)
-        made.listen(BACKLOG)  # here, since with SO_REUSEADDR a port that is taken may show only now
+        # Here, since with SO_REUSEADDR a port that is taken may show only now.
+        made.listen(BACKLOG)
     except BaseException:
         made.close()
         raise
@@ -81,8 +84,8 @@ def _explained(host: str, port: int, error: OSError) -> RecoveryError:
             next_step="Start the scheduler on the machine that owns it, or use one of its addresses.",
         )
     code = errno.errorcode.get(error.errno or 0, "")
-    said = os.strerror(error.errno).lower() if error.errno else str(error)
-    return PortInUseError(host=host, port=port, reason=f"{code}: {said}" if code else said)
+    system_text = os.strerror(error.errno).lower() if error.errno else str(error)
+    return PortInUseError(host=host, port=port, reason=f"{code}: {system_text}" if code else system_text)
 
 
 def _close(sockets: list[socket.socket]) -> None:

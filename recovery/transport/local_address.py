@@ -1,4 +1,4 @@
-"""Is an address this host's own? Then the scheduler can listen there."""
+"""Addresses and ports of this host: which are its own, and which port is free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def is_local(host: str) -> bool:
-    """Can this host bind an address of that name? An unknown name is nobody's."""
+    """Can this host bind an address of that name, so that a scheduler can listen there? False for a name that does not resolve."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except OSError:
@@ -17,3 +17,15 @@ def is_local(host: str) -> bool:
             probe.bind(address)
             return True
     return False
+
+
+def free_port(host: str) -> int:
+    """A port of this host that nobody listens on right now, for programs that do not take the kernel's choice (port 0).
+
+    Args:
+        host: an IP address; it says whether IPv4 or IPv6 is meant.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Log lines about peers that misbehave: one per address and minute, with a count, so that a flood of garbage is no flood of lines."""
+"""Log lines about rejected peers: one per address and minute, with a count, so that a flood of garbage is no flood of lines."""
 
 from __future__ import annotations
 
@@ -18,54 +18,56 @@ _logger = logging.getLogger("recovery.transport")
 
 
 class RejectionLog:
-    """Says at once what is new, and counts what repeats."""
+    """Logs at once what is new, and counts what repeats."""
 
     def __init__(self) -> None:
-        """Begin with nothing said."""
-        self._said_at_ms: dict[str, int] = {}
-        self._unsaid: dict[str, int] = {}
+        """Begin with nothing logged."""
+        self._logged_at_ms: dict[str, int] = {}
+        self._unlogged: dict[str, int] = {}
 
     def note(self, peer: str, reason: str) -> None:
         """Log that `peer` (an address) was turned away, or count it when a line about it is younger than a minute."""
         now_ms = clock.monotonic_ms()
-        if peer not in self._said_at_ms and len(self._said_at_ms) >= ADDRESSES_MAX:
+        if peer not in self._logged_at_ms and len(self._logged_at_ms) >= ADDRESSES_MAX:
             self._forget_old(now_ms)
-            if len(self._said_at_ms) >= ADDRESSES_MAX:
+            if len(self._logged_at_ms) >= ADDRESSES_MAX:
                 peer = _OTHERS
-        said_at_ms = self._said_at_ms.get(peer)
-        if said_at_ms is not None and now_ms - said_at_ms < PERIOD_MS:
-            self._unsaid[peer] = self._unsaid.get(peer, 0) + 1
+        logged_at_ms = self._logged_at_ms.get(peer)
+        if logged_at_ms is not None and now_ms - logged_at_ms < PERIOD_MS:
+            self._unlogged[peer] = self._unlogged.get(peer, 0) + 1
             return
-        self._said_at_ms[peer] = now_ms
-        count = self._unsaid.pop(peer, 0) + 1
+        self._logged_at_ms[peer] = now_ms
+        count = self._unlogged.pop(peer, 0) + 1
         _logger.warning("event=peer_refused peer=%s count=%d reason=%r", peer, count, reason)
 
     def _forget_old(self, now_ms: int) -> None:
-        for peer in [peer for peer, said in self._said_at_ms.items() if now_ms - said >= PERIOD_MS]:
-            del self._said_at_ms[peer]
-            self._unsaid.pop(peer, None)
+        for peer in [
+            peer for peer, logged_at in self._logged_at_ms.items() if now_ms - logged_at >= PERIOD_MS
+        ]:
+            del self._logged_at_ms[peer]
+            self._unlogged.pop(peer, None)
 
 
-class ComplainingLogger(logging.Logger):
-    """What aiohttp is given as its logger: its tracebacks about what strangers sent become complaints."""
+class AiohttpLogger(logging.Logger):
+    """What aiohttp is given as its logger: its tracebacks about what unregistered peers sent become notes of the rejection log."""
 
-    def __init__(self, complaints: RejectionLog) -> None:
+    def __init__(self, rejections: RejectionLog) -> None:
         """Belong to no hierarchy, print nothing by itself."""
         super().__init__("recovery.transport.http", level=logging.CRITICAL + 1)
-        self._complaints = complaints
+        self._rejections = rejections
 
     @override
     def debug(self, msg: object, *args: object, **kwargs: object) -> None:
-        """Aiohttp says here that a first request was no HTTP at all."""
+        """Aiohttp logs here that a first request was no HTTP at all."""
         self._note(args, kwargs)
 
     @override
     def exception(self, msg: object, *args: object, **kwargs: object) -> None:
-        """Aiohttp says here that a request was malformed."""
+        """Aiohttp logs here that a request was malformed."""
         self._note(args, kwargs)
 
     def _note(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         error = kwargs.get("exc_info")
         if isinstance(error, BaseException):
             peer = str(args[0]) if args else "unknown"
-            self._complaints.note(peer, f"no HTTP request ({type(error).__name__})")
+            self._rejections.note(peer, f"no HTTP request ({type(error).__name__})")

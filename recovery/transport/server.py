@@ -1,8 +1,8 @@
 """The scheduler's side: one port for worker connections (WebSocket at /cluster) and inspection. Never waits for a peer.
 
-A peer may be a worker, a browser, a port scanner, or stopped in the middle of a word. Whatever it does costs only itself:
-connection_limiter.py bounds how many strangers there are and for how long, codec.py lets only whole messages through, outbox.py bounds what
-waits for a peer that does not read.
+A peer may be a worker, a browser, a port scanner, or stopped in the middle of a message. Whatever it does costs only itself:
+connection_limiter.py bounds how many unregistered connections there are and for how long, codec.py lets only whole messages through,
+outbox.py bounds what waits for a peer that does not read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLUSTER_PATH = "/cluster"
 
 ACCEPTED_AT_ONCE = 64
 """Connections accepted before the loop does anything else, as asyncio's `backlog` also means. At the kernel's own backlog a
-burst of strangers used up every descriptor before the gate could close the first; at 16 a thousand workers dial no slower."""
+burst of unregistered peers used up every descriptor before the limiter could close the first; at 16 a thousand workers dial no slower."""
 
 _logger = logging.getLogger("recovery.transport")
 
@@ -64,13 +64,13 @@ class Server:
         self._ssl_context = ssl_context
         self._silence_s = (rules.lease_ms + rules.rejoin_window_ms) / 1000
         """A refused worker may wait out a whole window before it asks again on the same connection."""
-        self._taking = asyncio.Event()
-        self._taking.set()
-        self._complaints = RejectionLog()
+        self._delivering = asyncio.Event()
+        self._delivering.set()
+        self._rejections = RejectionLog()
         self._connections: dict[ConnectionId, Connection] = {}
         self._serving: set[asyncio.Future[None]] = set()
         self._numbers = itertools.count(1)
-        self._gate: ConnectionLimiter | None = None
+        self._limiter: ConnectionLimiter | None = None
         self._listeners: list[asyncio.Server] = []
 
     @property
@@ -85,40 +85,41 @@ class Server:
             PortInUseError: somebody else listens there, or this user may not.
             HostUnusableError: `host` does not resolve, or is no address of this machine.
         """
-        assert self._gate is None, "a server is started once"
+        assert self._limiter is None, "a server is started once"
         sockets = await listening_sockets(host, port)
         bound_port = int(sockets[0].getsockname()[1])
         nodes = self._rules.worker_count + self._rules.server_count
-        self._gate = ConnectionLimiter(self._answer, self._complaints, nodes=nodes)
+        self._limiter = ConnectionLimiter(self._answer, self._rejections, nodes=nodes)
         loop = asyncio.get_running_loop()
         handshake_s = FIRST_MESSAGE_S if self._ssl_context is not None else None
         for each in sockets:
             self._listeners.append(
                 await loop.create_server(
-                    self._gate,
+                    self._limiter,
                     sock=each,
                     ssl=self._ssl_context,
                     backlog=ACCEPTED_AT_ONCE,
                     ssl_handshake_timeout=handshake_s,
                 )
             )
-            each.listen(BACKLOG)  # asyncio has just cut the kernel's queue down to its own
+            # Again, since asyncio has just cut the kernel's queue down to its own size.
+            each.listen(BACKLOG)
         return bound_port
 
     async def stop(self) -> None:
         """Send what is queued, close every connection and the port. Takes at most three times CLOSE_S."""
-        if self._gate is None:
+        if self._limiter is None:
             return
         await self._stop_listening()
-        self._gate.abort_silent()
+        self._limiter.abort_silent()
         for connection in list(self._connections.values()):
             connection.finish("the scheduler stops")
         if self._serving:
             await asyncio.wait(self._serving, timeout=2 * CLOSE_S)
-        self._gate.abort_all()
+        self._limiter.abort_all()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._gate.empty.wait(), CLOSE_S)
-        await self._gate.shutdown(CLOSE_S)
+            await asyncio.wait_for(self._limiter.empty.wait(), CLOSE_S)
+        await self._limiter.shutdown(CLOSE_S)
         self._listeners.clear()
 
     async def _stop_listening(self) -> None:
@@ -138,15 +139,15 @@ class Server:
             return
         if not found.outbox.put(encode(message)):
             found.cut_off("it does not read what it is sent")
-            self._complaints.note(found.peer, found.reason)
+            self._rejections.note(found.peer, found.reason)
 
-    def hold(self) -> None:
-        """Deliver no message until `go_on`: each connection keeps one, the others wait in its socket, whose sender waits as well."""
-        self._taking.clear()
+    def pause_delivery(self) -> None:
+        """Deliver no message until `resume_delivery`: each connection keeps one, the others wait in its socket, and their sender waits."""
+        self._delivering.clear()
 
-    def go_on(self) -> None:
+    def resume_delivery(self) -> None:
         """Deliver messages again, of each connection in the order in which they came."""
-        self._taking.set()
+        self._delivering.set()
 
     def close_connection(self, connection: ConnectionId, reason: str) -> None:
         """Close a connection after what was queued before; what it sends from now on is dropped."""
@@ -155,18 +156,18 @@ class Server:
             found.finish(reason)
 
     def admitted(self, connection: ConnectionId) -> None:
-        """The peer is a node now: the larger frame limit holds, and the limits for strangers do not."""
+        """The peer is a node now: the larger frame limit holds, and the limits for unregistered peers do not."""
         found = self._connections.get(connection)
-        if found is not None and self._gate is not None:
+        if found is not None and self._limiter is not None:
             found.admitted = True
-            self._gate.settle(found.request.protocol)
+            self._limiter.release(found.request.protocol)
 
     # --- one request ---------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        assert self._gate is not None, "requests come in only after start"
-        if not self._gate.enter(request.protocol):
-            self._complaints.note(
+        assert self._limiter is not None, "requests come in only after start"
+        if not self._limiter.request_received(request.protocol):
+            self._rejections.note(
                 request.remote or "unknown", "too many connections that have not registered"
             )
             return _text(503, "too many connections that have not registered; try again in a second")
@@ -174,13 +175,14 @@ class Server:
             return await self._serve(request)
         route = self._routes.get(request.path)
         if route is None:
-            self._complaints.note(request.remote or "unknown", "asked for a path that does not exist")
+            self._rejections.note(request.remote or "unknown", "asked for a path that does not exist")
             return _text(404, f"no such path; there is {', '.join(sorted(self._routes))}")
         if request.method not in ("GET", "HEAD"):
             return _text(405, "only GET")
         try:
             body, content_type = route()
-        except Exception:  # a view that fails must not end what it views
+        except Exception:
+            # A view that fails must not end what it views.
             _logger.exception("event=inspection_failed path=%s", request.path)
             return _text(500, "this view failed, see the scheduler's log")
         response = web.Response(body=body, content_type=content_type)
@@ -188,15 +190,14 @@ class Server:
         return response
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        if (
-            "Origin" in request.headers
-        ):  # only browsers send it: a web page must not speak to a cluster on localhost
-            self._complaints.note(request.remote or "unknown", "a browser asked for a worker's connection")
+        # Only browsers send it, and a web page must not reach a cluster on localhost.
+        if "Origin" in request.headers:
+            self._rejections.note(request.remote or "unknown", "a browser asked for a worker's connection")
             return _text(403, "not for browsers")
         number = ConnectionId(next(self._numbers))
         connection = Connection(number, request, frame_bytes_max=self._rules.frame_bytes_max)
         if not connection.socket.can_prepare(request):
-            self._complaints.note(connection.peer, "no WebSocket request")
+            self._rejections.note(connection.peer, "no WebSocket request")
             return _text(426, "workers speak WebSocket here")
         if not await connection.open():
             return _text(400, "gone")
@@ -205,7 +206,7 @@ class Server:
         self._serving.add(served)
         try:
             await connection.serve(partial(self._take, connection), partial(self._end, connection))
-        except Exception as error:  # noqa: BLE001 - a bug of the receiver: said loudly, and the loop's owner decides
+        except Exception as error:  # noqa: BLE001 - a bug of the receiver: the loop's owner decides
             _report(f"a message of {connection.peer} was not handled", error)
         finally:
             self._serving.discard(served)
@@ -217,20 +218,20 @@ class Server:
             self._rules.frame_bytes_max if connection.admitted else self._rules.frame_bytes_max_unregistered
         )
         message = decode_from_node(frame, frame_bytes_max=largest, peer=connection.peer)
-        if not connection.admitted and self._gate is not None:
-            self._gate.heard(connection.request.protocol, self._silence_s, connection.cut_off)
-        # Again and again: the first of those that waited may be the last for which there is room.
-        while not self._taking.is_set():
-            await self._taking.wait()
+        if not connection.admitted and self._limiter is not None:
+            self._limiter.message_received(connection.request.protocol, self._silence_s, connection.cut_off)
+        # In a loop: one of those that waited may fill the queue again before the next one runs.
+        while not self._delivering.is_set():
+            await self._delivering.wait()
         if not connection.closing:
-            connection.spoke = True
+            connection.delivered = True
             self._on_message(connection.number, message, connection.peer)
 
     def _end(self, connection: Connection) -> None:
-        """Tell once that the connection is over."""
+        """Report once that the connection is over."""
         if connection.broken:
-            self._complaints.note(connection.peer, connection.reason)
-        if self._connections.pop(connection.number, None) is None or not connection.spoke:
+            self._rejections.note(connection.peer, connection.reason)
+        if self._connections.pop(connection.number, None) is None or not connection.delivered:
             return
         try:
             self._on_lost(connection.number, connection.reason)

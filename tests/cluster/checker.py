@@ -38,7 +38,7 @@ def check_history(path: Path, *, last_step: int) -> None:
             assert line["generation"] >= generation, (
                 f"rank {rank} stepped in generation {line['generation']} after {generation}"
             )
-            assert line["incarnation"] >= incarnation, f"a fenced life of rank {rank} stepped"
+            assert line["incarnation"] >= incarnation, f"a fenced incarnation of rank {rank} stepped"
             if line["generation"] > generation:
                 del kept[line["step"] - 1 :]
             assert line["step"] == len(kept) + 1, (
@@ -50,7 +50,7 @@ def check_history(path: Path, *, last_step: int) -> None:
 
 
 def check_saves(directory: Path, path: Path) -> None:
-    """Every checkpoint that lies there was saved by a life that was allowed to: the one that applied its step.
+    """Every checkpoint that lies there was saved by an incarnation that was allowed to: the one that applied its step.
 
     Args:
         directory: one folder per rank, with checkpoints and their manifests.
@@ -62,7 +62,7 @@ def check_saves(directory: Path, path: Path) -> None:
     for one in found:
         saved = (one.rank, one.generation, one.incarnation, one.step)
         assert saved in applied, (
-            f"{one.file} of rank {one.rank} was saved by a life that did not apply its step"
+            f"{one.file} of rank {one.rank} was saved by an incarnation that did not apply its step"
         )
 
 

@@ -125,7 +125,7 @@ class Cluster:
     # --- looking -------------------------------------------------------------------------------------------------------
 
     def log(self, name: str) -> str:
-        """Everything a process has printed, over its lives."""
+        """Everything a process has printed, over all its starts."""
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
     def step(self, generation: int = 0) -> int:
@@ -139,7 +139,7 @@ class Cluster:
         return {line["generation"] for line in checker.lines(self.directory / "steps.jsonl")}
 
     def events(self, kind: EventKind | None = None, node: str | None = None) -> list[StoredEvent]:
-        """The stored story so far."""
+        """The stored events so far."""
         try:
             found = read_events(self.directory / self._environment["MS_RECOVERY_PATH"], limit=100_000)
         except RecoveryError:
@@ -161,7 +161,7 @@ class Cluster:
     def wait_event(
         self, kind: EventKind, node: str | None = None, *, count: int = 1, timeout_s: float = 60.0
     ) -> None:
-        """Wait until the story has so many events of a kind."""
+        """Wait until the event log has so many events of a kind."""
         self.wait(
             lambda: len(self.events(kind, node)) >= count, f"{kind.value} of {node or 'anyone'}", timeout_s
         )

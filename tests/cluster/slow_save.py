@@ -1,6 +1,6 @@
 """small_job with saves whose bytes are written behind the steps, by a thread that a test can hold inside a save.
 
-JOB_HOLD_SAVE names the save (the step) in which the first life of this process waits for the file `save_on`.
+JOB_HOLD_SAVE names the save (the step) in which the first incarnation of this process waits for the file `save_on`.
 """
 
 from __future__ import annotations

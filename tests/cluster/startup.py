@@ -35,7 +35,7 @@ def small_job_environment() -> dict[str, str]:
 
 
 class Job:
-    """One start in a directory; whatever of it lives at the end of the test is killed."""
+    """One start in a directory; whatever of it runs at the end of the test is killed."""
 
     def __init__(self, place: Path) -> None:
         self.place = place

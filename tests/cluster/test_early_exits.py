@@ -47,7 +47,7 @@ def test_a_worker_that_exits_with_0_in_the_loop_is_started_again_by_its_launcher
         assert (lost.event.node_id, LEFT in lost.event.reason) == ("1", True)
 
 
-def test_a_worker_that_exits_with_0_in_every_life_fails_the_job_by_its_own_name(tmp_path: Path) -> None:
+def test_a_worker_that_exits_with_0_at_every_start_fails_the_job_by_its_own_name(tmp_path: Path) -> None:
     with LaunchedCluster(tmp_path, environment={"JOB_DO": "leave-by-os-exit@12"}) as cluster:
         teach(tmp_path)
         script = tmp_path / SCRIPT
@@ -80,7 +80,7 @@ def test_a_script_that_never_trains_is_no_done_worker(tmp_path: Path) -> None:
 
 @FACES
 @pytest.mark.parametrize("way", IN_ORDER)
-def test_an_orderly_exit_in_the_loop_is_told_and_has_its_own_exit_code(
+def test_an_orderly_exit_in_the_loop_is_reported_and_has_its_own_exit_code(
     tmp_path: Path, way: str, face: str
 ) -> None:
     with SmallCluster(tmp_path, environment={"JOB_FACE": face, "JOB_DO": f"leave-by-{way}@12"}) as cluster:
@@ -101,7 +101,7 @@ def test_an_orderly_exit_in_the_loop_is_told_and_has_its_own_exit_code(
 
 
 @FACES
-def test_an_exit_with_another_code_keeps_it_and_is_told(tmp_path: Path, face: str) -> None:
+def test_an_exit_with_another_code_keeps_it_and_is_reported(tmp_path: Path, face: str) -> None:
     with SmallCluster(tmp_path, environment={"JOB_FACE": face, "JOB_DO": "leave-by-exit-3@12"}) as cluster:
         teach(tmp_path)
         cluster.start()
@@ -178,7 +178,7 @@ def test_training_that_all_ranks_leave_early_in_order_is_done(tmp_path: Path, en
 
 
 @pytest.mark.parametrize("command", [PYTHON, PYTEST], ids=["python", "pytest"])
-def test_a_handler_of_the_users_own_that_exits_with_0_is_told_too(
+def test_a_handler_of_the_users_own_that_exits_with_0_is_reported_too(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     environment = {"JOB_DO": "leave-by-on-sigterm@3"}

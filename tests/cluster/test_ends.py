@@ -66,7 +66,7 @@ def test_worker_that_is_asked_twice_still_leaves_with_the_first_exit_code(tmp_pa
     with SmallCluster(tmp_path, workers=1) as cluster:
         cluster.start()
         cluster.wait_step(5)
-        cluster.kill("sched")  # the farewell waits for its answer: time enough for a second signal
+        cluster.kill("sched")  # its last report waits for its answer: time enough for a second signal
 
         cluster.signal("worker_0", signal.SIGTERM)
         cluster.wait(lambda: clock.wall_ms() - cluster.last_step_ms() > 200, "end of its steps")
@@ -77,7 +77,7 @@ def test_worker_that_is_asked_twice_still_leaves_with_the_first_exit_code(tmp_pa
 
 
 @STOPS
-def test_scheduler_that_is_asked_to_stop_ends_in_order_and_its_next_life_goes_on(
+def test_scheduler_that_is_asked_to_stop_ends_in_order_and_its_next_process_goes_on(
     tmp_path: Path, stop: signal.Signals
 ) -> None:
     with SmallCluster(tmp_path) as cluster:
@@ -101,7 +101,7 @@ def test_scheduler_that_is_asked_to_stop_ends_in_order_and_its_next_life_goes_on
         cluster.check_result()
 
 
-def test_mistake_in_the_users_code_is_printed_stored_and_mended_by_a_relaunch(tmp_path: Path) -> None:
+def test_mistake_in_the_users_code_is_printed_stored_and_corrected_by_a_relaunch(tmp_path: Path) -> None:
     with SmallCluster(tmp_path) as cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, **({"JOB_DO": "raise@12"} if name == "worker_1" else {}))
@@ -120,7 +120,7 @@ def test_mistake_in_the_users_code_is_printed_stored_and_mended_by_a_relaunch(tm
         cluster.check_result()
 
 
-def test_mistake_in_the_users_code_that_nobody_mends_fails_the_job_by_its_name(tmp_path: Path) -> None:
+def test_mistake_in_the_users_code_that_nobody_corrects_fails_the_job_by_its_name(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, environment={"MS_TOPO_TIMEOUT": "3"}) as cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, **({"JOB_DO": "raise@12"} if name == "worker_1" else {}))

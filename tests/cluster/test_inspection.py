@@ -14,8 +14,7 @@ from typing import IO
 
 import pytest
 
-from recovery.cli.form import Format
-from recovery.cli.output import show_rows
+from recovery.cli.formats import Format, show_rows
 from recovery.core.records import EventKind
 from recovery.errors import StoreLockedError
 from recovery.report.tables import EVENTS, VIEWS
@@ -117,14 +116,14 @@ def test_all_is_as_it_was_written_and_nothing_was_written_by_looking(path: Path)
     assert contents(path.parent) == before
 
 
-def test_the_story_in_time_is_a_page_and_a_picture(path: Path, tmp_path: Path) -> None:
-    page, picture = tmp_path / "story.html", tmp_path / "story.png"
-    story = answer("timeline", str(path), f"--html={page}", f"--png={picture}")
-    assert 0 < story["goodput"] < 1
-    assert list(story["lanes"]) == ["worker_0", "worker_1"]
-    assert {"running", "lost", "redoing"} <= {span["doing"] for span in story["lanes"]["worker_1"]}
-    assert len(story["outages"]) == 1
-    [recovery] = story["recoveries"]
+def test_the_timeline_is_a_page_and_a_picture(path: Path, tmp_path: Path) -> None:
+    page, picture = tmp_path / "timeline.html", tmp_path / "timeline.png"
+    timeline = answer("timeline", str(path), f"--html={page}", f"--png={picture}")
+    assert 0 < timeline["goodput"] < 1
+    assert list(timeline["lanes"]) == ["worker_0", "worker_1"]
+    assert {"running", "lost", "redoing"} <= {span["doing"] for span in timeline["lanes"]["worker_1"]}
+    assert len(timeline["outages"]) == 1
+    [recovery] = timeline["recoveries"]
     assert recovery["lost_steps"] > 0
     assert recovery["window_ms"] >= 800, "of the window of 1.5 s, half a second is the grace"
     text = page.read_text()
@@ -148,7 +147,7 @@ def test_everything_in_one_document_without_secrets(path: Path, tmp_path: Path) 
 
 
 def followed(cluster: SmallCluster, follow: subprocess.Popen[str]) -> list[str]:
-    """Try to disturb the job, wait for its end, and give the kinds of events that a follower has told by then."""
+    """Try to disturb the job, wait for its end, and give the kinds of events that a follower has printed by then."""
     path = str(cluster.directory / "recovery")
     kinds: list[str] = []
     try:
@@ -230,9 +229,9 @@ def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None
         here = f"--connect=127.0.0.1:{cluster.port}"
         assert [row["generation"] for row in answer("generations", here)] == [1]
         assert {row["state"] for row in answer("checkpoints", here)} >= {"committed"}
-        told = [(row["kind"], row["node"], row["step"]) for row in answer("events", here)]
+        live = [(row["kind"], row["node"], row["step"]) for row in answer("events", here)]
         stored = [(row["kind"], row["node"], row["step"]) for row in answer("events", path, "--limit=1000")]
-        assert told == stored[: len(told)]
+        assert live == stored[: len(live)]
         assert run("events", here, "--follow").returncode == 64
         with subprocess.Popen(
             [sys.executable, "-m", "recovery", "events", path, "--follow", "--format=ndjson"],
@@ -363,8 +362,8 @@ def test_a_node_that_is_forgotten_is_let_in_at_once_and_a_reset_path_is_a_new_jo
 
         kept = contents(tmp_path / "recovery")
         assert run("reset", path, "--yes").returncode == 0
-        [aside] = (tmp_path / "recovery").glob("reset-*")
+        [archive] = (tmp_path / "recovery").glob("reset-*")
         assert {name for name in kept if name.endswith(".db")} == {
-            name for name in contents(aside) if name.endswith(".db")
+            name for name in contents(archive) if name.endswith(".db")
         }
         assert run("status", path).returncode != 0

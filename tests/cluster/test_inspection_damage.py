@@ -96,7 +96,7 @@ def test_a_damaged_store_is_named_and_left_alone(job: Path, damage: str) -> None
     spoil, code = DAMAGES[damage]
     spoil(job)
     before = contents(job)
-    readable = ("events",) if damage == "changed_row" else ()  # the story is whole
+    readable = ("events",) if damage == "changed_row" else ()  # the event log is whole
     for command in COMMANDS:
         if command in readable:
             continue
@@ -185,7 +185,7 @@ def test_no_path_and_no_directory(tmp_path: Path) -> None:
     is_one_clear_line(run("nodes", "--connect=nowhere"), "SETTING_TYPE")
 
 
-def test_an_empty_story_is_one(job: Path) -> None:
+def test_an_empty_event_log_is_one(job: Path) -> None:
     with closing(sqlite3.connect(job / "scheduler.db")) as connection:
         connection.execute("DELETE FROM events")
         connection.commit()

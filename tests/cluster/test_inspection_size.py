@@ -47,7 +47,7 @@ def test_a_view_of_a_large_job_takes_less_than_a_second(
     assert within(min(times), LIMIT_S)
 
 
-def test_the_first_page_of_a_followed_story_comes_at_once(large: Path) -> None:
+def test_the_first_page_of_followed_events_comes_at_once(large: Path) -> None:
     begun = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-m", "recovery", "events", str(large), "--follow"],

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 SLOW = {"JOB_STEP_MS": "40"}
 
 
-def told(cluster: LaunchedCluster, text: str) -> bool:
+def logged(cluster: LaunchedCluster, text: str) -> bool:
     """Has the launcher said so?"""
     return text in cluster.log(LAUNCHER)
 
@@ -65,8 +65,8 @@ def test_a_command_that_cannot_be_started_is_no_success(tmp_path: Path, recovery
         cluster.start("--bind_numa=True")
 
         assert cluster.wait_exit(LAUNCHER, 20) == LaunchFailedError.exit_code, cluster.tails()
-        assert told(cluster, "LAUNCH_FAILED: worker_0: ")
-        assert told(cluster, "No such file or directory")
+        assert logged(cluster, "LAUNCH_FAILED: worker_0: ")
+        assert logged(cluster, "No such file or directory")
         assert_nothing_left(cluster)
 
 
@@ -78,12 +78,12 @@ def test_a_relaunch_that_fails_for_want_of_descriptors_is_tried_again(tmp_path: 
         limits = resource.prlimit(launcher, resource.RLIMIT_NOFILE)
         resource.prlimit(launcher, resource.RLIMIT_NOFILE, (4, limits[1]))
         cluster.kill_node("1")
-        cluster.wait(lambda: told(cluster, "could not be started"), "a relaunch that failed", 20)
+        cluster.wait(lambda: logged(cluster, "could not be started"), "a relaunch that failed", 20)
         resource.prlimit(launcher, resource.RLIMIT_NOFILE, limits)
 
         assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
         cluster.check_result()
-        assert told(cluster, "worker_1 start 2: could not be started (Too many open files)")
+        assert logged(cluster, "worker_1 start 2: could not be started (Too many open files)")
         assert_nothing_left(cluster)
 
 
@@ -95,7 +95,7 @@ def test_what_can_never_be_started_again_ends_the_job_by_name(tmp_path: Path) ->
         cluster.kill_node("1")
 
         assert cluster.wait_exit(LAUNCHER, 40) == LaunchFailedError.exit_code, cluster.tails()
-        assert told(cluster, "started again --max_restarts times within an hour")
+        assert logged(cluster, "started again --max_restarts times within an hour")
         assert_nothing_left(cluster)
 
 
@@ -108,8 +108,8 @@ def test_a_full_log_disk_does_not_keep_a_worker_from_its_relaunch(tmp_path: Path
 
         assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
         cluster.check_result()
-        assert told(cluster, "worker_1 start 2")
-        assert told(cluster, "No space left on device")
+        assert logged(cluster, "worker_1 start 2")
+        assert logged(cluster, "No space left on device")
         assert_nothing_left(cluster)
 
 
@@ -122,7 +122,7 @@ def test_an_incident_that_cannot_be_written_stops_nothing(tmp_path: Path) -> Non
 
         assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
         cluster.check_result()
-        assert told(cluster, "incident-1.json could not be written (Is a directory)")
+        assert logged(cluster, "incident-1.json could not be written (Is a directory)")
 
 
 def test_a_log_that_was_deleted_stops_nothing(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_scheduler_whose_store_failed_starts_again_from_what_is_on_disk(tmp_pa
 
         assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
         cluster.check_result()
-        assert told(cluster, "scheduler start 1: exit code 36")
+        assert logged(cluster, "scheduler start 1: exit code 36")
         assert [stored.event.generation for stored in cluster.events(EventKind.PLAN_MADE)] == [1]
         assert_nothing_left(cluster)
 
@@ -184,7 +184,7 @@ def test_a_node_that_was_lost_while_its_process_hangs_is_ended_and_started_again
 
         assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()
         cluster.check_result()
-        assert told(cluster, "ended by its launcher: its node was lost: silent for ")
+        assert logged(cluster, "ended by its launcher: its node was lost: silent for ")
         assert {stored.event.incarnation for stored in cluster.events(EventKind.NODE_ADMITTED)} == {1, 2}
         assert_nothing_left(cluster)
 
@@ -198,8 +198,8 @@ def test_ctrl_c_after_a_failure_that_was_recovered_names_no_failed_job(tmp_path:
         cluster.signal(LAUNCHER, signal.SIGINT)
 
         assert cluster.wait_exit(LAUNCHER, 10) == 128 + signal.SIGINT
-        assert told(cluster, "asked to stop by SIGINT")
-        assert not told(cluster, "the job failed")
+        assert logged(cluster, "asked to stop by SIGINT")
+        assert not logged(cluster, "the job failed")
 
 
 def test_a_launcher_in_the_background_is_found_after_a_step_of_the_wall_clock(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_without_recovery_a_failure_on_one_host_ends_both(tmp_path: Path, host: 
         took_s = time.monotonic() - begun
         assert within(took_s, SOON_S)
         cluster.wait(lambda: not cluster.living(), "end of all", 5)
-        told = cluster.log(LAUNCHER).partition("the job failed")[2]
-        assert "2 lost: killed by SIGKILL (out of memory?)" in told, (
+        printed = cluster.log(LAUNCHER).partition("the job failed")[2]
+        assert "2 lost: killed by SIGKILL (out of memory?)" in printed, (
             "the cause is named on the other host too"
         )
 
@@ -86,7 +86,7 @@ def test_a_host_that_is_cut_off_and_back_loses_no_process(tmp_path: Path, host: 
         cluster.wait_step(12)
         host.cut(*BOTH)
         cluster.wait_event(EventKind.NODE_LOST, "3", timeout_s=15)
-        host.mend()
+        host.reconnect()
 
         assert cluster.wait_exit(LAUNCHER, 60) == cluster.wait_exit(SECOND, 60) == 0, cluster.tails()
         cluster.check_result()
@@ -102,8 +102,8 @@ def test_a_host_that_is_lost_for_good_fails_the_job_by_name(tmp_path: Path, host
         cluster.kill(SECOND)
 
         assert cluster.wait_exit(LAUNCHER, 30) == WaitTimeoutError.exit_code
-        told = cluster.log(LAUNCHER).partition("the job failed")[2]
-        assert "2 of 4 workers are here after 8 s (MS_TOPO_TIMEOUT); missing: 2, 3; here: 0, 1" in told
+        printed = cluster.log(LAUNCHER).partition("the job failed")[2]
+        assert "2 of 4 workers are here after 8 s (MS_TOPO_TIMEOUT); missing: 2, 3; here: 0, 1" in printed
         cluster.wait(lambda: not cluster.living(), "end of all", 5)
 
 

@@ -44,10 +44,10 @@ class PlainCluster(LaunchedCluster):
         return [(int(pid), int(step), int(restart)) for pid, step, restart in map(str.split, lines)]
 
     def wait_steps(self, rank: int, step: int, *, restart: int = 0) -> int:
-        """Wait until a rank has done a step in a life of the world; gives its process id."""
+        """Wait until a rank has done a step after a restart of the world; gives its process id."""
 
         def found() -> list[int]:
-            return [pid for pid, its, life in self.steps_of(rank) if its >= step and life >= restart]
+            return [pid for pid, its, restarts in self.steps_of(rank) if its >= step and restarts >= restart]
 
         self.wait(found, f"step {step} of rank {rank} in restart {restart}", 60)
         return found()[-1]
@@ -76,8 +76,8 @@ def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: st
 
         assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()
         assert cluster.result() == undisturbed
-        lives = {restart for _, _, restart in cluster.steps_of(1)}
-        assert lives == {0, 1, 2}
+        starts = {restart for _, _, restart in cluster.steps_of(1)}
+        assert starts == {0, 1, 2}
         lost = [stored.event.reason for stored in cluster.events(EventKind.NODE_LOST)]
         assert lost == ["killed by SIGKILL (out of memory?)"] * 2, "only the killed one was lost"
         incident = json.loads((cluster.logs / "incident-1.json").read_text())
@@ -112,11 +112,11 @@ def test_an_error_that_comes_again_ends_the_job_with_its_words(tmp_path: Path) -
     with PlainCluster(tmp_path, workers=3, environment={"JOB_RAISE": "1@7"}) as cluster:
         cluster.begin()
         assert cluster.wait_exit(LAUNCHER, 60) == 1
-        told = cluster.log(LAUNCHER)
-        assert "the same last words as the time before" in told
-        assert "the job failed: worker_1" in told
-        assert "ZeroDivisionError: a mistake in the user's own code" in told.partition("the job failed")[2]
-        assert "start 3" not in told
+        printed = cluster.log(LAUNCHER)
+        assert "the same last words as the time before" in printed
+        assert "the job failed: worker_1" in printed
+        assert "ZeroDivisionError: a mistake in the user's own code" in printed.partition("the job failed")[2]
+        assert "start 3" not in printed
         assert_nothing_left(cluster)
 
 

@@ -33,9 +33,9 @@ def test_a_surplus_worker_ends_alone(
 
         assert cluster.wait_exit(LAUNCHER, 60) == cluster.wait_exit(SECOND, 60) == 0, cluster.tails()
         cluster.check_result()
-        told = cluster.log(SECOND) + cluster.log(LAUNCHER)
-        assert "the job's workers were complete without: worker_" in told
-        assert "the job failed" not in told
+        printed = cluster.log(SECOND) + cluster.log(LAUNCHER)
+        assert "the job's workers were complete without: worker_" in printed
+        assert "the job failed" not in printed
         assert not list(tmp_path.glob("logs*/incident-*")), "it is no failure"
         if recovery_enabled == "1":
             assert not cluster.events(EventKind.NODE_LOST)

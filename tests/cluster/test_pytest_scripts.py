@@ -87,7 +87,7 @@ def test_wrong_setting_ends_with_its_own_exit_code_and_line(tmp_path: Path, form
             assert "Traceback" not in cluster.log(name)
 
 
-def test_mistake_in_the_test_of_a_module_that_joins_at_its_head_is_told(tmp_path: Path) -> None:
+def test_mistake_in_the_test_of_a_module_that_joins_at_its_head_is_reported(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, command=PYTEST) as cluster:
         rewrite(tmp_path, HEAD)
         for name in (*cluster.names, "sched"):

@@ -181,7 +181,7 @@ def test_stopped_worker_whose_place_was_taken_ends_itself(tmp_path: Path, undist
         cluster.wait_end()
         cluster.check_same_as(
             undisturbed()
-        )  # its checker also proves that the fenced life neither stepped nor saved
+        )  # its checker also proves that the fenced incarnation neither stepped nor saved
 
 
 def test_damaged_checkpoint_sends_everybody_to_the_older_one(

@@ -19,7 +19,7 @@ BOTH_WAYS = pytest.mark.parametrize("command", [PYTHON, PYTEST], ids=["python", 
 HANGS = {"MS_ABORT_TIMEOUT": "1"}
 
 
-def lives(cluster: SmallCluster, node: str) -> list[tuple[int | None, int | None]]:
+def incarnations(cluster: SmallCluster, node: str) -> list[tuple[int | None, int | None]]:
     """(incarnation, rank) of each admission and resumption that had a rank."""
     kinds = (EventKind.NODE_ADMITTED, EventKind.NODE_RESUMED)
     found = [stored.event for stored in cluster.events(node=node) if stored.event.kind in kinds]
@@ -45,8 +45,8 @@ def test_script_that_calls_init_begins_again_by_exec_when_a_peer_is_lost(
         assert after["argv"][1:] == before["argv"][1:]
         assert after["incarnation"] == before["incarnation"] == 1
         assert "MS_RESUME_TOKEN" not in after["environment"]
-        assert lives(cluster, "worker_0") == [(1, 0)]
-        assert lives(cluster, "worker_1") == [(2, 1)]
+        assert incarnations(cluster, "worker_0") == [(1, 0)]
+        assert incarnations(cluster, "worker_1") == [(2, 1)]
         cluster.check_result()
 
 
@@ -103,7 +103,7 @@ def test_main_thread_that_nobody_can_wake_is_replaced_and_leaves_no_socket_behin
             connections = sockets_of(process.pid)
 
             cluster.kill_and_relaunch("worker_1")
-            assert peer.recv(16) == b"", "the connection of the replaced program lives on"
+            assert peer.recv(16) == b"", "the connection of the replaced program is still open"
         cluster.wait_step(16, generation=2)
         assert not connections & sockets_of(process.pid)
         with pytest.raises(ConnectionRefusedError):
@@ -115,7 +115,7 @@ def test_main_thread_that_nobody_can_wake_is_replaced_and_leaves_no_socket_behin
         assert after["argv"][1:] == before["argv"][1:]
         assert (after["incarnation"], after["generation"], after["entries"]) == (1, 2, 1)
         assert "event=process_replaced" in cluster.log("worker_0")
-        assert lives(cluster, "worker_0") == [(1, 0)]
+        assert incarnations(cluster, "worker_0") == [(1, 0)]
         cluster.check_result()
 
 

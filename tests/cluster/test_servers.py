@@ -17,7 +17,7 @@ HELD = {"JOB_HELD_STEP": "40"}
 """The workers end no sooner than the test has seen what it is about."""
 
 
-def lives(cluster: SmallCluster, server: str) -> list[tuple[int | None, int | None]]:
+def incarnations(cluster: SmallCluster, server: str) -> list[tuple[int | None, int | None]]:
     """(incarnation, rank) of each admission."""
     admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, server)]
     return [(event.incarnation, event.rank) for event in admitted]
@@ -50,7 +50,7 @@ def test_servers_have_ranks_beside_the_workers_and_return_without_interrupting_t
         cluster.wait_end()
 
         for number, name in enumerate(cluster.servers):
-            assert lives(cluster, name)[1:] == [(2, number)]
+            assert incarnations(cluster, name)[1:] == [(2, number)]
         assert workers == {name: cluster.processes[name].pid for name in cluster.names}
         assert cluster.generations() == {1}
         assert len(cluster.events(EventKind.PLAN_MADE)) == 1
@@ -84,7 +84,7 @@ def test_server_that_is_asked_to_stop_leaves_and_returns_without_interrupting_th
         cluster.go_on()
         cluster.wait_end()
 
-        assert lives(cluster, "server_0")[1:] == [(2, 0)]
+        assert incarnations(cluster, "server_0")[1:] == [(2, 0)]
         assert cluster.generations() == {1}
         cluster.check_result()
 
@@ -101,7 +101,9 @@ def test_workers_that_roll_back_and_a_new_scheduler_find_the_server_as_it_was(tm
         cluster.go_on()
         cluster.wait_end()
 
-        assert lives(cluster, "server_0") == [(1, None)], "the server was let in once, before it had a rank"
+        assert incarnations(cluster, "server_0") == [(1, None)], (
+            "the server was let in once, before it had a rank"
+        )
         assert cluster.generations() == {1, 2}
         cluster.check_result()
 

@@ -102,5 +102,5 @@ def test_relative_recovery_path_stays_where_the_process_started_when_training_ch
         assert stat.S_IMODE((tmp_path / "recovery").stat().st_mode) == 0o700
         assert (tmp_path / "recovery/workers/worker_1.db").exists()
         assert list((tmp_path / "elsewhere").iterdir()) == []
-        assert (cluster.events(EventKind.PLAN_MADE)[-1].event.step or 0) >= 5, "it began anew"
+        assert (cluster.events(EventKind.PLAN_MADE)[-1].event.step or 0) >= 5, "it began again"
         cluster.check_result()

@@ -80,10 +80,8 @@ def test_mpirun_starts_everything(job: Job, undisturbed: str, way: str) -> None:
 
 
 @needs_mpirun
-def test_mpirun_on_two_hosts_is_told_where_the_scheduler_is(
-    job: Job, undisturbed: str, short_path: Path
-) -> None:
-    # It stands for ssh: the other hosts are this one, each with a directory of its own for Open MPI (with a short name: it
+def test_mpirun_on_two_hosts_finds_the_scheduler(job: Job, undisturbed: str, short_path: Path) -> None:
+    # In place of ssh: the other hosts are this one, each with a directory of its own for Open MPI (with a short name: it
     # makes sockets there), without which its daemons crash now and then.
     agent = job.place / "agent.sh"
     agent.write_text(f'#!/bin/sh\nexport TMPDIR={short_path}/$1\nmkdir -p $TMPDIR\nshift\nexec sh -c "$*"\n')

@@ -36,7 +36,7 @@ def test_a_process_that_was_replaced_while_it_stood_inside_a_save_does_not_finis
         cluster.wait(lambda: old.poll() is not None, "end of the fenced process")
 
         assert old.returncode == 76
-        assert not (tmp_path / f"ckpt/1/{FILE}").exists(), "a fenced life finished its save"
+        assert not (tmp_path / f"ckpt/1/{FILE}").exists(), "a fenced incarnation finished its save"
         assert "event=checkpoint_not_saved step=10" in cluster.log("worker_1")
         assert not [path.name for path in (tmp_path / "ckpt/1").glob(".small-1_10*")]
         cluster.go_on()
@@ -44,7 +44,7 @@ def test_a_process_that_was_replaced_while_it_stood_inside_a_save_does_not_finis
         cluster.check_result()
 
 
-def test_a_process_that_stood_still_inside_a_save_and_kept_its_place_finishes_it(tmp_path: Path) -> None:
+def test_a_process_that_was_paused_inside_a_save_and_kept_its_place_finishes_it(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, environment=SHORT_LEASE) as cluster:
         shutil.copy(slow_save.__file__, tmp_path / SCRIPT)
         cluster.launch("worker_0")

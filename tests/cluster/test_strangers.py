@@ -114,5 +114,5 @@ def test_another_world_size_than_the_stored_one_is_refused_and_loses_nothing(
 
         cluster.start()
         cluster.wait_end()
-        assert (cluster.events(EventKind.PLAN_MADE)[-1].event.step or 0) >= 10, "training began anew"
+        assert (cluster.events(EventKind.PLAN_MADE)[-1].event.step or 0) >= 10, "training began again"
         cluster.check_same_as(undisturbed(workers=2))

@@ -1,4 +1,4 @@
-"""A host that died whole and stood dead: what is told of it, then and afterwards, is what the step logs say."""
+"""A host that died whole and stood dead: what is reported of it, then and afterwards, is what the step logs say."""
 
 from __future__ import annotations
 
@@ -41,25 +41,29 @@ def has_noted(cluster: SmallCluster, step: int) -> bool:
 
 
 def check_figures(cluster: SmallCluster) -> dict[str, Any]:
-    """The product's story against the step logs, generation by generation."""
-    story: dict[str, Any] = answer("timeline", str(cluster.directory / "recovery"))
+    """The product's timeline against the step logs, generation by generation."""
+    timeline: dict[str, Any] = answer("timeline", str(cluster.directory / "recovery"))
     lines = logged(cluster)
     expected = step_checker.figures(lines, ranks=2, pause_ms=2_000)
-    told = {one["generation"]: one for one in story["by_generation"]}
-    assert set(expected) <= set(told)
+    found = {one["generation"]: one for one in timeline["by_generation"]}
+    assert set(expected) <= set(found)
     for generation, figures in expected.items():
-        assert abs(told[generation]["useful_ms"] - figures.useful_ms) < LEAST_MS, (generation, figures, told)
-    assert abs(story["useful_ms"] - sum(one.useful_ms for one in expected.values())) < LEAST_MS * len(
+        assert abs(found[generation]["useful_ms"] - figures.useful_ms) < LEAST_MS, (
+            generation,
+            figures,
+            found,
+        )
+    assert abs(timeline["useful_ms"] - sum(one.useful_ms for one in expected.values())) < LEAST_MS * len(
         expected
     )
     lost = step_checker.lost_steps(expected, lines)
-    for recovery in story["recoveries"]:
+    for recovery in timeline["recoveries"]:
         apart = abs(recovery["lost_steps"] - lost[recovery["generation"]])
         assert apart * STEP_MS <= 1_000 * HEARTBEAT_S + STEP_MS, (recovery, lost)
-    return story
+    return timeline
 
 
-def test_a_host_that_stood_dead_is_not_told_as_training(tmp_path: Path) -> None:
+def test_a_host_that_stood_dead_is_not_reported_as_training(tmp_path: Path) -> None:
     path = str(tmp_path / "recovery")
     with SmallCluster(tmp_path, environment={**ENVIRONMENT, "JOB_HELD_STEP": "34"}) as cluster:
         cluster.start()
@@ -86,12 +90,12 @@ def test_a_host_that_stood_dead_is_not_told_as_training(tmp_path: Path) -> None:
         cluster.wait_end()
         cluster.check_result()
 
-        story = check_figures(cluster)
-    for spans in story["lanes"].values():
+        timeline = check_figures(cluster)
+    for spans in timeline["lanes"].values():
         unknown = [span["end_ms"] - span["begin_ms"] for span in spans if span["doing"] == "unknown"]
         assert sum(unknown) >= 1_000 * (DEAD_S - 2 * HEARTBEAT_S), spans
-    assert story["unknown_ms"] >= 1_000 * (DEAD_S - 2 * HEARTBEAT_S)
-    [recovery] = story["recoveries"]
+    assert timeline["unknown_ms"] >= 1_000 * (DEAD_S - 2 * HEARTBEAT_S)
+    [recovery] = timeline["recoveries"]
     assert recovery["unknown_ms"] >= 1_000 * (DEAD_S - 2 * HEARTBEAT_S)
     assert recovery["lost_steps"] == 3, "from step 33 to the common checkpoint of step 30"
 

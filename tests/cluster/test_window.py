@@ -54,7 +54,7 @@ def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
 
 
 async def ask_to_be_let_in(port: int, node: str, *, workers: int) -> Refused:
-    """What a try with no token is told; the process that waits for its turn is not disturbed by it."""
+    """The answer to a try with no token; the process that waits for its turn is not disturbed by it."""
     heard: list[FromScheduler] = []
     client = Client(
         host=HOST,

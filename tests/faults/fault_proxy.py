@@ -20,7 +20,7 @@ BOTH = (UP, DOWN)
 
 
 class FaultProxy:
-    """Forwards connections to a port of this machine. Fine weather until told otherwise. Use as a context manager."""
+    """Forwards connections to a port of this machine. Forwards all until a fault is set. Use as a context manager."""
 
     def __init__(self, target_port: int) -> None:
         """Listen on a free port of the loopback interface.

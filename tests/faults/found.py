@@ -12,12 +12,12 @@ class Found(NamedTuple):
     by: str
     """Which work found it, with the seed if it had one."""
     kept: str
-    """Test that keeps it mended, and the commit that mended it."""
+    """Test that keeps it fixed, and the commit that fixed it."""
 
 
 FOUND = (
     Found(
-        "A damaged frame in the -wal passed for its end: acknowledged rows went missing without a word",
+        "A damaged frame in the -wal passed for its end: acknowledged rows went missing silently",
         "flips",
         '`tests/store/test_commits.py`; "Count the writes of a store"',
     ),

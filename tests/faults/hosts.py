@@ -14,12 +14,12 @@ BOTH = ("input", "output")
 
 
 class Host:
-    """A network namespace, joined to this one by a pair of virtual cards."""
+    """A network namespace, joined to this one by a pair of virtual network interfaces."""
 
     def __init__(self, number: int) -> None:
         self.name = f"rec{os.getpid() % 10_000}x{number}"
         self.scheduler = f"10.213.{number}.1"
-        self._card = f"{self.name}v"
+        self._interface = f"{self.name}v"
         self._addresses = (f"{self.scheduler}/24", f"10.213.{number}.2/24")
 
     @property
@@ -31,14 +31,14 @@ class Host:
         """Bring it up; where it may be cut off, with a table of rules that let all pass."""
         here, there = self._addresses
         run("ip", "netns", "add", self.name)
-        run("ip", "link", "add", self._card, "type", "veth", "peer", "name", "eth0", "netns", self.name)
-        run("ip", "addr", "add", here, "dev", self._card)
-        run("ip", "link", "set", self._card, "up")
+        run("ip", "link", "add", self._interface, "type", "veth", "peer", "name", "eth0", "netns", self.name)
+        run("ip", "addr", "add", here, "dev", self._interface)
+        run("ip", "link", "set", self._interface, "up")
         for command in (
             ("addr", "add", there, "dev", "eth0"),
             ("link", "set", "eth0", "up"),
             ("link", "set", "lo", "up"),
-            ("route", "add", "default", "via", self.scheduler),  # to a scheduler at another host's card
+            ("route", "add", "default", "via", self.scheduler),  # to a scheduler at another host's interface
         ):
             run("ip", "-n", self.name, *command)
         if not to_cut:
@@ -53,12 +53,12 @@ class Host:
         for way in ways:
             run(*self.prefix, "nft", "add", "rule", "inet", "cut", way, "drop")
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         """Let all pass."""
         run(*self.prefix, "nft", "flush", "table", "inet", "cut")
 
     def remove(self) -> None:
-        """Its cards go with it."""
+        """Its interfaces go with it."""
         subprocess.run(["ip", "netns", "del", self.name], capture_output=True, check=False)
 
 

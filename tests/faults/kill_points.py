@@ -1,6 +1,6 @@
 """SIGKILL, or an I/O error, at every state-changing system call of six tasks. `python -m tests.faults.kill_points`.
 
-After each: a next life opens what is there. It must find exactly what an undisturbed task held after its k-th write, where k is the
+After each: a next process opens what is there. It must find exactly what an undisturbed task held after its k-th write, where k is the
 number of acknowledged writes or one more: nothing acknowledged is lost, nothing half-done is visible. An I/O error must end in one of
 our errors or be survived, never in something else.
 """
@@ -103,7 +103,7 @@ class Trial:
         self._tries = 0
 
     def _work_in(self, where: Path) -> Callable[[Callable[[], None]], None]:
-        return lambda told: self.task.work(where, self._prepared, told)
+        return lambda acknowledge: self.task.work(where, self._prepared, acknowledge)
 
     def _copy(self, name: str) -> Path:
         return Path(shutil.copytree(self._place / "prepared", self._place / name))
@@ -111,20 +111,20 @@ class Trial:
     def _look_at_each_write(self) -> list[object]:
         where, snapshots = self._copy("undisturbed"), [self.task.look(self._copy("before"))]
 
-        def work(told: Callable[[], None]) -> None:
+        def work(acknowledge: Callable[[], None]) -> None:
             count = 0
 
             def note() -> None:
                 nonlocal count
                 count += 1
                 shutil.copytree(where, self._place / f"write_{count}")
-                told()
+                acknowledge()
 
             self.task.work(where, self._prepared, note)
 
         end = run_child(work, None)
         assert end.code == 0, f"{self.task.name} undisturbed: {end.said}"
-        writes = (self._place / f"write_{count}" for count in range(1, end.told + 1))
+        writes = (self._place / f"write_{count}" for count in range(1, end.acknowledged + 1))
         return [*snapshots, *(self.task.look(write) for write in writes)]
 
     def count_calls(self) -> Counter[str]:
@@ -132,7 +132,7 @@ class Trial:
         return count_calls(self._work_in(self._copy("counted")), CALLS, self._place / "calls.log")
 
     def disturb(self, point: Point) -> Outcome:
-        """Do the task with one fault, then look as the next life does."""
+        """Do the task with one fault, then look as the next process does."""
         self._tries += 1
         where = self._copy(f"try_{self._tries}")
         end = run_child(self._work_in(where), point.options)
@@ -144,16 +144,16 @@ class Trial:
     def _fault_of(self, where: Path, end: End) -> str:
         if end.code not in (0, REFUSED, -signal.SIGKILL):
             return f"it ended with {'something else than an error of ours' if end.code == BROKEN else end.code}: {end.said}"
-        if end.code == 0 and end.told != len(self._snapshots) - 1:
-            return f"it ended well after {end.told} of {len(self._snapshots) - 1} writes"
+        if end.code == 0 and end.acknowledged != len(self._snapshots) - 1:
+            return f"it ended well after {end.acknowledged} of {len(self._snapshots) - 1} writes"
         try:
             found = self.task.look(where)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next life cannot open what is there
-            return f"the next life finds {type(error).__name__}: {error}"
-        if found in self._snapshots[end.told : end.told + 2]:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next process cannot open what is there
+            return f"the next process finds {type(error).__name__}: {error}"
+        if found in self._snapshots[end.acknowledged : end.acknowledged + 2]:
             return ""
         known = [number for number, snapshot in enumerate(self._snapshots) if snapshot == found]
-        return f"{end.told} writes were acknowledged, the next life finds {f'write {known}' if known else f'a half: {found}'}"
+        return f"{end.acknowledged} writes were acknowledged, the next process finds {f'write {known}' if known else f'a half: {found}'}"
 
 
 def chosen(points: list[Point], most: int) -> list[Point]:

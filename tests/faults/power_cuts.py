@@ -1,7 +1,7 @@
 """Power cuts on real file systems in loop mounts (needs root). `python -m tests.faults.power_cuts`.
 
 A child writes to a scheduler's store and saves checkpoints, and tells what was acknowledged. Then the file system is shut down without
-flushing its log (the ioctl that its own test suites use), mounted anew, and looked at. Nothing acknowledged may be missing.
+flushing its log (the ioctl that its own test suites use), mounted again, and looked at. Nothing acknowledged may be missing.
 
 The same is done once more with what our promise forbids: synchronous=NORMAL, and saves without fsync. That must show a loss, or else
 this harness shows nothing and fails.
@@ -45,7 +45,7 @@ WORK_S = (0.05, 0.25)
 class Cut(NamedTuple):
     """One power cut."""
 
-    told: int
+    acknowledged: int
     lost: int
     """Acknowledged and not there, or there in part."""
     what: str
@@ -107,7 +107,7 @@ def cut_power(where: Path) -> None:
 
 
 def write(place: Path, channel: int, *, careless: bool) -> None:
-    """The child: store batches and checkpoints in turn, each told when it is acknowledged. Ends with the power."""
+    """The child: store batches and checkpoints in turn, each reported when it is acknowledged. Ends with the power."""
     store = SchedulerStore.open(place / "recovery")
     if careless:
         raw = store._database.connection.connection.driver_connection
@@ -146,18 +146,18 @@ def cut_once(place: Path, where: Path, after_s: float, *, careless: bool) -> Cut
     cut_power(where)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(ours)  # what it told after the cut is void: a directory's fsync on a shut-down XFS returns 0
-    told = [line.split() for line in heard.decode().splitlines() if line.count(" ") == 1]
+    os.close(ours)  # what it reported after the cut is void: a directory's fsync on a shut-down XFS returns 0
+    acknowledged = [line.split() for line in heard.decode().splitlines() if line.count(" ") == 1]
     _unmount(where)
     _mount(place / "image", where)
     found = _look(work)
-    lost = [" ".join(line) for line in told if (line[0], int(line[1])) not in found]
+    lost = [" ".join(line) for line in acknowledged if (line[0], int(line[1])) not in found]
     shutil.rmtree(work)
-    return Cut(len(told), len(lost), ", ".join(lost[:3]))
+    return Cut(len(acknowledged), len(lost), ", ".join(lost[:3]))
 
 
 def _hear_until(channel: int, deadline: float) -> bytes:
-    """What the child tells until then, and at least its first word."""
+    """What the child reports until then, and at least its first word."""
     heard = b""
     while True:
         left = deadline - time.monotonic() if heard else 30.0
@@ -169,7 +169,7 @@ def _hear_until(channel: int, deadline: float) -> bytes:
 
 
 def _look(work: Path) -> set[tuple[str, int]]:
-    """What a next life finds: rows of the store, and checkpoints that verify. What cannot be opened holds nothing."""
+    """What a next process finds: rows of the store, and checkpoints that verify. What cannot be opened holds nothing."""
     store = SchedulerStore.open(work / "recovery")
     rows = {("row", row.step) for row in store.load().checkpoints}
     store.close()
@@ -193,7 +193,7 @@ def measure(kind: str, cuts: int, *, careless: bool, seed: int) -> dict[str, obj
         "file_system": kind,
         "rule": "NORMAL, no fsync (control)" if careless else "FULL, fsync",
         "cuts": len(done),
-        "acknowledged": sum(cut.told for cut in done),
+        "acknowledged": sum(cut.acknowledged for cut in done),
         "cuts_with_loss": sum(cut.lost > 0 for cut in done),
         "first_loss": next((cut.what for cut in done if cut.lost), ""),
         "seconds": round(time.monotonic() - begun, 1),

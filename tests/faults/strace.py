@@ -26,7 +26,7 @@ WORK_S = 120.0
 class End(NamedTuple):
     """How a child ended."""
 
-    told: int
+    acknowledged: int
     """Acknowledgements that it gave."""
     code: int
     """Exit code; negative: the signal."""
@@ -46,7 +46,7 @@ def run_child(work: Callable[[Callable[[], None]], None], options: list[str] | N
     """Fork, let strace attach, and let the child work.
 
     Args:
-        work: called in the child with what tells an acknowledgement.
+        work: called in the child with what gives an acknowledgement.
         options: of strace; None: without it.
     """
     ours, theirs = socket.socketpair()
@@ -64,8 +64,8 @@ def run_child(work: Callable[[Callable[[], None]], None], options: list[str] | N
         _, status = os.waitpid(child, 0)
         if tracer is not None:
             tracer.wait(ATTACH_S)
-    told, _, said = heard.partition(b"\n")
-    return End(len(told), os.waitstatus_to_exitcode(status), said.decode(errors="replace"))
+    acknowledged, _, said = heard.partition(b"\n")
+    return End(len(acknowledged), os.waitstatus_to_exitcode(status), said.decode(errors="replace"))
 
 
 def _be_child(work: Callable[[Callable[[], None]], None], channel: socket.socket) -> None:

@@ -113,7 +113,7 @@ class _Paced:
 
 
 class Hammer(_Paced):
-    """Asks to be let in under a living node's id, with no token. `answers` counts what it was told."""
+    """Asks to be let in under a living node's id, with no token. `answers` counts what it received."""
 
     def __init__(self, port: int, *, node: str, workers: int, servers: int, per_second: float) -> None:
         """Prepare.

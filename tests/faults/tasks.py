@@ -30,7 +30,7 @@ IMPORTED_HERE = (command, config)
 """Once for all children of the migration: the store imports them only when a file is of an older release."""
 
 RULES = Rules(worker_count=2, rejoin_window_ms=0)
-Told = Callable[[], None]
+Acknowledge = Callable[[], None]
 """Called behind each write that was acknowledged."""
 
 REVISIONS = (*migrations.REVISIONS, "9001", "9002")
@@ -41,7 +41,7 @@ class StoredDesk(Desk):
     """A cluster machine whose writes go to a real store first, if there is one."""
 
     store: SchedulerStore | None = None
-    told: Told = staticmethod(lambda: None)
+    acknowledge: Acknowledge = staticmethod(lambda: None)
 
     @override
     def _write(self, persist: Persist) -> None:
@@ -49,7 +49,7 @@ class StoredDesk(Desk):
             self.store.apply(persist.records, wall_ms=1)
         super()._write(persist)
         if self.store is not None and persist.records:
-            self.told()
+            self.acknowledge()
 
 
 class Task(NamedTuple):
@@ -58,9 +58,9 @@ class Task(NamedTuple):
     name: str
     prepare: Callable[[Path], object]
     """Makes what is there before, and returns what the child goes on with."""
-    work: Callable[[Path, object, Told], None]
+    work: Callable[[Path, object, Acknowledge], None]
     look: Callable[[Path], object]
-    """What a next life finds, compared by value with what it found after each write of an undisturbed child."""
+    """What a next process finds, compared by value with what it found after each write of an undisturbed child."""
 
 
 def find_store(place: Path) -> tuple[SchedulerState, int]:
@@ -77,20 +77,20 @@ def _nothing(place: Path) -> object:
     return None
 
 
-def _start(place: Path, _: object, told: Told) -> None:
+def _start(place: Path, _: object, acknowledge: Acknowledge) -> None:
     store = SchedulerStore.open(place)
-    told()
+    acknowledge()
     desk = Desk(RULES)
     store.apply([*desk.rows.values(), *desk.events], wall_ms=1)
-    told()
+    acknowledge()
     store.close()
 
 
-def _stored(place: Path, story: Callable[[StoredDesk], list[Worker]]) -> object:
-    """A desk that has lived through a story, with its store written and closed."""
+def _stored(place: Path, scenario: Callable[[StoredDesk], list[Worker]]) -> object:
+    """A desk that has been through a scenario, with its store written and closed."""
     place.mkdir()
     desk = StoredDesk(RULES)
-    workers = story(desk)
+    workers = scenario(desk)
     store = SchedulerStore.open(place)
     store.apply([*desk.rows.values(), *desk.events], wall_ms=1)
     store.close()
@@ -98,13 +98,16 @@ def _stored(place: Path, story: Callable[[StoredDesk], list[Worker]]) -> object:
 
 
 def _go_on(
-    place: Path, prepared: object, told: Told, story: Callable[[StoredDesk, list[Worker]], None]
+    place: Path,
+    prepared: object,
+    acknowledge: Acknowledge,
+    scenario: Callable[[StoredDesk, list[Worker]], None],
 ) -> None:
     assert isinstance(prepared, tuple)
     desk, workers = prepared
-    desk.store, desk.told = SchedulerStore.open(place), told
-    told()
-    story(desk, workers)
+    desk.store, desk.acknowledge = SchedulerStore.open(place), acknowledge
+    acknowledge()
+    scenario(desk, workers)
     desk.store.close()
 
 
@@ -165,13 +168,13 @@ def _old_file(place: Path) -> object:
     return _write_versions(place)
 
 
-def _migrate(place: Path, versions: object, told: Told) -> None:
+def _migrate(place: Path, versions: object, acknowledge: Acknowledge) -> None:
     assert isinstance(versions, Path)
     file = place / "scheduler.db"
     with engine.translated(file, reading=False):  # as Database opens a file, but with revisions of our own
         connection = engine._connect(file, wal=True)
         migrations.migrate(connection, file, revisions=REVISIONS, versions=versions)
-        told()
+        acknowledge()
         connection.close()
 
 
@@ -191,10 +194,10 @@ def find_schema(place: Path) -> tuple[object, ...]:
 # --- the worker's save ---------------------------------------------------------------------------------------------------
 
 
-def _save(place: Path, _: object, told: Told) -> None:
+def _save(place: Path, _: object, acknowledge: Acknowledge) -> None:
     for number in range(2, 9):
         publish_step(place, number)
-        told()
+        acknowledge()
 
 
 def publish_step(place: Path, number: int) -> None:
@@ -247,19 +250,19 @@ TASKS = (
     Task(
         "register",
         lambda place: _stored(place, lambda _: []),
-        lambda place, prepared, told: _go_on(place, prepared, told, _register),
+        lambda place, prepared, acknowledge: _go_on(place, prepared, acknowledge, _register),
         find_store,
     ),
     Task(
         "generation change",
         lambda place: _stored(place, _formed),
-        lambda place, prepared, told: _go_on(place, prepared, told, _change_generation),
+        lambda place, prepared, acknowledge: _go_on(place, prepared, acknowledge, _change_generation),
         find_store,
     ),
     Task(
         "checkpoint commit",
         lambda place: _stored(place, _formed),
-        lambda place, prepared, told: _go_on(place, prepared, told, _commit),
+        lambda place, prepared, acknowledge: _go_on(place, prepared, acknowledge, _commit),
         find_store,
     ),
     Task("migration", _old_file, _migrate, find_schema),

@@ -58,7 +58,7 @@ def test_a_worker_that_holds_six_thousand_checkpoints_is_in_and_the_plan_is_righ
         assert ready.details.endswith("older checkpoints are not named")
 
 
-def test_a_scheduler_that_hangs_up_on_everybody_it_lets_in_is_dialled_ever_later(tmp_path: Path) -> None:
+def test_a_scheduler_that_disconnects_everybody_it_lets_in_is_dialled_ever_later(tmp_path: Path) -> None:
     async def main(cluster: TinyCluster) -> int:
         dials: list[ConnectionId] = []
 

@@ -24,7 +24,7 @@ ANSWER_S_MAX = 1.0
 
 
 def answer_s(port: int) -> float:
-    """How long a well-behaved process waits for its answer (an id that lives: refused, and told so)."""
+    """How long a well-behaved process waits for its answer (an id that is alive: refused, with that reason)."""
     begun = time.monotonic()
     one = Hammer(port, node="worker_0", workers=WORKERS, servers=0, per_second=1)
     one.once(random.Random(1))

@@ -27,7 +27,7 @@ PATIENT = {
     "MS_RETRY_INTERVAL_UPPER": "1",
     "MS_RECONNECT_GRACE": "3",
 }
-"""A lease well above the faults; a worker dials anew after two seconds of silence."""
+"""A lease well above the faults; a worker dials again after two seconds of silence."""
 
 IMPATIENT = {**PATIENT, "MS_NODE_TIMEOUT": "3", "MS_RECONNECT_GRACE": "0.5"}
 _FLAPPING_S = 15.0
@@ -60,7 +60,7 @@ def pass_time(seconds: float) -> None:
 def test_faults_shorter_than_the_lease_resume_without_a_rollback(tmp_path: Path) -> None:
     with wired(tmp_path, PATIENT, workers=4) as (cluster, wires):
         before, steps_before = cluster.pids(), cluster.step()
-        wires[0].hold(*BOTH)  # longer than the worker waits for a word: it dials anew, into silence
+        wires[0].hold(*BOTH)  # longer than the worker waits for a word: it dials again, into silence
         wires[1].hold(UP)
         wires[2].hold(DOWN)
         wires[3].drip(16)
@@ -126,7 +126,7 @@ def test_a_partition_longer_than_the_lease_costs_one_rollback_and_no_process(tmp
         cluster.finish()
         assert cluster.plan_count() == 2, "more than one rollback"
         assert cluster.generations() == {1, 2}
-        assert len(cluster.events(EventKind.NODE_ADMITTED)) == 3, "a living process was admitted anew"
+        assert len(cluster.events(EventKind.NODE_ADMITTED)) == 3, "a living process was admitted again"
 
 
 def test_a_node_that_was_cut_off_and_replaced_is_fenced_when_it_comes_back(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_node_that_was_cut_off_and_replaced_is_fenced_when_it_comes_back(tmp_p
 
 
 def test_a_worker_that_hears_nothing_for_long_comes_back_with_one_rollback(tmp_path: Path) -> None:
-    """Its words still arrive, but it cannot know: it hangs up and dials, and its dial is not answered either."""
+    """Its words still arrive, but it cannot know: it disconnects and dials, and its dial is not answered either."""
     with wired(tmp_path, IMPATIENT, workers=2) as (cluster, wires):
         before = cluster.pids()
         wires[0].hold(DOWN)

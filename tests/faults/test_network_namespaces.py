@@ -34,7 +34,7 @@ def test_packets_of_one_way_lost_for_less_than_the_lease_cost_no_rollback(tmp_pa
         before = cluster.pids()
         host.cut("output")
         pass_time(2.5)
-        host.mend()
+        host.reconnect()
         pass_time(1.0)
         assert cluster.pids() == before
         cluster.finish()
@@ -49,9 +49,9 @@ def test_packets_lost_for_longer_than_the_lease_cost_one_rollback_and_no_process
         before = cluster.pids()
         host.cut(*BOTH)
         cluster.wait_event(EventKind.NODE_LOST, "worker_1", timeout_s=15)
-        host.mend()
+        host.reconnect()
         cluster.wait_step(20, generation=2)
         assert cluster.pids() == before
         cluster.finish()
         assert cluster.plan_count() == 2, "more than one rollback"
-        assert len(cluster.events(EventKind.NODE_ADMITTED)) == 2, "a living process was admitted anew"
+        assert len(cluster.events(EventKind.NODE_ADMITTED)) == 2, "a living process was admitted again"

@@ -26,7 +26,7 @@ SKIPPED = 77
 _HEAD = """\
 # Reliability
 
-What was done to the engine, how much of it, and what it found. The promises by number: [architecture](architecture.md), "Promises".
+What was done to the engine, how much of it, and what it found. The promises by number: [guarantees](guarantees.md).
 `make torture HOURS=n` runs all of it for hours and writes this page; a smaller round of the same runs in every `make test`.
 
 ## What was run
@@ -128,9 +128,9 @@ def page(sums: dict[str, Counter[str]], hours: float) -> str:
         _HEAD
         + "".join(rows)
         + f"\nIn {hours:.1f} hours on two cores.\n\n## What it found\n\n"
-        + "Every one is mended; its reproducer is kept as a test.\n\n| bug | found by | kept as |\n|---|---|---|\n"
+        + "Every one is fixed; its reproducer is kept as a test.\n\n| bug | found by | kept as |\n|---|---|---|\n"
         + found
-        + "\n## Found by trying it\n\nBy running jobs from outside and hitting them where nobody had expected it. Each is held by the tests beside it.\n\n"
+        + "\n## Found by trying it\n\nBy running jobs from outside and hitting them where nobody had expected it. The tests beside each fault fail when it comes back.\n\n"
         + "| fault | kept as | commit |\n|---|---|---|\n"
         + tried
     )

@@ -17,7 +17,7 @@ class Tried(NamedTuple):
 
 TRIED = (
     Tried(
-        "A scheduler whose store was deleted, removed or swapped acknowledged on, and the next one began the job again at step 0",
+        "A scheduler whose store was deleted, removed or swapped went on acknowledging, and the next one began the job again at step 0",
         "`tests/cluster/test_store_lost.py`, `tests/store/test_store_gone.py`, `tests/core/test_rebuild.py`",
         "b93974e, d7b8bab",
     ),
@@ -27,7 +27,7 @@ TRIED = (
         "09b176c",
     ),
     Tried(
-        "Damaged and missing checkpoint files were passed over without a word, and written over later",
+        "Damaged and missing checkpoint files were passed over silently, and overwritten later",
         "`tests/cluster/test_files_passed_over.py`, `tests/core/test_passed_over.py`, `tests/checkpoint/test_make_way.py`",
         "09b176c, 2c6ab41",
     ),
@@ -57,13 +57,13 @@ TRIED = (
         "7a50c59",
     ),
     Tried(
-        "A worker with thousands of checkpoints could not say Ready and dialled again 238 times in 3 s",
+        "A worker with thousands of checkpoints could not send Ready and dialled again 238 times in 3 s",
         "`tests/core/test_much_held.py`, `tests/faults/test_endless_dials.py`",
         "94dc36c",
     ),
     Tried(
         "A full writer queue raised in the middle of a stimulus: interrupts and timers were lost",
-        "`tests/scheduler/test_backpressure.py`, `tests/transport/test_wire_flow.py`",
+        "`tests/scheduler/test_backpressure.py`, `tests/transport/test_wire_backpressure.py`",
         "d19b1cf",
     ),
     Tried(
@@ -103,12 +103,12 @@ TRIED = (
     ),
     Tried(
         "Incidents under PyTorch had no traceback; `recovery stop` missed a launcher after a step of the clock; Ctrl-C after a recovered failure "
-        "told of a failed job; workers did not print their rank",
-        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_child.py`",
+        "reported a failed job; workers did not print their rank",
+        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
         "1ac3bbd, 10f32ae, 30033aa, 5c79d5f",
     ),
     Tried(
-        "Refusals and deadlines contradicted themselves; a register behind the end began a run; a late worker waited half an hour; "
+        "Refusals and deadlines contradicted themselves; a registration after the end began a run; a late worker waited half an hour; "
         "a downtime lengthened a window; a newer store counted as empty",
         "`tests/core/test_words_of_refusal.py`, `tests/core/test_after_the_end.py`, `tests/cluster/test_late_workers.py`, "
         "`tests/cluster/test_store_refused.py`, `tests/store/test_instant.py`",
@@ -116,12 +116,12 @@ TRIED = (
     ),
     Tried(
         "Joins grew with the square of the workers; strangers kept a good worker out; the -wal grew to 24 MiB",
-        "`tests/core/test_growth.py`, `tests/transport/test_wire_strangers.py`, `tests/store/test_wal_size.py`",
+        "`tests/core/test_growth.py`, `tests/transport/test_connection_limiter.py`, `tests/store/test_wal_size.py`",
         "37f0297, ba0288f, eee989a",
     ),
     Tried(
         "The protocol page did not suffice to write a client",
-        "`tests/protocol/`: a client made from the page alone lives a whole life",
+        "`tests/protocol/`: a client made from the page alone goes from `register` to `job_ended`",
         "11e3c7e",
     ),
 )

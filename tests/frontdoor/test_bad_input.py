@@ -222,7 +222,7 @@ def test_a_relative_recovery_path_is_found_again_from_the_same_directory_only(st
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_a_scheduler_that_is_told_of_another_machine_says_so(tmp_path: Path, host: str) -> None:
+def test_a_scheduler_with_the_address_of_another_machine_says_so(tmp_path: Path, host: str) -> None:
     refused(tmp_path, 51, "HOST_UNUSABLE", host, changes={"MS_ROLE": "MS_SCHED", "MS_SCHED_HOST": host})
 
 

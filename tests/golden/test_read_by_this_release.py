@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from recovery.store.repository import SchedulerStore, WorkerStore
 from recovery.transport import codec
 from tests.cluster.small_cluster import SmallCluster
 from tests.golden.messages import SENDERS, classes, examples
-from tests.golden.views import EXPORT, JOB, VIEWS, export, view
+from tests.golden.views import EXPORT, JOB, VIEWS, export, unpacked, view
 from tests.golden.words import words
 from tests.store.any_records import files
 
@@ -33,13 +32,6 @@ CHANGING = {"written"}
 """Keys whose values are of the moment of asking."""
 
 pytestmark = pytest.mark.parametrize("release", RELEASES)
-
-
-def unpacked(release: str, job: str, to: Path) -> Path:
-    """What the job has left, in a directory of the test; its recovery path."""
-    with tarfile.open(HERE / release / f"{job}.tar.xz") as packed:
-        packed.extractall(to, filter="data")
-    return to / "recovery"
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -134,7 +126,7 @@ def test_the_golden_messages_are_all_that_there_were(release: str) -> None:
 def test_every_view_of_an_earlier_releases_job_says_the_same_and_changes_nothing(
     release: str, job: str, tmp_path: Path
 ) -> None:
-    path = unpacked(release, job, tmp_path)
+    path = unpacked(HERE / release / f"{job}.tar.xz", tmp_path)
     before = contents(path)
     for name in VIEWS.keys() - {"plan", "verify"}:
         old = json.loads((HERE / release / job / f"{name}.json").read_text())
@@ -148,7 +140,7 @@ def test_every_view_of_an_earlier_releases_job_says_the_same_and_changes_nothing
 def test_what_a_restart_would_do_is_what_the_earlier_release_would_have_done(
     release: str, job: str, tmp_path: Path
 ) -> None:
-    path = unpacked(release, job, tmp_path)
+    path = unpacked(HERE / release / f"{job}.tar.xz", tmp_path)
     moved(path, tmp_path)
     for name in ("plan", "verify"):
         old = json.loads((HERE / release / job / f"{name}.json").read_text())
@@ -164,7 +156,7 @@ def as_in_its_place(found: Any, directory: Path) -> Any:
 def test_every_manifest_of_an_earlier_release_is_read_and_would_be_written_alike(
     release: str, job: str, tmp_path: Path
 ) -> None:
-    unpacked(release, job, tmp_path)
+    unpacked(HERE / release / f"{job}.tar.xz", tmp_path)
     found = sorted(tmp_path.glob("ckpt/*/*.json"))
     assert found
     for path in found:
@@ -204,7 +196,7 @@ def placed(record: Any, directory: Path) -> CheckpointRecord | DirectoryRecord:
 def test_an_owner_opens_the_stores_with_every_row_and_writes_on(
     release: str, job: str, tmp_path: Path
 ) -> None:
-    path = unpacked(release, job, tmp_path)
+    path = unpacked(HERE / release / f"{job}.tar.xz", tmp_path)
     scheduler, workers = (
         read_scheduler(path),
         {name: read_worker(path, name) for name in stored_workers(path)},
@@ -236,7 +228,7 @@ def test_an_owner_opens_the_stores_with_every_row_and_writes_on(
 
 @pytest.mark.cluster
 def test_a_job_that_an_earlier_release_began_ends_with_the_same_bits(release: str, tmp_path: Path) -> None:
-    moved(unpacked(release, "killed", tmp_path), tmp_path)
+    moved(unpacked(HERE / release / "killed.tar.xz", tmp_path), tmp_path)
     plan = json.loads((HERE / release / "killed" / "plan.json").read_text())
     with SmallCluster(tmp_path, environment={"MS_NODE_TIMEOUT": "3"}) as cluster:
         cluster.start()

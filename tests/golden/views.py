@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
 }
 """By name of its file: the command and its flags."""
 EXPORT = "export.json"
+
+
+def unpacked(job: Path, to: Path) -> Path:
+    """What a golden job has left, in a directory of the test; its recovery path."""
+    with tarfile.open(job) as packed:
+        packed.extractall(to, filter="data")
+    return to / "recovery"
 
 
 def view(name: str, path: Path) -> Any:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-import typer
-
 from recovery import errors
-from recovery.cli.main import app
+from recovery.cli.main import COMMANDS, load
 from recovery.config.table import SETTINGS
 from recovery.core.messages import JobOutcome, Role
 from recovery.core.records import CheckpointState, EventKind, JobState, NodeState
@@ -65,9 +63,7 @@ def _error_classes() -> list[type[errors.RecoveryError]]:
 
 
 def _commands() -> dict[str, list[str]]:
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup), "the application has commands"
     return {
-        name: sorted(option for one in command.params if one.name != "help" for option in one.opts)
-        for name, command in group.commands.items()
+        row.name: sorted(option for one in load(row.name).params if one.name != "help" for option in one.opts)
+        for row in COMMANDS
     }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from recovery.checkpoint import manifest as manifests
-from recovery.cli import views
+from recovery.cli import source
 from recovery.config import rank_table
 from recovery.core.ids import NodeId
 from recovery.errors import StoreLockedError, UsageError
@@ -82,7 +82,7 @@ def _agent(here: Path) -> None:
 
 
 def _view(here: Path) -> None:
-    views._told({"wall_ms": 1, "event": {"kind": "plan_made"}})
+    source.event_of({"wall_ms": 1, "event": {"kind": "plan_made"}})
 
 
 def main() -> None:

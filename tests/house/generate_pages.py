@@ -6,10 +6,8 @@ import ast
 from string import Formatter
 from typing import Any
 
-import typer
-
 from recovery import errors
-from recovery.cli.main import app
+from recovery.cli.main import COMMANDS, load
 from recovery.core.records import EventKind
 from recovery.launch.arguments import FLAGS, shown
 from recovery.report.tables import VIEWS
@@ -127,12 +125,10 @@ line on stderr, with the [exit code](errors.md) of their kind; a check that foun
 
 def cli_page() -> str:
     """Every command with its options, and the keys of its rows."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup), "the application has commands"
     parts = [_CLI_HEAD]
-    for name, command in group.commands.items():
-        parts.append(f"## recovery {name}\n\n{(command.help or '').strip()}\n")
-        if name == "msrun":
+    for command in (load(row.name) for row in COMMANDS):
+        parts.append(f"## recovery {command.name}\n\n{(command.help or '').strip()}\n")
+        if command.name == "msrun":
             parts.append("Its flags: [launcher flags](launcher_flags.md).\n")
         rows = [_parameter(one) for one in command.params if one.name != "help"]
         if rows:

@@ -88,7 +88,7 @@ def _numbers() -> dict[str, Any]:
         "first_message_s": f"{connection_limiter.FIRST_MESSAGE_S:g}",
         "silent_max": connection_limiter.SILENT_MAX,
         "waiting_max": connection_limiter.WAITING_MAX,
-        "spoken_beside": connection_limiter.SPOKEN_BESIDE,
+        "registering_beside": connection_limiter.REGISTERING_BESIDE_NODES,
         "outbox_messages": outbox.MESSAGES_MAX,
         "outbox_bytes": outbox.BYTES_MAX,
         "close_s": f"{connection.CLOSE_S:g}",

@@ -65,7 +65,7 @@ Other ids get their ranks when the job forms: in the order of (host, id), runs o
 | a connection that was heard, and is not admitted | `MS_NODE_TIMEOUT` + `MS_REJOIN_WINDOW` of silence |
 | connections that have sent no whole HTTP request | {silent_max}; beyond that the oldest is cut off |
 | connections with a request and without a message | {waiting_max}; beyond that the oldest of the address that has the most is cut off |
-| connections with a message and without admission | {spoken_beside} beside one for each node of the job; beyond that 503 |
+| connections with a message and without admission | {registering_beside} beside one for each node of the job; beyond that 503 |
 | what waits for a peer that does not read | {outbox_messages} messages or {outbox_bytes:,} bytes; beyond that it is cut off |
 | the polite part of a close | {close_s} s |
 | a scheduler whose job has ended | {farewell_s} s for its nodes to hear so and hang up |

@@ -60,6 +60,13 @@ def test_reading_the_settings_pulls_in_no_framework_database_or_network() -> Non
     assert loaded & set(HEAVY) == set()
 
 
+def test_supervising_a_mindspore_script_pulls_in_no_framework() -> None:
+    code = "import sys, recovery.launch.supervise, recovery.mindspore.control_plane; print(*sys.modules)"
+    loaded = {name.partition(".")[0] for name in _child(code).split()}
+
+    assert loaded & {"torch", "mindspore", "numpy"} == set()
+
+
 def test_every_public_name_is_loaded_from_its_home() -> None:
     code = "import recovery; print(*[type(getattr(recovery, name)).__name__ for name in recovery.__all__])"
 

@@ -11,7 +11,7 @@ from recovery.core.ids import NodeId
 from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import done
 from recovery.launch.placement import Kind, Placed
-from recovery.transport.inspection_client import NoView
+from recovery.transport.inspection_client import NoAnswerError
 
 
 class Scheduler:
@@ -23,7 +23,7 @@ class Scheduler:
     async def __call__(self) -> Any:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, NoView):
+        if isinstance(answer, NoAnswerError):
             raise answer
         return answer
 
@@ -57,13 +57,13 @@ def test_who_was_in_the_run_before_was_done() -> None:
 
 
 def test_a_scheduler_that_is_started_again_is_waited_for() -> None:
-    scheduler = Scheduler(NoView("refused"), NoView("refused"), job("running"))
+    scheduler = Scheduler(NoAnswerError("refused"), NoAnswerError("refused"), job("running"))
     assert not is_done(done.Done(scheduler))
     assert scheduler.asked == 3
 
 
 def test_a_scheduler_of_this_host_that_was_done_answers_for_all() -> None:
-    known = done.Done(Scheduler(NoView("refused")))
+    known = done.Done(Scheduler(NoAnswerError("refused")))
     scheduler = Placed(
         name="scheduler",
         kind=Kind.SCHEDULER,
@@ -82,7 +82,7 @@ def test_a_scheduler_that_never_answers_is_told_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(done, "_PATIENCE_MS", 0)
-    assert is_done(done.Done(Scheduler(NoView("refused"))))
+    assert is_done(done.Done(Scheduler(NoAnswerError("refused"))))
     assert "worker_1: no scheduler says whether it was done (refused)" in " ".join(
         capsys.readouterr().out.split()
     )

@@ -18,7 +18,7 @@ _DAY = datetime.timedelta(days=1)
 
 
 def write(directory: Path) -> Path:
-    """Make them all anew; gives the path of config.json."""
+    """Make them all again; gives the path of config.json."""
     root_key = _key()
     root = _certificate("root", root_key, root_key, is_root=True)
     (directory / "root.pem").write_bytes(root.public_bytes(serialization.Encoding.PEM))

@@ -1,4 +1,4 @@
-"""The MindSpore training that the tests run: small, real, and told by its environment what to be.
+"""The MindSpore training that the tests run: small, real, and configured by its environment.
 
 Writes beside its logs, per rank: `samples_<rank>.jsonl` (the sample ids of every step it did, with generation) and `digest_<rank>`
 (SHA-256 of the final weights).

@@ -61,8 +61,8 @@ def test_a_damaged_file_is_refused_and_the_next_older_common_one_is_taken(
         cluster.check_same_as(undisturbed(workers=2))
 
 
-def test_files_of_earlier_lives_are_used_and_let_go(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """MindSpore saves as train, train_1, train_2 in the lives of one job, and forgets those of the lives before."""
+def test_files_of_earlier_incarnations_are_used_and_let_go(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """MindSpore saves as train, train_1, train_2 at the starts of one job, and forgets those of the starts before."""
     with MindSporeCluster(tmp_path, workers=2) as cluster:
         cluster.start()
         cluster.wait_step(33, timeout_s=START_S)
@@ -75,7 +75,7 @@ def test_files_of_earlier_lives_are_used_and_let_go(tmp_path: Path, undisturbed:
         for rank in (0, 1):
             names = {path.name for path in (tmp_path / "ckpt" / str(rank)).glob("*.ckpt")}
             assert any(name.startswith("train_2-") for name in names), names
-            assert len(names) <= 7, f"files of earlier lives pile up: {names}"
+            assert len(names) <= 7, f"files of earlier incarnations pile up: {names}"
             manifests = {path.stem for path in (tmp_path / "ckpt" / str(rank)).glob("*.json")}
             assert manifests <= {name.removesuffix(".ckpt") for name in names}, "a manifest outlived its file"
 

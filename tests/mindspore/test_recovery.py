@@ -136,7 +136,7 @@ def test_a_loop_of_its_own(tmp_path: Path, undisturbed: Undisturbed) -> None:
         cluster.check_same_as(undisturbed(workers=2, JOB_LOOP=loop))
 
 
-def test_a_mistake_of_the_user_is_told_and_mended_by_a_relaunch(
+def test_a_mistake_of_the_user_is_reported_and_corrected_by_a_relaunch(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     with MindSporeCluster(tmp_path, workers=2) as cluster:

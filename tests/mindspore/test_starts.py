@@ -20,7 +20,7 @@ HANDED_ON = {
 }
 
 
-def test_settings_reach_mindspore_and_its_scheduler_in_every_life(
+def test_settings_reach_mindspore_and_its_scheduler_at_every_start(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     given = {
@@ -57,7 +57,7 @@ def test_settings_reach_mindspore_and_its_scheduler_in_every_life(
         assert certificates.PASSWORD not in "".join(cluster.log(name) for name in cluster.processes)
 
 
-def test_a_wrong_password_is_told_by_mindspore(tmp_path: Path) -> None:
+def test_a_wrong_password_is_reported_by_mindspore(tmp_path: Path) -> None:
     given = {
         "config_file_path": str(certificates.write(tmp_path)),
         "enable_ssl": True,

@@ -25,7 +25,7 @@ PROMISES = {
     "I19": "damage is reported, never guessed away",
     "I20": "the final bits are those of an undisturbed run",
 }
-"""What a bug breaks: the numbers of docs/reliability.md."""
+"""What a bug breaks: the numbers of docs/guarantees.md."""
 
 
 class Bug(NamedTuple):

@@ -60,9 +60,9 @@ GROWTH: tuple[Bug, ...] = (
         "messages are delivered to a scheduler that stands still",
         "I17",
         "transport/server.py",
-        "while not self._taking.is_set():",
-        "while self._gate is None:",
-        ("tests/transport/test_wire_flow.py",),
+        "while not self._delivering.is_set():",
+        "while self._limiter is None:",
+        ("tests/transport/test_wire_backpressure.py",),
     ),
     Bug(
         "a worker's store that is behind keeps every note of progress",

@@ -55,6 +55,6 @@ LAUNCHER: tuple[Bug, ...] = (
         "launch/begin_child.py",
         "if os.getppid() != int(parent):",
         "if os.getppid() < 0:",
-        ("tests/launch/test_child.py::test_a_child_whose_parent_died_before_it_began_does_not_begin",),
+        ("tests/launch/test_children.py::test_a_child_whose_parent_died_before_it_began_does_not_begin",),
     ),
 )

@@ -154,7 +154,7 @@ BOUNDS = (
         "transport/server.py",
         "self._rules.frame_bytes_max if connection.admitted else self._rules.frame_bytes_max_unregistered",
         "self._rules.frame_bytes_max",
-        ("tests/transport/test_wire_hostile.py::test_a_stranger_may_not_send_as_much_as_a_node",),
+        ("tests/transport/test_wire_hostile.py::test_an_unregistered_peer_may_not_send_as_much_as_a_node",),
     ),
     Bug(
         "what waits for a peer that does not read has no bound",
@@ -170,18 +170,18 @@ BOUNDS = (
         "one hostile address takes the places of the others",
         "I17",
         "transport/connection_limiter.py",
-        "crowd = max(self._waiting.values(), key=len)",
-        "crowd = next(iter(self._waiting.values()))",
+        "of_busiest_address = max(self._waiting.values(), key=len)",
+        "of_busiest_address = next(iter(self._waiting.values()))",
         (
-            "tests/transport/test_wire_strangers.py::test_beyond_256_the_oldest_stranger_of_the_address_with_most_makes_room",
+            "tests/transport/test_connection_limiter.py::test_beyond_256_the_oldest_unregistered_connection_of_the_address_with_most_is_closed",
         ),
     ),
     Bug(
         "a peer without a first message stays",
         "I14",
         "transport/connection_limiter.py",
-        'self._arm(visit, FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
-        'self._arm(visit, 1_000 * FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
+        'self._arm(accepted, FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
+        'self._arm(accepted, 1_000 * FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")',
         ("tests/transport/test_wire_hostile.py::test_a_peer_without_a_first_message_is_closed",),
     ),
     Bug(
@@ -204,9 +204,9 @@ BOUNDS = (
         "a closed connection is not told",
         "I14",
         "transport/server.py",
-        "if self._connections.pop(connection.number, None) is None or not connection.spoke:",
-        "if self._connections.pop(connection.number, None) is None or connection.spoke:",
-        ("tests/transport/test_wire_client.py::test_a_broken_socket_is_told_once",),
+        "if self._connections.pop(connection.number, None) is None or not connection.delivered:",
+        "if self._connections.pop(connection.number, None) is None or connection.delivered:",
+        ("tests/transport/test_wire_client.py::test_a_broken_socket_is_reported_once",),
     ),
 )
 

@@ -31,7 +31,7 @@ class Client:
         self.closed: Closed | None = None
         self._sequence = 0
         self._heard: queue.Queue[Message] = queue.Queue()
-        self._aside: list[Message] = []
+        self._overtaken: list[Message] = []
         """Interrupts that overtook the answer that was waited for."""
         self._sending = threading.Lock()
         self._socket: WebSocket
@@ -42,7 +42,7 @@ class Client:
     def register(self) -> Message:
         """Connect and register; gives the answer."""
         self._socket = WebSocket(self.port, "/cluster")
-        self.closed, self._heard, self._aside = None, queue.Queue(), []
+        self.closed, self._heard, self._overtaken = None, queue.Queue(), []
         self._thread = threading.Thread(
             target=self._hear_and_beat, args=(self._socket, self._heard), daemon=True
         )
@@ -81,7 +81,7 @@ class Client:
         self._socket.raw.shutdown(socket.SHUT_RDWR)
         self._join()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Close, as the page says: with 1000."""
         self._socket.close()
         self._join()
@@ -133,19 +133,19 @@ class Client:
         overtaken = []
         while (answer := self.hear("received", "interrupt"))["type"] == "interrupt":
             overtaken.append(answer)
-        self._aside += overtaken
+        self._overtaken += overtaken
         assert answer == {"type": "received", "request_id": request_id}
         return str(request_id)
 
     def hear(self, *kinds: str) -> Message:
         """The next message, which must be of one of these kinds."""
-        message = self._aside.pop(0) if self._aside else self._heard.get(timeout=20)
+        message = self._overtaken.pop(0) if self._overtaken else self._heard.get(timeout=20)
         assert message["type"] in kinds, f"{self.node_id} hears {message} instead of {' or '.join(kinds)}"
         return message
 
     def heard_nothing_else(self) -> None:
         """Nothing waits to be heard."""
-        assert not self._aside
+        assert not self._overtaken
         assert self._heard.empty(), self._heard.get()
 
     def _beat(self) -> None:
@@ -175,7 +175,7 @@ class Client:
         self.say("state_loaded", generation=self.generation, step=self.step)
 
     def checkpoint(self, step: int) -> Message:
-        """A checkpoint as it is told."""
+        """A checkpoint as it is reported."""
         return {
             "run": self.run,
             "generation": self.generation,

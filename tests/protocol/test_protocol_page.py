@@ -1,4 +1,4 @@
-"""A client that was written from docs/reference/protocol.md alone lives a whole life; what the page claims is asked of a real scheduler."""
+"""A client that was written from docs/reference/protocol.md alone goes from `register` to `job_ended`; what the page claims is asked of a real scheduler."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def formed(port: int) -> tuple[Client, Client]:
 
 
 @pytest.mark.cluster
-def test_a_client_made_from_the_page_lives_a_whole_life_with_a_loss_and_a_resume(
+def test_a_client_made_from_the_page_does_a_whole_job_with_a_loss_and_a_resume(
     scheduler: Scheduler,
 ) -> None:
     first, second = formed(scheduler.port)
@@ -73,7 +73,7 @@ def test_a_client_made_from_the_page_lives_a_whole_life_with_a_loss_and_a_resume
     assert first.hear("interrupt")["generation"] == 1
     first.ready(held[0])
 
-    # Its next life is refused until the window ends, then it is the second incarnation, of the same rank.
+    # Its next process is refused until the window ends, then it is the second incarnation, of the same rank.
     relaunched = Client(scheduler.port, "worker_1")
     refused = relaunched.register()
     assert refused["code"] == "REJOIN_WINDOW"
@@ -105,12 +105,12 @@ def test_a_client_made_from_the_page_lives_a_whole_life_with_a_loss_and_a_resume
         assert ended["outcome"] == "finished"
         assert client.acknowledged > 0
     for client in (first, relaunched):
-        client.hang_up()
+        client.disconnect()
     assert scheduler.wait_end() == 0
     assert "Traceback" not in scheduler.log()
 
 
-def test_an_id_is_held_while_its_process_lives_or_may_come_back(scheduler: Scheduler) -> None:
+def test_an_id_is_held_while_its_process_runs_or_may_come_back(scheduler: Scheduler) -> None:
     first, _ = formed(scheduler.port)
     impostor = Client(scheduler.port, "worker_0")
     assert {name: impostor.register()[name] for name in ("code", "holder_connected", "retry_after_ms")} == {
@@ -129,10 +129,10 @@ def test_an_id_is_held_while_its_process_lives_or_may_come_back(scheduler: Sched
 def test_whoever_leaves_frees_its_id_and_the_others_are_interrupted(scheduler: Scheduler) -> None:
     first, second = formed(scheduler.port)
     second.ask("leave", reason="SIGTERM")
-    second.hang_up()
+    second.disconnect()
     assert first.hear("interrupt")["reason"] == "worker_1 left: SIGTERM"
-    next_life = Client(scheduler.port, "worker_1").register()
-    assert (next_life["incarnation"], next_life["rank"]) == (2, 1)
+    successor = Client(scheduler.port, "worker_1").register()
+    assert (successor["incarnation"], successor["rank"]) == (2, 1)
 
 
 def test_the_same_request_id_is_the_holder_whose_answer_was_lost(scheduler: Scheduler) -> None:
@@ -241,9 +241,9 @@ def test_the_page_s_example_frames_are_what_its_encoding_gives() -> None:
     shown = re.findall(r"```\n(\{.*\})\n([0-9a-f\n]+)\n```", PAGE)
     assert len(shown) == 2
     for as_json, frame in shown:
-        told, raw = json.loads(as_json), bytes.fromhex(frame.replace("\n", ""))
-        assert unpack(raw) == told
-        assert pack(told) == raw
+        content, raw = json.loads(as_json), bytes.fromhex(frame.replace("\n", ""))
+        assert unpack(raw) == content
+        assert pack(content) == raw
 
 
 def test_what_the_encoder_writes_its_decoder_reads() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.cli import care
+from recovery.cli.rebuild import rebuild_store
 from recovery.core.ids import RunId
 from recovery.core.records import DirectoryRecord
 from recovery.errors import RecoveryPathError, StoreLostError
@@ -59,7 +59,7 @@ def test_doctor_names_a_store_that_cannot_be_read(path: Path) -> None:
 
 
 def test_a_rebuilt_store_is_planned_from_its_newest_common_step(path: Path) -> None:
-    told, aside = care.rebuild(path)
+    told, aside = rebuild_store(path)
 
     assert told.startswith("worker_0: rank 0, generation 2, holds steps 10; worker_1: rank 1")
     assert aside is None
@@ -74,4 +74,4 @@ def test_a_store_that_is_there_is_not_rebuilt(tmp_path: Path) -> None:
     store.apply([job()], wall_ms=1)
     store.close()
     with pytest.raises(RecoveryPathError, match="holds no job whose scheduler's store is lost"):
-        care.rebuild(tmp_path)
+        rebuild_store(tmp_path)

@@ -46,7 +46,7 @@ def test_an_answer_waits_for_the_disk_and_what_promises_nothing_overtakes_it(tmp
     disk = SlowStore(store)
 
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             loop = asyncio.get_running_loop()
             writer = Writer(
                 disk,
@@ -55,7 +55,7 @@ def test_an_answer_waits_for_the_disk_and_what_promises_nothing_overtakes_it(tmp
                 wall_ms=lambda: 1,
             )
             executor = Executor(
-                server=hearing.server, writer=writer, on_timer=print, on_exit=lambda code, reason: None
+                server=receiver.server, writer=writer, on_timer=print, on_exit=lambda code, reason: None
             )
 
             def release(ticket: object) -> None:
@@ -64,7 +64,7 @@ def test_an_answer_waits_for_the_disk_and_what_promises_nothing_overtakes_it(tmp
 
             node = Node(port)
             await node.join()
-            connection = hearing.messages[0][0]
+            connection = receiver.messages[0][0]
             answer = Answer(connection, Received(request_id=RequestId("r-2")))
             executor.carry_out(Persist((samples.job(7),), (answer,)))
             executor.carry_out(Send(connection, HeartbeatAck(sequence=1)))

@@ -64,7 +64,7 @@ def _options() -> argparse.Namespace:
 
 
 def _report(outcome: Outcome, workers: int | None) -> None:
-    for line in outcome.story:
+    for line in outcome.log:
         print(line)
     print(
         f"seed {outcome.seed}: {outcome.failure or 'every promise was kept'}; trace {outcome.fingerprint[:16]}"

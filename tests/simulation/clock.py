@@ -9,7 +9,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 
-STORY_LINES = 50
+LOG_LINES = 50
 """What a failure shows. Heartbeats are not in it: they would drown the rest."""
 
 
@@ -21,7 +21,7 @@ class Clock:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.now, self.events = seed, 0, 0
-        self.story: deque[str] = deque(maxlen=STORY_LINES)
+        self.log: deque[str] = deque(maxlen=LOG_LINES)
         self.seen: Counter[str] = Counter()
         """How often something worth reaching was reached."""
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
@@ -55,7 +55,7 @@ class Clock:
 
     def say(self, text: str) -> None:
         """One line for whoever reads a failure."""
-        self.story.append(f"{self.now / 1000:>9.3f} s  {text}")
+        self.log.append(f"{self.now / 1000:>9.3f} s  {text}")
         self.trace(text.encode())
 
     def trace(self, what: bytes) -> None:

@@ -40,7 +40,7 @@ def faults_of(seed: int, shape: Shape) -> list[Fault]:
 
 
 def _losses(seed: int) -> list[Fault]:
-    """When the store is lost: never in most seeds. From a stream of its own, so that the seeds that once failed tell what they told."""
+    """When the store is lost: never in most seeds. From a stream of its own, so that the seeds that once failed still do the same."""
     if seed % 7 not in _SEEDS_WITH_LOSSES:
         return []
     draw = random.Random(f"{seed}/losses")
@@ -96,16 +96,16 @@ def _flap(world: World, process: Process, draw: random.Random) -> None:
 
 
 def _freeze(world: World, process: Process, draw: random.Random) -> None:
-    _stand_still(process, draw.randint(100, int(1.5 * world.rules.lease_ms)))
+    _pause(process, draw.randint(100, int(1.5 * world.rules.lease_ms)))
 
 
 def _supplant(world: World, process: Process, draw: random.Random) -> None:
-    """It stands still for longer than lease and window together: its place is taken meanwhile."""
+    """It is paused for longer than lease and window together: its place is taken meanwhile."""
     world.second(process)
-    _stand_still(process, world.rules.lease_ms + world.rules.rejoin_window_ms + draw.randint(1_000, 5_000))
+    _pause(process, world.rules.lease_ms + world.rules.rejoin_window_ms + draw.randint(1_000, 5_000))
 
 
-def _stand_still(process: Process, for_ms: int) -> None:
+def _pause(process: Process, for_ms: int) -> None:
     process.frozen_until = process.clock.now + for_ms
     if for_ms > process.world.rules.lease_ms // 2:
         process.confirmed = False
@@ -187,7 +187,7 @@ def _freeze_scheduler(world: World, draw: random.Random) -> None:
 def _power(world: World, draw: random.Random) -> None:
     world.kill_scheduler()
     if world.store.cut_power(draw):
-        world.clock.seen["a power cut took a transaction that nobody was told of"] += 1
+        world.clock.seen["a power cut took a transaction that nobody had heard of"] += 1
     for process in world.living:
         world.kill(process)
 

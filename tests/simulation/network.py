@@ -1,4 +1,4 @@
-"""Connections that carry the real bytes: delayed, stalled, cut with or without anybody being told. In order, as TCP is.
+"""Connections that carry the real bytes: delayed, stalled, cut with or without anybody noticing. In order, as TCP is.
 
 A stream neither loses nor doubles a message: what a lossy network does to it is delay, stall and the end of the connection.
 Repeats come from the nodes themselves, which tell unanswered requests again; `Fault.REPEAT` makes one at any moment.
@@ -15,7 +15,7 @@ from tests.simulation.clock import Clock
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
-    from tests.simulation.scheduler import SchedulerLife
+    from tests.simulation.scheduler import SchedulerProcess
 
 UP, DOWN = "up", "down"
 
@@ -56,11 +56,11 @@ class Network:
         """Would a dial stay without an answer?"""
         return any(self._blocked_until.get((name, way), 0) > self.clock.now for way in (UP, DOWN))
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Everything passes from now on."""
         self._blocked_until.clear()
 
-    def connect(self, near: Process, far: SchedulerLife) -> Wire:
+    def connect(self, near: Process, far: SchedulerProcess) -> Wire:
         """A connection that was accepted."""
         self._connections += 1
         return Wire(self, ConnectionId(self._connections), near, far)
@@ -69,7 +69,7 @@ class Network:
 class Wire:
     """One connection. Each direction keeps its order; either end may learn of the end later than the other."""
 
-    def __init__(self, network: Network, number: ConnectionId, near: Process, far: SchedulerLife) -> None:
+    def __init__(self, network: Network, number: ConnectionId, near: Process, far: SchedulerProcess) -> None:
         self.network, self.number, self.near, self.far = network, number, near, far
         self.clock = network.clock
         self.broken = self.far_knows = False
@@ -102,10 +102,10 @@ class Wire:
         if self.broken:
             return
         self.broken = True
-        for way, told in ((UP, self.far), (DOWN, self.near)):
+        for way, end in ((UP, self.far), (DOWN, self.near)):
             at = self.clock.now + self.clock.draw("network").randint(0, 100)
             at = self.network.passes_at(self.near.name, way, at)
-            self.clock.later(at - self.clock.now, lambda told=told: told.hung_up(self, reason))  # type: ignore[misc]  # bound per turn
+            self.clock.later(at - self.clock.now, lambda end=end: end.disconnected(self, reason))  # type: ignore[misc]  # bound per turn
 
     def vanish(self) -> None:
         """Break it and tell nobody: a router forgot it. Each end finds out by its own deadline."""

@@ -10,7 +10,7 @@ from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord,
 
 
 class Notes:
-    """Rows by key. What is written is there at once: a process that dies before has told nobody, and saved nothing."""
+    """Rows by key. What is written is there at once: a process that dies before has reported and saved nothing."""
 
     def __init__(self) -> None:
         self.job: JobRecord | None = None

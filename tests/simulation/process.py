@@ -89,7 +89,7 @@ class Process:
     # --- the connection's thread ---------------------------------------------------------------------------------------
 
     def handle(self, stimulus: s.WorkerStimulus) -> None:
-        """Let the machine take a stimulus, or have it wait while the process stands still."""
+        """Let the machine take a stimulus, or have it wait while the process is paused."""
         if not self.alive:
             return
         if self.clock.now < self.frozen_until:
@@ -109,7 +109,7 @@ class Process:
         """A message has arrived."""
         self._when_awake(lambda: self.handle(s.SchedulerSpoke(message)) if self.wire is wire else None)
 
-    def hung_up(self, wire: Wire, reason: str) -> None:
+    def disconnected(self, wire: Wire, reason: str) -> None:
         """The end of a connection is known here."""
         self._when_awake(lambda: self._disconnected(wire, reason))
 
@@ -222,7 +222,7 @@ class Process:
 
     def _open(self, plan: m.Rollback) -> None:
         assert self.plan is None, "the main thread is still in a generation"
-        self.world.promises.told_plan(self, plan)
+        self.world.promises.plan_received(self, plan)
         self.plan, self.phase, self.step = plan, "loading", plan.step
         self.committed_before, self.committed = 0, plan.committed_step
         self.clock.soon("training", 5, 500, lambda: self._load(plan))
@@ -303,7 +303,7 @@ class Process:
         disk = self.world.disk[self.name]
         there = disk.get(step)
         if there is not None and there.held.run == plan.run and there.held.generation > plan.generation:
-            self.clock.seen["a fenced life's save was refused"] += 1
+            self.clock.seen["a fenced incarnation's save was refused"] += 1
             return
         file = checkpoint(plan, step, self.name)
         disk[step] = Saved(file, (*self.content, (plan.generation, plan.step)), job=plan.job)

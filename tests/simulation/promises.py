@@ -1,9 +1,9 @@
-"""The invariants of docs/architecture.md "Promises", checked while things happen. Each failure begins with the number it breaks.
+"""The promises of docs/guarantees.md, checked while things happen. Each failure begins with the number it breaks.
 
 I1   one living incarnation per id            I8, I9  one target for all, the newest step that all hold, of one history
 I2   numbers only rise                        I10     no step is skipped or done twice
 I3   a lost id waits out its window           I11     the two newest committed steps and every target stay
-I4   a refused try changes nothing            I12     a fenced life changes nothing
+I4   a refused try changes nothing            I12     a fenced incarnation changes nothing
 I5   acknowledged is durable                  I13     a repeated request has one effect
 I6   a transaction is whole                   I14     every job ends (run.py)
 I19  a plan says what it gives up
@@ -40,7 +40,7 @@ from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, Sch
 
 if TYPE_CHECKING:
     from tests.simulation.process import Content, Process
-    from tests.simulation.scheduler import SchedulerLife
+    from tests.simulation.scheduler import SchedulerProcess
     from tests.simulation.world import World
 
 Watch = Callable[[list[SchedulerEffect]], None]
@@ -54,37 +54,37 @@ class Promises:
         self.checked: Counter[str] = Counter()
         self._admitted: dict[str, int] = {}
         self._planned = (0, 0)
-        self._scheduler_told = 0
+        self._scheduler_sent = 0
         self._heard: dict[tuple[str, int], int] = {}
         """When (everybody's time) a scheduler last heard an incarnation of an id."""
         self._plans: list[tuple[int, int, int]] = []
-        """(run, generation, step) of every plan that was told, in order."""
-        self._told: dict[tuple[int, int], dict[int, Process]] = {}
+        """(run, generation, step) of every plan that was sent, in order."""
+        self._received: dict[tuple[int, int], dict[int, Process]] = {}
         self._histories: dict[tuple[int, int], Content] = {}
         self._claims: dict[str, dict[int, m.HeldCheckpoint]] = {}
-        """What the scheduler was told that each id holds, by step."""
+        """What each id has reported to the scheduler to hold, by step."""
         self._bad: set[str] = set()
         self._applied: dict[int, list[int]] = {}
         self._applied_in: dict[int, tuple[int, int]] = {}
         self._run_of_steps = 0
         self._lost = False
-        """The store was lost, and no plan has been told since."""
-        self._newest_life: dict[str, int] = {}
-        """By id: the newest life that was told a plan. A store that is lost forgets it, who was replaced by it stays so."""
+        """The store was lost, and no plan has been sent since."""
+        self._newest_incarnation: dict[str, int] = {}
+        """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
         self._committed: dict[int, int] = {}
-        """By run: the newest step of which somebody was told that all hold it."""
+        """By run: the newest step that somebody received as held by all."""
 
     def store_lost(self) -> None:
-        """What was written is gone; the numbers and the plans that anybody was told are not."""
+        """What was written is gone; the numbers and the plans that anybody has received are not."""
         self._lost = True
         self._admitted.clear()
-        self._planned, self._scheduler_told = (0, 0), 0
-        self._plans = [plan for plan in self._plans if plan[:2] in self._told]
+        self._planned, self._scheduler_sent = (0, 0), 0
+        self._plans = [plan for plan in self._plans if plan[:2] in self._received]
 
     # --- the scheduler -------------------------------------------------------------------------------------------------
 
-    def scheduler_started(self, life: SchedulerLife) -> None:
-        """I5, I2: what an earlier life acknowledged is what this one begins with."""
+    def scheduler_started(self, scheduler: SchedulerProcess) -> None:
+        """I5, I2: what an earlier process acknowledged is what this one begins with."""
         self.checked["I5"] += 1
         store = self.world.store
         for name, incarnation in self._admitted.items():
@@ -96,26 +96,26 @@ class Promises:
             assert (job.run, job.generation) >= self._planned, f"I5: the plan {self._planned} is lost"
             self._plans = [
                 plan for plan in self._plans if plan[:2] <= (job.run, job.generation)
-            ]  # who wrote no plan told nobody of it
-        number = life.machine.state.job.scheduler_incarnation
-        assert number > self._scheduler_told, (
-            f"I2: the scheduler's number {number} was told by an earlier life"
+            ]  # a plan that was not written was not sent
+        number = scheduler.machine.state.job.scheduler_incarnation
+        assert number > self._scheduler_sent, (
+            f"I2: the scheduler's number {number} was sent by an earlier process"
         )
-        self._claims.clear()  # every node says anew what it holds before there is a plan
+        self._claims.clear()  # every node reports again what it holds before there is a plan
         self._bad = {
             row.digest for row in store.all(CheckpointRecord) if row.state is CheckpointState.INVALID
         }
 
-    def counted(self, life: SchedulerLife) -> None:
-        """I14: all ranks are waited for by counts that are kept as nodes change; counted again they are the same, and so is all else."""
+    def counted(self, scheduler: SchedulerProcess) -> None:
+        """I14: whether all ranks are ready is known by counts that are kept as nodes change; counted again they are the same."""
         self.checked["I14"] += 1
-        life.machine.check()
+        scheduler.machine.check()
 
-    def before(self, life: SchedulerLife, stimulus: SchedulerStimulus) -> Watch:
+    def before(self, scheduler: SchedulerProcess, stimulus: SchedulerStimulus) -> Watch:
         """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""
-        state = life.machine.state
+        known = scheduler.machine.state
         if isinstance(stimulus, ConnectionLost):
-            speaker = state.speaker(stimulus.connection)
+            speaker = known.speaker(stimulus.connection)
             if speaker is not None:
                 self._hear(speaker.record)
             return self._after_all
@@ -123,35 +123,35 @@ class Promises:
             return self._after_all
         message = stimulus.message
         if isinstance(message, m.Register):
-            return self._before_register(life, message)
-        speaker = state.speaker(stimulus.connection)
+            return self._before_register(scheduler, message)
+        speaker = known.speaker(stimulus.connection)
         if speaker is None:
-            state = _state(life)
+            state = _state(scheduler)
             return lambda effects: self._unchanged(
-                "I12", life, state, f"{message} of a stranger or a fenced life"
+                "I12", scheduler, state, f"{message} of a stranger or a fenced incarnation"
             )
         self._hear(speaker.record)
         if getattr(message, "request_id", RequestId("")) in speaker.answers:
-            state, answer = _state(life), speaker.answers[message.request_id]  # type: ignore[union-attr]  # it has one: see above
-            return lambda effects: self._repeated(life, state, answer, effects)
+            state, answer = _state(scheduler), speaker.answers[message.request_id]  # type: ignore[union-attr]  # it has one: see above
+            return lambda effects: self._repeated(scheduler, state, answer, effects)
         if speaker.record.state is not NodeState.LEFT:  # who left has said its last word
-            self._note_claims(speaker.record.node_id, message, state.job.generation)
+            self._note_claims(speaker.record.node_id, message, known.job.generation)
         return self._after_all
 
-    def _before_register(self, life: SchedulerLife, register: m.Register) -> Watch:
-        node = life.machine.state.nodes.get(register.node_id)
+    def _before_register(self, scheduler: SchedulerProcess, register: m.Register) -> Watch:
+        node = scheduler.machine.state.nodes.get(register.node_id)
         before = node.record if node is not None else None
-        state = _state(life)
+        state = _state(scheduler)
 
         def after(effects: list[SchedulerEffect]) -> None:
             if any(isinstance(effect, Send) and isinstance(effect.message, m.Refused) for effect in effects):
-                self._unchanged("I4", life, state, f"the refused try of {register.node_id}")
+                self._unchanged("I4", scheduler, state, f"the refused try of {register.node_id}")
                 return
-            now = life.machine.state.nodes.get(register.node_id)
+            now = scheduler.machine.state.nodes.get(register.node_id)
             admitted = now is not None and (before is None or now.record.incarnation > before.incarnation)
             if admitted and not _rebuilt(
                 effects
-            ):  # who tells a rebuilt store of a life is given the next number at once
+            ):  # who reports an incarnation to a rebuilt store is given the next number at once
                 self._window_is_over(before, register.node_id)
             if now is not None and now.connection is not None:
                 self._hear(now.record)
@@ -160,7 +160,7 @@ class Promises:
         return after
 
     def _hear(self, record: NodeRecord) -> None:
-        """A return from the dead counts when it is durable: before, nobody was told of it, and a next life knows nothing of it."""
+        """A return from the dead counts when it is durable: before, nobody has heard of it, and a next process knows nothing of it."""
         durable = self.world.store.is_durable((NodeRecord, record.node_id))
         if (
             durable is None
@@ -174,7 +174,7 @@ class Promises:
         if before is None or before.state is NodeState.LEFT:
             return
         assert before.state is NodeState.LOST, (
-            f"I1: {name} was {before.state.value} when its next life was admitted"
+            f"I1: {name} was {before.state.value} when its next incarnation was admitted"
         )
         silent_ms = self.world.clock.now - self._heard.get(
             (name, before.incarnation), max(at for (one, _), at in self._heard.items() if one == name)
@@ -182,14 +182,18 @@ class Promises:
         least_ms = self.world.rules.rejoin_window_ms * (1 - self.world.shape.drift) - 1
         assert silent_ms >= least_ms, f"I3: {name} was let in again after {silent_ms} ms"
 
-    def _unchanged(self, number: str, life: SchedulerLife, before: Any, what: str) -> None:
+    def _unchanged(self, number: str, scheduler: SchedulerProcess, before: Any, what: str) -> None:
         self.checked[number] += 1
-        assert _state(life) == before, f"{number}: {what} changed the scheduler's state"
+        assert _state(scheduler) == before, f"{number}: {what} changed the scheduler's state"
 
     def _repeated(
-        self, life: SchedulerLife, before: Any, answer: m.FromScheduler, effects: list[SchedulerEffect]
+        self,
+        scheduler: SchedulerProcess,
+        before: Any,
+        answer: m.FromScheduler,
+        effects: list[SchedulerEffect],
     ) -> None:
-        self._unchanged("I13", life, before, "a repeated request")
+        self._unchanged("I13", scheduler, before, "a repeated request")
         answers = [
             step.message
             for effect in effects
@@ -200,7 +204,7 @@ class Promises:
         assert answers == [answer], f"I13: another answer to a repeat: {answers}, {answer} before"
 
     def _after_all(self, effects: list[SchedulerEffect]) -> None:
-        """I9: a plan that was just made. I2: a run begins with a scheduler's life, never within one."""
+        """I9: a plan that was just made. I2: a run begins with a scheduler's process, never within one."""
         for effect in effects:
             if isinstance(effect, Persist):
                 self.checked["I2"] += 1
@@ -253,7 +257,7 @@ class Promises:
                 del held[newer]
 
     def _newest_common(self, run: int) -> int:
-        """Told anew from what the ranks said, by histories instead of by generations."""
+        """Counted again from what the ranks said, by histories instead of by generations."""
         workers = [name for name in self.world.names if name.startswith("w")]
         common = set.intersection(*(set(self._claims.get(name, {})) for name in workers))
         for step in sorted(common, reverse=True):
@@ -275,8 +279,8 @@ class Promises:
         if isinstance(message, m.Ready):
             node = self.world.scheduler.machine.state.nodes[name] if self.world.scheduler else None  # type: ignore[index]  # a NodeId
             if node is not None and message.generation >= node.sent_generation:
-                told = message.past.held if message.past is not None else message.held
-                self._claims[name] = {held.step: held for held in told}
+                reported = message.past.held if message.past is not None else message.held
+                self._claims[name] = {held.step: held for held in reported}
         elif isinstance(message, m.CheckpointReport) and self._is_past(message.checkpoint):
             self._claims.setdefault(name, {})[message.checkpoint.step] = message.checkpoint
         elif isinstance(message, m.CheckpointInvalid) and message.generation == generation:
@@ -297,7 +301,7 @@ class Promises:
             self._planned = max(self._planned, (message.run, message.generation))
             self._lost = False
         elif isinstance(message, m.Admitted):
-            self._scheduler_told = message.scheduler_incarnation
+            self._scheduler_sent = message.scheduler_incarnation
             rows = [row for row in store.all(NodeRecord) if row.incarnation == message.incarnation]
             named = [
                 row for row in rows if store.is_durable((IncarnationRecord, row.node_id, row.incarnation))
@@ -344,34 +348,34 @@ class Promises:
 
     # --- the workers ---------------------------------------------------------------------------------------------------
 
-    def told_plan(self, process: Process, plan: m.Rollback) -> None:
+    def plan_received(self, process: Process, plan: m.Rollback) -> None:
         """I1, I8: one process per rank and generation, and it holds the file it is sent to."""
         admitted = process.member.admitted
         assert admitted is not None, "a plan is for members"
         if self.is_fenced(process):
-            self.world.clock.seen["a fenced life woke up to an old plan"] += 1
+            self.world.clock.seen["a fenced incarnation woke up to an old plan"] += 1
             return
         self.checked["I8"] += 1
         self._admitted[process.name] = max(self._admitted.get(process.name, 0), admitted.incarnation)
-        newest = max(self._newest_life.get(process.name, 0), admitted.incarnation)
-        self._newest_life[process.name] = newest
-        told = self._told.setdefault((plan.run, plan.generation), {})
-        assert plan.rank not in told, (
+        newest = max(self._newest_incarnation.get(process.name, 0), admitted.incarnation)
+        self._newest_incarnation[process.name] = newest
+        received = self._received.setdefault((plan.run, plan.generation), {})
+        assert plan.rank not in received, (
             f"I1: rank {plan.rank} was entered twice in generation {plan.generation}"
         )
-        told[plan.rank] = process
+        received[plan.rank] = process
         if plan.step:
             assert plan.step in self.world.disk[process.name], (
                 f"I8: {process.name} was sent to a file that it does not hold"
             )
 
     def is_fenced(self, process: Process) -> bool:
-        """Has a newer life of its id been admitted?"""
+        """Has a newer incarnation of its id been admitted?"""
         row = self.world.store.rows.get((NodeRecord, process.name))
         admitted = process.member.admitted
         if row is None or admitted is None:
             return True
-        newest: int = max(row.incarnation, self._newest_life.get(process.name, 0))
+        newest: int = max(row.incarnation, self._newest_incarnation.get(process.name, 0))
         return newest > admitted.incarnation
 
     def loaded(self, plan: m.Rollback, content: Content) -> None:
@@ -422,12 +426,12 @@ def _rebuilt(effects: list[SchedulerEffect]) -> bool:
     return any(isinstance(one, EventRecord) and one.kind is EventKind.STORE_REBUILT for one in records)
 
 
-def _state(life: SchedulerLife) -> Any:
+def _state(scheduler: SchedulerProcess) -> Any:
     """Everything that a message without effect must leave alone, but for when a node was heard."""
-    state = life.machine.state
+    known = scheduler.machine.state
     return (
-        msgspec.structs.astuple(state.job),
-        state.checkpoints.committed_step,
+        msgspec.structs.astuple(known.job),
+        known.checkpoints.committed_step,
         tuple(
             (
                 msgspec.structs.astuple(node.record),
@@ -438,6 +442,6 @@ def _state(life: SchedulerLife) -> Any:
                 node.sent_generation,
                 node.ready,
             )
-            for node in state.nodes.values()
+            for node in known.nodes.values()
         ),
     )

@@ -21,7 +21,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Fault, ...]
     failure: str
     """Empty: every promise was kept."""
-    story: tuple[str, ...]
+    log: tuple[str, ...]
     fingerprint: str
     simulated_ms: int
     events: int
@@ -51,7 +51,7 @@ def run(
     try:
         for fault in chosen:
             world.clock.later(fault.at_ms, partial(inject, world, fault))
-        world.clock.later(FAULTS_UNTIL_MS, partial(_mend, world))
+        world.clock.later(FAULTS_UNTIL_MS, partial(_end_faults, world))
         world.clock.run(FAULTS_UNTIL_MS + LIVENESS_MS, lambda: bool(world.verdict) and not world.living)
         _check_end(world)
     except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
@@ -61,7 +61,7 @@ def run(
         shape=shape,
         faults=tuple(chosen),
         failure=failure,
-        story=tuple(world.clock.story),
+        log=tuple(world.clock.log),
         fingerprint=world.clock.fingerprint,
         simulated_ms=world.clock.now,
         events=world.clock.events,
@@ -99,14 +99,14 @@ def total(outcomes: list[Outcome], field: str) -> Counter[str]:
     return added
 
 
-def _mend(world: World) -> None:
+def _end_faults(world: World) -> None:
     world.hanging = world.failing_saves = world.slow_writes = world.network.stall_share = 0.0
     world.relaunch_ms, world.step_ms = (200, 1_000), (10, 30)
     world.disk_full_until, world.next_sync_fails = 0, False
-    world.network.mend()
+    world.network.restore()
     for process in world.living:
         if process.wire is not None and process.wire.broken:
-            process.wire.near.hung_up(process.wire, "connection reset")
+            process.wire.near.disconnected(process.wire, "connection reset")
 
 
 def _check_end(world: World) -> None:

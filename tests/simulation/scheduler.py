@@ -1,4 +1,4 @@
-"""One life of the scheduler's process: the real machine, a writer that takes its time, and an end at any moment."""
+"""One process of the scheduler: the real machine, a writer that takes its time, and an end at any moment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RETRY_MS = 100
 """How soon a write that found no space is tried again."""
 
 
-class SchedulerLife:
+class SchedulerProcess:
     """From its start to its end."""
 
     def __init__(self, world: World, number: int) -> None:
@@ -45,7 +45,7 @@ class SchedulerLife:
     # --- in ------------------------------------------------------------------------------------------------------------
 
     def handle(self, stimulus: SchedulerStimulus) -> None:
-        """Let the machine take a stimulus, or have it wait while the process stands still."""
+        """Let the machine take a stimulus, or have it wait while the process is paused."""
         if not self.up:
             return
         if self.clock.now < self.frozen_until:
@@ -65,11 +65,11 @@ class SchedulerLife:
         """A message has arrived."""
         self._tokens += 1
         if not isinstance(message, m.Heartbeat):
-            self.clock.say(f"{wire.near.name}#{wire.number} -> {told(message)}")
+            self.clock.say(f"{wire.near.name}#{wire.number} -> {described(message)}")
         token = ResumeToken(f"{self.number}-{self._tokens}" if isinstance(message, m.Register) else "")
         self.handle(MessageReceived(wire.number, message, "peer", token))
 
-    def hung_up(self, wire: Wire, reason: str) -> None:
+    def disconnected(self, wire: Wire, reason: str) -> None:
         """The end of a connection is known here."""
         if not wire.far_knows:
             wire.far_knows = True
@@ -81,8 +81,8 @@ class SchedulerLife:
     def _do(self, effects: list[SchedulerEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Persist):
-                told = (record.kind for record in effect.records if isinstance(record, EventRecord))
-                self.clock.seen["a lost store was rebuilt"] += EventKind.STORE_REBUILT in told
+                kinds = (record.kind for record in effect.records if isinstance(record, EventRecord))
+                self.clock.seen["a lost store was rebuilt"] += EventKind.STORE_REBUILT in kinds
                 self._writes.append(effect)
                 if len(self._writes) == 1:
                     self._write_next()
@@ -142,7 +142,7 @@ class SchedulerLife:
         if wire is None:
             return
         if not isinstance(message, m.HeartbeatAck):
-            self.clock.say(f"{wire.near.name}#{wire.number} <- {told(message)}")
+            self.clock.say(f"{wire.near.name}#{wire.number} <- {described(message)}")
         wire.down(message)
 
     def _close(self, connection: ConnectionId, reason: str) -> None:
@@ -172,7 +172,7 @@ class SchedulerLife:
             wire.cut("connection closed")
 
 
-def told(message: Any) -> str:
+def described(message: Any) -> str:
     """A message in a few words."""
     names = ("generation", "step", "incarnation", "token", "resumed", "code", "reason", "rank", "outcome")
     fields = " ".join(

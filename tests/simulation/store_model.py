@@ -1,4 +1,4 @@
-"""The scheduler's store as a model: rows by key, in three states. What it may never be told is checked as it is told.
+"""The scheduler's store as a model: rows by key, in three states. What may never be written is checked as it is written.
 
     waiting     handed to the writer; a dead process loses it
     committed   with the operating system; a dead process leaves it, a power cut may take the newest of it
@@ -90,7 +90,7 @@ class StoreModel:
         return row
 
     def machine(self, rules: Rules) -> SchedulerMachine:
-        """The machine of the scheduler's next life."""
+        """The machine of the scheduler's next process."""
         job = self.job
         if job is None:
             return SchedulerMachine(new_job(self._new_job, rules), rules)
@@ -118,14 +118,14 @@ def _put(rows: Rows, batch: Batch, *, checked: bool = False) -> int:
 
 
 def check_rises(old: Any, new: Record) -> None:
-    """I1 and I2 on the rows: numbers only rise, a second life begins when the first is over, a plan never changes."""
+    """I1 and I2 on the rows: numbers only rise, a second incarnation begins when the first is over, a plan never changes."""
     if old is None:
         return
     if isinstance(new, NodeRecord):
         assert new.incarnation in (old.incarnation, old.incarnation + 1), f"I2: {old} then {new}"
         if new.incarnation > old.incarnation:
             assert old.state in (NodeState.LOST, NodeState.LEFT), (
-                f"I1: a second life beside a living one: {old}"
+                f"I1: a second incarnation beside a living one: {old}"
             )
     if isinstance(new, JobRecord):
         assert (new.run, new.generation) >= (old.run, old.generation), f"I2: {old} then {new}"

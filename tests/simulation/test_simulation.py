@@ -19,12 +19,12 @@ WORTH_REACHING = (
     "a file was passed over",
     "a plan gave up a committed step",
     "a checkpoint was rejected when it was loaded",
-    "a fenced life woke up to an old plan",
+    "a fenced incarnation woke up to an old plan",
     "a job ended for want of a common checkpoint",
     "a lost store was rebuilt",
     "a job finished",
     "a main thread did not come back",
-    "a power cut took a transaction that nobody was told of",
+    "a power cut took a transaction that nobody had heard of",
     "a process exited FENCED",
     "a save failed",
     "a worker's own store did not write",
@@ -65,10 +65,10 @@ def test_the_seeds_together_reach_everything_that_is_worth_reaching(figures: dic
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", FOUND)
-def test_what_was_found_once_stays_mended(seed: int) -> None:
+def test_what_was_found_once_stays_fixed(seed: int) -> None:
     outcome = run(seed, kinds=FOUND_AMONG)
 
-    assert not outcome.failure, "\n".join((*outcome.story, outcome.failure))
+    assert not outcome.failure, "\n".join((*outcome.log, outcome.failure))
 
 
 def test_one_seed_leaves_the_same_trace_in_every_process() -> None:

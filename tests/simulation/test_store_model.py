@@ -38,7 +38,7 @@ BATCHES = st.lists(
 
 
 class StoreAndModel(RuleBasedStateMachine):
-    """Each rule is one life of the owner. It ends by a kill; the next opens what is there."""
+    """Each rule is one process of the owner. It ends by a kill; the next opens what is there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,17 +48,17 @@ class StoreAndModel(RuleBasedStateMachine):
 
     @rule(batches=BATCHES, kept=st.integers(0, 4))
     def dies_between_two_writes(self, batches: list[list[Record]], kept: int) -> None:
-        told = self._live(batches[:kept], lambda: None)
-        assert told == len(batches[:kept])
+        acknowledged = self._live(batches[:kept], lambda: None)
+        assert acknowledged == len(batches[:kept])
         self._take(batches[:kept])
         self._compare(self.model)
 
     @rule(batches=BATCHES, after_s=st.floats(0.0001, 0.02))
     def dies_at_any_moment(self, batches: list[list[Record]], after_s: float) -> None:
-        told = self._live(batches, lambda: signal.setitimer(signal.ITIMER_REAL, after_s))
-        self._take(batches[:told])
+        acknowledged = self._live(batches, lambda: signal.setitimer(signal.ITIMER_REAL, after_s))
+        self._take(batches[:acknowledged])
         further = copy.deepcopy(self.model)
-        for batch in batches[told : told + 1]:
+        for batch in batches[acknowledged : acknowledged + 1]:
             further.commit(tuple(batch))
             further.sync()
         self.model = self._compare(self.model, further)
@@ -92,12 +92,12 @@ class StoreAndModel(RuleBasedStateMachine):
             finally:
                 os._exit(1)
         os.close(theirs)
-        told = b""
+        acknowledged = b""
         while content := os.read(ours, 1_024):
-            told += content
+            acknowledged += content
         os.close(ours)
         assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "it ended before it was killed"
-        return len(told)
+        return len(acknowledged)
 
     def _compare(self, *models: StoreModel) -> StoreModel:
         """The model that the real store agrees with."""

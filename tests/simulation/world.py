@@ -15,7 +15,7 @@ from tests.simulation.network import UP, Network, Wire
 from tests.simulation.notes import Notes
 from tests.simulation.process import Process, Saved
 from tests.simulation.promises import Promises
-from tests.simulation.scheduler import SchedulerLife
+from tests.simulation.scheduler import SchedulerProcess
 from tests.simulation.shape import Shape
 from tests.simulation.store_model import StoreModel
 
@@ -39,18 +39,18 @@ class World:
         self.disk: dict[str, dict[int, Saved]] = {name: {} for name in self.names}
         self.processes: dict[str, Process | None] = dict.fromkeys(self.names)
         self.seconds: list[Process] = []
-        """Further processes of an id whose first one runs, or stands still."""
+        """Further processes of an id whose first one runs, or is paused."""
         self.finished: set[str] = set()
         self.verdict, self.ended_ms = "", 0
         self.on_note: Callable[[Process, tuple[Record, ...]], None] = lambda process, records: None
-        """Told what a node has written into its own store."""
+        """Called with what a node has written into its own store."""
         self.on_step: Callable[[Process, m.Rollback, int], None] = lambda process, plan, step: None
-        """Told of each step that a rank has applied."""
+        """Called with each step that a rank has applied."""
         self._planes: dict[tuple[int, int], list[Process]] = {}
-        self._lives = self._stores = 1
+        self._starts = self._stores = 1
         self.notes = {name: Notes() for name in self.names}
         """What lies in each node's own store."""
-        self.scheduler: SchedulerLife | None = SchedulerLife(self, 1)
+        self.scheduler: SchedulerProcess | None = SchedulerProcess(self, 1)
         for name in self.names:
             self.clock.soon("start", 0, 2_000, partial(self.launch, name))
 
@@ -126,16 +126,16 @@ class World:
             self.clock.soon("relaunch", *self.relaunch_ms, self._relaunch_scheduler)
 
     def lose_store(self) -> None:
-        """The scheduler's store is gone; its next life knows nothing and asks the workers."""
+        """The scheduler's store is gone; its next process knows nothing and asks the workers."""
         self._stores += 1
         self.kill_scheduler()
         self.store = StoreModel(f"job-{self._stores}")
         self.promises.store_lost()
 
     def _relaunch_scheduler(self) -> None:
-        self._lives += 1
-        self.clock.say(f"scheduler life {self._lives}")
-        self.scheduler = SchedulerLife(self, self._lives)
+        self._starts += 1
+        self.clock.say(f"scheduler process {self._starts}")
+        self.scheduler = SchedulerProcess(self, self._starts)
 
     def scheduler_ended(self, exit_: Exit) -> None:
         """The job is over."""
@@ -180,7 +180,7 @@ class World:
         if len(plane) < plan.world_size or any(rank.phase != "training" for rank in plane):
             return
         if any(self.clock.now < rank.frozen_until or not rank.confirmed for rank in plane):
-            self._next(plan, step)  # a collective waits for who stands still
+            self._next(plan, step)  # a collective waits for who is paused
         elif plan.step == self.shape.steps:
             for rank in list(plane):
                 rank.finish(step - 1)

@@ -39,7 +39,8 @@ def leave(
                 how()
                 break
 
-    with contextlib.suppress(BaseException):  # whatever it was, it was asked for
+    # Whatever it raises was asked for.
+    with contextlib.suppress(BaseException):
         train()
     return loop.left
 
@@ -62,7 +63,7 @@ def raises(error: BaseException) -> Callable[[], object]:
 def test_an_exit_that_leaves_the_loop_is_seen_with_its_place(
     wrap: Callable[[Iterator[int]], Iterator[int]],
 ) -> None:
-    left = leave(lambda: early_exit.exit_that_tells(lambda error, at: None)(0), wrap=wrap)
+    left = leave(lambda: early_exit.exit_that_notes(lambda error, at: None)(0), wrap=wrap)
     assert left is not None
     assert (left.error, left.succeeds) == ("SystemExit: exit code 0 before the end of training", True)
     assert "in train" in left.traceback

@@ -14,8 +14,8 @@ from recovery.transport.client import Client, ConnectError
 from tests.transport.wire import (
     HOST,
     RULES,
-    Hearing,
     Node,
+    Receiver,
     heartbeat,
     register,
     run,
@@ -93,12 +93,12 @@ def test_what_is_no_scheduler_is_named(answer: bytes, reason: str) -> None:
 
 def test_a_message_without_a_connection_is_dropped() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             node = Node(port)
             node.client.send(heartbeat())
             await node.join()
 
-            assert [message for _, message, _ in hearing.messages] == [register()]
+            assert [message for _, message, _ in receiver.messages] == [register()]
             await node.client.close()
             node.client.send(heartbeat())
             await node.client.close()
@@ -110,7 +110,7 @@ def place(node: Node) -> tuple[str | None, int | None, int | None]:
     return node.client.local_host, node.client.fileno, node.client.socket_inode
 
 
-def test_the_connection_tells_its_own_address_and_socket() -> None:
+def test_the_connection_knows_its_own_address_and_socket() -> None:
     async def main() -> None:
         async with serving() as (_, port):
             node = Node(port)
@@ -127,18 +127,18 @@ def test_the_connection_tells_its_own_address_and_socket() -> None:
     run(main())
 
 
-def test_the_end_of_the_scheduler_is_told_once_and_the_client_connects_again() -> None:
+def test_the_end_of_the_scheduler_is_reported_once_and_the_client_connects_again() -> None:
     async def main() -> None:
-        hearing = Hearing()
-        port = await hearing.server.start(HOST, 0)
+        receiver = Receiver()
+        port = await receiver.server.start(HOST, 0)
         node = Node(port)
         await node.join()
-        await hearing.server.stop()
+        await receiver.server.stop()
         await until(lambda: node.lost)
         assert not node.client.connected
         assert node.lost == ["the scheduler closed the connection: the scheduler stops"]
 
-        again = Hearing()
+        again = Receiver()
         await again.server.start(HOST, port)
         node.messages.clear()
         await node.join()
@@ -149,29 +149,29 @@ def test_the_end_of_the_scheduler_is_told_once_and_the_client_connects_again() -
     run(main())
 
 
-def test_a_broken_socket_is_told_once() -> None:
+def test_a_broken_socket_is_reported_once() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             node = Node(port)
             await node.join()
-            raw = hearing.server._connections[hearing.messages[0][0]].request.transport
+            raw = receiver.server._connections[receiver.messages[0][0]].request.transport
             assert raw is not None
             raw.abort()
-            await until(lambda: node.lost and hearing.lost)
+            await until(lambda: node.lost and receiver.lost)
 
             assert node.lost == ["connection closed"]
-            assert len(hearing.lost) == 1
+            assert len(receiver.lost) == 1
 
     run(main())
 
 
-def test_close_is_not_told_as_a_loss() -> None:
+def test_close_is_not_reported_as_a_loss() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             node = Node(port)
             await node.join()
             await node.client.close()
-            await until(lambda: hearing.lost)
+            await until(lambda: receiver.lost)
 
             assert node.lost == []
 
@@ -180,21 +180,21 @@ def test_close_is_not_told_as_a_loss() -> None:
 
 def test_connect_closes_the_connection_before() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             node = Node(port)
             await node.join()
             await node.client.connect(5)
-            await until(lambda: hearing.lost)
+            await until(lambda: receiver.lost)
 
             assert node.lost == []
-            assert hearing.server.connection_count == 1
+            assert receiver.server.connection_count == 1
             await node.client.close()
 
     run(main())
 
 
 async def pretend_scheduler(frames: bytes) -> tuple[asyncio.Server, int]:
-    """Shakes hands as a WebSocket server does, sends `frames`, then reads nothing."""
+    """Answers the handshake as a WebSocket server does, sends `frames`, then reads nothing."""
     import base64
     import hashlib
 
@@ -231,7 +231,7 @@ async def end(pretended: asyncio.Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "says"),
+    ("frame", "reason"),
     [
         (b"\x82\x01\xc1", "no message of ours"),
         (b"\x81\x02{}", "connection"),
@@ -239,14 +239,14 @@ async def end(pretended: asyncio.Server) -> None:
     ],
     ids=["not msgpack", "text", "no frame"],
 )
-def test_what_no_scheduler_says_ends_the_connection(frame: bytes, says: str) -> None:
+def test_what_no_scheduler_sends_ends_the_connection(frame: bytes, reason: str) -> None:
     async def main() -> None:
         pretended, port = await pretend_scheduler(frame)
         node = Node(port)
         await node.client.connect(5)
         await until(lambda: node.lost)
 
-        assert says in node.lost[0]
+        assert reason in node.lost[0]
         assert node.messages == []
         await end(pretended)
 
@@ -263,7 +263,7 @@ def test_a_scheduler_that_does_not_read_is_left_and_close_does_not_wait_for_it()
             node.client.send(long)
             if not node.client.connected:
                 break
-            if node.client._link is not None and len(node.client._link.outbox._frames) > 100:
+            if node.client._connection is not None and len(node.client._connection.outbox._frames) > 100:
                 await asyncio.sleep(0)
         await until(lambda: node.lost)
         assert len(node.lost) == 1
@@ -287,11 +287,11 @@ def test_an_error_of_the_receiver_reaches_the_loops_owner_and_ends_the_connectio
             lambda _, context: errors.append(str(context["exception"]))
         )
 
-        def hear(message: FromScheduler) -> None:
+        def on_message(message: FromScheduler) -> None:
             assert isinstance(message, HeartbeatAck), "an invariant is broken"
 
         async with serving() as (_, port):
-            client = Client(host=HOST, port=port, rules=RULES, on_message=hear, on_lost=lost.append)
+            client = Client(host=HOST, port=port, rules=RULES, on_message=on_message, on_lost=lost.append)
             await client.connect(5)
             client.send(register())
             await until(lambda: lost)

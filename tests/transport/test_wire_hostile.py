@@ -16,8 +16,8 @@ from recovery.transport.inspection import json_route
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
-    Hearing,
     Node,
+    Receiver,
     heartbeat,
     in_thread,
     masked_frame,
@@ -32,13 +32,13 @@ from tests.transport.wire import (
 def talk(port: int, *parts: bytes) -> bytes:
     """Send, then read until the other side closes."""
     with plain_socket(port) as peer:
-        heard = b""
+        received = b""
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 peer.sendall(part)
             while piece := peer.recv(65_536):
-                heard += piece
-        return heard
+                received += piece
+        return received
 
 
 def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
@@ -51,7 +51,7 @@ def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
         connection.close()
 
 
-async def works(hearing: Hearing, port: int) -> None:
+async def works(receiver: Receiver, port: int) -> None:
     """A good worker is served."""
     node = Node(port)
     await node.join()
@@ -61,7 +61,8 @@ async def works(hearing: Hearing, port: int) -> None:
 
 
 GARBAGE = [
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64) + b"\r\n\r\n",  # a TLS hello
+    # A TLS hello.
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64) + b"\r\n\r\n",
     b"\x00" * 5_000 + b"\r\n\r\n",
     b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
     b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
@@ -75,8 +76,10 @@ GARBAGE = [
     HANDSHAKE + masked_frame(b"{}", opcode=1),
     HANDSHAKE + masked_frame(b"\xc1"),
     HANDSHAKE + masked_frame(b""),
-    HANDSHAKE + b"\x82\x05hello",  # a client's frame without its mask
-    HANDSHAKE + bytes([0x82, 0x80 | 127]) + b"\xff" * 8,  # 2^64 - 1 bytes announced
+    # A client's frame without its mask.
+    HANDSHAKE + b"\x82\x05hello",
+    # 2^64 - 1 bytes are announced.
+    HANDSHAKE + bytes([0x82, 0x80 | 127]) + b"\xff" * 8,
     HANDSHAKE.replace(b"GET /cluster", b"GET /status"),
     HANDSHAKE.replace(b"Version: 13", b"Version: 12"),
     HANDSHAKE.replace(b"AAAAAAAAAAAAAAAAAAAAAA==", b"short"),
@@ -88,13 +91,13 @@ def test_garbage_is_turned_away_with_one_log_line_and_no_traceback(
     garbage: bytes, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             await asyncio.wait_for(in_thread(lambda: talk(port, garbage)), 4.0)
-            await works(hearing, port)
-            await until(lambda: hearing.server.connection_count == 0)
+            await works(receiver, port)
+            await until(lambda: receiver.server.connection_count == 0)
 
-            assert len(hearing.messages) == 2
-            assert [reason for _, reason in hearing.lost] == ["connection closed"]
+            assert len(receiver.messages) == 2
+            assert [reason for _, reason in receiver.lost] == ["connection closed"]
 
     run(main())
     assert len(caplog.records) == 1, caplog.text
@@ -103,7 +106,7 @@ def test_garbage_is_turned_away_with_one_log_line_and_no_traceback(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_stranger_may_not_send_as_much_as_a_node(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unregistered_peer_may_not_send_as_much_as_a_node(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with serving() as (_, port):
             await asyncio.wait_for(
@@ -117,7 +120,7 @@ def test_a_stranger_may_not_send_as_much_as_a_node(caplog: pytest.LogCaptureFixt
 def test_random_bytes_in_any_number_disturb_nobody() -> None:
     async def main() -> None:
         chance = random.Random(20_261_120)
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             for number in range(100):
                 noise = chance.randbytes(chance.randrange(1, 3_000))
                 start = HANDSHAKE if number % 2 else b""
@@ -128,9 +131,9 @@ def test_random_bytes_in_any_number_disturb_nobody() -> None:
                             peer.sendall(part)
 
                 await in_thread(shout)
-            await works(hearing, port)
+            await works(receiver, port)
 
-            assert len(hearing.messages) == 2
+            assert len(receiver.messages) == 2
 
     run(main())
 
@@ -138,26 +141,26 @@ def test_random_bytes_in_any_number_disturb_nobody() -> None:
 def test_one_address_gets_one_line_a_minute_with_a_count(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = rejection_log.RejectionLog()
+    rejections = rejection_log.RejectionLog()
     for _ in range(1_000):
-        noted.note("10.0.0.1", "garbage")
-    noted.note("10.0.0.2", "garbage")
+        rejections.note("10.0.0.1", "garbage")
+    rejections.note("10.0.0.2", "garbage")
     assert [record.getMessage() for record in caplog.records] == [
         "event=peer_refused peer=10.0.0.1 count=1 reason='garbage'",
         "event=peer_refused peer=10.0.0.2 count=1 reason='garbage'",
     ]
 
     monkeypatch.setattr(rejection_log, "PERIOD_MS", 0)
-    noted.note("10.0.0.1", "garbage")
+    rejections.note("10.0.0.1", "garbage")
     assert caplog.records[-1].getMessage() == "event=peer_refused peer=10.0.0.1 count=1000 reason='garbage'"
 
 
 def test_a_scan_from_many_addresses_fills_neither_log_nor_memory(caplog: pytest.LogCaptureFixture) -> None:
-    noted = rejection_log.RejectionLog()
+    rejections = rejection_log.RejectionLog()
     for number in range(rejection_log.ADDRESSES_MAX + 500):
-        noted.note(f"2001:db8::{number:x}", "garbage")
+        rejections.note(f"2001:db8::{number:x}", "garbage")
 
-    assert len(noted._said_at_ms) == rejection_log.ADDRESSES_MAX + 1
+    assert len(rejections._logged_at_ms) == rejection_log.ADDRESSES_MAX + 1
     assert len(caplog.records) == rejection_log.ADDRESSES_MAX + 1
     assert "peer=other addresses" in caplog.records[-1].getMessage()
 
@@ -176,13 +179,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
 )
 def test_a_peer_without_a_first_message_is_closed(start: bytes, impatient: float) -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             began = asyncio.get_running_loop().time()
             await in_thread(lambda: talk(port, start))
 
             assert impatient * 0.9 <= asyncio.get_running_loop().time() - began < 4.0
-            await until(lambda: hearing.server.connection_count == 0)
-            assert hearing.lost == []
+            await until(lambda: receiver.server.connection_count == 0)
+            assert receiver.lost == []
 
     run(main())
 
@@ -206,14 +209,14 @@ def test_a_peer_that_drips_its_bytes_is_closed_at_the_same_deadline(impatient: f
 
 def test_a_message_in_single_bytes_is_read_whole() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             with await in_thread(lambda: plain_socket(port)) as peer:
                 for byte in HANDSHAKE + masked_frame(encode(register())):
                     peer.send(bytes([byte]))
                     await asyncio.sleep(0)
-                await until(lambda: hearing.messages)
+                await until(lambda: receiver.messages)
 
-                assert hearing.messages[0][1] == register()
+                assert receiver.messages[0][1] == register()
 
     run(main())
 
@@ -223,7 +226,8 @@ def test_an_admitted_node_may_be_silent(impatient: float) -> None:
         async with serving(Rules(worker_count=1, lease_ms=1, rejoin_window_ms=1)) as (_, port):
             node = Node(port)
             await node.join()
-            await in_thread(lambda: talk(port, b""))  # a stranger that came later is closed by now
+            # An unregistered peer that came later is closed by now.
+            await in_thread(lambda: talk(port, b""))
 
             assert node.client.connected
             await node.client.close()
@@ -233,31 +237,30 @@ def test_an_admitted_node_may_be_silent(impatient: float) -> None:
 
 def test_a_node_that_is_not_admitted_is_cut_off_after_lease_and_window() -> None:
     async def main() -> None:
-        async with serving(Rules(worker_count=1, lease_ms=100, rejoin_window_ms=100)) as (hearing, port):
-            hearing.admits = False
+        async with serving(Rules(worker_count=1, lease_ms=100, rejoin_window_ms=100)) as (receiver, port):
+            receiver.admits = False
             node = Node(port)
             await node.client.connect(5)
             node.client.send(register())
-            await until(lambda: hearing.lost)
+            await until(lambda: receiver.lost)
 
-            assert [reason for _, reason in hearing.lost] == ["not admitted and silent for 0.2 s"]
+            assert [reason for _, reason in receiver.lost] == ["not admitted and silent for 0.2 s"]
             await until(lambda: node.lost)
 
     run(main())
 
 
-def test_a_good_worker_is_served_within_a_second_while_500_silent_and_50_shouting_peers_hang_on() -> None:
+def test_a_good_worker_is_served_within_a_second_beside_500_silent_and_50_noisy_peers() -> None:
     async def main() -> None:
         chance = random.Random(7)
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             hanging = [await in_thread(lambda: plain_socket(port)) for _ in range(550)]
-            for shouting in hanging[::11]:
-                with contextlib.suppress(
-                    ConnectionError
-                ):  # those that were silent longest are closed already
-                    shouting.sendall(chance.randbytes(500))
+            for noisy in hanging[::11]:
+                # Those that were silent longest are closed already.
+                with contextlib.suppress(ConnectionError):
+                    noisy.sendall(chance.randbytes(500))
             began = asyncio.get_running_loop().time()
-            await works(hearing, port)
+            await works(receiver, port)
             took_s = asyncio.get_running_loop().time() - began
             for each in hanging:
                 each.close()
@@ -276,7 +279,7 @@ def test_inspection_answers_and_names_its_paths(caplog: pytest.LogCaptureFixture
             ("/status", json_route(lambda: {"workers": [1, 2], "state": "running"})),
             ("/broken", broken),
         )
-        async with serving(routes=routes) as (hearing, port):
+        async with serving(routes=routes) as (receiver, port):
             status, kind, body = await in_thread(lambda: ask(port, "/status"))
             assert (status, kind, json.loads(body)) == (
                 200,
@@ -292,7 +295,7 @@ def test_inspection_answers_and_names_its_paths(caplog: pytest.LogCaptureFixture
             assert (await in_thread(lambda: ask(port, "/cluster")))[0] == 426
             assert (await in_thread(lambda: ask(port, "/broken")))[0] == 500
             assert (await in_thread(lambda: ask(port, "/status", "HEAD")))[0::2] == (200, "")
-            await works(hearing, port)
+            await works(receiver, port)
 
     run(main())
     (failed,) = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -310,15 +313,15 @@ def test_a_web_page_cannot_open_a_workers_connection() -> None:
 
 def test_pings_and_fragments_of_a_node_are_understood() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             frame = encode(register())
             first, rest = masked_frame(frame[:10]), masked_frame(frame[10:], opcode=0)
             with await in_thread(lambda: plain_socket(port)) as peer:
                 peer.sendall(
                     HANDSHAKE + bytes([first[0] & 0x7F]) + first[1:] + masked_frame(b"?", opcode=9) + rest
                 )
-                await until(lambda: hearing.messages)
+                await until(lambda: receiver.messages)
 
-                assert hearing.messages[0][1] == register()
+                assert receiver.messages[0][1] == register()
 
     run(main())

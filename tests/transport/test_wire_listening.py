@@ -8,13 +8,13 @@ import pytest
 
 from recovery.errors import HostUnusableError, PortInUseError
 from recovery.transport.listening import _explained
-from tests.transport.wire import HOST, Hearing, run, serving
+from tests.transport.wire import HOST, Receiver, run, serving
 
 
 def refusal(host: str, port: int, kind: type[Exception]) -> str:
     async def main() -> str:
         with pytest.raises(kind) as caught:
-            await Hearing().server.start(host, port)
+            await Receiver().server.start(host, port)
         return str(caught.value)
 
     return run(main())
@@ -34,7 +34,7 @@ def test_a_second_scheduler_on_the_same_port_is_refused() -> None:
     async def main() -> None:
         async with serving() as (_, port):
             with pytest.raises(PortInUseError):
-                await Hearing().server.start(HOST, port)
+                await Receiver().server.start(HOST, port)
 
     run(main())
 
@@ -71,10 +71,10 @@ def test_a_port_that_this_user_may_not_use_is_named() -> None:
 
 def test_a_name_with_several_addresses_gets_one_port_for_all() -> None:
     async def main() -> None:
-        hearing = Hearing()
-        port = await hearing.server.start("localhost", 0)
+        receiver = Receiver()
+        port = await receiver.server.start("localhost", 0)
 
-        assert {each.sockets[0].getsockname()[1] for each in hearing.server._listeners} == {port}
-        await hearing.server.stop()
+        assert {each.sockets[0].getsockname()[1] for each in receiver.server._listeners} == {port}
+        await receiver.server.stop()
 
     run(main())

@@ -19,8 +19,8 @@ from recovery.transport.server import Server
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
-    Hearing,
     Node,
+    Receiver,
     admitted,
     heartbeat,
     in_thread,
@@ -37,15 +37,15 @@ LEAVE = Leave(request_id=RequestId("r-2"), reason="done")
 
 def test_a_node_registers_and_is_answered() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             node = Node(port)
             await node.join()
 
-            (connection, message, peer), *_ = hearing.messages
+            (connection, message, peer), *_ = receiver.messages
             assert (message, peer) == (register(), HOST)
             assert node.messages == [admitted()]
-            assert hearing.server.connection_count == 1
-            raw = hearing.server._connections[connection].request.transport
+            assert receiver.server.connection_count == 1
+            raw = receiver.server._connections[connection].request.transport
             assert raw is not None
             assert raw.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             await node.client.close()
@@ -70,38 +70,40 @@ def test_messages_keep_their_order_both_ways() -> None:
 
 def test_connection_numbers_are_never_used_twice() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             for _ in range(3):
                 node = Node(port)
                 await node.join()
                 await node.client.close()
-            await until(lambda: len(hearing.lost) == 3)
+            await until(lambda: len(receiver.lost) == 3)
 
-            assert len({connection for connection, _ in hearing.lost}) == 3
+            assert len({connection for connection, _ in receiver.lost}) == 3
 
     run(main())
 
 
-def test_the_last_word_before_a_close_is_heard_before_the_loss_is_told() -> None:
+def test_the_last_message_before_a_close_is_delivered_before_the_loss_is_reported() -> None:
     async def main() -> None:
-        told: list[str] = []
+        reported: list[str] = []
 
-        def hear(connection: ConnectionId, message: FromNode, peer: str) -> None:
-            told.append(type(message).__name__)
+        def on_message(connection: ConnectionId, message: FromNode, peer: str) -> None:
+            reported.append(type(message).__name__)
             server.admitted(connection)
             server.send(connection, admitted())
 
-        server = Server(rules=Rules(worker_count=1), on_message=hear, on_lost=lambda *_: told.append("lost"))
+        server = Server(
+            rules=Rules(worker_count=1), on_message=on_message, on_lost=lambda *_: reported.append("lost")
+        )
         port = await server.start(HOST, 0)
         for _ in range(30):
-            told.clear()
+            reported.clear()
             node = Node(port)
             await node.client.connect(5)
             node.client.send(register())
             node.client.send(LEAVE)
             await node.client.close()
-            await until(lambda: "lost" in told)
-            assert told == ["Register", "Leave", "lost"]
+            await until(lambda: "lost" in reported)
+            assert reported == ["Register", "Leave", "lost"]
         await server.stop()
 
     run(main())
@@ -126,75 +128,76 @@ def start_child(port: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", CHILD, str(port)], stdout=subprocess.DEVNULL)
 
 
-def test_the_loss_of_a_killed_process_is_told_once_and_at_once() -> None:
+def test_the_loss_of_a_killed_process_is_reported_once_and_at_once() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             child = start_child(port)
             try:
-                await until(lambda: hearing.messages, "the child's registration")
+                await until(lambda: receiver.messages, "the child's registration")
                 killed_at = asyncio.get_running_loop().time()
                 child.send_signal(signal.SIGKILL)
-                await until(lambda: hearing.lost)
+                await until(lambda: receiver.lost)
                 took_s = asyncio.get_running_loop().time() - killed_at
             finally:
                 child.kill()
                 child.wait()
 
-            assert took_s < 1.0  # milliseconds; the bound is for a busy machine
-            assert hearing.lost == [(hearing.messages[0][0], "connection closed")]
-            assert hearing.server.connection_count == 0
+            # It takes milliseconds; the bound is for a busy machine.
+            assert took_s < 1.0
+            assert receiver.lost == [(receiver.messages[0][0], "connection closed")]
+            assert receiver.server.connection_count == 0
 
     run(main())
 
 
-def test_a_connection_that_never_delivered_a_message_is_not_told() -> None:
+def test_the_end_of_a_connection_that_never_delivered_a_message_is_not_reported() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             node = Node(port)
             await node.client.connect(5)
-            await until(lambda: hearing.server.connection_count == 1)
+            await until(lambda: receiver.server.connection_count == 1)
             await node.client.close()
-            await until(lambda: hearing.server.connection_count == 0)
+            await until(lambda: receiver.server.connection_count == 0)
 
-            assert hearing.lost == []
+            assert receiver.lost == []
 
     run(main())
 
 
-def test_close_connection_sends_what_was_queued_and_says_why() -> None:
+def test_close_connection_sends_what_was_queued_and_the_reason() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             node = Node(port)
             await node.join()
-            connection = hearing.messages[0][0]
+            connection = receiver.messages[0][0]
             ended = JobEnded(outcome=JobOutcome.FINISHED, reason="all steps done")
             for _ in range(100):
-                hearing.server.send(connection, ended)
-            hearing.server.close_connection(connection, "the job is over")
-            hearing.server.send(connection, ended)
-            await until(lambda: node.lost and hearing.lost)
+                receiver.server.send(connection, ended)
+            receiver.server.close_connection(connection, "the job is over")
+            receiver.server.send(connection, ended)
+            await until(lambda: node.lost and receiver.lost)
 
             assert node.messages == [admitted(), *[ended] * 100]
             assert node.lost == ["the scheduler closed the connection: the job is over"]
-            assert hearing.lost == [(connection, "the job is over")]
+            assert receiver.lost == [(connection, "the job is over")]
 
     run(main())
 
 
 def test_a_closed_or_unknown_connection_is_ignored() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             node = Node(port)
             await node.join()
-            connection = hearing.messages[0][0]
+            connection = receiver.messages[0][0]
             await node.client.close()
-            await until(lambda: hearing.lost)
+            await until(lambda: receiver.lost)
             for number in (connection, ConnectionId(999)):
-                hearing.server.send(number, admitted())
-                hearing.server.admitted(number)
-                hearing.server.close_connection(number, "again")
+                receiver.server.send(number, admitted())
+                receiver.server.admitted(number)
+                receiver.server.close_connection(number, "again")
 
-            assert len(hearing.lost) == 1
+            assert len(receiver.lost) == 1
 
     run(main())
 
@@ -210,25 +213,25 @@ def stuck_node(port: int) -> socket.socket:
 
 def test_a_peer_that_does_not_read_is_cut_off_and_nobody_else_notices() -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             stuck = await in_thread(lambda: stuck_node(port))
-            await until(lambda: hearing.messages)
-            slow = hearing.messages[0][0]
+            await until(lambda: receiver.messages)
+            slow = receiver.messages[0][0]
             node = Node(port)
             await node.join()
             long = admitted(job="j" * 1_000)
             sent = 0
-            while not hearing.lost and sent < 100_000:
-                hearing.server.send(slow, long)
+            while not receiver.lost and sent < 100_000:
+                receiver.server.send(slow, long)
                 sent += 1
                 if sent % 64 == 0:
                     await asyncio.sleep(0)
-            await until(lambda: hearing.lost)
+            await until(lambda: receiver.lost)
             node.client.send(heartbeat())
             await until(lambda: len(node.messages) == 2)
 
             assert sent > outbox.MESSAGES_MAX
-            assert hearing.lost == [(slow, "it does not read what it is sent")]
+            assert receiver.lost == [(slow, "it does not read what it is sent")]
             stuck.close()
             await node.client.close()
 
@@ -250,14 +253,14 @@ def test_the_outbox_is_bounded_in_messages_and_in_bytes() -> None:
 @pytest.mark.parametrize(("size", "passes"), [(65_536, True), (65_537, False)])
 def test_before_admission_a_message_may_have_64_kib(size: int, passes: bool) -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
-            hearing.admits = False
+        async with serving() as (receiver, port):
+            receiver.admits = False
             with await in_thread(lambda: plain_socket(port)) as peer:
                 await in_thread(lambda: peer.sendall(HANDSHAKE + masked_frame(padded(size))))
-                await until(lambda: hearing.messages if passes else hearing.server.connection_count == 0)
+                await until(lambda: receiver.messages if passes else receiver.server.connection_count == 0)
 
-                assert len(hearing.messages) == passes
-                assert hearing.lost == []
+                assert len(receiver.messages) == passes
+                assert receiver.lost == []
 
     run(main())
 
@@ -265,15 +268,15 @@ def test_before_admission_a_message_may_have_64_kib(size: int, passes: bool) -> 
 @pytest.mark.parametrize(("size", "passes"), [(1_048_576, True), (1_048_577, False)])
 def test_after_admission_a_message_may_have_1_mib(size: int, passes: bool) -> None:
     async def main() -> None:
-        async with serving() as (hearing, port):
+        async with serving() as (receiver, port):
             with await in_thread(lambda: plain_socket(port)) as peer:
                 await in_thread(lambda: peer.sendall(HANDSHAKE + masked_frame(encode(register()))))
-                await until(lambda: hearing.messages)
+                await until(lambda: receiver.messages)
                 await in_thread(lambda: peer.sendall(masked_frame(padded(size))))
-                await until(lambda: len(hearing.messages) == 2 if passes else hearing.lost)
+                await until(lambda: len(receiver.messages) == 2 if passes else receiver.lost)
 
-                assert len(hearing.messages) == 1 + passes
-                assert [reason[:25] for _, reason in hearing.lost] == (
+                assert len(receiver.messages) == 1 + passes
+                assert [reason[:25] for _, reason in receiver.lost] == (
                     [] if passes else ["it sent a broken WebSocket"[:25]]
                 )
 
@@ -286,7 +289,8 @@ def padded(size: int) -> bytes:
     short = len(msgspec.msgpack.encode({**plain, "pad": bytes(70_000)})) - 70_000
     plain["pad"] = bytes(size - short)
     frame = msgspec.msgpack.encode(plain)
-    if len(frame) != size:  # the length field itself is shorter below 64 KiB
+    # The length field itself is shorter below 64 KiB.
+    if len(frame) != size:
         plain["pad"] = bytes(size - short + size - len(frame))
         frame = msgspec.msgpack.encode(plain)
     assert len(frame) == size
@@ -298,14 +302,14 @@ def test_an_error_of_the_receiver_reaches_the_loops_owner_and_costs_one_connecti
         errors: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
 
-        def hear(connection: ConnectionId, message: FromNode, peer: str) -> None:
+        def on_message(connection: ConnectionId, message: FromNode, peer: str) -> None:
             if isinstance(message, Leave):
                 raise AssertionError("an invariant is broken")
             server.send(connection, admitted())
 
         lost: list[str] = []
         server = Server(
-            rules=Rules(worker_count=1), on_message=hear, on_lost=lambda _, reason: lost.append(reason)
+            rules=Rules(worker_count=1), on_message=on_message, on_lost=lambda _, reason: lost.append(reason)
         )
         port = await server.start(HOST, 0)
         one, other = Node(port), Node(port)
@@ -324,26 +328,26 @@ def test_an_error_of_the_receiver_reaches_the_loops_owner_and_costs_one_connecti
     run(main())
 
 
-def test_stop_delivers_what_is_queued_tells_every_loss_once_and_frees_the_port() -> None:
+def test_stop_delivers_what_is_queued_reports_every_loss_once_and_frees_the_port() -> None:
     async def main() -> None:
-        hearing = Hearing()
-        port = await hearing.server.start(HOST, 0)
+        receiver = Receiver()
+        port = await receiver.server.start(HOST, 0)
         nodes = [Node(port) for _ in range(3)]
         for node in nodes:
             await node.join()
         committed = Committed(run=RunId(1), step=7)
-        for connection, _, _ in hearing.messages:
-            hearing.server.send(connection, committed)
-        await hearing.server.stop()
+        for connection, _, _ in receiver.messages:
+            receiver.server.send(connection, committed)
+        await receiver.server.stop()
         await until(lambda: all(node.lost for node in nodes))
 
         assert [node.messages[-1] for node in nodes] == [committed] * 3
-        assert sorted(hearing.lost) == [
-            (connection, "the scheduler stops") for connection, _, _ in hearing.messages
+        assert sorted(receiver.lost) == [
+            (connection, "the scheduler stops") for connection, _, _ in receiver.messages
         ]
-        assert hearing.server.connection_count == 0
+        assert receiver.server.connection_count == 0
 
-        again = Hearing()
+        again = Receiver()
         assert await again.server.start(HOST, port) == port
         await nodes[0].client.connect(5)
         nodes[0].client.send(register())
@@ -357,18 +361,18 @@ def test_stop_delivers_what_is_queued_tells_every_loss_once_and_frees_the_port()
 
 def test_stop_does_not_wait_for_peers_that_do_nothing() -> None:
     async def main() -> None:
-        hearing = Hearing()
-        port = await hearing.server.start(HOST, 0)
+        receiver = Receiver()
+        port = await receiver.server.start(HOST, 0)
         stuck = await in_thread(lambda: stuck_node(port))
         silent = await in_thread(lambda: plain_socket(port))
-        await until(lambda: hearing.messages)
+        await until(lambda: receiver.messages)
         for _ in range(200):
-            hearing.server.send(hearing.messages[0][0], admitted(job="j" * 1_000))
+            receiver.server.send(receiver.messages[0][0], admitted(job="j" * 1_000))
         began = asyncio.get_running_loop().time()
-        await hearing.server.stop()
+        await receiver.server.stop()
 
         assert asyncio.get_running_loop().time() - began < 4.0
-        assert len(hearing.lost) == 1
+        assert len(receiver.lost) == 1
         stuck.close()
         silent.close()
 
@@ -376,4 +380,4 @@ def test_stop_does_not_wait_for_peers_that_do_nothing() -> None:
 
 
 def test_stop_of_a_server_that_never_started_does_nothing() -> None:
-    run(Hearing().server.stop())
+    run(Receiver().server.stop())

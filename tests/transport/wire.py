@@ -87,16 +87,16 @@ def admitted(job: str = "job") -> Admitted:
     )
 
 
-class Hearing:
-    """The scheduler's ear: what came, from whom, and who was lost. Answers heartbeats, admits who registers when told to."""
+class Receiver:
+    """The scheduler's side: what came, from whom, and who was lost. Answers heartbeats; admits who registers while `admits` is set."""
 
     def __init__(self, rules: Rules = RULES, **options: Any) -> None:
         self.messages: list[tuple[ConnectionId, FromNode, str]] = []
         self.lost: list[tuple[ConnectionId, str]] = []
         self.admits = True
-        self.server = Server(rules=rules, on_message=self._hear, on_lost=self._lose, **options)
+        self.server = Server(rules=rules, on_message=self._receive, on_lost=self._lose, **options)
 
-    def _hear(self, connection: ConnectionId, message: FromNode, peer: str) -> None:
+    def _receive(self, connection: ConnectionId, message: FromNode, peer: str) -> None:
         self.messages.append((connection, message, peer))
         if isinstance(message, Register) and self.admits:
             self.server.admitted(connection)
@@ -109,7 +109,7 @@ class Hearing:
 
 
 class Node:
-    """A worker's client and what it heard."""
+    """A worker's client and what it received."""
 
     def __init__(self, port: int, rules: Rules = RULES) -> None:
         self.messages: list[FromScheduler] = []
@@ -126,14 +126,14 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def serving(rules: Rules = RULES, **options: Any) -> AsyncIterator[tuple[Hearing, int]]:
+async def serving(rules: Rules = RULES, **options: Any) -> AsyncIterator[tuple[Receiver, int]]:
     """A server on a free port, stopped at the end."""
-    hearing = Hearing(rules, **options)
-    port = await hearing.server.start(HOST, 0)
+    receiver = Receiver(rules, **options)
+    port = await receiver.server.start(HOST, 0)
     try:
-        yield hearing, port
+        yield receiver, port
     finally:
-        await hearing.server.stop()
+        await receiver.server.stop()
 
 
 def plain_socket(port: int, source: str = HOST) -> socket.socket:

@@ -94,7 +94,7 @@ def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
     Args:
         pasts: by node id. Those of an older run count only for the numbers.
 
-    Source: docs/architecture.md "A store that is lost".
+    Source: docs/design/store.md "A store that is lost".
     """
     jobs = {past.job: node_id for node_id, past in pasts.items()}
     if len(jobs) > 1:

@@ -1,7 +1,7 @@
 """May this id register now?
 
 The answer is a row of the table below. The first column is what the scheduler holds of the id, the others what is brought
-and what the moment is. docs/architecture.md explains each row; tests/core/test_registration.py walks every combination
+and what the moment is. docs/design/registration.md explains each row; tests/core/test_policy_tables.py walks every combination
 and finds exactly one row each.
 """
 
@@ -200,7 +200,7 @@ def decide(applicant: Applicant, rules: Rules) -> Decision:
     Returns:
         Admit (a new incarnation), Resume (the same one), or Refuse with its code, sentence and the exact time to ask again.
 
-    Source: design of the re-registration policy, docs/architecture.md "Registration"; the 30 s rule is MindSpore's.
+    Source: design of the re-registration policy, docs/design/registration.md; the 30 s rule is MindSpore's.
     """
     node = applicant.node_id
     verdict = _BY_SITUATION[applicant.situation]

@@ -106,7 +106,7 @@ def plan(
     Returns:
         ToCheckpoint, ToStart (none was ever common, or it is allowed), or NoCommonStep.
 
-    Source: docs/architecture.md "The plan".
+    Source: docs/design/checkpoints.md "The plan".
     """
     step = newest_common(held, world_size)
     if step:

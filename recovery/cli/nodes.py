@@ -1,0 +1,26 @@
+"""`recovery nodes`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recovery.cli.formats import Format, show_rows
+from recovery.cli.options import AsJson, Connect, MaybePath, Rows, chosen
+from recovery.cli.source import ask, source_of
+from recovery.report import status as status_report
+from recovery.report import stored as stored_state
+from recovery.report import tables
+from recovery.report.rank_progress import Seen
+
+
+def nodes(
+    path: MaybePath = None, connect: Connect = None, form: Rows = Format.TABLE, as_json: AsJson = False
+) -> None:
+    """All nodes, from the files or from a running scheduler."""
+    source = source_of(path, connect)
+    if isinstance(source, Path):
+        state = stored_state.read(source)
+        rows = Seen(state).rows(state.nodes)
+    else:
+        rows = status_report.node_rows(ask(source, "/status"))
+    show_rows(tables.NODES, rows, chosen(form, as_json=as_json))

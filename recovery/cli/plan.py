@@ -1,0 +1,62 @@
+"""`recovery plan`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from recovery.cli.formats import console, print_json
+from recovery.cli.options import FOUND, AsJson, RecoveryPath
+from recovery.report import stored as stored_state
+from recovery.report.plan import Plan
+from recovery.report.plan import plan as make_plan
+from recovery.report.rank_progress import stored_newest_step
+from recovery.report.stored import Stored
+
+
+def plan(
+    path: RecoveryPath,
+    as_json: AsJson = False,
+    allow_restart_from_zero: Annotated[
+        bool, typer.Option("--allow-restart-from-zero", help="as with MS_ALLOW_RESTART_FROM_ZERO=1")
+    ] = False,
+) -> None:
+    """What a restart now would do; the exit code says whether the job could go on."""
+    state = stored_state.read(path)
+    found = make_plan(state, allow_restart_from_zero=allow_restart_from_zero)
+    if as_json:
+        print_json(found)
+    else:
+        _show(state, found)
+    if found.action == "fail":
+        raise typer.Exit(FOUND)
+
+
+def _show(state: Stored, found: Plan) -> None:
+    words = {
+        "resume": f"go on at step {found.step} (epoch {found.epoch}, step {found.step_in_epoch} in it)",
+        "start": "start at step 0 with weights initialised anew",
+        "new_run": f"begin run {state.job.run + 1} at step 0",
+        "fail": "end the job: NO_COMMON_CHECKPOINT",
+    }
+    console.print(Text.assemble(("a restart now would ", ""), (words[found.action], "bold")))
+    console.print(Text(f"why: {found.reason}"))
+    if found.steps_lost:
+        console.print(
+            Text(f"steps to do again: {found.steps_lost} (the newest was {stored_newest_step(state)})")
+        )
+    for file in found.files:
+        said = (
+            Text("verified", style="green")
+            if file.verified
+            else Text(f"not verified: {file.why_not}", style="yellow")
+        )
+        console.print(
+            Text.assemble(f"  rank {file.rank} ({file.node_id})  {file.path}  ", said), soft_wrap=True
+        )
+    for file in found.stepped_back:
+        console.print(Text(f"  not usable: rank {file.rank}: {file.why_not}", style="red"), soft_wrap=True)
+    for refused in found.refused:
+        console.print(Text(f"  {refused['node_id']} is refused for {refused['rejoin_left_s']:g} s more"))

@@ -1,0 +1,43 @@
+"""`recovery rebuild`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from recovery.cli.options import RecoveryPath, Yes, confirm
+from recovery.core.records import EventRecord
+from recovery.errors import RecoveryPathError
+from recovery.scheduler import store_rebuild as rebuilding
+
+
+def rebuild(path: RecoveryPath, yes: Yes = False) -> None:
+    """Make the lost store of a scheduler again. Refused while a process uses what is left of it."""
+    confirm(f"Rebuild the scheduler's store of the job in {path} from what its workers have noted?", yes=yes)
+    sources, aside = rebuild_store(path)
+    typer.echo(f"rebuilt: {sources}")
+    if aside is not None:
+        typer.echo(f"what was left of the old one: {aside}")
+
+
+def rebuild_store(path: Path) -> tuple[str, Path | None]:
+    """Make the lost store of a scheduler again. Refused while a process uses what is left of it.
+
+    Returns:
+        What was taken from where and what nobody knew; and where what was left of the old store lies now.
+
+    Raises:
+        StoreLostError: what is there does not tell all of it.
+        RecoveryPathError: there is nothing to rebuild, or the store is there.
+    """
+    traces = rebuilding.lost_in(path)
+    if traces is None:
+        raise RecoveryPathError(
+            path=str(path),
+            reason="holds no job whose scheduler's store is lost",
+            next_step=f"Look at it with `recovery status {path}`; nothing was changed.",
+        )
+    records = rebuilding.records_of(traces)
+    aside = rebuilding.write(path, records)
+    return next(one.details for one in records if isinstance(one, EventRecord)), aside

@@ -1,0 +1,66 @@
+"""Where a command reads a job: the files of its recovery path, or a scheduler that runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from recovery.core.converter import Converter
+from recovery.core.records import EventRecord
+from recovery.errors import SettingTypeError, UsageError
+from recovery.store.reader import StoredEvent
+from recovery.transport import inspection_client
+
+Address = tuple[str, int]
+"""Of a running scheduler."""
+Source = Path | Address
+
+_event = Converter(EventRecord)
+
+
+def source_of(path: Path | None, connect: str | None) -> Source:
+    """Take exactly one of the two.
+
+    Raises:
+        UsageError: both are given, or neither.
+        SettingTypeError: `connect` is no address.
+    """
+    if (path is None) == (connect is None):
+        raise UsageError(
+            field="PATH",
+            reason="or --connect=HOST:PORT is needed, and only one of them",
+            next_step="Name the job's MS_RECOVERY_PATH.",
+        )
+    if path is not None:
+        return path
+    host, _, port = str(connect).rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        raise SettingTypeError(
+            field="--connect",
+            value=connect,
+            rule="must be HOST:PORT",
+            next_step="Give, for example, --connect=127.0.0.1:8118.",
+        )
+    return host.strip("[]"), int(port)
+
+
+def ask(address: Address, route: str) -> Any:
+    """Give the answer of the scheduler that runs there.
+
+    Raises:
+        UsageError: none answers.
+    """
+    try:
+        return asyncio.run(inspection_client.ask(*address, route))
+    except inspection_client.NoAnswerError as error:
+        raise UsageError(
+            field=f"--connect={address[0]}:{address[1]}",
+            reason=f"no scheduler answers there ({error})",
+            next_step="Give its MS_SCHED_HOST and MS_SCHED_PORT, or the recovery path, which can be read while nobody lives.",
+        ) from error
+
+
+def event_of(answered: dict[str, Any]) -> StoredEvent:
+    """An event of a scheduler's answer. Its number is 0: only the store numbers events."""
+    return StoredEvent(sequence=0, wall_ms=answered["wall_ms"], event=_event(answered["event"]))

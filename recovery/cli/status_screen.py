@@ -1,0 +1,68 @@
+"""The status of a job on one screen, as `status` shows it once and `top` keeps it up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from recovery.cli.formats import table_of, text_of
+from recovery.cli.source import Source, ask, event_of
+from recovery.report import status as status_report
+from recovery.report import stored as stored_state
+from recovery.report import tables
+
+# A screen holds so many beside the rest.
+_RANKS_SHOWN = 16
+_MISSING = tables.NODES.only("node_id", "rank", "incarnation", "state", "rejoin_left_s", "reason")
+_MISSING_SHOWN = 12
+_EVENTS = tables.EVENTS.only("time", "kind", "node", "step", "reason")
+
+
+def status_of(source: Source) -> dict[str, Any]:
+    """Where the job stands, as plain values by key."""
+    if isinstance(source, Path):
+        return status_report.status(stored_state.read(source))
+    last = [event_of(one) for one in ask(source, "/events")[-status_report.LAST_EVENTS :]]
+    return status_report.status_of_view(ask(source, "/status"), last, place=f"{source[0]}:{source[1]}")
+
+
+def screen(found: dict[str, Any]) -> Group:
+    """The status for people."""
+    scheduler = found["scheduler"]
+    lives = f"pid {scheduler['pid'] or 'on its host'}" if scheduler["alive"] else "not running on this host"
+    states = (
+        ", ".join(f"{count} {state}" for state, count in sorted(found["workers_by_state"].items()))
+        or "none yet"
+    )
+    facts = [
+        ("job", f"{found['job']}, run {found['run']}"),
+        ("state", found["state"]),
+        *([("reason", found["reason"])] if found["reason"] else []),
+        ("scheduler", f"{lives}, incarnation {scheduler['incarnation']}"),
+        ("generation", f"{found['generation']}, began at step {found['generation_began_at_step'] or 0}"),
+        ("workers", f"{states}; the world has {found['world_size']}"),
+        (
+            "step",
+            f"{found['newest_step']}, {found['steps_since_checkpoint']} since the newest common checkpoint",
+        ),
+        (
+            "checkpoint",
+            f"step {found['committed_step']}" if found["committed_step"] else "none is common yet",
+        ),
+    ]
+    lines: list[Any] = [Text.assemble((f"{name:<12}", "bold"), text_of(value)) for name, value in facts]
+    if found["ranks"]:
+        lines += [Text("\nranks", style="bold"), table_of(tables.RANKS, found["ranks"][:_RANKS_SHOWN])]
+    if len(found["ranks"]) > _RANKS_SHOWN:
+        lines += [Text(f"and {len(found['ranks']) - _RANKS_SHOWN} more (recovery steps)")]
+    lines += [Text(f"not read: {unread}", style="yellow") for unread in found["unreadable"][:_RANKS_SHOWN]]
+    if found["lost"]:
+        lines += [Text("\nmissing", style="bold"), table_of(_MISSING, found["lost"][:_MISSING_SHOWN])]
+    if len(found["lost"]) > _MISSING_SHOWN:
+        lines += [Text(f"and {len(found['lost']) - _MISSING_SHOWN} more (recovery nodes)")]
+    if found["last_events"]:
+        lines += [Text("\nlast events", style="bold"), table_of(_EVENTS, found["last_events"])]
+    return Group(*lines)

@@ -1,0 +1,47 @@
+"""`recovery top`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from recovery.cli.formats import console
+from recovery.cli.options import Connect, MaybePath
+from recovery.cli.source import source_of
+from recovery.cli.status_screen import screen, status_of
+from recovery.errors import UsageError
+
+_pause = threading.Event()
+"""Nobody sets it: Ctrl+C ends the wait."""
+
+
+def top(
+    path: MaybePath = None,
+    connect: Connect = None,
+    interval: Annotated[float, typer.Option(help="seconds between two looks", min=0.1)] = 1.0,
+) -> None:
+    """The status, again and again, until Ctrl+C: in place on a terminal, else one below the other."""
+    source = source_of(path, connect)
+    # What cannot be looked at at all ends the command here, before the screen is taken.
+    shown = screen(status_of(source))
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        try:
+            while True:
+                if console.is_terminal:
+                    live.update(shown, refresh=True)
+                else:
+                    console.print(shown)
+                    console.file.flush()
+                _pause.wait(interval)
+                try:
+                    shown = screen(status_of(source))
+                except UsageError as error:
+                    # The scheduler may be restarting.
+                    shown = Group(Text(str(error)))
+        except KeyboardInterrupt:
+            return

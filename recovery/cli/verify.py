@@ -1,0 +1,26 @@
+"""`recovery verify`."""
+
+from __future__ import annotations
+
+import typer
+
+from recovery.cli.formats import print_json, print_line
+from recovery.cli.options import FOUND, AsJson, RecoveryPath
+from recovery.report import audit
+from recovery.report import stored as stored_state
+
+
+def verify(path: RecoveryPath, as_json: AsJson = False) -> None:
+    """Check everything; one line per finding."""
+    findings = list(audit.databases(path))
+    if not any(finding.path.endswith("scheduler.db") for finding in findings):
+        findings += audit.checkpoints(stored_state.read(path))
+    if as_json:
+        print_json(findings)
+    else:
+        for finding in findings:
+            print_line(f"{finding.path}: {finding.what}")
+        if not findings:
+            print_line("all is as it was written")
+    if findings:
+        raise typer.Exit(FOUND)

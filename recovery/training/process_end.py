@@ -1,0 +1,68 @@
+"""How a training process ends: one clear line with its own exit code, in order, under pytest too."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from recovery import config
+from recovery.errors import RecoveryError
+
+_logger = logging.getLogger("recovery.training")
+
+
+@contextlib.contextmanager
+def one_clear_line() -> Iterator[None]:
+    """Turn an error of ours into its line and its exit code; a traceback would only bury them."""
+    try:
+        yield
+    except RecoveryError as error:
+        leave(error.exit_code, str(error))
+
+
+def leave(code: int, line: str) -> NoReturn:
+    """End the process in order, under pytest too, where a SystemExit would count as a failed test."""
+    if line:
+        _logger.error("event=exit code=%d %s", code, line)
+    sys.stdout.flush()
+    if config.under_pytest():
+        _leave_pytest(code, line)
+    raise SystemExit(code)
+
+
+def leave_at_exit(code: int, line: str) -> NoReturn:
+    """End the process where a SystemExit is only printed: in a handler of atexit, behind the script's end."""
+    if line:
+        _logger.error("event=exit code=%d %s", code, line)
+    for child in multiprocessing.active_children():
+        child.kill()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+def log_loop_left_early(step: int) -> None:
+    """Log that training was left before its last step, which is allowed: whoever wonders why it is short finds it here."""
+    _logger.info(
+        "event=loop_left_early step=%d the loop over session.steps was left before its end; this rank is done",
+        step,
+    )
+
+
+def _leave_pytest(code: int, line: str) -> NoReturn:
+    """End the run of pytest with this exit code.
+
+    Its own way is an exception that counts as a broken module while modules are imported, where a SystemExit would end in an internal
+    error. Only a KeyboardInterrupt is handed on there (measured with pytest 8.2 and later).
+    """
+    import pytest  # noqa: PLC0415 - it is running
+
+    # Typed as Any: pytest hides the exception's class behind a function.
+    pytest_exit: Any = pytest.exit
+    kind = type("Exit", (pytest_exit.Exception, KeyboardInterrupt), {})
+    raise kind(line or "this process has done its part", returncode=code)

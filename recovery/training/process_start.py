@@ -1,0 +1,81 @@
+"""How a training process begins: settings, logging, and its role. A scheduler serves here and never reaches the user's code."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import secrets
+from typing import NoReturn
+
+import msgspec
+from typing_extensions import assert_never
+
+from recovery import config, log
+from recovery.config import Settings, SettingsRole
+from recovery.core.ids import NodeId
+from recovery.training import process_end, rank_0_scheduler
+
+_logger = logging.getLogger("recovery.training")
+
+
+def begin() -> Settings:
+    """Read the environment; a process with MS_ROLE=MS_SCHED serves here and never returns to the user's code.
+
+    Returns:
+        The settings of a worker or server; a node without an id has been given a random one.
+
+    Raises:
+        SettingError: a variable is wrong.
+    """
+    settings = config.load()
+    log.setup(settings.role.value)
+    for warning in settings.warnings:
+        _logger.warning("event=setting_mended %s", warning)
+    match settings.role:
+        case SettingsRole.SCHEDULER:
+            serve(settings)
+        case SettingsRole.WORKER | SettingsRole.SERVER:
+            rank_0_scheduler.start_if_due(settings)
+        case _ as unknown:
+            assert_never(unknown)
+    return _with_node_id(settings)
+
+
+def serve(settings: Settings, *, with_pid: int | None = None) -> NoReturn:
+    """Be the scheduler until the job ends, then end this process.
+
+    Args:
+        settings: of a scheduler.
+        with_pid: a process to end with, as if SIGTERM had come; None: of nobody.
+
+    Raises:
+        RecoveryError: as `recovery.scheduler.service.serve`.
+    """
+    from recovery.scheduler import service  # noqa: PLC0415 - workers never need it
+
+    try:
+        service.serve(settings, with_pid=with_pid)
+    except service.StoppedBySignal as stopped:
+        process_end.leave(128 + stopped.number, "")
+    finally:
+        # The interpreter's end looks for cycles among all modules: 0.4 s of the 0.5 s for which everybody waits.
+        gc.freeze()
+    process_end.leave(0, "")
+
+
+def announce_rank(rank: int) -> None:
+    """Export the rank to the script as RANK_ID, and log it.
+
+    The line has the words of msrun's documents (`grep -rn "Global rank id"`): where ranks are automatic nobody knows them before. A
+    program that replaces this one by exec starts without the variable.
+    """
+    os.environ["RANK_ID"] = str(rank)  # noqa: TID251 - the script reads it there
+    _logger.info("event=rank_known Global rank id: %d", rank)
+
+
+def _with_node_id(settings: Settings) -> Settings:
+    """A node without an id is allowed without recovery only, and gets a random one: nobody can come back to it."""
+    if settings.node_id is not None:
+        return settings
+    return msgspec.structs.replace(settings, node_id=NodeId(f"auto-{secrets.token_hex(6)}"))

@@ -1,0 +1,61 @@
+"""Under mpirun and with a rank table nobody starts a scheduler, so rank 0 does: a child process that ends with it.
+
+A person may have started one before (`recovery scheduler`); then that one serves.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+
+from typing_extensions import assert_never
+
+from recovery.config import Settings
+from recovery.config.start_methods import StartMethod
+from recovery.transport.local_address import is_local
+
+_logger = logging.getLogger("recovery.training")
+_DIAL_S = 1.0
+
+
+def start_if_due(settings: Settings) -> None:
+    """Start it if this process is rank 0 of such a start, the scheduler's address is this host's, and nobody answers there."""
+    match settings.start_method:
+        case StartMethod.DYNAMIC_CLUSTER:
+            return
+        case StartMethod.OPENMPI | StartMethod.RANK_TABLE:
+            if settings.node_id == "0":
+                _start_if_absent(settings)
+        case _ as unknown:
+            assert_never(unknown)
+
+
+def _start_if_absent(settings: Settings) -> None:
+    host, port = settings.sched_host, settings.sched_port
+    if not is_local(host) or _answers(host, port):
+        return
+    variables = {
+        "MS_ROLE": "MS_SCHED",
+        "MS_WORKER_NUM": str(settings.rules.worker_count),
+        "MS_SCHED_HOST": host,
+        "MS_SCHED_PORT": str(port),
+    }
+    # A session of its own, since a Ctrl+C is for rank 0; the scheduler ends after it.
+    process = subprocess.Popen(  # noqa: S603 - our own command, by our own interpreter
+        [sys.executable, "-m", "recovery", "scheduler", f"--with-pid={os.getpid()}"],
+        env={**os.environ, **variables},  # noqa: TID251 - handed on
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _logger.info("event=scheduler_started_by_rank_0 address=%s:%d pid=%d", host, port, process.pid)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_DIAL_S).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,71 @@
+"""Being asked to stop: SIGTERM and SIGINT reach the main thread as exceptions, and are not lost where Python drops exceptions."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+_AGAIN_AFTER_S = 0.02
+"""Until a signal that was dropped is sent again: whatever dropped it has most likely returned by then."""
+
+
+class StopSignalReceived(BaseException):
+    """SIGTERM reached the main thread."""
+
+    def __init__(self, number: int) -> None:
+        """Keep which signal it was.
+
+        Args:
+            number: SIGTERM's.
+        """
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+def signal_number(error: BaseException) -> int:
+    """Give the signal behind `StopSignalReceived` or `KeyboardInterrupt`."""
+    return error.number if isinstance(error, StopSignalReceived) else signal.SIGINT
+
+
+class StopSignals:
+    """SIGTERM asks the main thread to leave in order, unless the user has a handler of their own.
+
+    A handler runs wherever the main thread happens to be. In a finalizer or a weak reference's callback Python prints what is raised
+    and drops it; such a signal is sent again.
+    """
+
+    def __enter__(self) -> None:
+        self._hook = sys.unraisablehook
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        self._ours = on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if self._ours:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+        if on_main_thread:
+            sys.unraisablehook = self._on_unraisable
+
+    def __exit__(self, *exception: object) -> None:
+        if sys.unraisablehook == self._on_unraisable:
+            sys.unraisablehook = self._hook
+        if self._ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    @staticmethod
+    def _on_sigterm(number: int, frame: FrameType | None) -> None:
+        raise StopSignalReceived(number)
+
+    def _on_unraisable(self, unraisable: UnraisableHookArgs) -> None:
+        dropped = unraisable.exc_value
+        if not isinstance(dropped, StopSignalReceived | KeyboardInterrupt):
+            self._hook(unraisable)
+            return
+        again = threading.Timer(
+            _AGAIN_AFTER_S, signal.pthread_kill, (threading.main_thread().ident, signal_number(dropped))
+        )
+        again.daemon = True
+        again.start()

@@ -1,0 +1,66 @@
+"""A signal that arrives where Python drops exceptions still stops the training."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+import pytest
+
+from recovery.training.stop_signals import StopSignalReceived, StopSignals, signal_number
+
+
+class _Finalized:
+    """Python is in its finalizer when the signal arrives."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGTERM, StopSignalReceived), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_that_a_finalizer_drops_is_sent_again(
+    number: signal.Signals, raised: type[BaseException]
+) -> None:
+    finalized = _Finalized(number)
+    with StopSignals():
+        # Python prints and drops what its finalizer raises.
+        del finalized
+        with pytest.raises(raised) as caught:
+            threading.Event().wait(5)
+
+    assert signal_number(caught.value) == number
+
+
+def test_other_exceptions_that_python_drops_are_shown_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fails:
+        def __del__(self) -> None:
+            raise ValueError("dropped")
+
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: shown.append(str(unraisable.exc_value)))
+    before = sys.unraisablehook
+    with StopSignals():
+        failing = Fails()
+        del failing
+
+    assert shown == ["dropped"]
+    assert sys.unraisablehook is before
+
+
+def test_a_handler_of_the_users_own_is_left_in_place() -> None:
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        with StopSignals():
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert received == [signal.SIGTERM] * 2

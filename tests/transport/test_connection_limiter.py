@@ -1,0 +1,114 @@
+"""More unregistered connections than are allowed, from a worker's own address too: they are closed, the worker's is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+from functools import partial
+
+import pytest
+
+from recovery.transport import connection_limiter
+from recovery.transport.codec import encode
+from tests.pace import within
+from tests.transport.test_wire_hostile import works
+from tests.transport.wire import (
+    HANDSHAKE,
+    HOST,
+    in_thread,
+    masked_frame,
+    plain_socket,
+    register,
+    run,
+    serving,
+    until,
+)
+
+
+def half_open(port: int, source: str, *frames: bytes) -> socket.socket:
+    """An unregistered peer that has asked for a worker's connection, and has sent `frames` behind that."""
+    made = plain_socket(port, source)
+    made.sendall(HANDSHAKE + b"".join(frames))
+    return made
+
+
+def test_beyond_256_the_oldest_unregistered_connection_of_the_address_with_most_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_limiter, "FIRST_MESSAGE_S", 60.0)
+
+    async def main() -> None:
+        async with serving() as (receiver, port):
+            unregistered = []
+            for number in range(1, 258):
+                source = "127.0.0.3" if number <= 10 else "127.0.0.2"
+                unregistered.append(await in_thread(partial(half_open, port, source)))
+                await until(lambda number=number: receiver.server.connection_count >= min(number, 256))  # type: ignore[misc]  # bound now
+
+            assert await in_thread(lambda: read_until_closed(unregistered.pop(10))) == b"HTTP/1.1 101 "
+            for each in unregistered:
+                with each:
+                    assert await in_thread(partial(each.recv, 13)) == b"HTTP/1.1 101 "
+            await works(receiver, port)
+
+    run(main())
+
+
+def read_until_closed(peer: socket.socket) -> bytes:
+    """The first bytes of an answer; asserts that the other side has closed behind it."""
+    received = b""
+    with contextlib.suppress(ConnectionError), peer:
+        while piece := peer.recv(65_536):
+            received += piece
+    return received[:13]
+
+
+def test_a_registration_beyond_all_nodes_of_the_job_is_answered_with_503() -> None:
+    async def main() -> None:
+        async with serving() as (receiver, port):
+            receiver.admits = False
+            known = 1 + connection_limiter.REGISTERING_BESIDE_NODES
+            waiting = []
+            for number in range(1, known + 1):
+                frame = masked_frame(encode(register()))
+                waiting.append(await in_thread(partial(half_open, port, "127.0.0.2", frame)))
+                await until(lambda number=number: len(receiver.messages) == number)  # type: ignore[misc]  # bound now
+            with await in_thread(lambda: plain_socket(port)) as late:
+                late.sendall(HANDSHAKE)
+                assert (await in_thread(lambda: late.recv(1_000))).startswith(b"HTTP/1.1 503 ")
+
+            waiting.pop().close()
+            await until(lambda: receiver.server.connection_count == known - 1)
+            receiver.admits = True
+            receiver.messages.clear()
+            await works(receiver, port)
+            for each in waiting:
+                each.close()
+
+    run(main())
+
+
+def test_a_good_worker_is_admitted_within_a_second_beside_1500_unregistered_connections_of_its_own_address() -> (
+    None
+):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
+
+    async def main() -> None:
+        async with serving() as (receiver, port):
+            silent = [await in_thread(lambda: plain_socket(port)) for _ in range(1_000)]
+            shaken = [await in_thread(partial(half_open, port, HOST)) for _ in range(500)]
+            took_s = []
+            for _ in range(5):
+                begun = asyncio.get_running_loop().time()
+                await works(receiver, port)
+                took_s.append(asyncio.get_running_loop().time() - begun)
+            for each in (*silent, *shaken):
+                each.close()
+
+            print(f"1,000 silent and 500 half-open beside: {max(took_s) * 1000:.0f} ms at most")
+            assert within(max(took_s), 1.0)
+
+    run(main())
