@@ -33,7 +33,7 @@ TRIED = (
     ),
     Tried(
         "The last checkpoint of a finished job was never committed; a worker's store was closed under its writer",
-        "`tests/cluster/test_last_checkpoint.py`, `tests/core/test_last_checkpoint.py`, `tests/worker/test_notebook_end.py`",
+        "`tests/cluster/test_last_checkpoint.py`, `tests/core/test_last_checkpoint.py`, `tests/worker/test_local_store_end.py`",
         "f3a7f61",
     ),
     Tried(
@@ -43,7 +43,7 @@ TRIED = (
     ),
     Tried(
         "A process that was stopped inside a save finished it after it had been replaced; one of two executors of retention died of a vanished file",
-        "`tests/cluster/test_stopped_in_a_save.py`, `tests/worker/test_place.py`, `tests/checkpoint/test_file_retention.py`",
+        "`tests/cluster/test_stopped_in_a_save.py`, `tests/worker/test_save_after_a_pause.py`, `tests/checkpoint/test_file_retention.py`",
         "2c6ab41, 1bfd349",
     ),
     Tried(

@@ -1,4 +1,4 @@
-"""A process that ends with its own store's writer at work: `python -m tests.worker.notebook_child PATH`.
+"""A process that ends with its own store's writer at work: `python -m tests.worker.local_store_child PATH`.
 
 However fast the machine is: the writer gets to the disk only once the interpreter has begun to end, and then takes a while.
 """
@@ -44,28 +44,28 @@ def main() -> None:
     ending = threading.Event()
     _write_only_at_the_end(ending)
     up, submitted = threading.Event(), threading.Event()
-    notebook = LocalStore(Path(sys.argv[1]), NodeId("w0"), accept_without_wal=False)
+    local_store = LocalStore(Path(sys.argv[1]), NodeId("w0"), accept_without_wal=False)
 
     def submit() -> None:
         for step in range(1, BATCHES + 1):
-            notebook.submit(Persist((samples.checkpoint(step),)))
+            local_store.submit(Persist((samples.checkpoint(step),)))
         submitted.set()
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        notebook.attach(
+        local_store.attach(
             loop, lambda persist: None, lambda error: print(f"event=store_failed {error}", flush=True)
         )
-        notebook.open()
+        local_store.open()
         loop.call_soon(submit)
         up.set()
         while True:
             await asyncio.sleep(0.01)
-            notebook.submit(Persist((samples.checkpoint(BATCHES + 1),)))
+            local_store.submit(Persist((samples.checkpoint(BATCHES + 1),)))
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
     assert submitted.wait(60)
-    # Runs before all that was registered earlier, the notebook's own handler among them.
+    # Runs before all that was registered earlier, the local_store's own handler among them.
     atexit.register(ending.set)
 
 

@@ -21,17 +21,17 @@ from tests.store import samples
 from tests.transport.wire import run, until
 
 
-def _notebook(path: Path, failures: list[RecoveryError]) -> LocalStore:
-    notebook = LocalStore(path, NodeId("worker_0"), accept_without_wal=False)
-    notebook.attach(asyncio.get_running_loop(), lambda persist: None, failures.append)
-    return notebook
+def _local_store(path: Path, failures: list[RecoveryError]) -> LocalStore:
+    local_store = LocalStore(path, NodeId("worker_0"), accept_without_wal=False)
+    local_store.attach(asyncio.get_running_loop(), lambda persist: None, failures.append)
+    return local_store
 
 
-def _close(notebook: LocalStore) -> None:
-    assert notebook._writer is not None
-    assert notebook._store is not None
-    assert notebook._writer.close(10.0)
-    notebook._store.close()
+def _close(local_store: LocalStore) -> None:
+    assert local_store._writer is not None
+    assert local_store._store is not None
+    assert local_store._writer.close(10.0)
+    local_store._store.close()
 
 
 def _directory(tmp_path: Path) -> DirectoryRecord:
@@ -40,17 +40,17 @@ def _directory(tmp_path: Path) -> DirectoryRecord:
 
 def test_what_came_before_the_store_was_open_is_written_once_it_is(tmp_path: Path) -> None:
     async def main() -> None:
-        notebook = _notebook(tmp_path, [])
+        local_store = _local_store(tmp_path, [])
         other = WorkerStore.open(tmp_path, "worker_0")  # a life before, only stopped
-        notebook.open()
-        notebook.submit(Persist((job(), node(0), generation(1, 0), samples.checkpoint(10))))
-        notebook.submit(Persist((job(generation=3), generation(3, 10))))
-        notebook.add_directory(tmp_path / "ckpt", "small", RunId(1))
+        local_store.open()
+        local_store.submit(Persist((job(), node(0), generation(1, 0), samples.checkpoint(10))))
+        local_store.submit(Persist((job(generation=3), generation(3, 10))))
+        local_store.add_directory(tmp_path / "ckpt", "small", RunId(1))
         other.close()
-        await until(lambda: notebook._writer is not None, "the store")
-        notebook.submit(Persist((job(generation=4),)))
-        await until(lambda: notebook._waiting == {} and _is_written(tmp_path), "the rows")
-        _close(notebook)
+        await until(lambda: local_store._writer is not None, "the store")
+        local_store.submit(Persist((job(generation=4),)))
+        await until(lambda: local_store._waiting == {} and _is_written(tmp_path), "the rows")
+        _close(local_store)
 
     run(main())
 
@@ -81,25 +81,25 @@ def test_a_past_in_another_job_is_told_with_what_is_held_of_it(tmp_path: Path) -
     )
 
     async def main() -> None:
-        notebook = _notebook(tmp_path, [])
-        found = notebook.find_checkpoints("another", RunId(1), None, None)
+        local_store = _local_store(tmp_path, [])
+        found = local_store.find_checkpoints("another", RunId(1), None, None)
         assert found.held == ()
         assert found.past is not None
         assert (found.past.job, found.past.rank, found.past.saved_step) == (JOB, 0, 90)
         assert [one.step for one in found.past.held] == [10]
         assert [one.generation for one in found.past.began] == [1, 2]
 
-        own = notebook.find_checkpoints(JOB, RunId(1), None, None)
+        own = local_store.find_checkpoints(JOB, RunId(1), None, None)
         assert own.past is None
         assert [one.step for one in own.held] == [10]
 
         remembered = past(0, job=JOB, generation=7, began=())
-        told = notebook.find_checkpoints("another", RunId(1), None, remembered).past
+        told = local_store.find_checkpoints("another", RunId(1), None, remembered).past
         assert told is not None
         assert (told.rank, told.generation, len(told.began), told.saved_step) == (0, 7, 2, 90)
         assert [one.step for one in told.held] == [10]
         await asyncio.to_thread(lambda: None)  # what was posted to the loop is done
-        _close(notebook)
+        _close(local_store)
 
     run(main())
 
@@ -114,10 +114,10 @@ def test_a_store_of_a_newer_release_does_not_count_as_empty(tmp_path: Path) -> N
     failures: list[RecoveryError] = []
 
     async def main() -> None:
-        notebook = _notebook(tmp_path, failures)
-        notebook.add_directory(tmp_path / "ckpt", "small", RunId(1))
+        local_store = _local_store(tmp_path, failures)
+        local_store.add_directory(tmp_path / "ckpt", "small", RunId(1))
         with pytest.raises(StoreVersionError, match="9999"):
-            notebook.find_checkpoints(JOB, RunId(1), None, None)
+            local_store.find_checkpoints(JOB, RunId(1), None, None)
 
     run(main())
 
@@ -126,14 +126,14 @@ def test_a_store_that_was_taken_away_is_said_and_written_no_more(tmp_path: Path)
     failures: list[RecoveryError] = []
 
     async def main() -> None:
-        notebook = _notebook(tmp_path, failures)
-        notebook.open()
+        local_store = _local_store(tmp_path, failures)
+        local_store.open()
         for file in (tmp_path / "workers").glob("worker_0.db*"):
             file.unlink()
         await until(lambda: failures, "the word of it")
-        notebook.submit(Persist((job(),)))
-        assert notebook._waiting is None
-        store = notebook._store
+        local_store.submit(Persist((job(),)))
+        assert local_store._waiting is None
+        store = local_store._store
         assert store is not None
         store.close()
 
@@ -145,12 +145,12 @@ def test_a_store_that_was_taken_away_is_said_and_written_no_more(tmp_path: Path)
 
 def test_without_a_path_nothing_is_kept_or_found() -> None:
     async def main() -> None:
-        notebook = LocalStore(None, NodeId("worker_0"), accept_without_wal=False)
+        local_store = LocalStore(None, NodeId("worker_0"), accept_without_wal=False)
         released: list[Persist] = []
-        notebook.attach(asyncio.get_running_loop(), released.append, lambda error: None)
-        notebook.submit(Persist((job(),)))
+        local_store.attach(asyncio.get_running_loop(), released.append, lambda error: None)
+        local_store.submit(Persist((job(),)))
         assert len(released) == 1
-        assert notebook._waiting == {}
-        assert notebook.find_checkpoints(JOB, RunId(1), None, None).held == ()
+        assert local_store._waiting == {}
+        assert local_store.find_checkpoints(JOB, RunId(1), None, None).held == ()
 
     run(main())

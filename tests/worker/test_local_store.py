@@ -42,16 +42,16 @@ def test_a_report_is_released_when_its_row_can_be_read_and_not_before(tmp_path: 
             rows_at_release.append(len(read_worker(tmp_path, "w0").checkpoints))
 
     async def main() -> None:
-        notebook = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
-        notebook.attach(asyncio.get_running_loop(), release, failures.append)
-        notebook.open()
-        notebook.submit(Persist((samples.checkpoint(),), (_report(),)))
+        local_store = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
+        local_store.attach(asyncio.get_running_loop(), release, failures.append)
+        local_store.open()
+        local_store.submit(Persist((samples.checkpoint(),), (_report(),)))
         assert rows_at_release == [], "it was released before anybody could have written it"
         await until(lambda: rows_at_release, "the release")
-        assert notebook._writer is not None
-        assert notebook._store is not None
-        assert notebook._writer.close(10.0)
-        notebook._store.close()
+        assert local_store._writer is not None
+        assert local_store._store is not None
+        assert local_store._writer.close(10.0)
+        local_store._store.close()
 
     run(main())
 
@@ -66,22 +66,22 @@ def test_a_store_that_is_behind_costs_progress_notes_and_nothing_else(
     kept, beat = Persist((samples.checkpoint(),), (_report(),)), Persist((_progress(),))
 
     async def main() -> None:
-        notebook = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
-        notebook.attach(asyncio.get_running_loop(), released.append, lambda error: None)
-        notebook.open()
-        assert notebook._writer is not None
-        assert notebook._store is not None
+        local_store = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
+        local_store.attach(asyncio.get_running_loop(), released.append, lambda error: None)
+        local_store.open()
+        assert local_store._writer is not None
+        assert local_store._store is not None
         with monkeypatch.context() as patched:
             patched.setattr(writer_module, "QUEUE_MAX", 0)
-            notebook.submit(kept)
+            local_store.submit(kept)
             for _ in range(3):
-                notebook.submit(beat)
+                local_store.submit(beat)
             assert released == [beat, beat, beat], "skipped: nobody waits for them"
-        notebook.submit(beat)
+        local_store.submit(beat)
         await until(lambda: kept in released, "the release of what was reported")
         await until(lambda: released.count(beat) == 4, "the release of the newest note")
-        assert notebook._writer.close(10.0)
-        notebook._store.close()
+        assert local_store._writer.close(10.0)
+        local_store._store.close()
 
     run(main())
     assert caplog.text.count("event=progress_not_written") == 1

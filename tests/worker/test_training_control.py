@@ -23,8 +23,8 @@ class Training:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.asked = threading.Event()
-        self.gate = TrainingControl(pause_limit_ms=PAUSE_LIMIT_MS, on_pause=self._ask)
-        self.gate.open(plan(committed_step=10))
+        self.control = TrainingControl(pause_limit_ms=PAUSE_LIMIT_MS, on_pause=self._ask)
+        self.control.open(plan(committed_step=10))
 
     def _ask(self, stood_ms: int) -> None:
         self.said.append("asked" if stood_ms > PAUSE_LIMIT_MS else f"asked after {stood_ms} ms")
@@ -32,7 +32,7 @@ class Training:
 
     def stand_still(self) -> None:
         """The connection's thread has not run for longer than the limit."""
-        self.gate.tick_ms -= 2 * PAUSE_LIMIT_MS
+        self.control.tick_ms -= 2 * PAUSE_LIMIT_MS
 
     @contextmanager
     def main_thread(self, work: Callable[[], object]) -> Iterator[None]:
@@ -74,10 +74,10 @@ def test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed() 
     training = Training()
     training.stand_still()
 
-    with training.main_thread(lambda: training.gate.check(1)):
+    with training.main_thread(lambda: training.control.check(1)):
         assert training.asked.wait(WAIT_S), "it stepped without asking"
         training.said.append("confirmed")
-        training.gate.confirm()
+        training.control.confirm()
 
     assert training.said == ["asked", "confirmed", "stepped"]
 
@@ -86,14 +86,14 @@ def test_a_pause_that_both_threads_notice_is_asked_about_once() -> None:
     training = Training()
     training.stand_still()
 
-    training.gate.tick()
+    training.control.tick()
     training.stand_still()
-    training.gate.tick()
+    training.control.tick()
 
     assert training.said == ["asked"]
-    training.gate.confirm()
+    training.control.confirm()
     training.stand_still()
-    training.gate.tick()
+    training.control.tick()
     assert training.said == ["asked", "asked"], "the next pause is another question"
 
 
@@ -101,9 +101,9 @@ def test_a_process_that_lost_its_place_while_it_stood_still_never_steps() -> Non
     training = Training()
     training.stand_still()
 
-    with training.main_thread(lambda: training.gate.check(1)):
+    with training.main_thread(lambda: training.control.check(1)):
         assert training.asked.wait(WAIT_S), "it stepped without asking"
-        training.gate.finish(Verdict("FENCED", "a newer life has its place"))
+        training.control.finish(Verdict("FENCED", "a newer life has its place"))
 
     assert training.said == ["asked", "interrupted: a newer life has its place"]
 
@@ -111,31 +111,31 @@ def test_a_process_that_lost_its_place_while_it_stood_still_never_steps() -> Non
 def test_nobody_asks_about_a_pause_that_is_within_the_limit() -> None:
     training = Training()
 
-    training.gate.tick()
-    training.gate.check(1)
+    training.control.tick()
+    training.control.check(1)
 
     assert training.said == []
 
 
 def test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither() -> None:
-    gate = Training().gate
+    control = Training().control
 
-    assert (gate.committed_before, gate.committed_step) == (0, 10)
-    gate.note_committed(20)
-    assert (gate.committed_before, gate.committed_step) == (10, 20)
-    gate.note_committed(20)
-    assert (gate.committed_before, gate.committed_step) == (10, 20)
+    assert (control.committed_before, control.committed_step) == (0, 10)
+    control.note_committed(20)
+    assert (control.committed_before, control.committed_step) == (10, 20)
+    control.note_committed(20)
+    assert (control.committed_before, control.committed_step) == (10, 20)
 
 
 def test_an_interrupt_of_an_older_generation_stops_nobody() -> None:
     training = Training()
-    training.gate.interrupt(0, "long ago")
+    training.control.interrupt(0, "long ago")
 
-    training.gate.check(1)
+    training.control.check(1)
 
-    training.gate.interrupt(1, "w1 lost")
+    training.control.interrupt(1, "w1 lost")
     with pytest.raises(GenerationInterrupted, match="w1 lost"):
-        training.gate.check(1)
+        training.control.check(1)
 
 
 @pytest.mark.parametrize(("code", "woken"), [("FENCED", 1), ("", 0)])
@@ -144,6 +144,6 @@ def test_the_end_of_the_process_wakes_who_sits_in_a_collective_unless_all_went_w
 ) -> None:
     training = Training()
     calls: list[str] = []
-    training.gate.on_interrupt(lambda: calls.append("woken"))
-    training.gate.finish(Verdict(code, "it is over"))
+    training.control.on_interrupt(lambda: calls.append("woken"))
+    training.control.finish(Verdict(code, "it is over"))
     assert len(calls) == woken

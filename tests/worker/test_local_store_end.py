@@ -17,13 +17,13 @@ from recovery.worker.local_store import LocalStore
 from tests.store import samples
 from tests.transport.wire import run, until
 from tests.untraced import ROOT
-from tests.worker.notebook_child import BATCHES
-from tests.worker.test_notebook import _report
+from tests.worker.local_store_child import BATCHES
+from tests.worker.test_local_store import _report
 
 
 def test_a_process_that_ends_lets_its_writer_finish_first(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.worker.notebook_child", str(tmp_path)],
+        [sys.executable, "-m", "tests.worker.local_store_child", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -45,19 +45,19 @@ def test_a_report_leaves_without_its_row_when_the_store_fails_under_it(
     failures: list[RecoveryError] = []
 
     async def main() -> None:
-        notebook = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
-        notebook.attach(asyncio.get_running_loop(), released.append, failures.append)
-        notebook.open()
+        local_store = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
+        local_store.attach(asyncio.get_running_loop(), released.append, failures.append)
+        local_store.open()
         await until(lambda: len(released) == 1, "the directories")
         (tmp_path / "workers/w0.db.lock").unlink()
         reports = [Persist((samples.checkpoint(step),), (_report(),)) for step in (1, 2, 3)]
         for report in reports:
-            notebook.submit(report)
+            local_store.submit(report)
         await until(lambda: len(released) == 4, "the releases")
         assert released[1:] == reports
-        notebook.open()
-        assert notebook._writer is None, "what has failed is not written again"
-        notebook.close()
+        local_store.open()
+        assert local_store._writer is None, "what has failed is not written again"
+        local_store.close()
 
     run(main())
 
@@ -70,16 +70,16 @@ def test_what_comes_after_the_end_is_released_and_not_written(tmp_path: Path) ->
     released: list[Persist] = []
 
     async def main() -> None:
-        notebook = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
-        notebook.attach(asyncio.get_running_loop(), released.append, lambda error: None)
-        notebook.open()
+        local_store = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
+        local_store.attach(asyncio.get_running_loop(), released.append, lambda error: None)
+        local_store.open()
         await until(lambda: len(released) == 1, "the directories")
-        notebook.close()
+        local_store.close()
         late = Persist((samples.checkpoint(),), (_report(),))
-        notebook.submit(late)
+        local_store.submit(late)
         assert released[-1] == late
-        notebook.open()
-        assert notebook._writer is None, "a closed notebook stays closed"
+        local_store.open()
+        assert local_store._writer is None, "a closed local_store stays closed"
 
     run(main())
 
