@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from typing_extensions import assert_never
 
 from recovery.config import rank_table
 from recovery.core.records import EventKind
@@ -102,8 +103,15 @@ def _look_at(given: Arguments) -> placement.Script:
             rule=f"{given.task_script} trains on PyTorch, which has no dry run",
             next_step="Leave the flag out, or give a script that trains on MindSpore.",
         )
-    by_imports = given.restart is Restart.AUTO
-    supervised = "recovery" not in imports if by_imports else given.restart is Restart.WORLD
+    match given.restart:
+        case Restart.AUTO:
+            supervised = "recovery" not in imports
+        case Restart.WORKER:
+            supervised = False
+        case Restart.WORLD:
+            supervised = True
+        case _:
+            assert_never(given.restart)
     return placement.Script(supervised=supervised, mindspore="mindspore" in imports)
 
 
