@@ -33,7 +33,7 @@ command), later it is started again (trouble of the machine); `script`: as after
 _EVENTS_HEAD = """\
 # Events
 
-The story of a job. The same word stands in the log (`event=...`), in the table `events` of `scheduler.db` and in JSON.
+The event log of a job. The same word stands in the log (`event=...`), in the table `events` of `scheduler.db` and in JSON.
 An event names what applies to it: node, rank, incarnation, run, generation, step, reason, details; `because` is the loss that an
 interrupted world is recovering from.
 
@@ -116,7 +116,7 @@ def _default(value: object) -> str:
 _CLI_HEAD = """\
 # The `recovery` command
 
-`recovery COMMAND --help` says the same. What is stored is read while nobody lives, or beside a living job without disturbing it. Errors are one
+`recovery COMMAND --help` says the same. What is stored is read while nothing runs, or beside a running job without disturbing it. Errors are one
 line on stderr, with the [exit code](errors.md) of their kind; a check that found something ends with 1. Without a terminal, and with
 `NO_COLOR`, there are no colour codes. `recovery --install-completion` teaches the shell.
 

@@ -40,7 +40,7 @@ ENDS: tuple[Bug, ...] = (
     Bug(
         "torch's exception hooks stack up",
         "I19",
-        "torch/exception_hook.py",
+        "training/exception_hook.py",
         "        sys.excepthook = hook\n",
         "        hook = sys.excepthook\n",
         ("tests/torch/test_exception_hook.py::test_the_warm_up_leaves_the_exception_hook_as_it_was",),
