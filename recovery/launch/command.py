@@ -18,7 +18,7 @@ from typing_extensions import assert_never
 from recovery.config import rank_table
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
-from recovery.launch import background, console, host_address, placement, progress, script
+from recovery.launch import background, console, host_address, placement, script, status_line
 from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments, parse
 from recovery.launch.bind_file import BindFile
@@ -63,7 +63,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if console.console.is_terminal and not simulates:
-        shown.append(progress.show(*scheduler))
+        shown.append(status_line.show(*scheduler))
     code = asyncio.run(_run(agent, shown))
     console.finish()
     return code
