@@ -28,7 +28,23 @@ PARALLELS: dict[str, str] = {
     "stimuli.py": "what one of the machines can be given",
 }
 """File name -> what its files have in common, where several packages have one."""
-NOT_YET = ("recovery/", "docs/", "CONTRIBUTING.md")
+NOT_YET = (
+    "CONTRIBUTING.md",
+    "docs/",
+    "recovery/checkpoint/",
+    "recovery/cli/",
+    "recovery/config/",
+    "recovery/core/",
+    "recovery/errors/",
+    "recovery/launch/",
+    "recovery/mindspore/",
+    "recovery/report/",
+    "recovery/scheduler/",
+    "recovery/store/",
+    "recovery/torch/",
+    "recovery/training/",
+    "recovery/worker/",
+)
 """Where words and comments are still being changed."""
 ALLOWED_BEHIND_CODE = re.compile(r"# (noqa|type: ignore|pragma|fmt:)")
 
