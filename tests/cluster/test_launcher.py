@@ -32,9 +32,8 @@ WITHOUT_RECOVERY = {"MS_ENABLE_RECOVERY": "0"}
 
 def assert_nothing_left(cluster: LaunchedCluster) -> None:
     cluster.wait(lambda: not cluster.living(), "end of its processes", 5)
-    cluster.wait(
-        lambda: is_free(cluster.port), "the port", 5
-    )  # a dying process drops its memory before its sockets
+    # A dying process drops its memory before its sockets.
+    cluster.wait(lambda: is_free(cluster.port), "the port", 5)
 
 
 def is_free(port: int) -> bool:

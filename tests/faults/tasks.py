@@ -171,7 +171,8 @@ def _old_file(place: Path) -> object:
 def _migrate(place: Path, versions: object, acknowledge: Acknowledge) -> None:
     assert isinstance(versions, Path)
     file = place / "scheduler.db"
-    with engine.translated(file, reading=False):  # as Database opens a file, but with revisions of our own
+    # As Database opens a file, but with revisions of our own.
+    with engine.translated(file, reading=False):
         connection = engine._connect(file, wal=True)
         migrations.migrate(connection, file, revisions=REVISIONS, versions=versions)
         acknowledge()
