@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faults import torture
 from tests.house.files import ROOT, name_of, python_files, tracked_files
 from tests.planted.bug import PROMISES
 
@@ -108,6 +110,14 @@ def test_every_promise_has_its_section() -> None:
 
     # No bug can be planted where the linter holds a promise.
     assert sorted(sections) == sorted({*PROMISES, "I18"})
+
+
+def test_the_page_of_reliability_lists_what_was_found() -> None:
+    chapter = "## What it found"
+    written = torture.PAGE.read_text(encoding="utf-8").partition(chapter)[2]
+    made = torture.page({loop.name: Counter() for loop in torture.LOOPS}, hours=0.0).partition(chapter)[2]
+
+    assert written == made
 
 
 @pytest.mark.parametrize(
