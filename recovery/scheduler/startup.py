@@ -18,8 +18,8 @@ from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.errors import JobMismatchError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs
-from recovery.store.contents import SchedulerState
 from recovery.store.repository import SchedulerStore
+from recovery.store.states import SchedulerState
 
 _logger = logging.getLogger("recovery.scheduler")
 _DESCRIPTORS_MAX = 1_048_576

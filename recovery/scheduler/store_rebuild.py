@@ -32,10 +32,10 @@ from recovery.core.records import (
 from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
 from recovery.store.archive import archive_scheduler_store, scheduler_files
-from recovery.store.contents import WorkerState
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_job, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore
+from recovery.store.states import WorkerState
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,10 +13,10 @@ from recovery.core.messages import NODE_ID_PATTERN
 from recovery.core.records import ActivityRecord, CheckpointRecord, EventRecord, JobRecord, StepRecord
 from recovery.errors import StoreCorruptError
 from recovery.store import snapshot
-from recovery.store.contents import SchedulerState, WorkerState, records_of, scheduler_state, worker_state
 from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
 from recovery.store.paths import refused, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, record_of
+from recovery.store.states import SchedulerState, WorkerState, records_of, scheduler_state, worker_state
 
 RecordType = TypeVar("RecordType", bound=msgspec.Struct)
 

@@ -15,11 +15,11 @@ from recovery.core.records import Record
 from recovery.errors import StoreError, StoreFullError, StoreWriteError
 from recovery.store.boot_clock import ms_since_last_write, note_write_time
 from recovery.store.connections import translated
-from recovery.store.contents import SchedulerState, WorkerState, check_rows, scheduler_state, worker_state
 from recovery.store.engine import Database
 from recovery.store.lock import OwnerLock
 from recovery.store.paths import prepare_directory, refuse_links, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, row_of
+from recovery.store.states import SchedulerState, WorkerState, check_rows, scheduler_state, worker_state
 
 FOLD_PAGES = 256
 """Pages between two foldings of the -wal: about 1 MiB. Ten times that makes each start replay 10 MiB, a tenth of it makes every

@@ -47,8 +47,8 @@ from recovery.errors import (
 from recovery.worker.exec_in_place import close_in_children, descriptors_of
 
 if TYPE_CHECKING:
-    from recovery.store.contents import WorkerState
     from recovery.store.repository import WorkerStore
+    from recovery.store.states import WorkerState
     from recovery.store.writer import Writer
 
 _logger = logging.getLogger("recovery.worker")

@@ -22,9 +22,9 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.rules import Rules
 from recovery.store import connections, migrations
-from recovery.store.contents import SchedulerState
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
+from recovery.store.states import SchedulerState
 from tests.core.desk import Desk, Worker, full_house
 
 IMPORTED_HERE = (command, config)

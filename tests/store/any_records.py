@@ -30,8 +30,8 @@ from recovery.core.records import (
     RunRecord,
     StepRecord,
 )
-from recovery.store.contents import SchedulerState
 from recovery.store.repository import SchedulerStore
+from recovery.store.states import SchedulerState
 
 WALL_MS = 1_763_640_131_000
 ONE = RunId(1)

@@ -24,10 +24,10 @@ from recovery.errors import (
     StoreWriteError,
 )
 from recovery.store import connections, migrations, reader, repository, snapshot
-from recovery.store.contents import scheduler_state
 from recovery.store.models import METADATA
 from recovery.store.reader import read_events, read_scheduler, read_worker
 from recovery.store.repository import SchedulerStore, WorkerStore
+from recovery.store.states import scheduler_state
 from tests.store import samples
 
 ROOT = Path(__file__).parents[2]
