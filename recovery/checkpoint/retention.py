@@ -1,4 +1,4 @@
-"""Removes older checkpoints, for every framework alike: `core/policy/retention.py` decides which, and nothing else removes any."""
+"""Removes older checkpoints, for every framework alike: `core/policy/retention.py` decides which, and nothing else of ours removes any."""
 
 from __future__ import annotations
 
