@@ -33,7 +33,7 @@ TRIED = (
     ),
     Tried(
         "The last checkpoint of a finished job was never committed; a worker's store was closed under its writer",
-        "`tests/cluster/test_last_checkpoint.py`, `tests/core/test_last_checkpoint.py`, `tests/worker/test_notebook_end.py`",
+        "`tests/cluster/test_last_checkpoint.py`, `tests/core/test_last_checkpoint.py`, `tests/worker/test_local_store_end.py`",
         "f3a7f61",
     ),
     Tried(
@@ -43,7 +43,7 @@ TRIED = (
     ),
     Tried(
         "A process that was stopped inside a save finished it after it had been replaced; one of two executors of retention died of a vanished file",
-        "`tests/cluster/test_stopped_in_a_save.py`, `tests/worker/test_place.py`, `tests/checkpoint/test_file_retention.py`",
+        "`tests/cluster/test_stopped_in_a_save.py`, `tests/worker/test_save_after_a_pause.py`, `tests/checkpoint/test_file_retention.py`",
         "2c6ab41, 1bfd349",
     ),
     Tried(
@@ -83,7 +83,7 @@ TRIED = (
     ),
     Tried(
         "Exit code 0 in the middle of training was taken for done; peers waited, and an innocent rank was blamed",
-        "`tests/cluster/test_early_exits.py`, `tests/launch/test_done.py`",
+        "`tests/cluster/test_early_exits.py`, `tests/launch/test_completion.py`",
         "0fa2f12",
     ),
     Tried(
@@ -104,7 +104,7 @@ TRIED = (
     Tried(
         "Incidents under PyTorch had no traceback; `recovery stop` missed a launcher after a step of the clock; Ctrl-C after a recovered failure "
         "reported a failed job; workers did not print their rank",
-        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
+        "`tests/cluster/test_launcher_torch_logs.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
         "1ac3bbd, 10f32ae, 30033aa, 5c79d5f",
     ),
     Tried(

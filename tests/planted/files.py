@@ -37,9 +37,9 @@ FILES = (
     Bug(
         "a worker that has a rank looks for files of any",
         "I8",
-        "core/worker/machine.py",
-        "rank = self._rank if self.admitted.rank is None else self.admitted.rank",
-        "rank = self.admitted.rank",
+        "core/worker/checkpoint_messages.py",
+        "known = rank if admitted.rank is None else admitted.rank",
+        "known = admitted.rank",
         (f"{_CORE}::test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one",),
     ),
     Bug(
@@ -59,7 +59,7 @@ FILES = (
         (f"{_LOOK}::test_a_directory_that_cannot_be_listed_hides_no_other",),
     ),
     Bug(
-        "a file that is passed over is told at every Ready",
+        "a file that is passed over is reported at every Ready",
         "I17",
         "core/scheduler/checkpoint_messages.py",
         "if one not in before",
@@ -146,7 +146,9 @@ FILES = (
         "worker/training_control.py",
         "return self._confirmed and not self._is_fenced",
         "return True",
-        ("tests/worker/test_place.py::test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too",),
+        (
+            "tests/worker/test_save_after_a_pause.py::test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too",
+        ),
     ),
     Bug(
         "a save does not look at the clocks",
@@ -154,7 +156,9 @@ FILES = (
         "worker/training_control.py",
         "if stood_ms > self._pause_limit_ms:\n            self.note_pause(stood_ms)\n        with self._changed:",
         "if stood_ms < 0:\n            self.note_pause(stood_ms)\n        with self._changed:",
-        ("tests/worker/test_place.py::test_a_save_of_a_process_that_stood_still_waits_for_the_answer",),
+        (
+            "tests/worker/test_save_after_a_pause.py::test_a_save_of_a_process_that_stood_still_waits_for_the_answer",
+        ),
     ),
     Bug(
         "retention dies of a file that vanished",

@@ -1,4 +1,4 @@
-"""Bugs in what people are told: when each rank trained, how far it is, and who lives."""
+"""Bugs in what people are shown: when each rank trained, how far it is, and who runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.planted.bug import Bug
 
 NUMBERS: tuple[Bug, ...] = (
     Bug(
-        "a standstill is noted as training",
+        "a pause is noted as training",
         "I19",
         "core/worker/activity.py",
         "elif now_ms - self._noted_ms > self._due_ms:",
@@ -40,7 +40,7 @@ NUMBERS: tuple[Bug, ...] = (
     Bug(
         "whom a restarted scheduler has not heard stays live in its file",
         "I19",
-        "core/scheduler/machine.py",
+        "core/scheduler/restart.py",
         "[Persist((*records, *silent))]",
         "[Persist(tuple(records))]",
         ("tests/core/test_activity.py::test_a_restarted_scheduler_writes_down_whom_it_has_not_heard",),

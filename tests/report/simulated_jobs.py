@@ -119,10 +119,10 @@ def simulate(seed: int) -> SimulatedJob:
             own.setdefault(process.name, []).append((BEGAN_MS + world.clock.now, kept))
 
     def stepped(process: Process, plan: m.Rollback, step: int) -> None:
-        assert process.member.admitted is not None, "it trains"
+        assert process.machine.admitted is not None, "it trains"
         line = {"rank": plan.rank, "generation": plan.generation, "step": step}
         line |= {
-            "incarnation": process.member.admitted.incarnation,
+            "incarnation": process.machine.admitted.incarnation,
             "wall_ms": BEGAN_MS + world.clock.now,
         }
         steps.append(line)
