@@ -59,7 +59,9 @@ def records_of(
 
 
 def check_rows(connection: Connection, path: Path) -> None:
-    """Check the digest of every row that counts: events, activity and retired checkpoints are history, and a long one would delay each start.
+    """Check the digest of every row that counts.
+
+    Events, activity and retired checkpoints are history, and a long one would delay each start.
 
     Raises:
         StoreCorruptError: names table and key.
