@@ -108,9 +108,8 @@ def test_every_promise_has_its_section() -> None:
     page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
     sections = re.findall(r"^### (I\d+):", page, re.MULTILINE)
 
-    assert sorted(sections) == sorted(
-        {*PROMISES, "I18"}
-    )  # no bug can be planted where the linter holds a promise
+    # No bug can be planted where the linter holds a promise.
+    assert sorted(sections) == sorted({*PROMISES, "I18"})
 
 
 def test_the_page_of_reliability_lists_what_was_found() -> None:
