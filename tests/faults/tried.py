@@ -83,7 +83,7 @@ TRIED = (
     ),
     Tried(
         "Exit code 0 in the middle of training was taken for done; peers waited, and an innocent rank was blamed",
-        "`tests/cluster/test_early_exits.py`, `tests/launch/test_done.py`",
+        "`tests/cluster/test_early_exits.py`, `tests/launch/test_completion.py`",
         "0fa2f12",
     ),
     Tried(
@@ -104,7 +104,7 @@ TRIED = (
     Tried(
         "Incidents under PyTorch had no traceback; `recovery stop` missed a launcher after a step of the clock; Ctrl-C after a recovered failure "
         "reported a failed job; workers did not print their rank",
-        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
+        "`tests/cluster/test_launcher_torch_logs.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
         "1ac3bbd, 10f32ae, 30033aa, 5c79d5f",
     ),
     Tried(

@@ -104,11 +104,11 @@ def test_every_page_that_the_code_names_exists() -> None:
     assert sorted(one for one in named if not _exists(one[1])) == []
 
 
-def test_every_promise_has_its_chapter() -> None:
+def test_every_promise_has_its_section() -> None:
     page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
-    chapters = re.findall(r"^### (I\d+):", page, re.MULTILINE)
+    sections = re.findall(r"^### (I\d+):", page, re.MULTILINE)
 
-    assert sorted(chapters) == sorted(
+    assert sorted(sections) == sorted(
         {*PROMISES, "I18"}
     )  # no bug can be planted where the linter holds a promise
 

@@ -27,7 +27,7 @@ FILES = (
         (f"{_LOOK}::test_a_whole_file_of_another_place_is_not_what_the_plan_wants",),
     ),
     Bug(
-        "a file of the plan may be another than the books name",
+        "a file of the plan may be another than the checkpoint index names",
         "I8",
         "checkpoint/verify.py",
         "if manifest.digest != wanted.digest:",
@@ -59,7 +59,7 @@ FILES = (
         (f"{_LOOK}::test_a_directory_that_cannot_be_listed_hides_no_other",),
     ),
     Bug(
-        "a file that is passed over is told at every Ready",
+        "a file that is passed over is reported at every Ready",
         "I17",
         "core/scheduler/checkpoint_messages.py",
         "if one not in before",
@@ -125,7 +125,7 @@ FILES = (
         (f"{_WAY}::test_every_bad_file_is_kept_and_none_is_written_over",),
     ),
     Bug(
-        "a process that stood still inside a save renames unasked",
+        "a process that was paused inside a save renames unasked",
         "I12",
         "checkpoint/publish.py",
         "_ask(path, place_is_ours)\n            self._state.rename()",

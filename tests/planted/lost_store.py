@@ -68,7 +68,7 @@ LOST_STORE = (
         (f"{CORE}::test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing",),
     ),
     Bug(
-        "numbers of a rebuilt job begin anew",
+        "numbers of a rebuilt job begin again at one",
         "I2",
         "core/scheduler/lost_store.py",
         "generation=built.generation,\n        scheduler_incarnation",
@@ -92,7 +92,7 @@ LOST_STORE = (
         (f"{POLICY}::test_who_has_saved_keeps_the_plan_from_step_0_even_without_files",),
     ),
     Bug(
-        "a rebuilt job's plan is not told by its own name",
+        "a rebuilt job's plan is not sent with its own name",
         "I8",
         "core/worker/machine.py",
         "job=plan.job or self.admitted.job,",
@@ -110,7 +110,7 @@ LOST_STORE = (
         (f"{MEMORY}::test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before",),
     ),
     Bug(
-        "a window stands still while no scheduler lives",
+        "a window is paused while no scheduler runs",
         "I3",
         "scheduler/startup.py",
         "max(0, node.rejoin_left_ms - away_ms)",

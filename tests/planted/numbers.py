@@ -1,4 +1,4 @@
-"""Bugs in what people are told: when each rank trained, how far it is, and who lives."""
+"""Bugs in what people are shown: when each rank trained, how far it is, and who runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.planted.bug import Bug
 
 NUMBERS: tuple[Bug, ...] = (
     Bug(
-        "a standstill is noted as training",
+        "a pause is noted as training",
         "I19",
         "core/worker/activity.py",
         "elif now_ms - self._noted_ms > self._due_ms:",
@@ -14,7 +14,7 @@ NUMBERS: tuple[Bug, ...] = (
         ("tests/core/test_activity.py::test_a_note_that_is_late_begins_a_stretch_of_its_own",),
     ),
     Bug(
-        "a dead host is told as training until somebody notices",
+        "a dead host is shown as training until somebody notices",
         "I19",
         "report/training_time.py",
         "if 0 < over_ms - end_ms <= pieces[-1].due_ms:",

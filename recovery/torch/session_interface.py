@@ -1,4 +1,4 @@
-"""What this room asks of a session, so that it can be tested with a small one of its own."""
+"""What this package needs of a session, so that it can be tested with a small one of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class SessionFace(Protocol):
+class SessionInterface(Protocol):
     """The part of `recovery.Session` that a world and a loader use."""
 
     @property
@@ -35,7 +35,7 @@ class SessionFace(Protocol):
         ...
 
     def publish_rendezvous(self, address: str) -> None:
-        """Rank 0: tell the others `host:port`, once something listens there."""
+        """Rank 0: publish `host:port` to the others, once something listens there."""
         ...
 
     def await_rendezvous(self) -> str:
@@ -55,7 +55,7 @@ class SessionFace(Protocol):
         ...
 
     def check(self) -> None:
-        """Look whether the generation goes on.
+        """See whether the generation goes on.
 
         Raises:
             GenerationInterrupted: it is over.

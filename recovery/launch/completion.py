@@ -1,6 +1,6 @@
-"""Was a worker whose exit code is 0 done? The code alone does not say: a script may call `os._exit(0)` in the middle of training.
+"""Was a worker done when it ended with exit code 0? The code alone does not say: a script may call `os._exit(0)` in the middle of training.
 
-The scheduler knows. It tells its workers that the job is finished only once that is written down, so whoever was done finds it so.
+The scheduler knows. It reports the job as finished to its workers only once that is written, so whoever was done finds it so.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from recovery.launch import console
 from recovery.launch.placement import Kind, Placed
 from recovery.transport import inspection_client
 
-_AGAIN_S = 0.2
+_RETRY_S = 0.2
 _PATIENCE_MS = 10_000
 """How long a scheduler that does not answer is asked. Its relaunch takes a second or two; one whose job is over does not come back."""
 
 
-class Done:
+class Completion:
     """What one launcher knows of the end of its job."""
 
     def __init__(self, ask: Callable[[], Awaitable[Any]]) -> None:
@@ -34,22 +34,22 @@ class Done:
         self._ask = ask
         self._finished = False
         self._job = ""
-        """The job that this launcher's processes belong to; empty: not heard yet."""
+        """The job that this launcher's processes belong to; empty: not known yet."""
         self._asking = asyncio.Lock()
 
     def note_job(self, job: str) -> None:
-        """The scheduler says whose it is. The first word stays: a later one may be of the next job at the same address."""
+        """The scheduler says whose it is. The first answer stays: a later one may be of the next job at the same address."""
         self._job = self._job or job
 
-    async def was(self, placed: Placed) -> bool:
+    async def includes(self, placed: Placed) -> bool:
         """Was this process done when it ended with 0? A scheduler ends so only after a finished job."""
         if placed.kind is Kind.SCHEDULER:
             self._finished = True
             return True
-        return await self.is_done(placed.node_id, placed.name)
+        return await self.includes_worker(placed.node_id, placed.name)
 
-    async def is_done(self, node_id: NodeId, name: str) -> bool:
-        """Was this worker done when it ended with 0? One that nobody knows anything of is believed, which is said."""
+    async def includes_worker(self, node_id: NodeId, name: str) -> bool:
+        """Was this worker done when it ended with 0? One that no scheduler knows anything of is believed, which the console says."""
         give_up_ms = clock.monotonic_ms() + _PATIENCE_MS
         while True:
             async with self._asking:
@@ -73,12 +73,12 @@ class Done:
                     style="yellow",
                 )
                 return True
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
 
 
-def asking(host: str, port: int) -> Done:
+def completion_at(host: str, port: int) -> Completion:
     """Ask the scheduler at this address."""
-    return Done(lambda: inspection_client.ask(host, port, "/status"))
+    return Completion(lambda: inspection_client.ask(host, port, "/status"))
 
 
 def _left_in_order(status: dict[str, Any], node_id: NodeId) -> bool:

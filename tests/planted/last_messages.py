@@ -33,7 +33,7 @@ LAST_WORDS = (
         ("tests/core/test_words_of_refusal.py::test_a_missed_deadline_names_the_server_that_never_came",),
     ),
     Bug(
-        "a relaunched process is told to change its id",
+        "a relaunched process is asked to change its id",
         "I19",
         "core/policy/registration.py",
         "if applicant.situation.held is Held.LIVE:",
