@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from recovery.cli.formats import Format, print_json, print_line, show_rows, warn
 from recovery.cli.options import AsJson, RecoveryPath
 from recovery.report import stored as stored_state
 from recovery.report import tables, timeline_image
-from recovery.report.timeline import read_story
+from recovery.report.timeline import read_timeline
 from recovery.report.timeline_page import page
 
 _SHOWN = 40
@@ -53,7 +52,7 @@ def timeline(
 ) -> None:
     """Write the page and the picture, or show goodput and each recovery with its parts."""
     state = stored_state.read(path)
-    found, unreadable = read_story(state, run=run)
+    found, unreadable = read_timeline(state, run=run)
     for unread in unreadable:
         warn(f"not counted: {unread}")
     title = f"job {state.job.job[:8]}, run {found.run}: {state.job.state.value}"
@@ -63,7 +62,7 @@ def timeline(
     if png is not None:
         timeline_image.write(found, png, title=title)
     if as_json:
-        print_json({**msgspec.structs.asdict(found), "goodput": found.goodput})
+        print_json(found.for_json())
         return
     wall_s = (found.end_ms - found.begin_ms) / 1000
     unknown = f", {found.unknown_ms / 1000:.1f} s of it unknown" if found.unknown_ms else ""

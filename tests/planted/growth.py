@@ -28,8 +28,8 @@ GROWTH: tuple[Bug, ...] = (
         "a connection that ends after its handshake is dialled again at once, for ever",
         "I17",
         "core/worker/connection.py",
-        "self._closes = 0 if settled else self._closes + 1",
-        "self._closes = 0",
+        "self._unsettled_closes = 0 if settled else self._unsettled_closes + 1",
+        "self._unsettled_closes = 0",
         (_MUCH + "test_a_connection_that_ends_after_each_handshake_is_dialled_ever_later",),
     ),
     Bug(
@@ -70,7 +70,7 @@ GROWTH: tuple[Bug, ...] = (
         "worker/local_store.py",
         "if writer is not None and writer.crowded and",
         "if writer is not None and self._path is None and",
-        ("tests/worker/test_notebook.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
+        ("tests/worker/test_local_store.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
     ),
     Bug(
         "who has a seat is not counted again when the ranks are given",

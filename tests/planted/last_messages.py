@@ -20,8 +20,8 @@ LAST_WORDS = (
         "a worker of a finished job waits for a scheduler that has ended",
         "I14",
         "core/worker/connection.py",
-        "if failed.finished and self.admitted is None:",
-        "if failed.finished and self.admitted is not None:",
+        "if failed.finished and outside:",
+        "if failed.finished and not outside:",
         (f"{_END}::test_a_late_worker_of_a_finished_job_waits_one_lease_and_one_window_not_for_ever",),
     ),
     Bug(

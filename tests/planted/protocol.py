@@ -26,10 +26,10 @@ ANSWERS = (
     Bug(
         "a worker reports a checkpoint before its row is written",
         "I5",
-        "core/worker/machine.py",
+        "core/worker/checkpoint_messages.py",
         "return [Persist((row,), (Report(report),))]",
-        "return [Tell(report), Persist((row,))]",
-        ("tests/core/test_member_life.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
+        "return [Send(report), Persist((row,))]",
+        ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
     ),
     Bug(
         "a commit is sent that is not written",
@@ -58,10 +58,10 @@ ANSWERS = (
     Bug(
         "what was not answered is not sent again",
         "I13",
-        "core/worker/machine.py",
-        "again = [Tell(request) for request in self._requests.values()]",
-        "again = [Tell(request) for request in tuple(self._requests.values())[:0]]",
-        ("tests/core/test_member_life.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
+        "core/worker/requests.py",
+        "return [Send(request) for request in self._unanswered.values()]",
+        "return [Send(request) for request in tuple(self._unanswered.values())[:0]]",
+        ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
     ),
     Bug(
         "a fenced incarnation may name the rendezvous",
@@ -104,11 +104,11 @@ DEADLINES = (
     Bug(
         "a main thread that does not come back is waited for, for ever",
         "I14",
-        "core/worker/machine.py",
-        'SetTimer("abort", now_ms + self._rules.abort_timeout_ms),',
+        "core/worker/main_thread.py",
+        "SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms),",
         "",
         (
-            "tests/core/test_member_life.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
+            "tests/core/test_worker_machine.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
         ),
     ),
     Bug(
@@ -117,7 +117,7 @@ DEADLINES = (
         "core/worker/connection.py",
         "if silent_ms >= self._rules.receive_timeout_ms:",
         "if silent_ms < 0:",
-        ("tests/core/test_member_life.py::test_silence_of_the_scheduler_is_ended_by_dialling_anew",),
+        ("tests/core/test_worker_machine.py::test_silence_of_the_scheduler_is_ended_by_dialling_anew",),
     ),
     Bug(
         "a missing worker is waited for, for ever",
@@ -131,10 +131,10 @@ DEADLINES = (
         "a refused worker asks again at once",
         "I17",
         "core/worker/connection.py",
-        'SetTimer("dial", now_ms + refused.retry_after_ms)]',
-        'SetTimer("dial", now_ms)]',
+        "SetTimer(WorkerTimer.DIAL, now_ms + refused.retry_after_ms)",
+        "SetTimer(WorkerTimer.DIAL, now_ms)",
         (
-            "tests/core/test_member_life.py::test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time",
+            "tests/core/test_worker_machine.py::test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time",
         ),
     ),
     Bug(

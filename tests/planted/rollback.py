@@ -154,7 +154,7 @@ PLAN = (
         "self.committed_before, self.committed_step = self.committed_step, step",
         "self.committed_before, self.committed_step = step, step",
         (
-            "tests/worker/test_gate.py::test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither",
+            "tests/worker/test_training_control.py::test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither",
         ),
     ),
 )
@@ -258,16 +258,16 @@ GENERATIONS = (
         "a plan that was sent twice is opened twice",
         "I10",
         "core/worker/machine.py",
-        "if plan.generation <= self.generation or",
-        "if plan.generation < self.generation or",
+        "if plan.generation <= self._main.generation or",
+        "if plan.generation < self._main.generation or",
         (
-            "tests/core/test_member_life.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
+            "tests/core/test_worker_machine.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
         ),
     ),
     Bug(
         "a plan that has ended is opened",
         "I10",
-        "core/worker/machine.py",
+        "core/worker/main_thread.py",
         "self._next_plan is not None and interrupt.generation >= self._next_plan.generation:",
         "self._next_plan is not None and interrupt.generation > self._next_plan.generation:",
         (

@@ -229,10 +229,10 @@ PRESENCE = (
     Bug(
         "an answer from before the pause confirms the place",
         "I1",
-        "core/worker/machine.py",
-        "ack.sequence < self._confirm_sequence:",
-        "ack.sequence < self._confirm_sequence - 1:",
-        ("tests/core/test_member_life.py::test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat",),
+        "core/worker/heartbeats.py",
+        "ack.sequence < self._confirming:",
+        "ack.sequence < self._confirming - 1:",
+        ("tests/core/test_worker_machine.py::test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat",),
     ),
     Bug(
         "a process that was paused steps on unasked",
@@ -241,7 +241,7 @@ PRESENCE = (
         "if stood_ms > self._pause_limit_ms or not self._confirmed:",
         "if stood_ms < 0:",
         (
-            "tests/worker/test_gate.py::test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed",
+            "tests/worker/test_training_control.py::test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed",
         ),
     ),
     Bug(
@@ -251,7 +251,7 @@ PRESENCE = (
         "os.environ.pop(TOKEN_VARIABLE, None)",
         "os.environ.get(TOKEN_VARIABLE)",
         (
-            "tests/worker/test_resume_token.py::test_the_token_is_taken_out_of_the_environment_so_that_no_child_sees_it",
+            "tests/worker/test_exec_in_place.py::test_the_token_is_taken_out_of_the_environment_so_that_no_child_sees_it",
         ),
     ),
 )

@@ -18,17 +18,17 @@ TRAINING = (
     Bug(
         "Done overtakes the last checkpoint's report",
         "I9",
-        "core/worker/connection.py",
-        "        if self._reports():\n            return []\n        return [Tell(request)",
-        "        return [Tell(request)",
+        "core/worker/requests.py",
+        "        if self._reports():\n            return []\n        return [Send(request)",
+        "        return [Send(request)",
         ("tests/core/test_last_checkpoint.py::test_done_waits_for_the_answer_to_every_report",),
     ),
     Bug(
         "a worker's store that does not write holds the job's end up for ever",
         "I14",
-        "core/worker/machine.py",
-        'late = [SetTimer("reports", now_ms + REPORT_PATIENCE_MS)] if self._reports() else []',
-        "late: list[WorkerEffect] = []",
+        "core/worker/requests.py",
+        "return [SetTimer(WorkerTimer.REPORTS, now_ms + REPORT_PATIENCE_MS)]",
+        "return []",
         (
             "tests/core/test_last_checkpoint.py::test_a_store_that_does_not_write_holds_the_end_up_for_a_bounded_time",
         ),
@@ -47,7 +47,7 @@ TRAINING = (
         "worker/local_store.py",
         "        atexit.register(self._close_in, os.getpid())\n",
         "",
-        ("tests/worker/test_notebook_end.py::test_a_process_that_ends_lets_its_writer_finish_first",),
+        ("tests/worker/test_local_store_end.py::test_a_process_that_ends_lets_its_writer_finish_first",),
     ),
     Bug(
         "what a failed store held back is never sent",
@@ -56,21 +56,23 @@ TRAINING = (
         "        while self._unwritten:\n            self._release(self._unwritten.popleft())\n",
         "        self._unwritten.clear()\n",
         (
-            "tests/worker/test_notebook_end.py::test_a_report_leaves_without_its_row_when_the_store_fails_under_it",
+            "tests/worker/test_local_store_end.py::test_a_report_leaves_without_its_row_when_the_store_fails_under_it",
         ),
     ),
     Bug(
         "descriptors are closed under the threads that use them",
         "I14",
-        "worker/descriptors.py",
+        "worker/exec_in_place.py",
         "                os.set_inheritable(descriptor, False)",
         "                os.close(descriptor)",
-        ("tests/worker/test_descriptors.py::test_descriptors_are_marked_for_exec_and_stay_open_until_then",),
+        (
+            "tests/worker/test_exec_in_place.py::test_descriptors_are_marked_for_exec_and_stay_open_until_then",
+        ),
     ),
     Bug(
         "a rank that hangs at one step is replaced for ever",
         "I14",
-        "core/worker/machine.py",
+        "core/worker/hangs.py",
         "if hangs.count < REPLACEMENTS_MAX:",
         "if hangs.count >= 0:",
         ("tests/core/test_hangs.py::test_a_program_that_hangs_at_the_same_step_every_time_ends_by_name",),
@@ -78,9 +80,9 @@ TRAINING = (
     Bug(
         "progress does not begin the count of hangs again",
         "I14",
-        "core/worker/connection.py",
-        "return Hangs(0 if progressed else before.count,",
-        "return Hangs(before.count,",
+        "core/worker/hangs.py",
+        "return Hangs(0 if progressed else self._before.count,",
+        "return Hangs(self._before.count,",
         ("tests/core/test_hangs.py::test_a_step_that_no_program_had_applied_begins_the_count_again",),
     ),
     Bug(
@@ -90,7 +92,7 @@ TRAINING = (
         "        os._exit(error.exit_code)\n",
         "        raise\n",
         (
-            "tests/worker/test_replace.py::test_a_process_whose_interpreter_is_gone_ends_instead_of_hanging_on_with_its_rank",
+            "tests/worker/test_exec_in_place.py::test_a_process_whose_interpreter_is_gone_ends_instead_of_hanging_on_with_its_rank",
         ),
     ),
     Bug(
