@@ -68,6 +68,18 @@ def test_every_module_that_the_architecture_names_exists() -> None:
     assert [name for name in named if not _exists(f"recovery/{name}")] == []
 
 
+def test_the_parts_of_both_machines_are_their_modules() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:its parts|what it knows) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+
+    assert len(rows) == 2
+    for row in rows:
+        for machine, cell in zip(("scheduler", "worker"), row, strict=True):
+            assert [
+                part for part in _QUOTED.findall(cell) if not _exists(f"recovery/core/{machine}/{part}")
+            ] == []
+
+
 @pytest.mark.parametrize("document", _documents(), ids=name_of)
 def test_every_link_to_a_file_leads_to_one(document: Path) -> None:
     links = _LINK.findall(document.read_text(encoding="utf-8"))
