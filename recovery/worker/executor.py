@@ -1,4 +1,4 @@
-"""Carries out what the member machine asks. Runs in the connection's thread and never decides."""
+"""Carries out what the machine asks. Runs in the connection's thread and never decides."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DIAL_S = DIAL_MS / 1000
 
 
 class Executor:
-    """Effects to connection, timers, notebook (the worker's store), gate and log."""
+    """Effects to connection, timers, local store, training control and log."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Executor:
         )
 
     def _exit(self, effect: Exit) -> None:
-        """Tell the main thread to end the process; one that cannot hear it (stuck in a call) is ended from here."""
+        """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""
         self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:
             self._loop.call_later(self._abort_s, self._force, effect)
@@ -155,10 +155,8 @@ class Executor:
         except StoreVersionError as error:
             self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, _sentence(error)))
             return
-        except (
-            RecoveryError,
-            OSError,
-        ) as error:  # who cannot look holds nothing; the plan says what follows from that
+        except (RecoveryError, OSError) as error:
+            # Who cannot search holds nothing; the plan says what follows from that.
             _logger.warning("event=checkpoints_not_found %s", error)
             found = Found()
         self._deliver(
@@ -178,5 +176,5 @@ class Executor:
 
 
 def _sentence(error: RecoveryError) -> str:
-    """Without the code, which is told beside it."""
+    """Without the code, which goes beside it."""
     return str(error).removeprefix(f"{error.code}: ")

@@ -1,4 +1,4 @@
-"""What a worker keeps for its own next incarnation: its store, opened when it is admitted, and the look at its checkpoints.
+"""What a worker keeps for its own next incarnation: its store, opened when it is admitted, and the search for its checkpoints.
 
 The store belongs to the incarnation that runs. A predecessor that is only stopped (SIGSTOP) still holds its lock: then this one
 trains without writing, says so, and takes the store as soon as the lock is free. Recovery does not depend on it.
@@ -58,7 +58,7 @@ _CLOSE_S = 2.0
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look into the directories has found."""
+    """What a search of the directories has found."""
 
     held: tuple[HeldCheckpoint, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
@@ -67,7 +67,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalStore:
-    """The worker's store and checkpoint directories. Lives in the connection's loop; a writer thread does the writing."""
+    """The worker's store and checkpoint directories. Belongs to the connection's loop; a writer thread does the writing."""
 
     def __init__(self, recovery_path: Path | None, node_id: NodeId, *, accept_without_wal: bool) -> None:
         """Note where the store is; nothing is opened yet.
@@ -88,7 +88,7 @@ class LocalStore:
         self._skipped = False
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
         self._passed_over: frozenset[PassedOver] = frozenset()
-        """What the last look did not take: said once."""
+        """What the last search did not take: logged once."""
         self._waiting: dict[tuple[object, ...], Record] | None = {}
         """What came before the store was open, by its key; None once a write has failed: nothing is written any more."""
         self._release: Callable[[Persist], None]
@@ -187,7 +187,8 @@ class LocalStore:
             elif writer is not None:
                 self._skipped = False
                 for record in persist.records if waited else ():
-                    (waited or {}).pop(_key(record), None)  # a newer one overtakes it
+                    # A newer one overtakes it.
+                    (waited or {}).pop(_key(record), None)
                 writer.submit(persist.records, persist)
                 self._unwritten.append(persist)
                 return
@@ -196,7 +197,7 @@ class LocalStore:
         self._release(persist)
 
     def _skip(self) -> None:
-        """How far a rank is, is for people, and told again with every heartbeat: the one thing that a full disk may cost."""
+        """How far a rank is, is for people, and comes again with every heartbeat: the one thing that a full disk may cost."""
         if not self._skipped:
             _logger.warning("event=progress_not_written the store of this worker is behind; training goes on")
         self._skipped = True

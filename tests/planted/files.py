@@ -125,7 +125,7 @@ FILES = (
         (f"{_WAY}::test_every_bad_file_is_kept_and_none_is_written_over",),
     ),
     Bug(
-        "a process that stood still inside a save renames unasked",
+        "a process that was paused inside a save renames unasked",
         "I12",
         "checkpoint/publish.py",
         "_ask(path, place_is_ours)\n            self._state.rename()",
@@ -146,15 +146,19 @@ FILES = (
         "worker/training_control.py",
         "return self._confirmed and not self._is_fenced",
         "return True",
-        ("tests/worker/test_save_after_a_pause.py::test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too",),
+        (
+            "tests/worker/test_save_after_a_pause.py::test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too",
+        ),
     ),
     Bug(
         "a save does not look at the clocks",
         "I12",
         "worker/training_control.py",
-        "if stood_ms > self._pause_limit_ms:\n            self.note_pause(stood_ms)\n        with self._changed:",
-        "if stood_ms < 0:\n            self.note_pause(stood_ms)\n        with self._changed:",
-        ("tests/worker/test_save_after_a_pause.py::test_a_save_of_a_process_that_stood_still_waits_for_the_answer",),
+        "if paused_ms > self._pause_limit_ms:\n            self.note_pause(paused_ms)\n        with self._changed:",
+        "if paused_ms < 0:\n            self.note_pause(paused_ms)\n        with self._changed:",
+        (
+            "tests/worker/test_save_after_a_pause.py::test_a_save_of_a_process_that_was_paused_waits_for_the_answer",
+        ),
     ),
     Bug(
         "retention dies of a file that vanished",

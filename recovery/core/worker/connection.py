@@ -238,7 +238,7 @@ class Connection:
             self._refused_since_ms, self._refused_code = now_ms, refused.code
         patience_ms = self._rules.lease_ms + self._rules.reconnect_grace_ms
         if refused.code == "NODE_ALIVE" and now_ms - self._refused_since_ms > patience_ms:
-            # The holder of the id was heard again within a whole lease: it lives.
+            # The holder of the id was heard again within a whole lease: it is alive.
             return GivenUp(refused.code, refused.reason)
         self._move(ConnectionFact.REFUSED)
         dial = SetTimer(WorkerTimer.DIAL, now_ms + refused.retry_after_ms)
