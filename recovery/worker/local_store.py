@@ -47,7 +47,8 @@ from recovery.errors import (
 from recovery.worker.exec_in_place import close_in_children, descriptors_of
 
 if TYPE_CHECKING:
-    from recovery.store.repository import WorkerState, WorkerStore
+    from recovery.store.repository import WorkerStore
+    from recovery.store.states import WorkerState
     from recovery.store.writer import Writer
 
 _logger = logging.getLogger("recovery.worker")

@@ -25,7 +25,7 @@ GROWTH: tuple[Bug, ...] = (
         (_MUCH + "test_the_committed_checkpoint_is_reported_however_many_newer_ones_there_are",),
     ),
     Bug(
-        "a connection that ends after its handshake is dialled anew at once, for ever",
+        "a connection that ends after its handshake is dialled again at once, for ever",
         "I17",
         "core/worker/connection.py",
         "self._unsettled_closes = 0 if settled else self._unsettled_closes + 1",
@@ -33,7 +33,7 @@ GROWTH: tuple[Bug, ...] = (
         (_MUCH + "test_a_connection_that_ends_after_each_handshake_is_dialled_ever_later",),
     ),
     Bug(
-        "history that was told for a plan stays in the books",
+        "history that was reported for a plan stays in the checkpoint index",
         "I17",
         "core/checkpoints.py",
         "if len(booked) == BOOKED_STEPS and other < booked[0]",
@@ -57,7 +57,7 @@ GROWTH: tuple[Bug, ...] = (
         (_HELD + "test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors",),
     ),
     Bug(
-        "messages are delivered to a scheduler that stands still",
+        "messages are delivered to a scheduler that is paused",
         "I17",
         "transport/server.py",
         "while not self._delivering.is_set():",
@@ -75,7 +75,7 @@ GROWTH: tuple[Bug, ...] = (
         ),
     ),
     Bug(
-        "who has a seat is not counted anew when the ranks are given",
+        "who has a seat is not counted again when the ranks are given",
         "I14",
         "core/scheduler/state.py",
         "if was_forming != (state is JobState.FORMING):",

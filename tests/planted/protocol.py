@@ -6,7 +6,7 @@ from tests.planted.bug import Bug
 
 ANSWERS = (
     Bug(
-        "the end of the job is told before it is written",
+        "the end of the job is sent before it is written",
         "I5",
         "core/scheduler/generations.py",
         "return [Persist((job, run, event), answers), SetTimer(",
@@ -32,7 +32,7 @@ ANSWERS = (
         ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(
-        "a commit is told that is not written",
+        "a commit is sent that is not written",
         "I5",
         "core/scheduler/checkpoint_messages.py",
         "[*table.coordinator.committed_records(), *table.coordinator.retire()]",
@@ -40,7 +40,7 @@ ANSWERS = (
         ("tests/core/test_cluster_life.py::test_a_step_is_committed_when_every_rank_holds_it",),
     ),
     Bug(
-        "a request told twice has two effects",
+        "a request that is sent twice has two effects",
         "I13",
         "core/scheduler/machine.py",
         "if answer is not None:  # a repeat",
@@ -56,7 +56,7 @@ ANSWERS = (
         ("tests/core/test_cluster_ends.py::test_answers_kept_for_repeats_are_bounded",),
     ),
     Bug(
-        "what was not answered is not told again",
+        "what was not answered is not sent again",
         "I13",
         "core/worker/requests.py",
         "return [Send(request) for request in self._unanswered.values()]",
@@ -64,7 +64,7 @@ ANSWERS = (
         ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(
-        "a fenced life may name the rendezvous",
+        "a fenced incarnation may name the rendezvous",
         "I12",
         "core/scheduler/machine.py",
         "if opened.generation != table.job.generation or table.job.state is not JobState.RUNNING:",
@@ -75,7 +75,7 @@ ANSWERS = (
 
 EXITS = (
     Bug(
-        "a launcher's word about an earlier life takes the next one's place",
+        "a launcher's report about an earlier process counts for the next one",
         "I12",
         "core/scheduler/liveness.py",
         "if node.record.pid != exited.pid:",
@@ -201,7 +201,7 @@ BOUNDS = (
         ("tests/transport/test_wire_codec.py::test_what_a_peer_wrote_cannot_break_a_log_line",),
     ),
     Bug(
-        "a closed connection is not told",
+        "a closed connection is not reported",
         "I14",
         "transport/server.py",
         "if self._connections.pop(connection.number, None) is None or not connection.delivered:",

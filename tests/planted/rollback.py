@@ -56,7 +56,7 @@ PLAN = (
         ),
     ),
     Bug(
-        "rolled-back checkpoints stay in the books",
+        "rolled-back checkpoints stay in the checkpoint index",
         "I20",
         "core/checkpoints.py",
         "[other for other in held if other > step]",
@@ -106,7 +106,7 @@ PLAN = (
         ),
     ),
     Bug(
-        "the books keep every step",
+        "the checkpoint index keeps every step",
         "I11",
         "core/checkpoints.py",
         "if len(booked) < BOOKED_STEPS:",
@@ -255,7 +255,7 @@ GENERATIONS = (
         ),
     ),
     Bug(
-        "a plan that was told twice is opened twice",
+        "a plan that was sent twice is opened twice",
         "I10",
         "core/worker/machine.py",
         "if plan.generation <= self._main.generation or",

@@ -46,7 +46,7 @@ REGISTRATION = (
         ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
     ),
     Bug(
-        "a life with an earlier token resumes",
+        "an incarnation with an earlier token resumes",
         "I12",
         "core/policy/registration.py",
         "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED)",
@@ -104,7 +104,7 @@ REGISTRATION = (
         ),
     ),
     Bug(
-        "a new life has the number of the one before",
+        "a new incarnation has the number of the one before",
         "I2",
         "core/scheduler/registration.py",
         "Incarnation(node.record.incarnation + 1 if node else 1)",
@@ -112,7 +112,7 @@ REGISTRATION = (
         ("tests/core/test_cluster_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
     ),
     Bug(
-        "a repeated admission begins another life",
+        "a repeated admission begins another incarnation",
         "I13",
         "core/scheduler/registration.py",
         "if register.request_id == record.admission_request:",
@@ -141,7 +141,7 @@ REGISTRATION = (
 
 PRESENCE = (
     Bug(
-        "a lost life may still speak",
+        "a lost incarnation may still speak",
         "I12",
         "core/scheduler/generations.py",
         "table.speakers.pop(node.connection, None)\n        node.connection = None",
@@ -177,7 +177,7 @@ PRESENCE = (
         ("tests/core/test_cluster_life.py::test_servers_are_waited_for_and_their_loss_interrupts_nobody",),
     ),
     Bug(
-        "a scheduler that stood still ends its nodes' leases",
+        "a scheduler that was paused ends its nodes' leases",
         "I3",
         "core/scheduler/liveness.py",
         "if now_ms - node.lease_check_ms >= STANDSTILL_MS:",
@@ -201,7 +201,7 @@ PRESENCE = (
         ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
     ),
     Bug(
-        "a restart begins every window anew",
+        "a restart begins every window again",
         "I3",
         "core/scheduler/machine.py",
         "now_ms + min(node.record.rejoin_left_ms, self.table.rules.rejoin_window_ms)",
@@ -227,7 +227,7 @@ PRESENCE = (
         ),
     ),
     Bug(
-        "an answer from before the standstill confirms the place",
+        "an answer from before the pause confirms the place",
         "I1",
         "core/worker/heartbeats.py",
         "ack.sequence < self._confirming:",

@@ -50,7 +50,7 @@ TRAINING = (
         ("tests/worker/test_local_store_end.py::test_a_process_that_ends_lets_its_writer_finish_first",),
     ),
     Bug(
-        "what a failed store held back is never told",
+        "what a failed store held back is never sent",
         "I14",
         "worker/local_store.py",
         "        while self._unwritten:\n            self._release(self._unwritten.popleft())\n",
