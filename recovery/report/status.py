@@ -57,7 +57,7 @@ def status(stored: Stored) -> dict[str, Any]:
 
 
 def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: str) -> dict[str, Any]:
-    """The same keys from what a running scheduler shows (`recovery.core.views.job_view`).
+    """The same keys from what a running scheduler shows (`recovery.core.scheduler.views.job_view`).
 
     Args:
         view: its answer.

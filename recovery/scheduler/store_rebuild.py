@@ -188,7 +188,7 @@ def records_of(traces: Traces) -> tuple[Record, ...]:
         run=built.run,
         generation=built.generation,
         reason=f"from what lies in {traces.path}",
-        details=rebuild.told(built, traces.pasts) + _unsure(traces),
+        details=rebuild.report(built, traces.pasts) + _unsure(traces),
     )
     nodes = tuple(_node(traces, built, name) for name in built.ranks)
     return (job, RunRecord(run=built.run), *nodes, *built.generations, *built.checkpoints, story)

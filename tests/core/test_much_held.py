@@ -7,7 +7,7 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core.checkpoints import BOOKED_STEPS
+from recovery.core.checkpoints import INDEXED_STEPS
 from recovery.core.ids import RequestId
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind
 from recovery.core.rules import Rules
@@ -107,13 +107,13 @@ def test_a_plan_is_made_from_all_that_was_reported_and_only_the_newest_are_kept(
             left_out=7,
         )
     )
-    assert len(desk.row(CheckpointRecord)) == rows + BOOKED_STEPS
+    assert len(desk.row(CheckpointRecord)) == rows + INDEXED_STEPS
     ready = next(event for event in reversed(desk.events) if event.kind is EventKind.NODE_READY)
-    assert ready.details == "7 older checkpoints are not told"
+    assert ready.details == "7 older checkpoints are not named"
     back.ready(checkpoint(20, path="worker_1/20"), checkpoint(10, path="worker_1/10"))
 
     assert back.follow().step == 20
-    assert len(desk.cluster.table.coordinator.held_records()) == 4
+    assert len(desk.machine.state.checkpoints.held_records()) == 4
 
 
 def test_history_that_was_reported_for_a_plan_does_not_stay_in_the_index() -> None:
@@ -126,7 +126,7 @@ def test_history_that_was_reported_for_a_plan_does_not_stay_in_the_index() -> No
 
     assert workers[0].follow().step == 500
     workers[1].follow()
-    assert len(desk.cluster.table.coordinator.held_records()) == 2 * BOOKED_STEPS
+    assert len(desk.machine.state.checkpoints.held_records()) == 2 * INDEXED_STEPS
     for worker in workers:
         worker.save(510)
     retired = [row for row in desk.row(CheckpointRecord) if row.state is CheckpointState.RETIRED]

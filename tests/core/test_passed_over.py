@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import BOOKED_STEPS, CheckpointCoordinator
+from recovery.core.checkpoints import INDEXED_STEPS, CheckpointCoordinator
 from recovery.core.ids import Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.policy.given_up import RANKS_NAMED, STEPS_NAMED, Unusable, sentence
 from recovery.core.records import EventKind, EventRecord
@@ -206,7 +206,7 @@ def test_a_rank_that_saves_a_given_up_step_again_has_it() -> None:
 
 def test_what_the_books_retire_is_given_up_by_nobody() -> None:
     books = CheckpointCoordinator(1)
-    for step in range(10, 10 * (BOOKED_STEPS + 2), 10):
+    for step in range(10, 10 * (INDEXED_STEPS + 2), 10):
         books.add(Rank(0), checkpoint(step, path=f"/{step}"))
     books.reject(Rank(0), 10, "digest")
     books.retire()

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, Exit, Persist, Report, SetTimer
+from recovery.core.effects import Answer, Exit, Persist, Report
 from recovery.core.ids import ConnectionId, NodeId, RequestId, ResumeToken
 from recovery.core.records import (
     CheckpointRecord,
@@ -26,9 +26,11 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler import effects as se
 from recovery.core.scheduler import stimuli as ss
-from recovery.core.scheduler.effects import CloseConnection, Send
-from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
+from recovery.core.scheduler.job import new_job, next_incarnation
+from recovery.core.scheduler.machine import SchedulerMachine
+from recovery.core.scheduler.timers import SchedulerTimer
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
@@ -175,7 +177,7 @@ class World:
         self.scheduler: SchedulerMachine | None = None
         self.rows: dict[tuple[object, ...], Record] = {}
         self.lives = 0
-        self.timers: dict[str, int] = {}
+        self.timers: dict[SchedulerTimer, int] = {}
         self.wires: dict[ConnectionId, Process] = {}
         self.disk: dict[str, dict[int, m.HeldCheckpoint]] = {}
         self.processes: dict[str, Process] = {}
@@ -208,7 +210,7 @@ class World:
         if job is None:
             self.scheduler = SchedulerMachine(new_job("job", self.rules), self.rules)
         else:
-            self.scheduler = SchedulerMachine(next_life(job), self.rules)
+            self.scheduler = SchedulerMachine(next_incarnation(job), self.rules)
             self.scheduler.restore(
                 self._of(NodeRecord), self._of(GenerationRecord), self._of(CheckpointRecord)
             )
@@ -228,20 +230,22 @@ class World:
 
     def handle(self, stimulus: ss.SchedulerStimulus) -> None:
         if self.scheduler is not None:
-            self._carry_out(self.scheduler.handle(stimulus, self.now))
+            effects = self.scheduler.handle(stimulus, self.now)
+            self.scheduler.check()
+            self._carry_out(effects)
 
     def _carry_out(self, effects: list) -> None:  # type: ignore[type-arg]  # of any kind
         life = self.lives
         for effect in effects:
             if isinstance(effect, Persist):
                 self.later(self.random.randint(1, 8), partial(self._durable, effect, life))
-            elif isinstance(effect, Send):
+            elif isinstance(effect, se.Send):
                 self.to_worker(effect.connection, effect.message)
-            elif isinstance(effect, CloseConnection):
+            elif isinstance(effect, se.CloseConnection):
                 self.later(8, partial(self.hang_up, effect.connection))
-            elif isinstance(effect, SetTimer):
-                self.timers[effect.key] = effect.at_ms
-                self.later(effect.at_ms - self.now, partial(self._due, effect.key, effect.at_ms, life))
+            elif isinstance(effect, se.SetTimer):
+                self.timers[effect.timer] = effect.at_ms
+                self.later(effect.at_ms - self.now, partial(self._due, effect.timer, effect.at_ms, life))
             elif isinstance(effect, Exit):
                 self.kill_scheduler()
 
@@ -260,10 +264,10 @@ class World:
             elif isinstance(step, Exit):
                 self.kill_scheduler()
 
-    def _due(self, key: str, at: int, life: int) -> None:
-        if life == self.lives and self.timers.get(key) == at:
-            del self.timers[key]
-            self.handle(ss.TimerFired(key))
+    def _due(self, timer: SchedulerTimer, at: int, life: int) -> None:
+        if life == self.lives and self.timers.get(timer) == at:
+            del self.timers[timer]
+            self.handle(ss.TimerFired(timer))
 
     # --- the wire --------------------------------------------------------------------------------------------------------
 

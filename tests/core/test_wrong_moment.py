@@ -10,11 +10,12 @@ import pytest
 from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import Generation, Incarnation, Rank, RequestId, ResumeToken
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import Send
 from recovery.core.scheduler.stimuli import MessageReceived, TimerFired
+from recovery.core.scheduler.timers import GraceTimer, LeaseTimer
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from tests.core.desk import Desk, Worker, checkpoint, full_house
@@ -56,7 +57,7 @@ def test_no_word_of_the_end_leaves_before_its_write(desk: Desk) -> None:
     first, _ = _finished(desk)
     late = m.Ready(request_id=RequestId("late"), generation=Generation(1), step=0)
 
-    effects = desk.cluster.handle(MessageReceived(first.connection, late, "", ResumeToken("x")), desk.now)
+    effects = desk.machine.handle(MessageReceived(first.connection, late, "", ResumeToken("x")), desk.now)
 
     assert not [effect for effect in effects if isinstance(effect, Send)]
     assert [type(step) for effect in effects if isinstance(effect, Persist) for step in effect.then] == [
@@ -257,28 +258,28 @@ def test_a_file_that_was_called_bad_is_not_taken_again(desk: Desk) -> None:
 
     first.tell(m.CheckpointReport(request_id=first.request(), checkpoint=bad))
 
-    assert desk.cluster.table.coordinator.file_of(Rank(0), 10) is None
+    assert desk.machine.state.checkpoints.file_of(Rank(0), 10) is None
 
 
-def test_a_scheduler_that_stood_still_loses_nobody_by_that(desk: Desk) -> None:
+def test_a_scheduler_that_was_paused_loses_nobody_by_that(desk: Desk) -> None:
     first, _ = full_house(desk)
     first.die()
-    grace, lease = TimerFired("grace:worker_0"), TimerFired("lease:worker_1")
+    grace, lease = GraceTimer(NodeId("worker_0")), LeaseTimer(NodeId("worker_1"))
     desk.timers.clear()
     desk.now = 120_000
 
-    desk.handle(grace)
-    desk.handle(lease)
+    desk.handle(TimerFired(grace))
+    desk.handle(TimerFired(lease))
 
     assert _job(desk).state is JobState.RUNNING
-    assert desk.timers == {"grace:worker_0": 120_500, "lease:worker_1": 150_000}
+    assert desk.timers == {grace: 120_500, lease: 150_000}
 
 
-def test_after_a_standstill_the_fresh_lease_ends_as_any_other(desk: Desk) -> None:
+def test_after_a_pause_the_fresh_lease_ends_as_any_other(desk: Desk) -> None:
     full_house(desk)
     desk.timers.clear()
     desk.now = 120_000
-    desk.handle(TimerFired("lease:worker_1"))
+    desk.handle(TimerFired(LeaseTimer(NodeId("worker_1"))))
 
     desk.at(150_000)
 

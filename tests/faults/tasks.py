@@ -128,8 +128,8 @@ def _change_generation(desk: StoredDesk, workers: list[Worker]) -> None:
 
 
 def _held(worker: Worker, *steps: int) -> tuple[m.HeldCheckpoint, ...]:
-    records = worker.desk.cluster.table.coordinator
-    rank = worker.desk.cluster.table.nodes[worker.node_id].record.rank
+    records = worker.desk.machine.state.checkpoints
+    rank = worker.desk.machine.state.nodes[worker.node_id].record.rank
     assert rank is not None, "the world is formed"
     return tuple(held for step in steps if (held := records.file_of(rank, step)) is not None)
 

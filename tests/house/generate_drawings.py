@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from recovery.core.records import JobState
+from recovery.core.scheduler.job import AT_START, JOB_STATES
 from recovery.core.scheduler.node import NEXT_STATES
 from recovery.core.worker.states import CONNECTION_MOVES, WORKER_MOVES
 from tests.house.files import ROOT
@@ -25,12 +25,6 @@ _JOB_PLACES: Mapping[str, Place] = {
     "finished": (300, 190),
     "failed": (540, 190),
 }
-_JOB_MOVES: Mapping[JobState, tuple[JobState, ...]] = {
-    JobState.FORMING: (JobState.RUNNING, JobState.FAILED),
-    JobState.RUNNING: (JobState.INTERRUPTED, JobState.FINISHED, JobState.FAILED),
-    JobState.INTERRUPTED: (JobState.RUNNING, JobState.FAILED),
-}
-"""core/scheduler/generations.py is the one place that moves it."""
 
 _WORKER_PLACES: Mapping[str, Place] = {
     "outside": (60, 60),
@@ -101,8 +95,13 @@ def node_states() -> str:
 
 
 def job_states() -> str:
-    """What a job may become within a run."""
-    moves = [(begin.value, end.value) for begin, ends in _JOB_MOVES.items() for end in ends]
+    """What a job may become while a scheduler serves it, from the table that the core follows."""
+    moves = [
+        (begin.value, end.value)
+        for begin, moves_of in JOB_STATES.items()
+        for fact, end in moves_of.items()
+        if end is not begin and fact not in AT_START
+    ]
     return drawing("states of a job", _JOB_PLACES, moves)
 
 

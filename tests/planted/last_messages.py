@@ -11,9 +11,9 @@ LAST_WORDS = (
     Bug(
         "a register begins a run under a scheduler that ends",
         "I14",
-        "core/scheduler/machine.py",
-        "if table.ended and job_fault_of(table, message) is None:",
-        "if table.job.state is JobState.FAILED and job_fault_of(table, message) is None:",
+        "core/scheduler/registration.py",
+        "if state.job_ended and job_fault_of(state, register) is None:",
+        "if state.job.state is JobState.FAILED and job_fault_of(state, register) is None:",
         (f"{_END}::test_who_registers_while_a_finished_scheduler_ends_is_told_so_and_begins_no_run",),
     ),
     Bug(
@@ -27,9 +27,9 @@ LAST_WORDS = (
     Bug(
         "a missed deadline says that nobody is missing",
         "I19",
-        "core/scheduler/generations.py",
-        "if table.job.state is JobState.FORMING and table.rules.server_count:  # later",
-        "if table.job.state is JobState.INTERRUPTED and table.rules.server_count:  # later",
+        "core/scheduler/attendance.py",
+        "if state.job.state is JobState.FORMING and state.rules.server_count:",
+        "if state.job.state is JobState.INTERRUPTED and state.rules.server_count:",
         ("tests/core/test_words_of_refusal.py::test_a_missed_deadline_names_the_server_that_never_came",),
     ),
     Bug(

@@ -8,9 +8,9 @@ ANSWERS = (
     Bug(
         "the end of the job is sent before it is written",
         "I5",
-        "core/scheduler/generations.py",
+        "core/scheduler/runs.py",
         "return [Persist((job, run, event), answers), SetTimer(",
-        "return [*(Send(told.connection, told.message) for told in answers), Persist((job, run, event)), SetTimer(",
+        "return [*(Send(one.connection, one.message) for one in answers), Persist((job, run, event)), SetTimer(",
         ("tests/core/test_late_words.py::test_nobody_hears_of_the_end_before_it_is_written",),
     ),
     Bug(
@@ -35,16 +35,16 @@ ANSWERS = (
         "a commit is sent that is not written",
         "I5",
         "core/scheduler/checkpoint_messages.py",
-        "[*table.coordinator.committed_records(), *table.coordinator.retire()]",
-        "table.coordinator.retire()",
+        "[*state.checkpoints.committed_records(), *state.checkpoints.retire()]",
+        "state.checkpoints.retire()",
         ("tests/core/test_cluster_life.py::test_a_step_is_committed_when_every_rank_holds_it",),
     ),
     Bug(
         "a request that is sent twice has two effects",
         "I13",
         "core/scheduler/machine.py",
-        "if answer is not None:  # a repeat",
-        "if answer is not None and node.done:  # a repeat",
+        "if answer is not None:",
+        "if answer is not None and node.done:",
         ("tests/core/test_late_words.py::test_a_request_told_twice_has_one_effect_and_the_same_answer",),
     ),
     Bug(
@@ -66,9 +66,9 @@ ANSWERS = (
     Bug(
         "a fenced incarnation may name the rendezvous",
         "I12",
-        "core/scheduler/machine.py",
-        "if opened.generation != table.job.generation or table.job.state is not JobState.RUNNING:",
-        "if table.job.state is not JobState.RUNNING:",
+        "core/scheduler/training_messages.py",
+        "if opened.generation != state.job.generation or state.job.state is not JobState.RUNNING:",
+        "if state.job.state is not JobState.RUNNING:",
         ("tests/core/test_cluster_ends.py::test_rendezvous_first_steps_and_late_words",),
     ),
 )
@@ -94,8 +94,8 @@ EXITS = (
         "everybody waits for a worker that its launcher has given up",
         "I14",
         "core/scheduler/liveness.py",
-        "if node.given_up and not table.ended:",
-        "if node.given_up and table.ended:",
+        "if node.given_up and not state.job_ended:",
+        "if node.given_up and state.job_ended:",
         ("tests/core/test_exits_seen.py::test_a_launcher_that_gives_up_ends_the_job_for_everybody",),
     ),
 )
@@ -122,9 +122,9 @@ DEADLINES = (
     Bug(
         "a missing worker is waited for, for ever",
         "I14",
-        "core/scheduler/generations.py",
-        "if table.deadline_ms is None or now_ms < table.deadline_ms or",
-        "if table.deadline_ms is None or now_ms <= table.deadline_ms + 10 or",
+        "core/scheduler/attendance.py",
+        "if state.deadline_ms is None or now_ms < state.deadline_ms or",
+        "if state.deadline_ms is None or now_ms <= state.deadline_ms + 10 or",
         ("tests/core/test_cluster_ends.py::test_a_lost_worker_that_stays_away_fails_the_job_by_name",),
     ),
     Bug(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import to_record
 from recovery.core.effects import Persist, Report, Say
 from recovery.core.ids import Generation, Rank
-from recovery.core.records import CheckpointState
+from recovery.core.records import CheckpointState, to_record
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import FindCheckpoints, Retain, Send, WorkerEffect

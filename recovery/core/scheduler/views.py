@@ -1,4 +1,4 @@
-"""What people are shown, built from the table: the same words for HTTP, files and the CLI."""
+"""What people are shown of the live state: the same words for HTTP, files and the CLI."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from recovery.core.records import NodeState
 from recovery.core.scheduler.state import SchedulerState
 
 
-def job_view(table: SchedulerState, now_ms: int) -> dict[str, Any]:
+def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
     """The state of the job and of each node, as plain values.
 
     Args:
-        table: the live table.
+        state: the live state.
         now_ms: monotonic time, for what is left of windows and how long a node has been silent.
     """
-    job = table.job
+    job = state.job
     return {
         "job": job.job,
         "run": job.run,
@@ -26,7 +26,7 @@ def job_view(table: SchedulerState, now_ms: int) -> dict[str, Any]:
         "reason": job.reason,
         "scheduler_incarnation": job.scheduler_incarnation,
         "world_size": job.worker_count,
-        "committed_step": table.coordinator.committed_step,
+        "committed_step": state.checkpoints.committed_step,
         "nodes": [
             {
                 "node_id": node.record.node_id,
@@ -44,34 +44,34 @@ def job_view(table: SchedulerState, now_ms: int) -> dict[str, Any]:
                 "reason": node.record.reason,
             }
             for node in sorted(
-                table.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0)
+                state.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0)
             )
         ],
     }
 
 
-def lost_view(table: SchedulerState) -> dict[str, Any]:
+def lost_view(state: SchedulerState) -> dict[str, Any]:
     """The nodes that were lost by silence, for the launchers that watch their processes: short, since each asks every second.
 
     Whose connection closed is not among them: its process may have replaced itself by exec, and imports for as long as that takes.
     `returns_ms` is how long a process that is well, and whose way here is free, takes at most to be heard.
     """
     return {
-        "returns_ms": table.rules.returns_ms,
+        "returns_ms": state.rules.returns_ms,
         "nodes": [
             {"node_id": node.record.node_id, "pid": node.record.pid, "reason": node.record.reason}
-            for node in table.nodes.values()
+            for node in state.nodes.values()
             if node.hangs and node.record.state is NodeState.LOST
         ],
-        "job": table.job.job,
+        "job": state.job.job,
     }
 
 
-def generations_view(table: SchedulerState) -> list[Any]:
+def generations_view(state: SchedulerState) -> list[Any]:
     """The generations of this run, oldest first, as they are stored."""
-    return [msgspec.to_builtins(record) for record in table.generations]
+    return [msgspec.to_builtins(record) for record in state.generations]
 
 
-def checkpoints_view(table: SchedulerState) -> list[Any]:
-    """What the coordinator's books hold, newest step first."""
-    return [msgspec.to_builtins(record) for record in table.coordinator.held_records()]
+def checkpoints_view(state: SchedulerState) -> list[Any]:
+    """What the checkpoint index holds, newest step first."""
+    return [msgspec.to_builtins(record) for record in state.checkpoints.held_records()]
