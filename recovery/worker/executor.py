@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock
-from recovery.core.effects import Exit, Persist, Report, Say
+from recovery.core.effects import Exit, Log, Persist, Report
 from recovery.core.messages import Admitted
 from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
@@ -93,7 +93,7 @@ class Executor:
                 self._training_control.confirm()
             case Retain():
                 self._training_control.note_committed(effect.step)
-            case Say():
+            case Log():
                 level = logging.WARNING if effect.warning else logging.INFO
                 _logger.log(level, "event=%s %s", effect.event, effect.text)
             case Exit():
@@ -163,16 +163,16 @@ class Executor:
             s.CheckpointsFound(self._local_store.new_request(), found.held, found.passed_over, found.past)
         )
 
-    def _set_timer(self, timer: SetTimer) -> None:
-        older = self._timers.pop(timer.key, None)
+    def _set_timer(self, effect: SetTimer) -> None:
+        older = self._timers.pop(effect.timer, None)
         if older is not None:
             older.cancel()
-        delay_s = max(0, timer.at_ms - clock.monotonic_ms()) / 1000
-        self._timers[timer.key] = self._loop.call_later(delay_s, self._due, timer.key)
+        delay_s = max(0, effect.at_ms - clock.monotonic_ms()) / 1000
+        self._timers[effect.timer] = self._loop.call_later(delay_s, self._due, effect.timer)
 
-    def _due(self, key: WorkerTimer) -> None:
-        del self._timers[key]
-        self._deliver(s.WorkerTimerFired(key, jitter()))
+    def _due(self, timer: WorkerTimer) -> None:
+        del self._timers[timer]
+        self._deliver(s.WorkerTimerFired(timer, jitter()))
 
 
 def _sentence(error: RecoveryError) -> str:

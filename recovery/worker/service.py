@@ -121,7 +121,7 @@ class WorkerService:
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:
         if (
             isinstance(stimulus, s.WorkerTimerFired)
-            and stimulus.key in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
+            and stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
             and self.progress is not None
         ):
             self._deliver(self.progress())

@@ -46,7 +46,7 @@ def test_six_thousand_checkpoints_fit_into_one_message_newest_first() -> None:
     assert [one.step for one in ready.held] == list(range(MANY, MANY - len(ready.held), -1))
     assert len(ready.held) > 100
     assert ready.left_out == MANY - len(ready.held)
-    [said] = driven.effects_of(e.Say)
+    [said] = driven.effects_of(e.Log)
     assert (said.event, said.warning) == ("checkpoints_left_out", True)
     assert f"newest {len(ready.held)} of {MANY}" in said.text
 
@@ -63,7 +63,7 @@ def test_what_fits_is_reported_whole_and_not_logged() -> None:
     ready = ready_of(driven, held(1, 50))
 
     assert (ready.held, ready.left_out) == (held(1, 50), 0)
-    assert driven.effects_of(e.Say) == []
+    assert driven.effects_of(e.Log) == []
 
 
 @pytest.mark.parametrize("how", ["admitted", "planned", "committed"])

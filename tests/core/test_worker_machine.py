@@ -56,7 +56,7 @@ def test_waits_say_what_they_wait_for_after_5_s_and_then_every_30() -> None:
     driven.handle(s.Started(RequestId("r"), None))
     assert we.SetTimer(WorkerTimer.WAIT_NOTE, 5_000) in driven.effects
     driven.fire(WorkerTimer.WAIT_NOTE, 5_000)
-    assert [said.text for said in driven.effects_of(e.Say)] == [
+    assert [said.text for said in driven.effects_of(e.Log)] == [
         "waiting for the scheduler to answer, 5 s so far"
     ]
     assert driven.effects_of(we.SetTimer) == [we.SetTimer(WorkerTimer.WAIT_NOTE, 35_000)]
@@ -70,12 +70,12 @@ def test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time() -> Non
     driven = DrivenWorker().registering()
     driven.receive(refused("REJOIN_WINDOW", 17_600), 100)
     assert we.SetTimer(WorkerTimer.DIAL, 17_700) in driven.effects
-    assert [said.event for said in driven.effects_of(e.Say)] == ["refused"]
+    assert [said.event for said in driven.effects_of(e.Log)] == ["refused"]
     assert driven.handle(s.Disconnected("refused", 0.5)) == []
     assert driven.fire(WorkerTimer.DIAL, 17_700) == [we.Connect()]
     driven.handle(s.Connected())
     driven.receive(refused("REJOIN_WINDOW", 5))
-    assert driven.effects_of(e.Say) == []
+    assert driven.effects_of(e.Log) == []
     # Still connected: the end of that connection dials.
     assert driven.fire(WorkerTimer.DIAL, 17_705) == [we.Disconnect()]
     assert driven.handle(s.Disconnected("by this side", 0.5)) == [we.Connect()]
@@ -173,7 +173,7 @@ def test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat() -> None:
     assert driven.receive(m.HeartbeatAck(sequence=beat.sequence)) == [we.Confirmed()]
     assert driven.receive(m.HeartbeatAck(sequence=beat.sequence)) == []
     driven.handle(s.Disconnected("cut", 0.5))
-    assert driven.handle(s.PauseNoticed(40_000)) == driven.effects_of(e.Say)
+    assert driven.handle(s.PauseNoticed(40_000)) == driven.effects_of(e.Log)
 
 
 # --- generations ----------------------------------------------------------------------------------------------------------

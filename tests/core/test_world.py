@@ -75,8 +75,8 @@ class Process:
                 assert isinstance(step, Report)
                 self.send(step.message)
         elif isinstance(effect, we.SetTimer):
-            self.timers[effect.key] = effect.at_ms
-            world.later(effect.at_ms - world.now, lambda: self.due(effect.key, effect.at_ms))
+            self.timers[effect.timer] = effect.at_ms
+            world.later(effect.at_ms - world.now, lambda: self.due(effect.timer, effect.at_ms))
         elif isinstance(effect, we.Connect):
             world.later(world.random.randint(0, 5), self.dial)
         elif isinstance(effect, we.Disconnect):

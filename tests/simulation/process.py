@@ -98,10 +98,10 @@ class Process:
             self.clock.later(self.frozen_until - self.clock.now, lambda: self.handle(stimulus))
             return
         if isinstance(stimulus, s.WorkerTimerFired):
-            if self._due.get(stimulus.key, self.own.read() + 1) > self.own.read():
+            if self._due.get(stimulus.timer, self.own.read() + 1) > self.own.read():
                 return  # a later one took its place
-            del self._due[stimulus.key]
-            if stimulus.key in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT) and self.plan is not None:
+            del self._due[stimulus.timer]
+            if stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT) and self.plan is not None:
                 self.handle(s.StepsDone(self.plan.generation, self.step, 1, self.step))
         effects = self.machine.handle(stimulus, self.own.read())
         self.machine.check()
@@ -138,8 +138,8 @@ class Process:
             else:
                 self.clock.soon("disk", 1, 10, lambda: self._release(effect))
         elif isinstance(effect, SetTimer):
-            self._due[effect.key] = effect.at_ms
-            fired = s.WorkerTimerFired(effect.key, self._jitter())
+            self._due[effect.timer] = effect.at_ms
+            fired = s.WorkerTimerFired(effect.timer, self._jitter())
             self.clock.later(self.own.until(effect.at_ms), lambda: self.handle(fired))
         elif isinstance(effect, Connect):
             self.clock.soon("network", 1, 10, self._dial)

@@ -6,7 +6,7 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.effects import Exit, Persist, Say
+from recovery.core.effects import Exit, Log, Persist
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import Admitted, FromNode, Past, Rollback
 from recovery.core.worker.stimuli import Hangs
@@ -14,9 +14,9 @@ from recovery.core.worker.timers import WorkerTimer
 
 
 class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
-    """Deliver `WorkerTimerFired(key)` at `at_ms`. A later one with the same key replaces it."""
+    """Deliver `WorkerTimerFired(timer)` at `at_ms`. A later one of the same timer replaces it."""
 
-    key: WorkerTimer
+    timer: WorkerTimer
     at_ms: int
 
 
@@ -102,6 +102,6 @@ WorkerEffect = Union[
     FindCheckpoints,
     Confirmed,
     Retain,
-    Say,
+    Log,
     Exit,
 ]

@@ -19,7 +19,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from recovery.core import messages as m
-from recovery.core.effects import Persist, Say
+from recovery.core.effects import Log, Persist
 from recovery.core.ids import Incarnation, RequestId
 from recovery.core.policy import backoff
 from recovery.core.rules import Rules
@@ -161,7 +161,7 @@ class WorkerMachine:
                 assert_never(message)
 
     def _on_timer(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        match fired.key:
+        match fired.timer:
             case WorkerTimer.DIAL:
                 return self._connection.on_dial_due()
             case WorkerTimer.HEARTBEAT:
@@ -178,7 +178,7 @@ class WorkerMachine:
                 # While nobody listens they wait: the next admission sends them.
                 return self._requests.on_reports_due() if self._connection.is_admitted else []
             case _:
-                assert_never(fired.key)
+                assert_never(fired.timer)
 
     # --- the connection ------------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class WorkerMachine:
         self._heartbeats.ask_for_confirmation()
         text = f"this process was paused for {noticed.paused_ms / 1000:.1f} s; asking whether its place is still its own"
         beat = [self._heartbeat()] if self._connection.is_admitted else []
-        return [Say("paused", text, warning=True), *beat]
+        return [Log("paused", text, warning=True), *beat]
 
     # --- the admission -------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class WorkerMachine:
             # How far it is: a scheduler that was restarted knows where it began.
             again.append(self._heartbeat())
         retain = [Retain(admitted.committed_step)] if admitted.committed_step else []
-        return [Say("resumed", "the scheduler knows this process again"), *again, *retain]
+        return [Log("resumed", "the scheduler knows this process again"), *again, *retain]
 
     def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """This process is a new incarnation to the scheduler."""
@@ -363,7 +363,7 @@ class WorkerMachine:
         if self._admitted is not None or ended.outcome.code:
             return end
         text = f"this process came when the job had finished ({ended.reason}). To train again, start the job again"
-        return [Say("nothing_to_do", text, warning=True), *end]
+        return [Log("nothing_to_do", text, warning=True), *end]
 
     def _end(self, code: str, reason: str) -> list[WorkerEffect]:
         return [self._departure.exit(code, reason), *self._main.end(reason)]

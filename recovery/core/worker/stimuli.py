@@ -57,7 +57,7 @@ class SchedulerSpoke(msgspec.Struct, frozen=True, tag="scheduler_spoke"):
 class WorkerTimerFired(msgspec.Struct, frozen=True, tag="worker_timer_fired"):
     """A timer is due. `jitter` is random, 0..1."""
 
-    key: WorkerTimer
+    timer: WorkerTimer
     jitter: float
 
 
