@@ -15,12 +15,12 @@ from recovery.core.messages import Admitted
 from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
-    Confirmed,
+    ConfirmPlace,
     Connect,
     Disconnect,
     FindCheckpoints,
     Interrupt,
-    Joined,
+    NoteAdmission,
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
@@ -85,11 +85,11 @@ class Executor:
                 self._training_control.open_rendezvous(effect.generation, effect.address)
             case ReplaceProcess():
                 self._replace(effect.reason, effect.hangs)
-            case Joined():
+            case NoteAdmission():
                 self._join(effect.admitted)
             case FindCheckpoints():
                 self._start(self._find(effect))
-            case Confirmed():
+            case ConfirmPlace():
                 self._training_control.confirm()
             case Retain():
                 self._training_control.note_committed(effect.step)
@@ -172,7 +172,7 @@ class Executor:
 
     def _due(self, timer: WorkerTimer) -> None:
         del self._timers[timer]
-        self._deliver(s.WorkerTimerFired(timer, jitter()))
+        self._deliver(s.TimerFired(timer, jitter()))
 
 
 def _sentence(error: RecoveryError) -> str:

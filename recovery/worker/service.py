@@ -14,7 +14,7 @@ from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import FromScheduler, Role
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
-from recovery.core.worker.effects import Joined
+from recovery.core.worker.effects import NoteAdmission
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
@@ -54,7 +54,7 @@ class WorkerService:
         self.local_store = LocalStore(
             settings.recovery_path, self.node_id, accept_without_wal=settings.store_without_wal
         )
-        self.on_joined: Callable[[int | None], None] = lambda rank: None
+        self.on_admitted: Callable[[int | None], None] = lambda rank: None
         """Called, in the connection's thread, when this process is admitted: with the rank that its id had before, if any."""
         self.host = settings.worker_host
         self.progress: Callable[[], s.StepsDone] | None = None
@@ -120,20 +120,20 @@ class WorkerService:
 
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:
         if (
-            isinstance(stimulus, s.WorkerTimerFired)
+            isinstance(stimulus, s.TimerFired)
             and stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
             and self.progress is not None
         ):
             self._deliver(self.progress())
         for effect in self.machine.handle(stimulus, clock.monotonic_ms()):
             self._executor.carry_out(effect)
-            if isinstance(effect, Joined):
-                self.on_joined(effect.admitted.rank)
+            if isinstance(effect, NoteAdmission):
+                self.on_admitted(effect.admitted.rank)
 
     def _on_message(self, message: FromScheduler) -> None:
         if not self.host and self._client.local_host:
             self.host = self._client.local_host
-        self._deliver(s.SchedulerSpoke(message))
+        self._deliver(s.MessageReceived(message))
 
     def _on_pause(self, paused_ms: int) -> None:
         self.post(s.PauseNoticed(paused_ms))
