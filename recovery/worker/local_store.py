@@ -78,16 +78,25 @@ class LocalStore:
             node_id: names the file.
             accept_without_wal: see MS_STORE_WITHOUT_WAL.
         """
-        self._path, self._node_id, self._accept_without_wal = recovery_path, node_id, accept_without_wal
         self.recovery_path = recovery_path
-        self._writer: Writer | None = None
+        """None: recovery is off, nothing is kept."""
+        self._node_id, self._accept_without_wal = node_id, accept_without_wal
         self._store: WorkerStore | None = None
-        self._opening, self._using = threading.Lock(), threading.Lock()
+        """None until this process may write it."""
+        self._writer: Writer | None = None
+        """None until the store is open, after a write has failed, and once it was closed."""
+        self._opening = threading.Lock()
+        """Held while the store is opened, in whichever thread."""
+        self._using = threading.Lock()
+        """Held while something is handed to the writer or the writer is taken away: the end of the process closes it in the main thread."""
         self._unwritten: deque[Persist] = deque()
         """Handed to the writer and not released yet, in order. Only the loop's thread touches it."""
         self._closed = False
+        """The process ends: nothing is opened or written any more."""
         self._skipped = False
+        """The newest row of progress was left out, because the store is behind; logged once until it has caught up."""
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
+        """Where this process's training saves, by path and prefix."""
         self._passed_over: frozenset[PassedOver] = frozenset()
         """What the last search did not take: logged once."""
         self._waiting: dict[tuple[object, ...], Record] | None = {}
@@ -114,15 +123,15 @@ class LocalStore:
 
     def warm_up(self) -> None:
         """Import what opening the store needs, while this process waits to be let in."""
-        if self._path is not None:
+        if self.recovery_path is not None:
             importlib.import_module("recovery.store.repository")
             importlib.import_module("recovery.store.writer")
 
     def open(self) -> None:
         """This process is the incarnation that may write. Blocks for some 0.2 s, so it runs in a thread of its own."""
         with self._opening:
-            if self._path is not None and self._store is None and not self._closed:
-                self._open(self._path)
+            if self.recovery_path is not None and self._store is None and not self._closed:
+                self._open(self.recovery_path)
 
     def _open(self, recovery_path: Path) -> None:
         from recovery.store.repository import WorkerStore  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, paid while it waits
@@ -193,7 +202,7 @@ class LocalStore:
                 writer.submit(persist.records, persist)
                 self._unwritten.append(persist)
                 return
-            elif waited is not None and self._path is not None:
+            elif waited is not None and self.recovery_path is not None:
                 waited.update((_key(record), record) for record in persist.records)
         self._release(persist)
 
@@ -252,12 +261,12 @@ class LocalStore:
             StoreVersionError: a newer release wrote this node's store: what it holds must not count as nothing.
             RecoveryError: nobody can say what is held.
         """
-        if self._path is None:
+        if self.recovery_path is None:
             return Found()
         self.open()
         records, of_store = tuple(self._directories.values()), None
         try:
-            state = self._stored(self._path)
+            state = self._stored(self.recovery_path)
         except StoreVersionError:
             raise
         except RecoveryError:

@@ -38,17 +38,26 @@ class TrainingControl:
             on_pause: called with the length of such a pause, in milliseconds; it lets the machine ask.
         """
         self._changed = threading.Condition()
+        """Guards what is below, and is notified when any of it changes."""
         self._pause_limit_ms, self._on_pause = pause_limit_ms, on_pause
         self._plan: Rollback | None = None
+        """The newest plan; None: there was none yet."""
         self._rendezvous: dict[int, str] = {}
+        """Where rank 0 listens, by generation: the plan's and later ones."""
         self._interrupted = 0
+        """The newest generation that is over; 0: none."""
         self._reason = ""
+        """Why it is over, for people."""
         self._verdict: Verdict | None = None
+        """How the process ends; None: nobody has decided that it does."""
         self._confirmed = True
+        """False after a pause, until the scheduler has confirmed that this incarnation is still the one."""
         self._wakers: list[Callable[[], None]] = []
+        """Called when the generation ends: they wake a main thread that sits in a collective."""
         self.committed_before = self.committed_step = 0
         """The two newest steps that all ranks hold, as far as is known in this generation; 0: none."""
         self.tick_ms = clock.monotonic_ms()
+        """When the connection's thread ran last, on the monotonic clock."""
 
     # --- the main thread's side ----------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ GROWTH: tuple[Bug, ...] = (
         "I17",
         "worker/local_store.py",
         "if writer is not None and writer.crowded and",
-        "if writer is not None and self._path is None and",
+        "if writer is not None and self.recovery_path is None and",
         (
             "tests/worker/test_local_store.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",
         ),

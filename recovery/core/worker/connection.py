@@ -86,11 +86,6 @@ class Connection:
         """Whether it was logged that the stored job has finished. Used before the first admission."""
 
     @property
-    def state(self) -> ConnectionState:
-        """Where it stands."""
-        return self._state
-
-    @property
     def is_admitted(self) -> bool:
         """Has the scheduler admitted this process on the current connection?"""
         return self._state is ConnectionState.ADMITTED
