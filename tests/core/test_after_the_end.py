@@ -84,7 +84,7 @@ def test_who_comes_after_the_end_says_that_there_is_nothing_to_do() -> None:
     driven = DrivenWorker().registering()
     driven.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all 2 ranks are done at step 9"))
 
-    [said] = driven.effects_of(e.Say)
+    [said] = driven.effects_of(e.Log)
     assert said.event == "nothing_to_do"
     assert "all 2 ranks are done at step 9" in said.text
     assert driven.effects_of(e.Exit) == [e.Exit("", "all 2 ranks are done at step 9")]
@@ -93,7 +93,7 @@ def test_who_comes_after_the_end_says_that_there_is_nothing_to_do() -> None:
 def test_who_took_part_needs_no_such_word() -> None:
     driven = DrivenWorker().training()
     driven.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="done"))
-    assert driven.effects_of(e.Say) == []
+    assert driven.effects_of(e.Log) == []
 
 
 def test_the_story_tells_of_a_late_comer(desk: Desk) -> None:
@@ -120,10 +120,10 @@ def test_a_late_worker_of_a_finished_job_waits_one_lease_and_one_window_not_for_
     driven.handle(s.Started(RequestId("r"), None), 0)
     patience_ms = driven.rules.lease_ms + driven.rules.rejoin_window_ms
     unreachable(driven, 1_000, FINISHED)
-    assert [said.event for said in driven.effects_of(e.Say)] == ["job_is_finished"]
-    assert FINISHED in driven.effects_of(e.Say)[0].text
+    assert [said.event for said in driven.effects_of(e.Log)] == ["job_is_finished"]
+    assert FINISHED in driven.effects_of(e.Log)[0].text
     unreachable(driven, patience_ms - 1, FINISHED)
-    assert driven.effects_of(e.Say) == []
+    assert driven.effects_of(e.Log) == []
     assert driven.effects_of(e.Exit) == []
 
     unreachable(driven, patience_ms, FINISHED)

@@ -104,7 +104,7 @@ def test_the_own_store_of_another_job_is_passed_over_aloud_where_there_is_a_plan
 
     [said] = room.check_past(state, node, word)
 
-    assert isinstance(said, e.Say)
+    assert isinstance(said, e.Log)
     assert said.warning
     assert "it counts nowhere in this job" in said.text
     assert room.check_past(state, node, msgspec.structs.replace(word, past=None)) == []

@@ -139,7 +139,7 @@ def test_only_a_process_that_waits_says_that_it_waits(code: str) -> None:
     for driven in (waiting, failing):
         driven.receive(refused(code, 17_600))
 
-    [said] = waiting.effects_of(e.Say)
+    [said] = waiting.effects_of(e.Log)
     assert "asks again in 17.6 s" in said.text
     assert "MS_REJOIN=fail" in said.text
     [exit_] = failing.effects_of(e.Exit)

@@ -29,7 +29,7 @@ ANSWERS = (
         "core/worker/checkpoint_messages.py",
         "return [Persist((row,), (Report(report),))]",
         "return [Send(report), Persist((row,))]",
-        ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
+        ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(
         "a commit is sent that is not written",
@@ -61,7 +61,7 @@ ANSWERS = (
         "core/worker/requests.py",
         "return [Send(request) for request in self._unanswered.values()]",
         "return [Send(request) for request in tuple(self._unanswered.values())[:0]]",
-        ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
+        ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(
         "a fenced incarnation may name the rendezvous",
@@ -117,7 +117,7 @@ DEADLINES = (
         "core/worker/connection.py",
         "if silent_ms >= self._rules.receive_timeout_ms:",
         "if silent_ms < 0:",
-        ("tests/core/test_worker_machine.py::test_silence_of_the_scheduler_is_ended_by_dialling_anew",),
+        ("tests/core/test_worker_machine.py::test_silence_of_the_scheduler_is_ended_by_dialling_again",),
     ),
     Bug(
         "a missing worker is waited for, for ever",

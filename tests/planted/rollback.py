@@ -258,8 +258,8 @@ GENERATIONS = (
         "a plan that was sent twice is opened twice",
         "I10",
         "core/worker/machine.py",
-        "if plan.generation <= self._main.generation or",
-        "if plan.generation < self._main.generation or",
+        "if plan.generation <= self._main_thread.generation or",
+        "if plan.generation < self._main_thread.generation or",
         (
             "tests/core/test_worker_machine.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
         ),

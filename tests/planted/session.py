@@ -238,10 +238,10 @@ PRESENCE = (
         "a process that was paused steps on unasked",
         "I1",
         "worker/training_control.py",
-        "if stood_ms > self._pause_limit_ms or not self._confirmed:",
-        "if stood_ms < 0:",
+        "if paused_ms > self._pause_limit_ms or not self._confirmed:",
+        "if paused_ms < 0:",
         (
-            "tests/worker/test_training_control.py::test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed",
+            "tests/worker/test_training_control.py::test_a_process_that_was_paused_steps_on_only_when_its_place_is_confirmed",
         ),
     ),
     Bug(

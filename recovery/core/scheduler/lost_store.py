@@ -12,7 +12,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointCoordinator
-from recovery.core.effects import Exit, Say
+from recovery.core.effects import Exit, Log
 from recovery.core.ids import Incarnation
 from recovery.core.policy import rebuild
 from recovery.core.policy.registration import Refuse
@@ -73,7 +73,7 @@ def check_past(state: SchedulerState, node: Node, ready: m.Ready) -> list[Schedu
         f"generation {past.generation}, {len(past.held)} checkpoints, newest saved step {past.saved_step}"
     )
     if not knows_nothing(state):
-        return [Say("other_job_passed_over", f"{what}; it counts nowhere in this job", warning=True)]
+        return [Log("other_job_passed_over", f"{what}; it counts nowhere in this job", warning=True)]
     return [] if state.rules.rebuild_store else [_end(state, what)]
 
 
