@@ -15,7 +15,7 @@ from recovery.core.worker import connection
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.transport.codec import decode_from_node, encode
-from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.test_member_life import Pocket, plan
 
 MANY = 6_000
@@ -33,7 +33,7 @@ def ready_of(pocket: Pocket, found: tuple[m.HeldCheckpoint, ...]) -> m.Ready:
     return ready
 
 
-# --- what is told -------------------------------------------------------------------------------------------------------
+# --- what is sent -------------------------------------------------------------------------------------------------------
 
 
 def test_six_thousand_checkpoints_fit_into_one_message_newest_first() -> None:
@@ -57,7 +57,7 @@ def test_the_longest_paths_fit_as_well() -> None:
     assert len(encode(ready_of(pocket, found))) < pocket.rules.frame_bytes_max
 
 
-def test_what_fits_is_told_whole_and_without_a_word() -> None:
+def test_what_fits_is_sent_whole_and_without_a_remark() -> None:
     pocket = Pocket().admitted()
     ready = ready_of(pocket, held(1, 50))
 
@@ -66,7 +66,7 @@ def test_what_fits_is_told_whole_and_without_a_word() -> None:
 
 
 @pytest.mark.parametrize("how", ["admitted", "planned", "committed"])
-def test_the_committed_checkpoint_is_told_however_many_newer_ones_there_are(how: str) -> None:
+def test_the_committed_checkpoint_is_sent_however_many_newer_ones_there_are(how: str) -> None:
     pocket = Pocket().admitted(committed=3 if how == "admitted" else 0)
     if how != "admitted":
         pocket.feel(s.CheckpointsFound(RequestId("f"), ()))
@@ -84,9 +84,9 @@ def test_the_committed_checkpoint_is_told_however_many_newer_ones_there_are(how:
 # --- what the scheduler makes of it ---------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_made_from_all_that_was_told_and_only_the_newest_are_booked() -> None:
+def test_a_plan_is_made_from_all_that_was_reported_and_only_the_newest_are_indexed() -> None:
     desk = Desk(Rules(worker_count=2))
-    workers = full_house(desk)
+    workers = running_workers(desk)
     for step in (10, 20):
         for worker in workers:
             worker.save(step)
@@ -97,7 +97,7 @@ def test_a_plan_is_made_from_all_that_was_told_and_only_the_newest_are_booked() 
     back = Worker(desk, "worker_1")
     assert isinstance(back.register(), m.Admitted)
     rows = len(desk.row(CheckpointRecord))
-    workers[0].tell(
+    workers[0].send(
         m.Ready(
             request_id=workers[0].request(),
             generation=workers[0].generation,
@@ -115,7 +115,7 @@ def test_a_plan_is_made_from_all_that_was_told_and_only_the_newest_are_booked() 
     assert len(desk.machine.state.checkpoints.held_records()) == 4
 
 
-def test_history_that_was_told_for_a_plan_does_not_stay_in_the_books() -> None:
+def test_history_that_was_reported_for_a_plan_does_not_stay_in_the_index() -> None:
     desk = Desk(Rules(worker_count=2))
     workers = [Worker(desk, name) for name in ("worker_0", "worker_1")]
     for worker in workers:
