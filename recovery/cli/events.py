@@ -26,7 +26,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class _Part(NamedTuple):
-    """Which part of the story."""
+    """Which part of the event log."""
 
     since: str | None
     """`10m`, or an ISO 8601 time; None: all of it."""
@@ -48,7 +48,7 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
     form: Rows = Format.TABLE,
     as_json: AsJson = False,
 ) -> None:
-    """The newest events, and with `follow` all that come after, until Ctrl+C; of a running scheduler the last of its life."""
+    """The newest events, and with `follow` all that come after, until Ctrl+C; of a running scheduler the last since its start."""
     source, form = source_of(path, connect), chosen(form, as_json=as_json)
     if isinstance(source, Path):
         _events_of_files(source, form, _Part(since=since, node=node, limit=limit), follow=follow)
@@ -56,7 +56,7 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
     if follow or since or node:
         raise UsageError(
             field="--follow, --since and --node",
-            reason="need the files of the story",
+            reason="need the stored event log",
             next_step="Name the job's MS_RECOVERY_PATH instead of --connect.",
         )
     rows = tables.EVENTS.rows(event_of(one) for one in ask(source, "/events")[-limit:])

@@ -132,6 +132,6 @@ def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def complain(text: str) -> None:
+def warn(text: str) -> None:
     """One line on stderr."""
     sys.stderr.write(text + "\n")

@@ -1,8 +1,11 @@
 """The environment: settings read once, checked, each with its source. `recovery.config.load()` gives them.
 
 May import: core (the durations and limits are its `Rules`), errors. Only settings.py reads os.environ.
-Start reading in table.py (one row per variable), then settings.py.
+Start reading at table.py (one row per variable), then reader.py (one reader per kind of row), then settings.py (the rules that join
+several variables). start_methods.py and rank_table.py translate other ways to start a job into the same variables.
 """
+
+from __future__ import annotations
 
 from recovery.config.settings import Settings as Settings
 from recovery.config.settings import SettingsRole as SettingsRole

@@ -1,4 +1,4 @@
-"""The rank table of MindSpore's documents: JSON that says which device of which host has which rank. Checked, then handed on."""
+"""The rank table of MindSpore's documents: JSON that maps devices of hosts to ranks. Checked, then passed on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class RankTable(msgspec.Struct, frozen=True):
-    """As the file says it; every number is a string there."""
+    """As in the file, where every number is a string."""
 
     version: str
     server_count: _Digits
@@ -93,5 +93,5 @@ def _refused(field: str, path: Path, rule: str) -> SettingConflictError:
         field=field,
         value=str(path),
         rule=rule,
-        next_step="Make it anew for these hosts, or leave it out: ranks are then given by the scheduler.",
+        next_step="Write it again for these hosts, or leave it out: ranks are then given by the scheduler.",
     )

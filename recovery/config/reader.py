@@ -1,4 +1,4 @@
-"""Reads one variable at a time, by its row of `recovery.config.table`: one reader per kind, and the error that says what to type instead."""
+"""Reads one variable at a time, by its row of `recovery.config.table`: one reader per kind, and the error that names what to type instead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     value: str
     """As typed; empty when unset without a default."""
     source: str
-    """`environment`, `mpirun` or `rank table` (what they say in other words), or `default`."""
+    """`environment`; `mpirun` or `rank table`, whose variables are translated; or `default`."""
     rule: str
     fate: Fate
 
@@ -41,7 +41,12 @@ class Reader:
     """Reads one variable at a time, by its row."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Take the variables, and what another start method says in other words."""
+        """Take the variables, and those that another start method is translated into.
+
+        Raises:
+            SettingError: mpirun or a rank table has started this process in a way that cannot be read.
+            UsageError: as for `recognise`.
+        """
         self.start = recognise(environ)
         self._environ = {**environ, **self.start.variables}
 
@@ -67,7 +72,7 @@ class Reader:
         )
 
     def choice(self, name: str) -> str:
-        """One of the row's words."""
+        """One of the row's choices."""
         text = self.text(name)
         if text not in BY_NAME[name].choices:
             raise _out_of_range(BY_NAME[name], text)

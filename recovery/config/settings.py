@@ -1,6 +1,6 @@
 """Settings from the environment: read once, checked, every value's source kept. The only reader of os.environ.
 
-How a variable is read stands in its row of `recovery.config.table`, the readers, one per kind, in `recovery.config.reader`; here are
+How a variable is read is in its row of `recovery.config.table`, the readers, one per kind, are in `recovery.config.reader`; here are
 the rules that join several variables. Of several wrong values the first that `load` reads is reported.
 """
 
@@ -39,7 +39,7 @@ _ROLES = {
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the environment says about this process. Durations are in `rules`, in milliseconds."""
+    """Everything that the environment holds about this process. Durations are in `rules`, in milliseconds."""
 
     role: SettingsRole
     start_method: StartMethod
@@ -59,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[Source, ...]
     """One per row of the table, in its order."""
     warnings: tuple[str, ...] = ()
-    """What was mended in the reading; the caller logs them once logging is set up."""
+    """What was corrected in the reading; the caller logs them once logging is set up."""
 
 
 def load(environ: Mapping[str, str] | None = None) -> Settings:

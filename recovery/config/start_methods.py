@@ -1,4 +1,4 @@
-"""Other ways to start a job than MS_* variables: what mpirun or a rank table says, as the MS_* variables that mean the same.
+"""Other ways to start a job than MS_* variables: mpirun and rank tables, translated into the MS_* variables that mean the same.
 
 A variable that is set stays as it is. With MS_ROLE set, the process is started as a dynamic cluster, whatever else is there.
 """
@@ -17,7 +17,7 @@ from recovery.errors import SettingMissingError, UsageError
 DEFAULT_PORT = "8118"
 """msrun's."""
 SUPERVISED = "MS_SUPERVISED"
-"""Set for a program that a supervisor stands for in the cluster: it has no place of its own there."""
+"""Set for a program whose supervisor is the node of the cluster: it has no place of its own there."""
 _LOOPBACK = "127.0.0.1"
 
 
@@ -30,7 +30,7 @@ class StartMethod(str, Enum):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out."""
+    """What was recognised."""
 
     method: StartMethod
     variables: dict[str, str]
@@ -40,9 +40,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 def recognise(environ: Mapping[str, str]) -> Start:
     """Find out how this process was started.
 
+    Args:
+        environ: the variables of this process.
+
     Raises:
         UsageError: `recovery msrun` took the script for one that knows nothing of recovery.
-        SettingMissingError: ranks are on several hosts, and nothing says where the scheduler is.
+        SettingMissingError: ranks are on several hosts, and the address of the scheduler is not set.
         SettingConflictError: the rank table is none, or not this job's.
     """
     if environ.get(SUPERVISED):
@@ -81,7 +84,7 @@ def _openmpi(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _rank_table(environ: Mapping[str, str]) -> dict[str, str]:
-    """The table knows all hosts; RANK_ID says which of its ranks this process is."""
+    """The table lists all hosts; RANK_ID is the rank of this process."""
     path, size = Path(environ["RANK_TABLE_FILE"]), environ.get("RANK_SIZE", "")
     table = rank_table.read(path, field="RANK_TABLE_FILE", worker_num=int(size) if size.isdecimal() else None)
     return {

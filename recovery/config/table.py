@@ -1,7 +1,7 @@
 """The table of settings: one row per variable. Parsing, errors, docs/reference/settings.md and tests are driven by these rows.
 
 To add a setting: one row here, one field in `recovery.config.Settings` or `recovery.core.rules.Rules`, one line in
-`recovery.config` that fills it, then `make docs`. tests/config walks every row; tests/house fails when the page is stale.
+`recovery.config.settings` that fills it, then `make docs`. tests/config walks every row; tests/house fails when the page is stale.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ RECOVERY = (
     Setting(
         name="MS_REBUILD_STORE",
         kind=Kind.CHOICE,
-        meaning="1: a scheduler that finds its store lost rebuilds it from what the workers' own stores and checkpoints, or the workers themselves, tell of the job. 0: it refuses and says what it found.",
+        meaning="1: a scheduler that finds its store lost rebuilds it from what the workers' own stores and checkpoints, or the workers themselves, report of the job. 0: it refuses and names what it found.",
         rule="must be 1 (on) or 0 (off)",
         example="0",
         default="0",
@@ -247,7 +247,7 @@ TIMING = (
     Setting(
         name="MS_TOPO_TIMEOUT",
         kind=Kind.SECONDS,
-        meaning="How long the full house is waited for, when the job forms and after a loss. Negative: for ever.",
+        meaning="How long to wait until all ranks are ready, when the job forms and after a loss. Negative: for ever.",
         rule="must be a whole number of seconds from 1 to 31536000, or a negative one for no limit",
         example="1800",
         default="1800",
@@ -269,7 +269,7 @@ TIMING = (
     Setting(
         name="MS_RECEIVE_MSG_TIMEOUT",
         kind=Kind.SECONDS,
-        meaning="How long a worker waits for any word of the scheduler before it dials anew.",
+        meaning="How long a worker waits for any message of the scheduler before it dials again.",
         rule="must be a whole number of seconds from 1 to 86400",
         example="15",
         default="15",
@@ -338,7 +338,7 @@ WITHOUT_EFFECT = (
     _accepted("MS_COMM_TYPE", "Transport of the old parameter server.", "there is one transport"),
     _accepted(
         "MS_INTERFACE",
-        "Network card of the old parameter server.",
+        "Network interface of the old parameter server.",
         "the address decides: MS_SCHED_HOST and MS_WORKER_IP",
     ),
 )

@@ -2,19 +2,25 @@
 
 RecoveryError
   SettingError            SETTING_MISSING  SETTING_TYPE  SETTING_RANGE  SETTING_CONFLICT
-  RecoveryPathError       RECOVERY_PATH_*
+  RecoveryPathError       RECOVERY_PATH
   StoreError              STORE_*
   CheckpointError         CHECKPOINT_*
-  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  WORLD_FULL ...
-  ConnectionError_        PORT_IN_USE  SCHEDULER_UNREACHABLE ...
+  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  UNKNOWN_TOKEN  WORLD_FULL  NODE_ID_INVALID  JOB_MISMATCH  PROTOCOL_VERSION
+  PortInUseError          PORT_IN_USE
+  HostUnusableError       HOST_UNUSABLE
+  SchedulerUnreachableError  SCHEDULER_UNREACHABLE
+  ProtocolError           PROTOCOL_ERROR
   JobFailedError          JOB_FAILED  NO_COMMON_CHECKPOINT  WAIT_TIMEOUT
   ProcessHungError        PROCESS_HUNG
   ProcessNotReplacedError PROCESS_NOT_REPLACED
   LaunchFailedError       LAUNCH_FAILED
   ExitBeforeEndError      EXIT_BEFORE_END
-  UsageError              wrong use of the Python face
+  UsageError              USAGE: wrong use of the Python face
 
 The sentence is a template of the class; its parts stay as attributes (`error.parts["value"]`). Nobody parses texts.
+A class whose template is its reason alone is not always raised: the two machines end a process by its code, and `exit_code_of` finds it.
+
+May import: nothing of this package. Start reading at base.py; settings.py, storage.py and cluster.py hold the classes by subject.
 """
 
 from __future__ import annotations
@@ -135,7 +141,12 @@ __all__ = (
 
 
 def job_failure(code: str, reason: str) -> JobFailedError:
-    """The error of a job that ended with this code."""
+    """The error of a job that ended without success.
+
+    Args:
+        code: JOB_FAILED, NO_COMMON_CHECKPOINT or WAIT_TIMEOUT.
+        reason: the sentence of the first failure.
+    """
     kinds = {kind.code: kind for kind in (JobFailedError, NoCommonCheckpointError, WaitTimeoutError)}
     return kinds[code](reason=reason)
 
@@ -146,7 +157,7 @@ def exit_code_of(code: str) -> int:
 
 
 def cause_of(exit_code: int) -> Cause | None:
-    """What a process said of its next start by this exit code; None: it is no code of ours (a user's own exception, a signal)."""
+    """What this exit code means for the next start of the same command; None: it is no code of ours (a user's own exception, a signal)."""
     named = (kind for kind in kinds() if kind.exit_code != RecoveryError.exit_code)
     return next((kind.cause for kind in named if kind.exit_code == exit_code), None)
 

@@ -1,4 +1,4 @@
-"""What every error has: a stable code, an exit code, what it says of the next start, and its parts."""
+"""What every error has: a stable code, an exit code, what it means for the next start, and its parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import override
 
 
 class Cause(str, Enum):
-    """What an error says of the next start of the same command. The launcher decides by it, and the page of errors shows it."""
+    """What an error means for the next start of the same command. The launcher decides by it, and the page of errors shows it."""
 
     TEMPORARY = "temporary"
     """The next start may go on: it is started again, later each time."""
@@ -22,7 +22,7 @@ class Cause(str, Enum):
 
 
 class RecoveryError(Exception):
-    """Base of all. `temporary` tells the caller whether asking again can help."""
+    """Base of all. `temporary` is true where asking again can help."""
 
     code: ClassVar[str] = "RECOVERY"
     exit_code: ClassVar[int] = 1
@@ -33,7 +33,7 @@ class RecoveryError(Exception):
 
     @override
     def __init_subclass__(cls) -> None:
-        """Keep the two ways to say it the same."""
+        """Derive `temporary` from `cause`."""
         super().__init_subclass__()
         cls.temporary = cls.cause is Cause.TEMPORARY
 

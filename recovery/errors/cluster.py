@@ -32,7 +32,7 @@ class FencedError(RegistrationError):
 
 
 class UnknownTokenError(RegistrationError):
-    """The scheduler's store does not know this token; the node registers anew."""
+    """The scheduler's store does not know this token; the node registers again without it."""
 
     code, exit_code, cause = "UNKNOWN_TOKEN", 77, Cause.TEMPORARY
 
@@ -56,7 +56,7 @@ class JobMismatchError(RegistrationError):
 
 
 class ProtocolVersionError(RegistrationError):
-    """Worker and scheduler are of releases that do not speak together."""
+    """Worker and scheduler are of releases that use different protocols."""
 
     code, exit_code = "PROTOCOL_VERSION", 72
 
@@ -82,20 +82,17 @@ class HostUnusableError(RecoveryError):
 
 
 class SchedulerUnreachableError(RecoveryError):
-    """No scheduler answered in time."""
+    """No scheduler answered in time; `reason` names how long it was dialled and why that failed."""
 
     code, exit_code = "SCHEDULER_UNREACHABLE", 52
-    template = (
-        "no scheduler at {host}:{port} answered within {seconds:g} s ({reason}). "
-        "Check that it runs, and that MS_SCHED_HOST and MS_SCHED_PORT are the same in every process."
-    )
+    template = "{reason}"
 
 
 class ProtocolError(RecoveryError):
     """A peer sent something that is no message of ours. The connection is closed, nothing else happens."""
 
     code, exit_code = "PROTOCOL_ERROR", 53
-    template = "{peer}: {reason}. The connection was closed; check what speaks to this port."
+    template = "{peer}: {reason}. The connection was closed; check what connects to this port."
 
 
 # --- job ---------------------------------------------------------------------------------------------------------------
@@ -109,7 +106,7 @@ class JobFailedError(RecoveryError):
 
 
 class NoCommonCheckpointError(JobFailedError):
-    """Some ranks hold checkpoints, but there is no step that all hold; `reason` says who holds what."""
+    """Some ranks hold checkpoints, but there is no step that all hold; `reason` lists who holds what."""
 
     code, exit_code = "NO_COMMON_CHECKPOINT", 61
 

@@ -52,7 +52,7 @@ class StoreVersionError(StoreError):
 
 
 class StoreWalMissingError(StoreError):
-    """The main file says that a -wal must be beside it, and there is none: acknowledged rows would be missing."""
+    """The main file records that a -wal must be beside it, and there is none: acknowledged rows would be missing."""
 
     code, exit_code = "STORE_WAL_MISSING", 34
     template = (
@@ -91,18 +91,18 @@ class StoreGoneError(StoreError):
     code, exit_code, cause = "STORE_GONE", 38, Cause.TEMPORARY
     template = (
         "{path}: {file} {reason}, while this process had it open, so nothing more is written. Put the files back if they were moved. "
-        "A scheduler ends, workers train on; its next start says what is left. A worker goes on without its own store."
+        "A scheduler ends, workers train on; its next start shows what is left. A worker goes on without its own store."
     )
 
 
 class StoreLostError(StoreError):
-    """There is a job, and its scheduler's store is not there: beginning anew would throw away what was trained."""
+    """There is a job, and its scheduler's store is not there: starting again from nothing would throw away what was trained."""
 
     code, exit_code = "STORE_LOST", 39
     template = (
         "the scheduler's store in {path} is lost, but its job is not: {found}. Nothing was changed and workers train on. "
         "Put scheduler.db back, or rebuild it (recovery rebuild {path}, or MS_REBUILD_STORE=1 in the scheduler). "
-        "For a new job choose another MS_RECOVERY_PATH, or lay this one aside (recovery reset {path})."
+        "For a new job choose another MS_RECOVERY_PATH, or archive this one (recovery reset {path})."
     )
 
 
@@ -114,7 +114,7 @@ class CheckpointError(RecoveryError):
 
 
 class CheckpointDigestError(CheckpointError):
-    """A file is not what its manifest says."""
+    """A file does not match its manifest."""
 
     code, exit_code, cause = "CHECKPOINT_DIGEST", 40, Cause.TEMPORARY
     template = "{path} does not match its manifest ({field} {expected} expected, {found} found). Kept as it is; the plan goes back to an older step."

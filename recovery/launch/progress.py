@@ -56,5 +56,5 @@ async def show(host: str, port: int) -> None:
                     line_of(await inspection_client.ask(host, port, "/status"), pace, clock.monotonic_ms())
                 )
             except inspection_client.NoAnswerError as error:
-                shown.update(f"no word from the scheduler: {error}")
+                shown.update(f"no answer from the scheduler: {error}")
             await asyncio.sleep(_POLL_S)

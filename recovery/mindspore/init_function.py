@@ -17,12 +17,12 @@ def initialize_without_gil() -> None:
         return
     try:
         library = ctypes.CDLL(str(Path(mindspore.__file__).with_name("lib") / "libmindspore_cluster.so"))
-        initialize = library[
-            "_ZN9mindspore11distributed10InitializeEv"
-        ]  # bool mindspore::distributed::Initialize()
+        # The mangled name of `bool mindspore::distributed::Initialize()`.
+        initialize = library["_ZN9mindspore11distributed10InitializeEv"]
     except (OSError, AttributeError) as error:
         _logger.warning(
-            "event=init_blocks %s; nothing is heard of this process until its world has formed", error
+            "event=init_blocks %s; this process sends nothing to the scheduler until its world has formed",
+            error,
         )
         return
     initialize.restype = ctypes.c_bool

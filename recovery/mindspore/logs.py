@@ -1,6 +1,6 @@
 """MindSpore's own log files, a directory per incarnation.
 
-MindSpore opens them when it is imported, before a process is admitted and knows which life it is, in
+MindSpore opens them when it is imported, before a process is admitted and knows its incarnation, in
 `<GLOG_log_dir>/rank_<RANK_ID or MS_NODE_ID>/logs`. An open file may be renamed: what it still writes goes along.
 """
 

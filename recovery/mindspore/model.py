@@ -1,4 +1,4 @@
-"""`mindspore.Model` that begins where the plan says, and whose ModelCheckpoint files are rollback targets."""
+"""`mindspore.Model` that begins at the plan's step, and whose ModelCheckpoint files are rollback targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
     """MindSpore's Model, argument for argument. Without `recovery.mindspore.init()` it is nothing more.
 
     `train` and `fit` roll back to the plan's checkpoint and go on at its step: mid-epoch, with the rest of that epoch's data.
-    One of them may be called, once: a script that runs again from its first line could not tell two apart.
+    One of them may be called, once: a script that runs again from its first line could not distinguish two. A second call raises UsageError.
+    MindSpore's ModelCheckpoint among the callbacks must name its files by texts and keep at least two: else UsageError, SettingRangeError.
     """
 
     _trained = False
@@ -42,16 +43,18 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
             )
         self._trained = True
         if options.get("dataset_sink_mode") and mindspore.get_context("device_target") == "CPU":
-            options["dataset_sink_mode"] = False  # it does the same there, but counts its steps another way
-        place = _Place(session, train_dataset, options)
+            # It does the same there, but counts its steps another way.
+            options["dataset_sink_mode"] = False
+        start = _Start(session, train_dataset, options)
         callbacks = _list(options.pop("callbacks", None))
         savers = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
-        published = Published(session, savers, place.batches_per_epoch)
-        step = place.restore(self._train_network, savers)
-        if step >= (epoch - place.first_epoch) * place.batches_per_epoch:
-            return  # it was saved after the last step: nothing is left to train
+        published = Published(session, savers, start.batches_per_epoch)
+        step = start.restore(self._train_network, savers)
+        # A checkpoint of the last step leaves nothing to train.
+        if step >= (epoch - start.first_epoch) * start.batches_per_epoch:
+            return
         for callback in callbacks:
-            _stand_at(callback, step)
+            _count_from(callback, step)
         with session.loop():
             super()._train(
                 epoch,
@@ -60,13 +63,13 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
                 **{
                     **options,
                     "callbacks": [*callbacks, published],
-                    "initial_epoch": place.first_epoch + step // place.batches_per_epoch,
+                    "initial_epoch": start.first_epoch + step // start.batches_per_epoch,
                     "initial_step": step,
                 },
             )
 
 
-class _Place:
+class _Start:
     """Where this entry begins."""
 
     def __init__(self, session: Session, dataset: Any, options: dict[str, Any]) -> None:
@@ -82,7 +85,8 @@ class _Place:
         session = self._session
         session.restore(_Loaded(network, savers))
         if session.step:
-            datasets.config.set_fast_recovery(False)  # every random augmentation is drawn as it was drawn
+            # With fast recovery off every random augmentation is drawn as an undisturbed run draws it.
+            datasets.config.set_fast_recovery(False)
             self._dataset.set_init_step(session.step)
         return session.step
 
@@ -94,7 +98,7 @@ class _Loaded:
         self._network, self._savers = network, savers
 
     def begin(self) -> None:
-        """The network stands as it was made."""
+        """Keep the network as it was built."""
 
     def read(self, path: Path) -> None:
         """Load MindSpore's file; a saver's key and mode open an encrypted one."""
@@ -114,10 +118,10 @@ def _list(callbacks: Any) -> list[Any]:
     return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
 
 
-def _stand_at(callback: Any, step: int) -> None:
-    """Let MindSpore's own callbacks count from where training stands: they would save and print one step behind it, then off beat."""
+def _count_from(callback: Any, step: int) -> None:
+    """Let MindSpore's own callbacks count from the step that training begins at: else they save and print one step late, then irregularly."""
     if isinstance(callback, ModelCheckpoint):
-        callback._last_triggered_step = step  # noqa: SLF001 - it has no other way to be told
+        callback._last_triggered_step = step  # noqa: SLF001 - it has no other way in
     if isinstance(callback, LossMonitor):
         every = callback._per_print_times  # noqa: SLF001 - as above
         callback._last_print_time = step // every * every if every else 0  # noqa: SLF001 - as above

@@ -31,7 +31,8 @@ def load(path: Path, network: Any, *, key: bytes | None = None, mode: str = "AES
     try:
         held = mindspore.load_checkpoint(str(path), **options)
         missing, extra = mindspore.load_param_into_net(network, held, strict_load=True)
-    except Exception as error:  # MindSpore raises half a dozen types for what is no file of its own
+    except Exception as error:
+        # MindSpore raises half a dozen types for what is no file of its own.
         raise _unfit(path, f"cannot be loaded ({error})") from error
     if missing:
         raise _unfit(path, f"the checkpoint lacks {', '.join(sorted(missing)[:5])}")

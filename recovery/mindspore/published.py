@@ -67,7 +67,7 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
 
     @override
     def on_train_end(self, run_context: Any) -> None:
-        """The last file counts before the script says that it is done."""
+        """Complete the last file before this rank is reported done."""
         for place in self._places:
             place.look()
             place.close()
@@ -99,7 +99,7 @@ class _Place:
         self._under_way: dict[str, PendingCheckpoint] = {}
         self._adopted: set[Path] = set()
         self._one_at_a_time = threading.Lock()
-        self._retention = retention.Retention(self._held, rule_of(self._config), self._is_this_lifes)
+        self._retention = retention.Retention(self._held, rule_of(self._config), self._is_of_this_process)
         self._watch = DirectoryWatch(self._directory, self._adopt)
 
     def open(self) -> None:
@@ -114,7 +114,8 @@ class _Place:
         self._newest = newest
         name = Path(newest).name
         self._under_way[name] = PendingCheckpoint(self._session, name, integrated=self._integrated)
-        if (self._directory / name).exists():  # the watch may have looked before this was noted
+        # The watch may have looked before this was noted.
+        if (self._directory / name).exists():
             threading.Thread(target=self._adopt, name="recovery-adopt", daemon=True).start()
 
     def close(self) -> None:
@@ -141,13 +142,14 @@ class _Place:
         self._session.checkpoint_published(catalogue.held_of(manifest, path))
 
     def _retain(self) -> None:
-        """MindSpore lets go of the files of this life's prefix; those of earlier lives (`train`, beside `train_1`) are ours to let go.
+        """MindSpore removes the files of this process's prefix; those of earlier incarnations (`train`, beside `train_1`) are ours to remove.
 
         A manifest whose file MindSpore has removed goes too.
         """
         for path in [path for path in self._adopted if not path.exists()]:
-            with contextlib.suppress(OSError):  # a manifest without its file is no checkpoint
-                retention.let_go(path)
+            # A manifest without its file is no checkpoint, so one that stays does no harm.
+            with contextlib.suppress(OSError):
+                retention.remove(path)
             self._adopted.remove(path)
         self._retention.apply(committed_before=self._session.committed_before)
 
@@ -155,6 +157,6 @@ class _Place:
         session = self._session
         return catalogue.scan(self._directory, None, job=session.job, run=session.run, rank=session.rank)
 
-    def _is_this_lifes(self, path: Path) -> bool:
+    def _is_of_this_process(self, path: Path) -> bool:
         parsed = names.parse(path.name)
         return parsed is not None and parsed.prefix == self._saver._prefix  # noqa: SLF001 - as above

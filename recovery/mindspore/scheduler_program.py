@@ -16,30 +16,32 @@ from mindspore.communication import init
 
 from recovery.mindspore.init_function import initialize_without_gil
 
-_FAREWELL_S = 60.0
+_SHUTDOWN_GRACE_S = 60.0
 """After the job's end: how long workers may take to leave."""
 
 
 def main() -> None:
     """Serve until every worker of the generation has left."""
     line = sys.stdin.readline()
-    if not line:  # rank 0 is gone before it knew a world
+    # Rank 0 has ended before it knew a world.
+    if not line:
         return
-    told = json.loads(line)
+    world = json.loads(line)
     threading.Thread(target=_end_with_rank_0, name="rank-0", daemon=True).start()
-    for name, value in told["variables"].items():
-        os.environ[name] = value  # noqa: TID251 - MindSpore's only way to be told
+    for name, value in world["variables"].items():
+        os.environ[name] = value  # noqa: TID251 - MindSpore reads them there only
         if not value:
             del os.environ[name]  # noqa: TID251 - as above
-    if told["ps_context"]:
-        mindspore.set_ps_context(**told["ps_context"])
-    initialize_without_gil()  # in a scheduler this ends the process when the last worker has left
+    if world["ps_context"]:
+        mindspore.set_ps_context(**world["ps_context"])
+    # In a scheduler this ends the process when the last worker has left.
+    initialize_without_gil()
     init()
 
 
 def _end_with_rank_0() -> None:
     if sys.stdin.readline():
-        threading.Event().wait(_FAREWELL_S)
+        threading.Event().wait(_SHUTDOWN_GRACE_S)
     os._exit(0)
 
 

@@ -29,9 +29,9 @@ class TrainState:
         """Name the parts.
 
         Args:
-            network: a cell.
+            network: a cell; its parameters may have any dtype and shape and must have unique names.
             optimizer: of its parameters.
-            dataset: what `Session.steps` draws batches from, each a tuple of tensors, one per column.
+            dataset: what `Session.steps` draws batches from, each a tuple of tensors, one per column. Its size decides the steps of an epoch.
         """
         self._cell = mindspore.nn.CellList([network, optimizer])
         self._dataset = dataset
@@ -43,7 +43,7 @@ class TrainState:
         return self._rest_of_epoch()
 
     def begin(self) -> None:
-        """Nothing is loaded: everything stands as it was made."""
+        """Keep everything as it was built: there is no checkpoint to load."""
 
     def write(self, stream: BinaryIO) -> None:
         """Write every parameter with mindspore.save_checkpoint."""
@@ -63,6 +63,7 @@ class TrainState:
 
         Raises:
             CheckpointStateError: the file does not fit these parts.
+            UsageError: `recovery.mindspore.init` was not called.
         """
         parameters.load(path, self._cell)
         session = current_session()
@@ -72,7 +73,8 @@ class TrainState:
                 reason="is read before recovery.mindspore.init()",
                 next_step="Call recovery.mindspore.init() first, where the script called MindSpore's init().",
             )
-        datasets.config.set_fast_recovery(False)  # every random augmentation is drawn as it was drawn
+        # With fast recovery off every random augmentation is drawn as an undisturbed run draws it.
+        datasets.config.set_fast_recovery(False)
         self._dataset.set_init_step(session.step)
 
     def versions(self) -> dict[str, str]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from recovery.mindspore.control_plane import scheduler_of_this_process, start_ea
 from recovery.mindspore.init_function import initialize_without_gil
 from recovery.training import hooks
 from recovery.training import init as script
+from recovery.training.exception_hook import exception_hook_kept
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.mindspore")
@@ -41,7 +41,7 @@ _session: Session | None = None
 
 
 def init(backend_name: str | None = None) -> Session:
-    """Join the cluster, wait for the plan and form this generation's world: stands where a script calls MindSpore's `init()`.
+    """Join the cluster, wait for the plan and form this generation's world: in place of MindSpore's `init()`.
 
     In a process with MS_ROLE=MS_SCHED it serves as the scheduler until the job ends and exits the process. When the generation
     ends, the process starts again from the script's first line.
@@ -53,15 +53,16 @@ def init(backend_name: str | None = None) -> Session:
         The session of this entry; a script with `Model` does not need it.
 
     Raises:
-        UsageError: called twice.
-        SystemExit: as for `recovery.run`.
+        UsageError: MindSpore's own scheduler does not come up on rank 0.
+        SystemExit: as for `recovery.init`.
     """
     global _session  # noqa: PLW0603 - MindSpore's world is one per process as well
     session = script.init()
     logs.move_to_incarnation(session.incarnation)
     world = _World(session)
     session.on_interrupt(world.leave_at_once)
-    session.check()  # an interrupt before that was registered has replaced nobody
+    # An interrupt that came before `leave_at_once` was registered has replaced nobody.
+    session.check()
     world.form(backend_name)
     _session = session
     return session
@@ -91,7 +92,7 @@ class _World:
             address = session.await_rendezvous()
         host, _, port = address.rpartition(":")
         variables = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
-        with _environment({**variables, "MS_SCHED_PORT": port}), _hook_kept():
+        with _environment({**variables, "MS_SCHED_PORT": port}), exception_hook_kept():
             initialize_without_gil()
             communication.init(backend_name) if backend_name else communication.init()
         _logger.info(
@@ -99,14 +100,14 @@ class _World:
         )
 
     def leave_at_once(self) -> None:
-        """The generation is over: see facts 1 and 2. Called in the connection's thread."""
+        """Replace the process, since the generation is over: see facts 1 and 2. Called in the connection's thread."""
         self._session.replace_process("MindSpore cannot form a second world in one process")
 
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
     """Set variables while MindSpore reads them: over an exec, they must again be what this process was started with."""
-    before = {name: os.environ.get(name) for name in variables}  # noqa: TID251 - MindSpore's only way to be told
+    before = {name: os.environ.get(name) for name in variables}  # noqa: TID251 - MindSpore reads them there only
     try:
         _set(variables)
         yield
@@ -114,20 +115,10 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
         _set({name: value or "" for name, value in before.items()})
 
 
-@contextlib.contextmanager
-def _hook_kept() -> Iterator[None]:
-    """Put our exception hook back: `init()` takes its place, and an interrupt would be printed as a mistake of the script."""
-    hook = sys.excepthook
-    try:
-        yield
-    finally:
-        sys.excepthook = hook
-
-
 def _set(variables: dict[str, str]) -> None:
     for name, value in variables.items():
         if value:
-            os.environ[name] = value  # noqa: TID251 - MindSpore's only way to be told
+            os.environ[name] = value  # noqa: TID251 - MindSpore reads them there only
         else:
             os.environ.pop(name, None)  # noqa: TID251 - as above
 
@@ -143,11 +134,11 @@ _DATA_PLANE = (
     "NCCL",
     "MCCL",
 )
-"""What 2.10 says of a broken collective, where it says anything."""
+"""Words in 2.10's messages about a broken collective, where there is a message."""
 
 
 def is_collective_error(error: BaseException) -> bool:
-    """Is this MindSpore's data plane breaking? It raises RuntimeErrors, often without a word."""
+    """Is this MindSpore's data plane breaking? It raises RuntimeErrors, often without a message."""
     text = str(error)
     if not isinstance(error, RuntimeError):
         return False

@@ -17,8 +17,9 @@ from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.errors import JobMismatchError, StoreLostError
 from recovery.scheduler import store_rebuild
-from recovery.store.archive import jobs_laid_aside
-from recovery.store.repository import SchedulerState, SchedulerStore
+from recovery.store.archive import archived_jobs
+from recovery.store.repository import SchedulerStore
+from recovery.store.states import SchedulerState
 
 _logger = logging.getLogger("recovery.scheduler")
 _DESCRIPTORS_MAX = 1_048_576
@@ -93,7 +94,7 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
         assert store is not None, "the state came from it"
         machine.restore(_as_of_now(state.nodes, store.away_ms()), state.generations, state.checkpoints)
     if settings.recovery_path is not None:
-        machine.state.archived_jobs, unreadable = jobs_laid_aside(settings.recovery_path)
+        machine.state.archived_jobs, unreadable = archived_jobs(settings.recovery_path)
         for line in unreadable:
             _logger.warning("event=store_failed %s", line)
     return machine

@@ -31,9 +31,11 @@ from recovery.core.records import (
 )
 from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
-from recovery.store.archive import lay_scheduler_aside, left_of_scheduler
+from recovery.store.archive import archive_scheduler_store, scheduler_files
+from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_job, read_worker, stored_workers
-from recovery.store.repository import SchedulerStore, WorkerState, scheduler_path
+from recovery.store.repository import SchedulerStore
+from recovery.store.states import WorkerState
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +82,7 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
     if not path.is_dir():
         # Whoever opens a store there says what is wrong.
         return None
-    remains, job = left_of_scheduler(path), None
+    remains, job = scheduler_files(path), None
     is_there = scheduler_path(path).name in remains
     if is_there:
         job = read_job(path, accept_without_wal=accept_without_wal)
@@ -231,7 +233,7 @@ def write(path: Path, records: Sequence[Record]) -> Path | None:
     Raises:
         StoreError, RecoveryPathError: as `SchedulerStore.open`.
     """
-    aside = lay_scheduler_aside(path, f"lost-{clock.wall_ms()}")
+    aside = archive_scheduler_store(path, f"lost-{clock.wall_ms()}")
     store = SchedulerStore.open(path)
     try:
         store.apply(records, wall_ms=clock.wall_ms())

@@ -1,6 +1,6 @@
 """PyTorch: a world per generation, the training state, a loader that knows its position.
 
-May import: training and everything below it, torch. The only room that knows PyTorch.
+May import: training and everything below it, torch. The only package that knows PyTorch.
 Start reading at process_group.py (how a world is formed and how its waiters are woken), then state.py, then loader.py.
 Importing it registers warm-up, random generators and the errors of the data plane with the run loop.
 """

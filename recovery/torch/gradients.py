@@ -1,4 +1,4 @@
-"""Gradients that stand at a step's end: the next backward pass may add to them, so they belong to the training state.
+"""Gradients that are there at a step's end: the next backward pass may add to them, so they belong to the training state.
 
 They do wherever a step of the session is a micro-batch and the optimizer steps after several of them. Whether a gradient that an optimizer
 has used already will be cleared before the next backward pass cannot be known: a loop may go on adding to it, and one that was
@@ -18,16 +18,26 @@ Key = tuple[str, int, str]
 
 
 def take(parts: Mapping[str, list[Any]]) -> dict[Key, torch.Tensor]:
-    """The gradients that are there. Not copied: as long as nobody trains on they do not change."""
+    """The gradients that are there. Not copied: as long as nobody trains on they do not change.
+
+    Args:
+        parts: modules and optimizers by the name of their part.
+
+    Returns:
+        Detached, each of its parameter's shape, dtype and device.
+    """
     return {
         key: parameter.grad.detach() for key, parameter in _parameters(parts) if parameter.grad is not None
     }
 
 
 def put(parts: Mapping[str, list[Any]], saved: Mapping[Key, torch.Tensor]) -> list[Key]:
-    """Give every parameter its own again, and none to those that had none. Gives what belongs to no parameter of theirs.
+    """Give every parameter its own again, and none to those that had none.
 
     Copied: those of one bucket of DistributedDataParallel come out of the file as parts of one tensor.
+
+    Returns:
+        The keys that belong to no parameter of `parts`, or to one of another shape, sorted.
     """
     left = dict(saved)
     for key, parameter in _parameters(parts):

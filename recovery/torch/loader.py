@@ -3,7 +3,7 @@
 Three cases:
 
 * map-style data set: the sampler skips what was used; nothing is loaded twice. Random augmentation in worker processes is seeded
-  anew for every batch from (seed, rank, epoch, batch), so that it does not depend on what a worker did before. Without worker
+  again for every batch from (seed, rank, epoch, batch), so that it does not depend on what a worker did before. Without worker
   processes the data set draws from the program's own generators, which are in the checkpoint.
 * iterable data set: the epoch's iterator is made again and what was used is drawn and dropped. It draws from random streams of its
   own (streams.py), so that the same numbers come back whatever training drew in between.
@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import streams
-from recovery.torch.session_face import SessionFace
+from recovery.torch.session_interface import SessionInterface
 from recovery.torch.streams import Streams
 
 _Key = tuple[int, int, int]
@@ -34,7 +34,7 @@ _OURS = frozenset({"sampler", "batch_sampler", "generator", "persistent_workers"
 class ResumableLoader:
     """Batches of this rank's share of a data set, epoch after epoch.
 
-    Iterating gives the rest of the current epoch; when it is used up the loader stands at the next. The position counts
+    Iterating gives the rest of the current epoch; when it is used up the loader is at the next. The position counts
     batches that the loop has received, not those that workers have prepared.
     """
 
@@ -43,7 +43,7 @@ class ResumableLoader:
         dataset: Dataset[Any],
         batch_size: int = 32,
         *,
-        session: SessionFace,
+        session: SessionInterface,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -99,7 +99,7 @@ class ResumableLoader:
         session.on_generation_end(self.close)
 
     def __len__(self) -> int:
-        """Batches per epoch and rank; of an iterable data set what it says of its own length.
+        """Batches per epoch and rank; of an iterable data set by its own `len`.
 
         Raises:
             TypeError: the data set has no length.
@@ -148,7 +148,8 @@ class ResumableLoader:
 
     def _begin(self) -> Iterator[Any]:
         at = self._inner.state_dict() if self._stateful and self._inner is not None else self._inner_state
-        self.close()  # an iteration that was left in the middle goes on here
+        # An iteration that was left in the middle goes on here.
+        self.close()
         if not self._iterable:
             return self._keep(
                 DataLoader(
@@ -179,7 +180,7 @@ class ResumableLoader:
             if next(batches, self) is self:
                 raise CheckpointStateError(
                     field="loader",
-                    reason=f"the data set ended before batch {self._received} of epoch {self._epoch}, where the checkpoint stands",
+                    reason=f"the data set ended before batch {self._received} of epoch {self._epoch}, which is the checkpoint's position",
                     next_step="Give the data set that the checkpoint was made with.",
                 )
         return batches
@@ -200,9 +201,8 @@ class ResumableLoader:
                 **self._options,
             )
         if self._received and (at.get("fetcher_state") or {}).get("fetcher_ended"):
-            return iter(
-                ()
-            )  # torchdata 0.11 would load the data set's last state and never begin it: the next epoch would be empty
+            # torchdata 0.11 would load the data set's last state and never begin it: the next epoch would be empty.
+            return iter(())
         if self._streams is None:
             self._streams = Streams.derived()
         saved = self._streams.state_dict()
@@ -211,7 +211,8 @@ class ResumableLoader:
         with self._streams:
             batches = self._keep(inner)
         if self._received:
-            self._streams = Streams(saved)  # whatever making the iterator drew is drawn already
+            # The saved streams contain already what making the iterator drew.
+            self._streams = Streams(saved)
         self._inner = inner
         return self._streams.around(batches)
 

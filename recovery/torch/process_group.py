@@ -6,7 +6,7 @@ Eight facts of PyTorch 2.13 shape this file.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
    bucket decides which chunk of the ring an element falls into, and so the order in which the ranks' values are added: the last
    bits of the sum. A world formed again at step 120 would do step 121 with first-pass buckets where an undisturbed run has
-   rebuilt ones, and end with other bits. So rebuilding is off in our worlds: the layout is the same at every step of every life.
+   rebuilt ones, and end with other bits. So rebuilding is off in our worlds: the layout is the same at every step of every process.
 3. The destructor of DistributedDataParallel's reducer holds the GIL. If it drops the last reference to a gloo group, it waits for
    the group's thread, which may wait for the GIL to let go of a finished piece of work: a deadlock (seen once in a few dozen
    worlds). So a world keeps its group until the next one is formed; Python's own reference is dropped without the GIL.
@@ -15,7 +15,7 @@ Eight facts of PyTorch 2.13 shape this file.
    (The delay of 5 s that it is known for is DNS, see fact 7.)
 5. A store's client that reaches a stopped server waits for its answer without any timeout, and gloo opens its connections one after
    the other while a world is formed. So a world that is broken while it is formed is broken again and again until it gives up.
-6. gloo forgets a send that was posted, not yet on the wire, when its connection breaks (its pair tells old-style buffers only): that
+6. gloo forgets a send that was posted, not yet on the wire, when its connection breaks (its pair notifies old-style buffers only): that
    one waiter stays until its timeout, whatever one does to the sockets. It takes an interrupt in the microseconds between; the
    replacement of the process after MS_ABORT_TIMEOUT is for this.
 7. c10d asks a name server about every connection of its store, unless the address is of the family in which /etc/hosts has it: rank 0
@@ -40,13 +40,13 @@ from torch import distributed
 from torch._C._distributed_c10d import Reducer, Store, TCPStore
 
 from recovery import clock
-from recovery.core.worker.connection import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
+from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
 from recovery.torch import sockets
-from recovery.torch.exception_hook import hook_kept
 from recovery.torch.resolver import ask_again_soon
-from recovery.torch.session_face import SessionFace
-from recovery.worker.descriptors import close_in_children
+from recovery.torch.session_interface import SessionInterface
+from recovery.training.exception_hook import exception_hook_kept
+from recovery.worker.exec_in_place import close_in_children
 
 _logger = logging.getLogger("recovery.torch")
 _TIMEOUT = timedelta(minutes=30)
@@ -63,7 +63,9 @@ _kept_group: distributed.ProcessGroup | None = None
 """Fact 3. Not in the World: whoever remembers a waker of an old world would keep its threads and descriptors alive."""
 
 
-def init_process_group(session: SessionFace, backend: str = "gloo", *, timeout: timedelta = _TIMEOUT) -> None:
+def init_process_group(
+    session: SessionInterface, backend: str = "gloo", *, timeout: timedelta = _TIMEOUT
+) -> None:
     """Form this generation's world; afterwards `torch.distributed` and DistributedDataParallel work as usual.
 
     Call it first thing in the training function. The world is broken when the generation is interrupted and closed when the
@@ -72,11 +74,12 @@ def init_process_group(session: SessionFace, backend: str = "gloo", *, timeout: 
     Args:
         session: of this entry.
         backend: gloo or nccl (or both, as torch spells it). For nccl set the device (`session.local_rank`) before.
-        timeout: of collectives.
+        timeout: of collectives; torch's default of 30 min, since a dead or stuck peer is noticed by the control plane.
 
     Raises:
         GenerationInterrupted: the generation ended while the world was formed.
         UsageError: there is a world already that is not ours.
+        torch.distributed.DistNetworkError: rank 0's store cannot be reached within a minute. Ends the generation, as any such error.
     """
     global _world, _kept_group  # noqa: PLW0603 - torch's default world is one per process as well
     if distributed.is_initialized():
@@ -91,14 +94,15 @@ def init_process_group(session: SessionFace, backend: str = "gloo", *, timeout: 
     _world = World(session, backend, timeout)
     session.on_interrupt(_world.wake)
     session.on_generation_end(_world.close)
-    session.check()  # an interrupt before `wake` was registered has woken nobody
+    # An interrupt that came before `wake` was registered has woken nobody.
+    session.check()
     _kept_group = _world.form()
 
 
 class World:
     """The sockets and the group of one generation."""
 
-    def __init__(self, session: SessionFace, backend: str, timeout: timedelta) -> None:
+    def __init__(self, session: SessionInterface, backend: str, timeout: timedelta) -> None:
         """Note what is open before anything of the world is."""
         self._session, self._backend, self._timeout = session, backend, timeout
         self._before = frozenset(sockets.open_sockets().values())
@@ -108,7 +112,7 @@ class World:
 
     def form(self) -> distributed.ProcessGroup | None:
         """Meet the other ranks."""
-        threading.Thread(target=self._say_while_formed, name="recovery-form-world", daemon=True).start()
+        threading.Thread(target=self._log_while_formed, name="recovery-form-world", daemon=True).start()
         try:
             self._form()
         finally:
@@ -124,7 +128,7 @@ class World:
         store = self._meet()
         session.check()
         distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001 - fact 8
-        with hook_kept():
+        with exception_hook_kept():
             distributed.init_process_group(
                 self._backend,
                 store=store,
@@ -137,6 +141,7 @@ class World:
     def _meet(self) -> Store:
         session = self._session
         if session.rank == 0:
+            # The store takes the descriptor over and closes it.
             listening = _listen(session.host)
             store = TCPStore(
                 session.host,
@@ -144,7 +149,7 @@ class World:
                 is_master=True,
                 wait_for_workers=False,
                 timeout=self._timeout,
-                master_listen_fd=listening.detach(),  # the store closes it
+                master_listen_fd=listening.detach(),
             )
             session.publish_rendezvous(f"{session.host}:{store.port}")
             return store
@@ -170,8 +175,8 @@ class World:
                 store.set_timeout(self._timeout)
                 return store
 
-    def _say_while_formed(self) -> None:
-        """Every wait says what it waits for, as in core/worker/connection.py: gloo itself waits in silence, for `timeout`."""
+    def _log_while_formed(self) -> None:
+        """Log what the wait is for, as every wait does (core/worker/wait_note.py): gloo itself waits in silence, for `timeout`."""
         begun_ms, pause_ms = clock.monotonic_ms(), WAIT_NOTE_FIRST_MS
         while not self._form_left.wait(pause_ms / 1_000):
             _logger.info(
@@ -183,7 +188,7 @@ class World:
             pause_ms = WAIT_NOTE_MS
 
     def _inodes(self) -> frozenset[int]:
-        """What appeared since before, without the connection to the scheduler, which may have been dialled anew meanwhile."""
+        """What appeared since before, without the connection to the scheduler, which may have been dialled again meanwhile."""
         control = self._session.control_inode
         return frozenset(sockets.open_sockets().values()) - self._before - {control}
 
@@ -203,7 +208,8 @@ class World:
 
     def _break(self, *, last: bool = False) -> int:
         with self._breaking:
-            if self._closed:  # what was opened since belongs to the next world, which would wait for ever with one socket less
+            # What was opened since belongs to the next world, which would wait for ever with one socket less.
+            if self._closed:
                 return 0
             self._closed = last
             return sockets.shut_down(self._formed if self._formed is not None else self._inodes())
@@ -213,12 +219,13 @@ class World:
             self._break()
 
     def close(self) -> None:
-        """End the group. Every rank does, or has fallen: nobody is waited for, so nothing may be left to wait on."""
+        """End the group. Every rank does, or has died: nobody is waited for, so nothing may be left to wait on."""
         try:
             self._break(last=True)
             if distributed.is_initialized():
                 distributed.destroy_process_group()
-        except Exception:  # whatever a broken world raises at its end, it is over
+        except Exception:
+            # Whatever a broken world raises at its end, it is over.
             _logger.warning("event=world_close_failed generation=%d", self._session.generation, exc_info=True)
 
 
@@ -241,7 +248,7 @@ def _keep_bucket_layout() -> None:
 
 def _use_interface_of(host: str) -> None:
     """Let gloo use the interface that reaches the scheduler: its own guess resolves the host name, which often fails."""
-    if "GLOO_SOCKET_IFNAME" in os.environ:  # noqa: TID251 - gloo's only way to be told
+    if "GLOO_SOCKET_IFNAME" in os.environ:  # noqa: TID251 - gloo reads it there only
         return
     try:
         wanted = ipaddress.ip_address(host)
@@ -259,7 +266,7 @@ _DATA_PLANE = re.compile(
     r"|nccl (communicator was aborted|error|operation)|ncclremoteerror|ncclsystemerror|ncclinternalerror",
     re.IGNORECASE,
 )
-"""What RuntimeErrors of torch 2.13 say of a broken world. Its complaints about arguments name ProcessGroupGloo, but no such place."""
+"""Words in RuntimeErrors of torch 2.13 about a broken world. Its errors about arguments name ProcessGroupGloo, but none of these."""
 
 
 def is_collective_error(error: BaseException) -> bool:

@@ -14,4 +14,4 @@ def ask_again_soon() -> None:
 
     glibc reads this once, before its first question; a user's own RES_OPTIONS stay.
     """
-    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")  # noqa: TID251 - the resolver's only way to be told
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")  # noqa: TID251 - the resolver reads it there only

@@ -1,6 +1,6 @@
 """The sockets of a world, and how to close them under whoever waits on them.
 
-gloo wakes nobody whose own peer lives, and aborting a group does not wake a gloo collective (torch 2.13: it returns at once, the
+gloo wakes nobody whose own peer is alive, and aborting a group does not wake a gloo collective (torch 2.13: it returns at once, the
 waiter stays). Shutting down the connected sockets does: the collective fails within a millisecond with an ordinary error.
 """
 
@@ -43,7 +43,8 @@ def shut_down(inodes: Iterable[int]) -> int:
 def _shut_down_one(descriptor: int, inodes: frozenset[int]) -> bool:
     """Shut down what the descriptor refers to now, if it is still one of the inodes and connected."""
     try:
-        duplicate = os.dup(descriptor)  # holds the socket, so that the number cannot become another file's
+        # The duplicate holds the socket, so that the number cannot become another file's.
+        duplicate = os.dup(descriptor)
     except OSError:
         return False
     try:
@@ -54,10 +55,12 @@ def _shut_down_one(descriptor: int, inodes: frozenset[int]) -> bool:
         os.close(duplicate)
         return False
     with opened:
+        # Another kind is a thread's pipe to itself.
         if opened.family not in (socket.AF_INET, socket.AF_INET6) or opened.type != socket.SOCK_STREAM:
-            return False  # another thread's pipe to itself
+            return False
         try:
-            opened.getpeername()  # raises for a socket that is not connected
+            # Raises for a socket that is not connected.
+            opened.getpeername()
             opened.shutdown(socket.SHUT_RDWR)
         except OSError:
             return False

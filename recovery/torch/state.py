@@ -14,7 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import gradients as standing
+from recovery.torch import gradients as gradients_of
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
 
@@ -41,7 +41,7 @@ class TrainState:
         """Name the parts.
 
         Args:
-            model: a module, in DistributedDataParallel or not, or a list of them.
+            model: a module, in DistributedDataParallel or not, or a list of them; tensors of any dtype, on any device.
             optimizer: one or a list.
             lr_scheduler: one or a list.
             loader: the one that `Session.steps` draws batches from.
@@ -60,7 +60,7 @@ class TrainState:
         }
         self._parts = {name: part for name, part in given.items() if part is not None}
         self._loader = loader
-        self._checked, self._saves_gradients, self._told = False, gradients, False
+        self._checked, self._saves_gradients, self._gradients_logged = False, gradients, False
         for name, part in self._parts.items():
             for item in _items(part):
                 if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
@@ -86,7 +86,7 @@ class TrainState:
         return self._loader
 
     def begin(self) -> None:
-        """Nothing is loaded: everything stands as it was made."""
+        """Keep everything as it was built: there is no checkpoint to load."""
 
     def write(self, stream: BinaryIO) -> None:
         """Write the whole state with torch.save.
@@ -112,7 +112,8 @@ class TrainState:
         """
         try:
             payload = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises half a dozen types for what is no file of ours
+        except Exception as error:
+            # torch raises half a dozen types for what is no file of ours.
             raise _unfit(str(path), f"cannot be loaded ({error})") from error
         if not isinstance(payload, dict) or payload.get("format") != _FORMAT:
             raise _unfit(str(path), "is no training state of this release")
@@ -143,10 +144,10 @@ class TrainState:
         taken = {"format": _FORMAT, "parts": parts, "random": capture_random_state()}
         return {**taken, "gradients": self._take_gradients()} if self._saves_gradients else taken
 
-    def _take_gradients(self) -> dict[standing.Key, torch.Tensor]:
-        found = standing.take(self._bare_parts())
-        if found and not self._told:
-            self._told = True
+    def _take_gradients(self) -> dict[gradients_of.Key, torch.Tensor]:
+        found = gradients_of.take(self._bare_parts())
+        if found and not self._gradients_logged:
+            self._gradients_logged = True
             _logger.info(
                 "event=gradients_saved count=%d bytes=%d the next backward pass may add to them; a loop that calls zero_grad() "
                 "right behind optimizer.step() saves none",
@@ -156,10 +157,10 @@ class TrainState:
         return found
 
     def _put_gradients(self, payload: Mapping[str, Any]) -> None:
-        """Files of earlier releases, and of a loop that has promised to clear them, have none."""
-        strange = standing.put(self._bare_parts(), payload.get("gradients", {}))
-        if strange:
-            part, number, name = strange[0]
+        """Put back what the file has: files of earlier releases, and of a loop that has promised to clear them, have none."""
+        unmatched = gradients_of.put(self._bare_parts(), payload.get("gradients", {}))
+        if unmatched:
+            part, number, name = unmatched[0]
             raise _unfit(
                 part, f"the checkpoint has a gradient of {name!r} of number {number} that fits no parameter"
             )
@@ -184,14 +185,15 @@ def _load(name: str, items: list[Any], states: list[Any]) -> None:
     for item, state in zip(items, states, strict=True):
         try:
             _bare(item).load_state_dict(state)
-        except Exception as error:  # whatever a foreign object raises at a state that is not its own
+        except Exception as error:
+            # Foreign objects raise anything at a state that is not theirs.
             raise _unfit(name, f"{type(error).__name__}: {error}") from error
 
 
 def _check(name: str, value: Any, where: str) -> None:
-    """Would a safe load take it? Asked once, at the first save, when there is still time to change the program.
+    """Refuse what a safe load would refuse. Called once, at the first save, when there is still time to change the program.
 
-    What is surely safe is passed by its type; the rest is asked from torch, without the weights.
+    What is surely safe is passed by its type; the rest is tried with torch, without the weights.
     """
     if value is None or type(value) in (bool, int, float, str, bytes, torch.Tensor, torch.nn.Parameter):
         return

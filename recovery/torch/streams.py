@@ -20,7 +20,7 @@ _Seeds = dict[str, int]
 
 
 class Streams:
-    """Python's, NumPy's and PyTorch's CPU generators as one data set sees them. As a block: they stand where the data set left them.
+    """Python's, NumPy's and PyTorch's CPU generators as one data set sees them. Inside a `with` block they are as the data set left them.
 
     CUDA generators are left alone: a data set that draws on a device draws from training's.
     """
@@ -33,7 +33,7 @@ class Streams:
 
     @classmethod
     def derived(cls) -> Streams:
-        """Begin streams that follow from the program's generators as they stand, each from its own, without drawing from any.
+        """Begin streams that follow from the program's generators as they are, each from its own, without drawing from any.
 
         So ranks that were seeded alike shuffle alike, and ranks that were not do not.
         """
@@ -46,7 +46,7 @@ class Streams:
         self._now = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where they began and where they stand."""
+        """Where they began and where they are."""
         return {"seeds": self._seeds, "now": self._now}
 
     def around(self, batches: Iterator[Any]) -> Iterator[Any]:

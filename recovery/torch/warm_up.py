@@ -13,9 +13,9 @@ from torch import distributed
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
-from recovery.torch.exception_hook import hook_kept
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.resolver import ask_again_soon
+from recovery.training.exception_hook import exception_hook_kept
 
 
 def warm_up() -> None:
@@ -24,17 +24,19 @@ def warm_up() -> None:
     state = capture_random_state()
     model = torch.nn.Linear(1, 1)
     optimizer = _first_optimizer(model)
-    gc.freeze()  # modules stay: the collections below and between generations look only at what came after
+    # Modules stay: the collections below and between generations look only at what came after.
+    gc.freeze()
     alone = distributed.is_available() and not distributed.is_initialized()
     if alone:
-        with hook_kept():
+        with exception_hook_kept():
             distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     wrapped = DistributedDataParallel(model) if alone else model
     torch.nn.functional.mse_loss(wrapped(torch.zeros(1, 1)), torch.zeros(1, 1)).backward()  # type: ignore[no-untyped-call]  # torch ships it without types
     optimizer.step()
     del wrapped
     if alone:
-        gc.collect()  # the reducer must go before its group, see process_group.py, fact 3
+        # The reducer must go before its group, see process_group.py, fact 3.
+        gc.collect()
         distributed.destroy_process_group()
     restore_random_state(state)
 

@@ -44,10 +44,11 @@ from recovery.errors import (
     StoreLockedError,
     StoreVersionError,
 )
-from recovery.worker.descriptors import close_in_children
+from recovery.worker.exec_in_place import close_in_children, descriptors_of
 
 if TYPE_CHECKING:
-    from recovery.store.repository import WorkerState, WorkerStore
+    from recovery.store.repository import WorkerStore
+    from recovery.store.states import WorkerState
     from recovery.store.writer import Writer
 
 _logger = logging.getLogger("recovery.worker")
@@ -139,7 +140,7 @@ class LocalStore:
             self._in_loop(self._on_failure, error)
             return
         self._store = store
-        close_in_children(lambda: _descriptors_of(recovery_path / "workers" / f"{self._node_id}.db.lock"))
+        close_in_children(lambda: descriptors_of(recovery_path / "workers" / f"{self._node_id}.db.lock"))
         self._writer = Writer(
             store,
             on_durable=lambda ticket: self._in_loop(self._released, ticket),
@@ -305,13 +306,3 @@ def _key(record: Record) -> tuple[object, ...]:
 
 def _is_progress(persist: Persist) -> bool:
     return all(isinstance(record, StepRecord | ActivityRecord) for record in persist.records)
-
-
-def _descriptors_of(path: Path) -> list[int]:
-    """Open descriptors of a file. A forked child that keeps one keeps the lock beyond its parent's death."""
-    found: list[int] = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.readlink() == path:
-                found.append(int(entry.name))
-    return found

@@ -16,11 +16,11 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import Joined
 from recovery.core.worker.machine import WorkerMachine
+from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
 from recovery.transport.client import Client
 from recovery.worker.calls import Calls
-from recovery.worker.descriptors import close_in_children
-from recovery.worker.exec_in_place import replace_process, take_hangs, take_token
+from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
@@ -48,8 +48,10 @@ class WorkerService:
         rules = settings.rules
         self.step_log = settings.step_log
         self.recovery_enabled = rules.recovery_enabled
-        self.gate = TrainingControl(pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause)
-        self.notebook = LocalStore(
+        self.training_control = TrainingControl(
+            pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause
+        )
+        self.local_store = LocalStore(
             settings.recovery_path, self.node_id, accept_without_wal=settings.store_without_wal
         )
         self.on_joined: Callable[[int | None], None] = lambda rank: None
@@ -59,7 +61,7 @@ class WorkerService:
         """Where training stands; asked at every heartbeat."""
         role = Role.SERVER if settings.role is SettingsRole.SERVER else Role.WORKER
         identity = Identity(node_id=self.node_id, role=role, host=settings.worker_host, pid=os.getpid())
-        self.member = WorkerMachine(identity, rules)
+        self.machine = WorkerMachine(identity, rules)
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -101,28 +103,28 @@ class WorkerService:
         )
         self._executor = Executor(
             client=self._client,
-            gate=self.gate,
-            notebook=self.notebook,
+            training_control=self.training_control,
+            local_store=self.local_store,
             abort_timeout_ms=self._settings.rules.abort_timeout_ms,
             deliver=self._deliver,
             replace=self.replace_process,
         )
-        self.notebook.attach(self._loop, self._executor.release, self._on_store_failure)
+        self.local_store.attach(self._loop, self._executor.release, self._on_store_failure)
         close_in_children(lambda: [self._client.fileno] if self._client.fileno is not None else [])
         self._deliver(s.Started(self.new_request(), take_token(), take_hangs()))
         self._up.set()
         while True:  # until the process ends: the thread is a daemon
-            self.gate.tick()
+            self.training_control.tick()
             await asyncio.sleep(_TICK_S)
 
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:
         if (
             isinstance(stimulus, s.WorkerTimerFired)
-            and stimulus.key in ("heartbeat", "abort")
+            and stimulus.key in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
             and self.progress is not None
         ):
             self._deliver(self.progress())
-        for effect in self.member.handle(stimulus, clock.monotonic_ms()):
+        for effect in self.machine.handle(stimulus, clock.monotonic_ms()):
             self._executor.carry_out(effect)
             if isinstance(effect, Joined):
                 self.on_joined(effect.admitted.rank)
@@ -145,7 +147,7 @@ class WorkerService:
             reason: for the log.
             hangs: what the next program is told; None: the main thread did not hang, what was counted stays.
         """
-        admitted = self.member.admitted
+        admitted = self.machine.admitted
         assert admitted is not None, "only a member that trained replaces itself"
         _logger.warning("event=process_replaced reason=%r; pid, rank and incarnation stay", reason)
-        replace_process(admitted.token, self.member.hangs if hangs is None else hangs)
+        replace_process(admitted.token, self.machine.hangs if hangs is None else hangs)

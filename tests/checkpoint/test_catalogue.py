@@ -125,7 +125,7 @@ def test_a_prefix_of_another_job_or_run_is_in_use_and_the_next_number_is_free(
     assert not catalogue.foreign_prefix_in_use(save.directory, "train_2", job="job-a", run=1)
 
 
-def test_a_run_keeps_its_prefix_in_every_life(save: Save) -> None:
+def test_a_run_keeps_its_prefix_in_every_incarnation(save: Save) -> None:
     save("train-1_1.ckpt", run=1)
     assert catalogue.free_prefix(save.directory, "train", job="job-a", run=2) == "train_1"
     save("train_1-1_1.ckpt", run=2)

@@ -18,13 +18,13 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.job_memory import joined
 from tests.core.desk import checkpoint
+from tests.core.driven_worker import DrivenWorker, plan
 from tests.core.pasts import began, past
-from tests.core.test_member_life import Pocket, plan
 
 
 def test_a_plan_is_noted_as_a_scheduler_would_store_it() -> None:
-    pocket = Pocket().training()
-    [noted] = [one for one in pocket.got(e.Persist) if one.records]
+    driven = DrivenWorker().training()
+    [noted] = [one for one in driven.effects_of(e.Persist) if one.records]
     job, node, generation = noted.records
     assert isinstance(job, JobRecord)
     assert isinstance(node, NodeRecord)
@@ -35,19 +35,19 @@ def test_a_plan_is_noted_as_a_scheduler_would_store_it() -> None:
 
 
 def test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_is_asked_by_another() -> None:
-    pocket = Pocket().training()
-    pocket.hear(m.Interrupt(generation=Generation(1), reason="why"))
-    pocket.feel(s.TrainingStopped(Generation(1), 5))
-    assert [look.past for look in pocket.got(we.FindCheckpoints)] == [None]
-    pocket.feel(s.CheckpointsFound(RequestId("f"), ()))
-    pocket.hear(plan(2))
-    pocket.reconnect()
-    [register] = pocket.told(m.Register)
+    driven = DrivenWorker().training()
+    driven.receive(m.Interrupt(generation=Generation(1), reason="why"))
+    driven.handle(s.TrainingStopped(Generation(1), 5))
+    assert [look.past for look in driven.effects_of(we.FindCheckpoints)] == [None]
+    driven.handle(s.CheckpointsFound(RequestId("f"), ()))
+    driven.receive(plan(2))
+    driven.reconnect()
+    [register] = driven.sent(m.Register)
     assert (register.job, register.generation) == ("job", 2)
 
-    pocket.hear(m.Refused(request_id=RequestId("r"), code="UNKNOWN_TOKEN", reason="", retry_after_ms=0))
-    pocket.reconnect()
-    pocket.hear(
+    driven.receive(m.Refused(request_id=RequestId("r"), code="UNKNOWN_TOKEN", reason="", retry_after_ms=0))
+    driven.reconnect()
+    driven.receive(
         m.Admitted(
             request_id=RequestId("r"),
             incarnation=Incarnation(1),
@@ -59,37 +59,37 @@ def test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_i
             resumed=False,
         )
     )
-    pocket.feel(s.TrainingStopped(Generation(2), 9))
-    [look] = pocket.got(we.FindCheckpoints)
+    driven.handle(s.TrainingStopped(Generation(2), 9))
+    [look] = driven.effects_of(we.FindCheckpoints)
     assert look.past is not None
     assert (look.job, look.past.job, look.past.rank, look.past.generation) == ("new", "job", 1, 2)
     assert [one.generation for one in look.past.began] == [1, 2]
     known = msgspec.structs.replace(look.past, held=(checkpoint(5),))
-    pocket.feel(s.CheckpointsFound(RequestId("g"), (), past=known))
-    [ready] = pocket.told(m.Ready)
+    driven.handle(s.CheckpointsFound(RequestId("g"), (), past=known))
+    [ready] = driven.sent(m.Ready)
     assert ready.past == known
 
-    pocket.hear(msgspec.structs.replace(plan(3), job="job", incarnation=Incarnation(2), run=RunId(4)))
-    assert pocket.member.admitted is not None
-    assert (pocket.member.admitted.job, pocket.member.admitted.run) == ("job", 4)
-    assert pocket.member.admitted.incarnation == 2
-    assert pocket.member.memory.past is not None
-    assert [one.generation for one in pocket.member.memory.past.began] == [3], "another run"
+    driven.receive(msgspec.structs.replace(plan(3), job="job", incarnation=Incarnation(2), run=RunId(4)))
+    assert driven.machine.admitted is not None
+    assert (driven.machine.admitted.job, driven.machine.admitted.run) == ("job", 4)
+    assert driven.machine.admitted.incarnation == 2
+    assert driven.machine.past is not None
+    assert [one.generation for one in driven.machine.past.began] == [3], "another run"
 
 
 def test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before() -> None:
     """Its first answer was lost on the way: the repeat says `resumed`, and the job is another one all the same."""
-    pocket = Pocket().training()
-    pocket.feel(s.TrainingStopped(Generation(1), 5))
-    pocket.feel(s.CheckpointsFound(RequestId("f"), (checkpoint(5),)))
-    assert pocket.member.admitted is not None
-    pocket.reconnect()
-    pocket.hear(msgspec.structs.replace(pocket.member.admitted, job="new", resumed=True))
+    driven = DrivenWorker().training()
+    driven.handle(s.TrainingStopped(Generation(1), 5))
+    driven.handle(s.CheckpointsFound(RequestId("f"), (checkpoint(5),)))
+    assert driven.machine.admitted is not None
+    driven.reconnect()
+    driven.receive(msgspec.structs.replace(driven.machine.admitted, job="new", resumed=True))
 
-    [look] = pocket.got(we.FindCheckpoints)
+    [look] = driven.effects_of(we.FindCheckpoints)
     assert look.job == "new"
     assert look.past is not None
-    assert pocket.told(m.Ready) == [], "it told the new job what it holds of the old one"
+    assert driven.sent(m.Ready) == [], "it told the new job what it holds of the old one"
 
 
 def test_what_a_process_remembers_and_what_its_store_holds_are_joined() -> None:
@@ -109,17 +109,17 @@ def test_what_a_process_remembers_and_what_its_store_holds_are_joined() -> None:
 
 
 def test_a_store_that_this_release_cannot_read_ends_the_worker_by_its_code() -> None:
-    pocket = Pocket().admitted()
-    pocket.feel(s.StoreRefused(RequestId("l"), "STORE_VERSION", "written by a newer release"))
-    [leave] = pocket.told(m.Leave)
+    driven = DrivenWorker().admitted()
+    driven.handle(s.StoreRefused(RequestId("l"), "STORE_VERSION", "written by a newer release"))
+    [leave] = driven.sent(m.Leave)
     assert leave.reason == "written by a newer release"
-    pocket.hear(m.Received(request_id=RequestId("l")))
-    assert pocket.got(e.Exit) == [e.Exit("STORE_VERSION", "written by a newer release")]
+    driven.receive(m.Received(request_id=RequestId("l")))
+    assert driven.effects_of(e.Exit) == [e.Exit("STORE_VERSION", "written by a newer release")]
 
 
 def test_a_workers_rows_become_what_it_knows() -> None:
-    pocket = Pocket().training()
-    [noted] = [one for one in pocket.got(e.Persist) if one.records]
+    driven = DrivenWorker().training()
+    [noted] = [one for one in driven.effects_of(e.Persist) if one.records]
     job, node, generation = noted.records
     assert isinstance(job, JobRecord)
     assert isinstance(node, NodeRecord)

@@ -11,7 +11,7 @@ from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
-from tests.core.test_member_life import Pocket, plan
+from tests.core.driven_worker import DrivenWorker, plan
 
 WINDOW_MS = 1_000
 
@@ -226,14 +226,14 @@ def test_a_sentence_names_a_few_and_counts_the_rest() -> None:
 
 
 def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:
-    pocket = Pocket().training()
-    pocket.hear(m.Interrupt(generation=plan(1).generation, reason="w1 lost"))
-    pocket.feel(s.TrainingStopped(plan(1).generation, 3))
-    [find] = pocket.got(we.FindCheckpoints)
+    driven = DrivenWorker().training()
+    driven.receive(m.Interrupt(generation=plan(1).generation, reason="w1 lost"))
+    driven.handle(s.TrainingStopped(plan(1).generation, 3))
+    [find] = driven.effects_of(we.FindCheckpoints)
     assert find.rank == plan(1).rank
 
-    again = Pocket().registering()
-    again.hear(
+    again = DrivenWorker().registering()
+    again.receive(
         m.Admitted(
             request_id=RequestId("r"),
             incarnation=Incarnation(2),
@@ -245,14 +245,14 @@ def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:
             resumed=False,
         )
     )
-    [find] = again.got(we.FindCheckpoints)
+    [find] = again.effects_of(we.FindCheckpoints)
     assert find.rank == 1
 
 
 def test_a_worker_names_so_many_files_as_fit_and_counts_the_rest() -> None:
-    pocket = Pocket().admitted()
+    driven = DrivenWorker().admitted()
     found = tuple(over(str(number)) for number in range(m.PASSED_OVER_MAX + 3))
-    pocket.feel(s.CheckpointsFound(RequestId("f"), (), found))
+    driven.handle(s.CheckpointsFound(RequestId("f"), (), found))
 
-    [said] = pocket.told(m.Ready)
+    [said] = driven.sent(m.Ready)
     assert (said.passed_over, said.passed_over_more) == (found[: m.PASSED_OVER_MAX], 3)

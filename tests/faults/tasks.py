@@ -21,9 +21,10 @@ from recovery.checkpoint.publish import publish
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.rules import Rules
-from recovery.store import engine, migrations
+from recovery.store import connections, migrations
 from recovery.store.reader import read_events
-from recovery.store.repository import SchedulerState, SchedulerStore
+from recovery.store.repository import SchedulerStore
+from recovery.store.states import SchedulerState
 from tests.core.desk import Desk, Worker, running_workers
 
 IMPORTED_HERE = (command, config)
@@ -171,8 +172,10 @@ def _old_file(place: Path) -> object:
 def _migrate(place: Path, versions: object, acknowledge: Acknowledge) -> None:
     assert isinstance(versions, Path)
     file = place / "scheduler.db"
-    with engine.translated(file, reading=False):  # as Database opens a file, but with revisions of our own
-        connection = engine._connect(file, wal=True)
+    with connections.translated(
+        file, reading=False
+    ):  # as Database opens a file, but with revisions of our own
+        connection = connections.connect(file, wal=True)
         migrations.migrate(connection, file, revisions=REVISIONS, versions=versions)
         acknowledge()
         connection.close()
@@ -181,7 +184,7 @@ def _migrate(place: Path, versions: object, acknowledge: Acknowledge) -> None:
 def find_schema(place: Path) -> tuple[object, ...]:
     """Revision, columns and rows of the table that the migrations change: of one schema, never of two."""
     file = place / "scheduler.db"
-    connection = engine._connect(file, wal=True)
+    connection = connections.connect(file, wal=True)
     try:
         revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
         rows = connection.exec_driver_sql("SELECT * FROM meta ORDER BY name").mappings().all()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from recovery.core.scheduler.job import AT_START, JOB_STATES
 from recovery.core.scheduler.node import NEXT_STATES
+from recovery.core.worker.states import CONNECTION_MOVES, WORKER_MOVES
 from tests.house.files import ROOT
 
 _BOX_W, _BOX_H = 120, 40
@@ -23,6 +24,21 @@ _JOB_PLACES: Mapping[str, Place] = {
     "interrupted": (540, 60),
     "finished": (300, 190),
     "failed": (540, 190),
+}
+
+_WORKER_PLACES: Mapping[str, Place] = {
+    "outside": (60, 60),
+    "idle": (300, 60),
+    "training": (540, 60),
+    "leaving": (180, 190),
+    "stopping": (420, 190),
+}
+_CONNECTION_PLACES: Mapping[str, Place] = {
+    "disconnected": (60, 60),
+    "connected": (300, 60),
+    "admitted": (540, 60),
+    "waiting": (60, 190),
+    "refused": (300, 190),
 }
 
 _ARROW_HEAD = (
@@ -89,4 +105,21 @@ def job_states() -> str:
     return drawing("states of a job", _JOB_PLACES, moves)
 
 
-DRAWINGS = {ROOT / "docs/img/node_states.svg": node_states, ROOT / "docs/img/job_states.svg": job_states}
+def worker_states() -> str:
+    """What a worker may become, from the table that its machine moves by."""
+    moves = [(begin.value, end.value) for begin, row in WORKER_MOVES.items() for end in row.values()]
+    return drawing("states of a worker", _WORKER_PLACES, moves)
+
+
+def connection_states() -> str:
+    """What a worker's connection to the scheduler may become, from the table that it moves by."""
+    moves = [(begin.value, end.value) for begin, row in CONNECTION_MOVES.items() for end in row.values()]
+    return drawing("states of a worker's connection", _CONNECTION_PLACES, moves)
+
+
+DRAWINGS = {
+    ROOT / "docs/img/node_states.svg": node_states,
+    ROOT / "docs/img/job_states.svg": job_states,
+    ROOT / "docs/img/worker_states.svg": worker_states,
+    ROOT / "docs/img/connection_states.svg": connection_states,
+}

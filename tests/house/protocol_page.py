@@ -1,6 +1,6 @@
 """docs/reference/protocol.md: what a client needs to know. Schema and numbers come from the code, the order of the conversation from here.
 
-tests/protocol keeps a client that was written from the page alone. A message, a refusal or a route that is not told of here fails below.
+tests/protocol keeps a client that was written from the page alone. A message, a refusal or a route that is missing here fails below.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _numbers() -> dict[str, Any]:
         "outbox_messages": outbox.MESSAGES_MAX,
         "outbox_bytes": outbox.BYTES_MAX,
         "close_s": f"{connection.CLOSE_S:g}",
-        "farewell_s": f"{SHUTDOWN_MS / 1000:g}",
+        "shutdown_s": f"{SHUTDOWN_MS / 1000:g}",
     }
 
 
@@ -125,10 +125,10 @@ def _answers() -> str:
     heard = {str(kind.__struct_config__.tag) for kind in get_args(m.FromScheduler)}
     assert set(FROM_SCHEDULER) == heard, f"untold or unknown: {set(FROM_SCHEDULER) ^ heard}"
     rows = "".join(f"| `{tag}` | {who} | {answer} |\n" for tag, (who, answer) in ANSWERS.items())
-    told = "".join(f"| `{tag}` | {what} |\n" for tag, what in FROM_SCHEDULER.items())
+    reactions = "".join(f"| `{tag}` | {what} |\n" for tag, what in FROM_SCHEDULER.items())
     return (
         "## The answer to each message\n\n| message | who says it, and when | what comes back |\n|---|---|---|\n"
-        f"{rows}\n| from the scheduler | what a node does |\n|---|---|\n{told}"
+        f"{rows}\n| from the scheduler | what a node does |\n|---|---|\n{reactions}"
     )
 
 

@@ -48,7 +48,7 @@ Other ids get their ranks when the job forms: in the order of (host, id), runs o
 
 | code | when |
 |---|---|
-| 1000 | an ordinary end: `refused: CODE`, `lost: ...` (the lease), `replaced by a newer connection`, `not registered` (something was said before `register`, or by a life that is over), `registered already on this connection`, `heard` (after `exited`), `the scheduler stops` |
+| 1000 | an ordinary end: `refused: CODE`, `lost: ...` (the lease), `replaced by a newer connection`, `not registered` (something was said before `register`, or by an incarnation that is over), `registered already on this connection`, `heard` (after `exited`), `the scheduler stops` |
 | 1002 | no WebSocket: a broken frame |
 | 1008 | no message of ours: text, a frame above the limit before admission, an unknown `type`, a field that does not fit |
 | 1009 | a message of more than {frame_after:,} bytes |
@@ -68,7 +68,7 @@ Other ids get their ranks when the job forms: in the order of (host, id), runs o
 | connections with a message and without admission | {registering_beside} beside one for each node of the job; beyond that 503 |
 | what waits for a peer that does not read | {outbox_messages} messages or {outbox_bytes:,} bytes; beyond that it is cut off |
 | the polite part of a close | {close_s} s |
-| a scheduler whose job has ended | {farewell_s} s for its nodes to hear so and hang up |
+| a scheduler whose job has ended | {shutdown_s} s for its nodes to receive that and disconnect |
 
 There is no limit on the rate of an admitted node. Who dials and finds nobody, or is closed again before it was admitted for a while, waits {backoff_min} ms, then twice as long each time up to
 {backoff_max:,} ms, half of each wait random.
@@ -78,7 +78,7 @@ There is no limit on the rate of an admitted node. Who dials and finds nobody, o
 CONVERSATION = """\
 ## The order of the conversation
 
-A whole life of a worker (`->` from the node, `<-` from the scheduler):
+A whole job as a worker sees it (`->` from the node, `<-` from the scheduler):
 
 ```
 -> register            within {first_message_s} s of the accept
@@ -99,13 +99,13 @@ A whole life of a worker (`->` from the node, `<-` from the scheduler):
 <- rollback            generation + 1
 -> done                after the last step; it stays connected
 <- received
-<- job_ended           when every rank is done. Hang up
+<- job_ended           when every rank is done. Disconnect
 ```
 
 **Heartbeats** are due from `admitted` until the connection ends, in training, while waiting and after `done`: a random time between
 {ms_retry_interval_lower} and {ms_retry_interval_upper} after the one before.
 `sequence` counts 1, 2, 3, ...; `generation` is the newest plan's (0 before the first), `step` the last step that was applied. Any
-message counts as a sign of life, not just this one.
+message shows that the node is alive, not just this one.
 
 **The lease.** A node that is silent for {ms_node_timeout} is lost: its connection is closed, its generation is over for all.
 `MS_DISABLE_HEARTBEAT=1`, or a negative value, in the scheduler: never. A node that hears nothing for {ms_receive_msg_timeout} closes and dials.
@@ -113,7 +113,7 @@ message counts as a sign of life, not just this one.
 **Coming back.** A connection that closes makes its node *suspect*. Within {ms_reconnect_grace} the same process may resume as if nothing
 had happened: a new connection, `register` with the same `node_id` and `request_id` (a process has one for all its registrations), `token` and
 `incarnation` of its `admitted`, and `generation` of the last plan that it received. It hears `admitted` with `resumed` true, the same incarnation, and the token to use from now
-on. Then it says again, in their order, every request that was not answered (`done` also when it was: a restarted scheduler counts anew),
+on. Then it says again, in their order, every request that was not answered (`done` also when it was: a restarted scheduler counts again),
 its `collective_failed` and `rendezvous_open` of this generation, and its `ready` if it waits for a plan. The scheduler brings it to where the
 job stands: `interrupt` if the generation is over meanwhile, `rollback` if there is a newer plan, `rendezvous` if it is known.
 After the grace the node is lost, yet its token still resumes it, into the next generation. After a restart of the scheduler a
@@ -147,7 +147,7 @@ ends that generation.
 ANSWERS: dict[str, tuple[str, str]] = {
     "register": (
         "anybody, first and once per connection",
-        "`admitted`; or `refused` and a close; or `job_ended`, then the node hangs up",
+        "`admitted`; or `refused` and a close; or `job_ended`, then the node disconnects",
     ),
     "ready": (
         "every worker: after `admitted` and after each `interrupt`, once training has stopped. A server may",
@@ -173,16 +173,16 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "no answer of its own: `interrupt` to every worker. Of an older generation: nothing",
     ),
     "failure": (
-        "a worker whose own code raised, as its last word",
-        "`received`; then it hangs up, and counts as lost at once",
+        "a worker whose own code raised, as its last message",
+        "`received`; then it disconnects, and counts as lost at once",
     ),
     "done": (
         "every rank after its last step",
         "`received`; `job_ended` when all are. Nothing if its generation is over: it is interrupted and trains again",
     ),
     "leave": (
-        "a node that is asked to stop, as its last word",
-        "`received`; then it hangs up. Its id is free at once; a worker's generation is interrupted",
+        "a node that is asked to stop, as its last message",
+        "`received`; then it disconnects. Its id is free at once; a worker's generation is interrupted",
     ),
     "exited": (
         "a launcher, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id",
@@ -194,10 +194,10 @@ ANSWERS: dict[str, tuple[str, str]] = {
 FROM_SCHEDULER: dict[str, str] = {
     "admitted": "keep it; begin heartbeats; on the first one say `ready`",
     "refused": "wait `retry_after_ms`, then dial and register again (the same `request_id`); nothing there: end",
-    "heartbeat_ack": "nothing: the scheduler lives",
+    "heartbeat_ack": "nothing: the scheduler is alive",
     "received": "forget the request: it is durable",
     "interrupt": "stop after the step; say `ready`. It comes twice, and may name a generation that is over for this node already: then nothing",
-    "rollback": "load `step` of the own file `path` (0: begin anew), form the world. A generation that is not newer than the own one: ignore",
+    "rollback": "load `step` of the own file `path` (0: begin from the start), form the world. A generation that is not newer than the own one: ignore",
     "rendezvous": "connect to rank 0 there",
     "committed": "checkpoints older than the newest two committed steps may go",
     "job_ended": "close, and end: with success if `outcome` is finished",
@@ -208,7 +208,7 @@ _NEVER = "nothing"
 REFUSALS: dict[str, tuple[str, str]] = {
     "NODE_ALIVE": (
         "no token, and the id is held by a living process (`holder_connected` true), or by one that may still come back (false)",
-        "{ask_again} ms beside a connected holder, else what is left until it counts as lost. Give up after one lease with `holder_connected` true: the holder lives",
+        "{ask_again} ms beside a connected holder, else what is left until it counts as lost. Give up after one lease with `holder_connected` true: the holder is alive",
     ),
     "REJOIN_WINDOW": (
         "no token, and the id was lost less than a rejoin window ago",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faults import torture
 from tests.house.files import ROOT, name_of, python_files, tracked_files
 from tests.planted.bug import PROMISES
 
@@ -102,13 +104,21 @@ def test_every_page_that_the_code_names_exists() -> None:
     assert sorted(one for one in named if not _exists(one[1])) == []
 
 
-def test_every_promise_has_its_chapter() -> None:
+def test_every_promise_has_its_section() -> None:
     page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
-    chapters = re.findall(r"^### (I\d+):", page, re.MULTILINE)
+    sections = re.findall(r"^### (I\d+):", page, re.MULTILINE)
 
-    assert sorted(chapters) == sorted(
+    assert sorted(sections) == sorted(
         {*PROMISES, "I18"}
     )  # no bug can be planted where the linter holds a promise
+
+
+def test_the_page_of_reliability_lists_what_was_found() -> None:
+    chapter = "## What it found"
+    written = torture.PAGE.read_text(encoding="utf-8").partition(chapter)[2]
+    made = torture.page({loop.name: Counter() for loop in torture.LOOPS}, hours=0.0).partition(chapter)[2]
+
+    assert written == made
 
 
 @pytest.mark.parametrize(

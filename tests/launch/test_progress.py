@@ -16,7 +16,7 @@ def test_the_line_tells_ranks_step_pace_and_generation() -> None:
     pace = Pace()
     assert line_of(status(10, 10, 9), pace, 1_000) == "3/3 ranks  step 10  0.0 step/s  generation 2  running"
     assert "step 50  20.0 step/s" in line_of(status(50, 50, 50), pace, 3_000)
-    assert "20.0 step/s" in line_of(status(50, 50, 50), pace, 3_500), "it stays until the next word"
+    assert "20.0 step/s" in line_of(status(50, 50, 50), pace, 3_500), "it stays until the next step"
 
 
 def test_after_a_rollback_the_pace_waits_for_the_next_step() -> None:
@@ -30,6 +30,6 @@ def test_after_a_rollback_the_pace_waits_for_the_next_step() -> None:
 def test_who_is_missing_and_why() -> None:
     nodes = [{"role": "worker", "state": "live", "step": 3}, {"role": "worker", "state": "lost", "step": 3}]
     nodes += [{"role": "pserver", "state": "live", "step": 0}]
-    told = status(nodes=nodes, state="interrupted", reason="worker_1 lost: killed by SIGKILL")
-    assert line_of(told, Pace(), 1).startswith("1/3 ranks")
-    assert line_of(told, Pace(), 1).endswith("interrupted: worker_1 lost: killed by SIGKILL")
+    found = status(nodes=nodes, state="interrupted", reason="worker_1 lost: killed by SIGKILL")
+    assert line_of(found, Pace(), 1).startswith("1/3 ranks")
+    assert line_of(found, Pace(), 1).endswith("interrupted: worker_1 lost: killed by SIGKILL")

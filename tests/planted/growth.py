@@ -25,15 +25,15 @@ GROWTH: tuple[Bug, ...] = (
         (_MUCH + "test_the_committed_checkpoint_is_sent_however_many_newer_ones_there_are",),
     ),
     Bug(
-        "a connection that ends after its handshake is dialled anew at once, for ever",
+        "a connection that ends after its handshake is dialled again at once, for ever",
         "I17",
         "core/worker/connection.py",
-        "self._closes = 0 if settled else self._closes + 1",
-        "self._closes = 0",
+        "self._unsettled_closes = 0 if settled else self._unsettled_closes + 1",
+        "self._unsettled_closes = 0",
         (_MUCH + "test_a_connection_that_ends_after_each_handshake_is_dialled_ever_later",),
     ),
     Bug(
-        "history that was told for a plan stays in the books",
+        "history that was reported for a plan stays in the checkpoint index",
         "I17",
         "core/checkpoints.py",
         "if len(indexed) == INDEXED_STEPS and other < indexed[0]",
@@ -57,7 +57,7 @@ GROWTH: tuple[Bug, ...] = (
         (_HELD + "test_a_loss_while_the_disk_is_stuck_reaches_the_survivors",),
     ),
     Bug(
-        "messages are delivered to a scheduler that stands still",
+        "messages are delivered to a scheduler that is paused",
         "I17",
         "transport/server.py",
         "while not self._delivering.is_set():",
@@ -70,10 +70,12 @@ GROWTH: tuple[Bug, ...] = (
         "worker/local_store.py",
         "if writer is not None and writer.crowded and",
         "if writer is not None and self._path is None and",
-        ("tests/worker/test_notebook.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",),
+        (
+            "tests/worker/test_local_store.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",
+        ),
     ),
     Bug(
-        "who has a seat is not counted anew when the ranks are given",
+        "who has a seat is not counted again when the ranks are given",
         "I14",
         "core/scheduler/state.py",
         "if is_forming != was_forming:",

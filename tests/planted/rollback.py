@@ -56,7 +56,7 @@ PLAN = (
         ),
     ),
     Bug(
-        "rolled-back checkpoints stay in the books",
+        "rolled-back checkpoints stay in the checkpoint index",
         "I20",
         "core/checkpoints.py",
         "[other for other in held if other > step]",
@@ -106,7 +106,7 @@ PLAN = (
         ),
     ),
     Bug(
-        "the books keep every step",
+        "the checkpoint index keeps every step",
         "I11",
         "core/checkpoints.py",
         "if len(indexed) < INDEXED_STEPS:",
@@ -156,7 +156,7 @@ PLAN = (
         "self.committed_before, self.committed_step = self.committed_step, step",
         "self.committed_before, self.committed_step = step, step",
         (
-            "tests/worker/test_gate.py::test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither",
+            "tests/worker/test_training_control.py::test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither",
         ),
     ),
 )
@@ -257,19 +257,19 @@ GENERATIONS = (
         ),
     ),
     Bug(
-        "a plan that was told twice is opened twice",
+        "a plan that was sent twice is opened twice",
         "I10",
         "core/worker/machine.py",
-        "if plan.generation <= self.generation or",
-        "if plan.generation < self.generation or",
+        "if plan.generation <= self._main.generation or",
+        "if plan.generation < self._main.generation or",
         (
-            "tests/core/test_member_life.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
+            "tests/core/test_worker_machine.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
         ),
     ),
     Bug(
         "a plan that has ended is opened",
         "I10",
-        "core/worker/machine.py",
+        "core/worker/main_thread.py",
         "self._next_plan is not None and interrupt.generation >= self._next_plan.generation:",
         "self._next_plan is not None and interrupt.generation > self._next_plan.generation:",
         (

@@ -50,7 +50,7 @@ REGISTRATION = (
         ),
     ),
     Bug(
-        "a life with an earlier token resumes",
+        "an incarnation with an earlier token resumes",
         "I12",
         "core/policy/registration.py",
         "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED)",
@@ -108,7 +108,7 @@ REGISTRATION = (
         ),
     ),
     Bug(
-        "a new life has the number of the one before",
+        "a new incarnation has the number of the one before",
         "I2",
         "core/scheduler/admission.py",
         "Incarnation(node.record.incarnation + 1 if node else 1)",
@@ -116,7 +116,7 @@ REGISTRATION = (
         ("tests/core/test_scheduler_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
     ),
     Bug(
-        "a repeated admission begins another life",
+        "a repeated admission begins another incarnation",
         "I13",
         "core/scheduler/admission.py",
         "if register.request_id == record.admission_request:",
@@ -145,7 +145,7 @@ REGISTRATION = (
 
 PRESENCE = (
     Bug(
-        "a lost life may still speak",
+        "a lost incarnation may still speak",
         "I12",
         "core/scheduler/liveness.py",
         "connection = state.disconnect(node)\n    effects",
@@ -183,7 +183,7 @@ PRESENCE = (
         ),
     ),
     Bug(
-        "a scheduler that stood still ends its nodes' leases",
+        "a scheduler that was paused ends its nodes' leases",
         "I3",
         "core/scheduler/liveness.py",
         "if now_ms - node.lease_check_ms >= PAUSE_MS:",
@@ -209,7 +209,7 @@ PRESENCE = (
         ),
     ),
     Bug(
-        "a restart begins every window anew",
+        "a restart begins every window again",
         "I3",
         "core/scheduler/restart.py",
         "now_ms + min(node.record.rejoin_left_ms, state.rules.rejoin_window_ms)",
@@ -239,21 +239,21 @@ PRESENCE = (
         ),
     ),
     Bug(
-        "an answer from before the standstill confirms the place",
+        "an answer from before the pause confirms the place",
         "I1",
-        "core/worker/machine.py",
-        "ack.sequence < self._confirm_sequence:",
-        "ack.sequence < self._confirm_sequence - 1:",
-        ("tests/core/test_member_life.py::test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat",),
+        "core/worker/heartbeats.py",
+        "ack.sequence < self._confirming:",
+        "ack.sequence < self._confirming - 1:",
+        ("tests/core/test_worker_machine.py::test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat",),
     ),
     Bug(
-        "a process that stood still steps on unasked",
+        "a process that was paused steps on unasked",
         "I1",
         "worker/training_control.py",
         "if stood_ms > self._pause_limit_ms or not self._confirmed:",
         "if stood_ms < 0:",
         (
-            "tests/worker/test_gate.py::test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed",
+            "tests/worker/test_training_control.py::test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed",
         ),
     ),
     Bug(
@@ -263,7 +263,7 @@ PRESENCE = (
         "os.environ.pop(TOKEN_VARIABLE, None)",
         "os.environ.get(TOKEN_VARIABLE)",
         (
-            "tests/worker/test_resume_token.py::test_the_token_is_taken_out_of_the_environment_so_that_no_child_sees_it",
+            "tests/worker/test_exec_in_place.py::test_the_token_is_taken_out_of_the_environment_so_that_no_child_sees_it",
         ),
     ),
 )

@@ -33,7 +33,7 @@ from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.errors import StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.scheduler.startup import load_machine, open_store
-from recovery.store.archive import lay_aside
+from recovery.store.archive import archive_stores
 from recovery.store.reader import read_events, read_job, read_scheduler
 from recovery.store.repository import SchedulerStore, WorkerStore
 
@@ -279,7 +279,7 @@ def test_jobs_that_a_person_has_archived_are_known_to_the_machine(
     store = open_store(settings(path, MS_REBUILD_STORE="1"))
     assert store is not None
     store.close()
-    lay_aside(path, "reset-1")
+    archive_stores(path, "reset-1")
     (path / "reset-2").mkdir()
 
     store = open_store(settings(path))
@@ -292,7 +292,7 @@ def test_jobs_that_a_person_has_archived_are_known_to_the_machine(
 
 
 def test_what_is_left_of_a_lost_job_can_be_archived(path: Path) -> None:
-    lay_aside(path, "reset-1")
+    archive_stores(path, "reset-1")
     store = open_store(settings(path))
     assert store is not None
     assert store.load().job is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.effects import Exit, Persist, Report, SetTimer
+from recovery.core.effects import Exit, Persist, Report
 from recovery.core.ids import NodeId, RequestId, ResumeToken
 from recovery.core.policy.retention import Kept, removable
 from recovery.core.worker import stimuli as s
@@ -23,11 +23,13 @@ from recovery.core.worker.effects import (
     OpenRendezvous,
     ReplaceProcess,
     Retain,
-    Tell,
+    Send,
+    SetTimer,
     WorkerEffect,
 )
 from recovery.core.worker.job_memory import joined
 from recovery.core.worker.machine import WorkerMachine
+from recovery.core.worker.timers import WorkerTimer
 from tests.simulation.clock import OwnClock
 from tests.simulation.network import UP, Wire
 
@@ -76,8 +78,8 @@ class Process:
         self.last_request: m.FromNode | None = None
         self._saving: tuple[m.Rollback, int] | None = None
         self._addresses: set[int] = set()
-        self._due: dict[str, int] = {}
-        self.member = WorkerMachine(Identity(node_id=NodeId(name), role=role, host="h", pid=1), world.rules)
+        self._due: dict[WorkerTimer, int] = {}
+        self.machine = WorkerMachine(Identity(node_id=NodeId(name), role=role, host="h", pid=1), world.rules)
         self.handle(s.Started(self._request(), token, hangs or s.Hangs()))
 
     def _request(self) -> RequestId:
@@ -99,9 +101,11 @@ class Process:
             if self._due.get(stimulus.key, self.own.read() + 1) > self.own.read():
                 return  # a later one took its place
             del self._due[stimulus.key]
-            if stimulus.key in ("heartbeat", "abort") and self.plan is not None:
+            if stimulus.key in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT) and self.plan is not None:
                 self.handle(s.StepsDone(self.plan.generation, self.step, 1, self.step))
-        for effect in self.member.handle(stimulus, self.own.read()):
+        effects = self.machine.handle(stimulus, self.own.read())
+        self.machine.check()
+        for effect in effects:
             if self.alive:
                 self._do(effect)
 
@@ -125,7 +129,7 @@ class Process:
             self.handle(s.Disconnected(reason, self._jitter()))
 
     def _do(self, effect: WorkerEffect) -> None:
-        if isinstance(effect, Tell):
+        if isinstance(effect, Send):
             self.tell(effect.message)
         elif isinstance(effect, Persist):
             self.world.notes[self.name].write(effect.records)
@@ -152,8 +156,8 @@ class Process:
             self._addresses.add(effect.generation)
             self._join()
         elif isinstance(effect, ReplaceProcess):
-            assert self.member.admitted is not None, "only a member replaces itself"
-            self.world.replaced(self, self.member.admitted.token, effect.hangs)
+            assert self.machine.admitted is not None, "only a member replaces itself"
+            self.world.replaced(self, self.machine.admitted.token, effect.hangs)
         elif isinstance(effect, FindCheckpoints):
             self.clock.soon("disk", 1, 50, lambda: self._found(effect))
         elif isinstance(effect, Confirmed):
@@ -345,8 +349,8 @@ class Process:
             self.phase = "waiting"
             self.handle(s.DataPlaneBroke(plan.generation, self.step, collective_error))
             return
-        assert self.member.admitted is not None, "it trained"
-        self.world.replaced(self, self.member.admitted.token, self.member.hangs)
+        assert self.machine.admitted is not None, "it trained"
+        self.world.replaced(self, self.machine.admitted.token, self.machine.hangs)
 
 
 def _is_usable(file: Saved, plan: m.Rollback) -> bool:

@@ -350,7 +350,7 @@ class Promises:
 
     def plan_received(self, process: Process, plan: m.Rollback) -> None:
         """I1, I8: one process per rank and generation, and it holds the file it is sent to."""
-        admitted = process.member.admitted
+        admitted = process.machine.admitted
         assert admitted is not None, "a plan is for members"
         if self.is_fenced(process):
             self.world.clock.seen["a fenced incarnation woke up to an old plan"] += 1
@@ -372,7 +372,7 @@ class Promises:
     def is_fenced(self, process: Process) -> bool:
         """Has a newer incarnation of its id been admitted?"""
         row = self.world.store.rows.get((NodeRecord, process.name))
-        admitted = process.member.admitted
+        admitted = process.machine.admitted
         if row is None or admitted is None:
             return True
         newest: int = max(row.incarnation, self._newest_incarnation.get(process.name, 0))

@@ -6,20 +6,28 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.effects import Exit, Persist, Say, SetTimer
+from recovery.core.effects import Exit, Persist, Say
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import Admitted, FromNode, Past, Rollback
 from recovery.core.worker.stimuli import Hangs
+from recovery.core.worker.timers import WorkerTimer
 
 
-class Tell(msgspec.Struct, frozen=True, tag="tell"):
+class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
+    """Deliver `WorkerTimerFired(key)` at `at_ms`. A later one with the same key replaces it."""
+
+    key: WorkerTimer
+    at_ms: int
+
+
+class Send(msgspec.Struct, frozen=True, tag="send"):
     """To the scheduler, if connected; promises nothing that must be durable."""
 
     message: FromNode
 
 
 class Connect(msgspec.Struct, frozen=True, tag="connect"):
-    """Dial the scheduler now; tells `Connected` or `ConnectFailed`."""
+    """Dial the scheduler now; `Connected` or `ConnectFailed` follows."""
 
 
 class Disconnect(msgspec.Struct, frozen=True, tag="disconnect"):
@@ -40,7 +48,7 @@ class OpenGeneration(msgspec.Struct, frozen=True, tag="open_generation"):
 
 
 class OpenRendezvous(msgspec.Struct, frozen=True, tag="open_rendezvous"):
-    """Tell the main thread where rank 0 listens."""
+    """Let the main thread know where rank 0 listens."""
 
     generation: Generation
     address: str
@@ -60,14 +68,14 @@ class Joined(msgspec.Struct, frozen=True, tag="joined"):
 
 
 class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
-    """Look which checkpoints of this job, run and rank lie in this node's directories; tells `CheckpointsFound`."""
+    """Look which checkpoints of this job, run and rank lie in this node's directories; `CheckpointsFound` follows."""
 
     job: str
     run: RunId
     rank: Rank | None = None
     """None: this process was never given one, so a file's rank is looked at when it is loaded."""
     past: Past | None = None
-    """Another job that this process remembers to have trained: what is held of that one is told too."""
+    """Another job that this process remembers to have trained: what is held of that one is looked for too."""
 
 
 class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):
@@ -82,7 +90,7 @@ class Retain(msgspec.Struct, frozen=True, tag="retain"):
 
 WorkerEffect = Union[
     Persist,
-    Tell,
+    Send,
     SetTimer,
     Connect,
     Disconnect,
