@@ -24,8 +24,8 @@ from recovery.core.rules import Rules
 from recovery.store import connections, migrations
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
-from recovery.store.states import SchedulerState
-from tests.core.desk import Desk, Worker, full_house
+from recovery.store.stored_records import SchedulerRecords
+from tests.core.desk import Desk, Worker, running_workers
 
 IMPORTED_HERE = (command, config)
 """Once for all children of the migration: the store imports them only when a file is of an older release."""
@@ -64,7 +64,7 @@ class Task(NamedTuple):
     """What a next process finds, compared by value with what it found after each write of an undisturbed child."""
 
 
-def find_store(place: Path) -> tuple[SchedulerState, int]:
+def find_store(place: Path) -> tuple[SchedulerRecords, int]:
     """Open as a restarted scheduler does."""
     with closing(SchedulerStore.open(place)) as store:
         return store.load(), len(read_events(place, limit=10_000))
@@ -114,7 +114,7 @@ def _go_on(
 
 def _register(desk: StoredDesk, _: list[Worker]) -> None:
     desk.restart()
-    full_house(desk)
+    running_workers(desk)
 
 
 def _change_generation(desk: StoredDesk, workers: list[Worker]) -> None:
@@ -141,7 +141,7 @@ def _commit(desk: StoredDesk, workers: list[Worker]) -> None:
 
 
 def _formed(desk: StoredDesk) -> list[Worker]:
-    workers = full_house(desk)
+    workers = running_workers(desk)
     for worker in workers:
         worker.save(10)
     return workers
@@ -172,9 +172,8 @@ def _old_file(place: Path) -> object:
 def _migrate(place: Path, versions: object, acknowledge: Acknowledge) -> None:
     assert isinstance(versions, Path)
     file = place / "scheduler.db"
-    with connections.translated(
-        file, reading=False
-    ):  # as Database opens a file, but with revisions of our own
+    # As Database opens a file, but with revisions of our own.
+    with connections.translated(file, reading=False):
         connection = connections.connect(file, wal=True)
         migrations.migrate(connection, file, revisions=REVISIONS, versions=versions)
         acknowledge()
