@@ -1,4 +1,4 @@
-"""MindSpore's own way to train on several cards (the loop of msrun's documents), which knows nothing of recovery: it loads its newest file.
+"""MindSpore's own way to train on several devices (the loop of msrun's documents), which knows nothing of recovery: it loads its newest file.
 
 Writes `steps_<rank>` (a line a step: its pid, the step, the restart) and, at the end, rank 0 writes `result`.
 """
