@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock, log
-from recovery.core.effects import Answer, Exit, Persist, Report, Say
+from recovery.core.effects import Answer, Exit, Log, Persist, Report
 from recovery.core.messages import Admitted
 from recovery.core.records import EventRecord
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
@@ -55,7 +55,7 @@ class Executor:
                 self._server.close_connection(effect.connection, effect.reason)
             case SetTimer():
                 self._set_timer(effect)
-            case Say():
+            case Log():
                 level = logging.WARNING if effect.warning else logging.INFO
                 _logger.log(level, "event=%s %s", effect.event, effect.text)
             case Exit():

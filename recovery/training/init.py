@@ -58,7 +58,7 @@ class _Script:
         self._session: Session
 
     def begin(self) -> Session:
-        self._service.on_joined = hooks.run_joined
+        self._service.on_admitted = hooks.run_joined
         self._service.start()
         for warm_up in hooks.warm_ups:
             warm_up()

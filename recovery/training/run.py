@@ -81,7 +81,7 @@ class _Loop:
         self._warm_ups = [*hooks.warm_ups, self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
 
     def run(self) -> Any:
-        self._service.on_joined = hooks.run_joined
+        self._service.on_admitted = hooks.run_joined
         self._service.start()
         with StopSignals():
             try:

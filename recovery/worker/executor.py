@@ -1,4 +1,4 @@
-"""Carries out what the member machine asks. Runs in the connection's thread and never decides."""
+"""Carries out what the machine asks. Runs in the connection's thread and never decides."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock
-from recovery.core.effects import Exit, Persist, Report, Say
+from recovery.core.effects import Exit, Log, Persist, Report
 from recovery.core.messages import Admitted
 from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
-    Confirmed,
+    ConfirmPlace,
     Connect,
     Disconnect,
     FindCheckpoints,
     Interrupt,
-    Joined,
+    NoteAdmission,
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
@@ -43,7 +43,7 @@ _DIAL_S = DIAL_MS / 1000
 
 
 class Executor:
-    """Effects to connection, timers, notebook (the worker's store), gate and log."""
+    """Effects to connection, timers, local store, training control and log."""
 
     def __init__(
         self,
@@ -85,15 +85,15 @@ class Executor:
                 self._training_control.open_rendezvous(effect.generation, effect.address)
             case ReplaceProcess():
                 self._replace(effect.reason, effect.hangs)
-            case Joined():
+            case NoteAdmission():
                 self._join(effect.admitted)
             case FindCheckpoints():
                 self._start(self._find(effect))
-            case Confirmed():
+            case ConfirmPlace():
                 self._training_control.confirm()
             case Retain():
                 self._training_control.note_committed(effect.step)
-            case Say():
+            case Log():
                 level = logging.WARNING if effect.warning else logging.INFO
                 _logger.log(level, "event=%s %s", effect.event, effect.text)
             case Exit():
@@ -108,7 +108,7 @@ class Executor:
         )
 
     def _exit(self, effect: Exit) -> None:
-        """Tell the main thread to end the process; one that cannot hear it (stuck in a call) is ended from here."""
+        """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""
         self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:
             self._loop.call_later(self._abort_s, self._force, effect)
@@ -155,28 +155,26 @@ class Executor:
         except StoreVersionError as error:
             self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, _sentence(error)))
             return
-        except (
-            RecoveryError,
-            OSError,
-        ) as error:  # who cannot look holds nothing; the plan says what follows from that
+        except (RecoveryError, OSError) as error:
+            # Who cannot search holds nothing; the plan says what follows from that.
             _logger.warning("event=checkpoints_not_found %s", error)
             found = Found()
         self._deliver(
             s.CheckpointsFound(self._local_store.new_request(), found.held, found.passed_over, found.past)
         )
 
-    def _set_timer(self, timer: SetTimer) -> None:
-        older = self._timers.pop(timer.key, None)
+    def _set_timer(self, effect: SetTimer) -> None:
+        older = self._timers.pop(effect.timer, None)
         if older is not None:
             older.cancel()
-        delay_s = max(0, timer.at_ms - clock.monotonic_ms()) / 1000
-        self._timers[timer.key] = self._loop.call_later(delay_s, self._due, timer.key)
+        delay_s = max(0, effect.at_ms - clock.monotonic_ms()) / 1000
+        self._timers[effect.timer] = self._loop.call_later(delay_s, self._due, effect.timer)
 
-    def _due(self, key: WorkerTimer) -> None:
-        del self._timers[key]
-        self._deliver(s.WorkerTimerFired(key, jitter()))
+    def _due(self, timer: WorkerTimer) -> None:
+        del self._timers[timer]
+        self._deliver(s.TimerFired(timer, jitter()))
 
 
 def _sentence(error: RecoveryError) -> str:
-    """Without the code, which is told beside it."""
+    """Without the code, which goes beside it."""
     return str(error).removeprefix(f"{error.code}: ")

@@ -33,10 +33,10 @@ class DrivenWorker:
         return self.effects
 
     def receive(self, message: m.FromScheduler, at: int | None = None) -> list[we.WorkerEffect]:
-        return self.handle(s.SchedulerSpoke(message), at)
+        return self.handle(s.MessageReceived(message), at)
 
-    def fire(self, key: WorkerTimer, at: int) -> list[we.WorkerEffect]:
-        return self.handle(s.WorkerTimerFired(key, 0.5), at)
+    def fire(self, timer: WorkerTimer, at: int) -> list[we.WorkerEffect]:
+        return self.handle(s.TimerFired(timer, 0.5), at)
 
     def effects_of(self, kind: type[Kind]) -> list[Kind]:
         return [effect for effect in self.effects if isinstance(effect, kind)]

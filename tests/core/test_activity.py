@@ -1,4 +1,4 @@
-"""What a worker notes of its own training: when it began, how far it came, where it stood still, and that it stopped."""
+"""What a worker notes of its own training: when it began, how far it came, where it was paused, and that it stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def noted(stretches: Stretches) -> tuple[int, int, int, int]:
     return row.number, row.first_step, row.step, row.lasting_ms
 
 
-def test_a_stretch_is_told_in_pieces_that_double() -> None:
+def test_a_stretch_is_written_in_pieces_that_double() -> None:
     stretches, pieces = Stretches(heartbeat_ms=BEAT_MS), []
     for beat in range(8):
         stretches.note(ONE, 1 + 10 * beat, BEAT_MS * beat)
@@ -49,7 +49,7 @@ def test_a_note_that_is_late_begins_a_stretch_of_its_own() -> None:
     stretches.note(ONE, 9, 2 * (BEAT_MS + LATE_MS) + 1)
     assert noted(stretches) == (3, 9, 9, 0)
     stretches.note(Generation(2), 6, 100_000)
-    assert noted(stretches) == (1, 6, 6, 0), "each generation counts anew"
+    assert noted(stretches) == (1, 6, 6, 0), "each generation counts from 1"
 
 
 def trained(driven: DrivenWorker) -> list[ActivityRecord]:

@@ -14,7 +14,7 @@ from tests.core.driven_worker import DrivenWorker
 
 
 def _hung(before: s.Hangs, *, at: int) -> DrivenWorker:
-    """A program that was told `before` has hung behind step `at`, and is not waited for any longer."""
+    """A program that took over `before` has hung behind step `at`, and is not waited for any longer."""
     driven = DrivenWorker().training()
     driven.handle(s.Started(RequestId("r"), ResumeToken("t"), before))
     driven.handle(s.StepsDone(Generation(1), at, 1, at))
@@ -23,7 +23,7 @@ def _hung(before: s.Hangs, *, at: int) -> DrivenWorker:
     return driven
 
 
-def test_the_next_program_is_told_how_often_and_how_far() -> None:
+def test_the_next_program_learns_how_often_and_how_far() -> None:
     [replaced] = _hung(s.Hangs(), at=0).effects_of(we.ReplaceProcess)
     assert replaced.hangs == s.Hangs(1, 0)
     [replaced] = _hung(s.Hangs(1, 411), at=411).effects_of(we.ReplaceProcess)

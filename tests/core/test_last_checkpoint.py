@@ -13,7 +13,7 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.requests import REPORT_PATIENCE_MS
 from recovery.core.worker.timers import WorkerTimer
-from tests.core.desk import Desk, checkpoint, full_house
+from tests.core.desk import Desk, checkpoint, running_workers
 from tests.core.driven_worker import DrivenWorker
 
 
@@ -50,9 +50,9 @@ def test_done_waits_for_nothing_where_nothing_was_saved_or_all_is_answered() -> 
 
 
 def test_a_store_that_does_not_write_holds_the_end_up_for_a_bounded_time() -> None:
-    """The report is told without the row, then Done: the row only says where to look, and the reason is logged."""
+    """The report is sent without its row, then Done: the row only says where to look, and the reason is logged."""
     driven = _saved_and_done("a")
-    [timer] = [timer for timer in driven.effects_of(we.SetTimer) if timer.key == WorkerTimer.REPORTS]
+    [timer] = [timer for timer in driven.effects_of(we.SetTimer) if timer.timer is WorkerTimer.REPORTS]
     assert timer.at_ms == REPORT_PATIENCE_MS
     driven.fire(WorkerTimer.REPORTS, REPORT_PATIENCE_MS)
     sent = [send.message for send in driven.effects_of(we.Send)]
@@ -60,7 +60,7 @@ def test_a_store_that_does_not_write_holds_the_end_up_for_a_bounded_time() -> No
         m.CheckpointReport,
         m.Done,
     ]
-    [said] = driven.effects_of(e.Say)
+    [said] = driven.effects_of(e.Log)
     assert (said.event, said.warning) == ("report_not_stored", True)
     driven.receive(m.Received(request_id=RequestId("a")))
     assert driven.fire(WorkerTimer.REPORTS, 2 * REPORT_PATIENCE_MS) == []
@@ -87,7 +87,7 @@ def test_a_restarted_scheduler_hears_of_the_checkpoint_before_it_hears_of_the_en
 
 
 def test_a_report_behind_the_end_still_counts(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.save(100)
     first.done()
     second.done()

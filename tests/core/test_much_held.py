@@ -16,7 +16,7 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.timers import WorkerTimer
 from recovery.transport.codec import decode_from_node, encode
-from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.driven_worker import DrivenWorker, plan
 
 MANY = 6_000
@@ -34,7 +34,7 @@ def ready_of(driven: DrivenWorker, found: tuple[m.HeldCheckpoint, ...]) -> m.Rea
     return ready
 
 
-# --- what is told -------------------------------------------------------------------------------------------------------
+# --- what is reported -------------------------------------------------------------------------------------------------------
 
 
 def test_six_thousand_checkpoints_fit_into_one_message_newest_first() -> None:
@@ -46,7 +46,7 @@ def test_six_thousand_checkpoints_fit_into_one_message_newest_first() -> None:
     assert [one.step for one in ready.held] == list(range(MANY, MANY - len(ready.held), -1))
     assert len(ready.held) > 100
     assert ready.left_out == MANY - len(ready.held)
-    [said] = driven.effects_of(e.Say)
+    [said] = driven.effects_of(e.Log)
     assert (said.event, said.warning) == ("checkpoints_left_out", True)
     assert f"newest {len(ready.held)} of {MANY}" in said.text
 
@@ -58,16 +58,16 @@ def test_the_longest_paths_fit_as_well() -> None:
     assert len(encode(ready_of(driven, found))) < driven.rules.frame_bytes_max
 
 
-def test_what_fits_is_told_whole_and_without_a_word() -> None:
+def test_what_fits_is_reported_whole_and_not_logged() -> None:
     driven = DrivenWorker().admitted()
     ready = ready_of(driven, held(1, 50))
 
     assert (ready.held, ready.left_out) == (held(1, 50), 0)
-    assert driven.effects_of(e.Say) == []
+    assert driven.effects_of(e.Log) == []
 
 
 @pytest.mark.parametrize("how", ["admitted", "planned", "committed"])
-def test_the_committed_checkpoint_is_told_however_many_newer_ones_there_are(how: str) -> None:
+def test_the_committed_checkpoint_is_reported_however_many_newer_ones_there_are(how: str) -> None:
     driven = DrivenWorker().admitted(committed=3 if how == "admitted" else 0)
     if how != "admitted":
         driven.handle(s.CheckpointsFound(RequestId("f"), ()))
@@ -85,9 +85,9 @@ def test_the_committed_checkpoint_is_told_however_many_newer_ones_there_are(how:
 # --- what the scheduler makes of it ---------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_made_from_all_that_was_told_and_only_the_newest_are_booked() -> None:
+def test_a_plan_is_made_from_all_that_was_reported_and_only_the_newest_are_indexed() -> None:
     desk = Desk(Rules(worker_count=2))
-    workers = full_house(desk)
+    workers = running_workers(desk)
     for step in (10, 20):
         for worker in workers:
             worker.save(step)
@@ -98,7 +98,7 @@ def test_a_plan_is_made_from_all_that_was_told_and_only_the_newest_are_booked() 
     back = Worker(desk, "worker_1")
     assert isinstance(back.register(), m.Admitted)
     rows = len(desk.row(CheckpointRecord))
-    workers[0].tell(
+    workers[0].send(
         m.Ready(
             request_id=workers[0].request(),
             generation=workers[0].generation,
@@ -116,7 +116,7 @@ def test_a_plan_is_made_from_all_that_was_told_and_only_the_newest_are_booked() 
     assert len(desk.machine.state.checkpoints.held_records()) == 4
 
 
-def test_history_that_was_told_for_a_plan_does_not_stay_in_the_books() -> None:
+def test_history_that_was_reported_for_a_plan_does_not_stay_in_the_index() -> None:
     desk = Desk(Rules(worker_count=2))
     workers = [Worker(desk, name) for name in ("worker_0", "worker_1")]
     for worker in workers:

@@ -56,7 +56,7 @@ def test_waits_say_what_they_wait_for_after_5_s_and_then_every_30() -> None:
     driven.handle(s.Started(RequestId("r"), None))
     assert we.SetTimer(WorkerTimer.WAIT_NOTE, 5_000) in driven.effects
     driven.fire(WorkerTimer.WAIT_NOTE, 5_000)
-    assert [said.text for said in driven.effects_of(e.Say)] == [
+    assert [said.text for said in driven.effects_of(e.Log)] == [
         "waiting for the scheduler to answer, 5 s so far"
     ]
     assert driven.effects_of(we.SetTimer) == [we.SetTimer(WorkerTimer.WAIT_NOTE, 35_000)]
@@ -70,15 +70,14 @@ def test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time() -> Non
     driven = DrivenWorker().registering()
     driven.receive(refused("REJOIN_WINDOW", 17_600), 100)
     assert we.SetTimer(WorkerTimer.DIAL, 17_700) in driven.effects
-    assert [said.event for said in driven.effects_of(e.Say)] == ["refused"]
+    assert [said.event for said in driven.effects_of(e.Log)] == ["refused"]
     assert driven.handle(s.Disconnected("refused", 0.5)) == []
     assert driven.fire(WorkerTimer.DIAL, 17_700) == [we.Connect()]
     driven.handle(s.Connected())
     driven.receive(refused("REJOIN_WINDOW", 5))
-    assert driven.effects_of(e.Say) == []
-    assert driven.fire(WorkerTimer.DIAL, 17_705) == [
-        we.Disconnect()
-    ]  # still connected: the end of that connection dials
+    assert driven.effects_of(e.Log) == []
+    # Still connected: the end of that connection dials.
+    assert driven.fire(WorkerTimer.DIAL, 17_705) == [we.Disconnect()]
     assert driven.handle(s.Disconnected("by this side", 0.5)) == [we.Connect()]
 
 
@@ -89,17 +88,18 @@ def test_what_waiting_cannot_change_or_may_not_wait_ends_at_once(code: str, afte
     assert [exit_.code for exit_ in driven.effects_of(e.Exit)] == [code]
 
 
-def test_a_holder_heard_within_a_whole_lease_lives() -> None:
+def test_a_holder_heard_within_a_whole_lease_is_alive() -> None:
     driven = DrivenWorker(lease_ms=3_000).registering()
     driven.receive(refused("NODE_ALIVE", 1_000, connected=True), 0)
-    driven.receive(refused("NODE_ALIVE", 1_000, connected=False), 3_000)  # perhaps it comes back: counts anew
+    # Perhaps the holder comes back: the patience with it begins again.
+    driven.receive(refused("NODE_ALIVE", 1_000, connected=False), 3_000)
     driven.receive(refused("NODE_ALIVE", 1_000, connected=True), 6_500)
     assert not driven.effects_of(e.Exit)
     driven.receive(refused("NODE_ALIVE", 1_000, connected=True), 6_501)
     assert [exit_.code for exit_ in driven.effects_of(e.Exit)] == ["NODE_ALIVE"]
 
 
-def test_a_foreign_token_is_dropped_and_it_registers_anew() -> None:
+def test_a_foreign_token_is_dropped_and_it_registers_again() -> None:
     driven = DrivenWorker().registering(ResumeToken("old"))
     driven.receive(refused("UNKNOWN_TOKEN", 0))
     driven.reconnect()
@@ -109,7 +109,7 @@ def test_a_foreign_token_is_dropped_and_it_registers_anew() -> None:
 # --- the connection underneath training ------------------------------------------------------------------------------------
 
 
-def test_heartbeats_tell_the_step_and_note_the_progress() -> None:
+def test_heartbeats_carry_the_step_and_note_the_progress() -> None:
     driven = DrivenWorker()
     assert driven.fire(WorkerTimer.HEARTBEAT, 0)[:-1] == []
     driven.training()
@@ -127,7 +127,7 @@ def test_heartbeats_tell_the_step_and_note_the_progress() -> None:
     assert we.SetTimer(WorkerTimer.HEARTBEAT, 8_000) in driven.effects
 
 
-def test_silence_of_the_scheduler_is_ended_by_dialling_anew() -> None:
+def test_silence_of_the_scheduler_is_ended_by_dialling_again() -> None:
     driven = DrivenWorker().training()
     driven.receive(m.HeartbeatAck(sequence=1), 5_000)
     assert driven.fire(WorkerTimer.SILENCE, 15_000) == [we.SetTimer(WorkerTimer.SILENCE, 20_000)]
@@ -137,7 +137,7 @@ def test_silence_of_the_scheduler_is_ended_by_dialling_anew() -> None:
     assert driven.fire(WorkerTimer.SILENCE, 20_001) == []
 
 
-def test_what_was_not_answered_is_told_again_after_a_reconnect() -> None:
+def test_what_was_not_answered_is_sent_again_after_a_reconnect() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.CheckpointPublished(RequestId("c"), checkpoint(10)))
     assert isinstance(driven.effects_of(e.Persist)[0].then[0], e.Report)
@@ -170,10 +170,10 @@ def test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat() -> None:
     driven.reconnect()
     driven.admitted(resumed=True)
     [beat] = driven.sent(m.Heartbeat)
-    assert driven.receive(m.HeartbeatAck(sequence=beat.sequence)) == [we.Confirmed()]
+    assert driven.receive(m.HeartbeatAck(sequence=beat.sequence)) == [we.ConfirmPlace()]
     assert driven.receive(m.HeartbeatAck(sequence=beat.sequence)) == []
     driven.handle(s.Disconnected("cut", 0.5))
-    assert driven.handle(s.PauseNoticed(40_000)) == driven.effects_of(e.Say)
+    assert driven.handle(s.PauseNoticed(40_000)) == driven.effects_of(e.Log)
 
 
 # --- generations ----------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_a_missed_interrupt_is_made_good_by_the_next_plan() -> None:
     assert driven.effects_of(we.OpenGeneration) == [we.OpenGeneration(plan(2))]
 
 
-def test_a_broken_collective_is_told_before_anybody_asks() -> None:
+def test_a_broken_collective_is_reported_before_anybody_asks() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.TrainingStopped(Generation(1), 5, "reset by peer"))
     assert [failed.reason for failed in driven.sent(m.CollectiveFailed)] == ["reset by peer"]
@@ -241,7 +241,7 @@ def test_a_rejected_checkpoint_is_a_request() -> None:
 # --- leaving --------------------------------------------------------------------------------------------------------------
 
 
-def test_done_is_told_again_until_the_job_has_ended() -> None:
+def test_done_is_sent_again_until_the_job_has_ended() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.TrainingDone(RequestId("d"), Generation(1), 100))
     driven.receive(m.Received(request_id=RequestId("d")))
@@ -252,7 +252,7 @@ def test_done_is_told_again_until_the_job_has_ended() -> None:
     assert [exit_.code for exit_ in driven.effects_of(e.Exit)] == [""]
     assert driven.receive(plan(2)) == []
     assert driven.handle(s.TrainingStopped(Generation(1), 100)) == []
-    assert driven.handle(s.Disconnected("hung up", 0.5), 1_000) == [we.Connect()]
+    assert driven.handle(s.Disconnected("closed", 0.5), 1_000) == [we.Connect()]
     driven.handle(s.ConnectFailed("gone", 0.5), 1_000 + SHUTDOWN_GRACE_MS)
     assert driven.effects_of(e.Exit)
 
@@ -277,7 +277,7 @@ def test_a_failed_job_ends_the_process_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_an_exception_of_the_users_is_told_before_the_process_ends(answered: bool) -> None:
+def test_an_exception_of_the_users_is_reported_before_the_process_ends(answered: bool) -> None:
     driven = DrivenWorker().training()
     driven.handle(s.TrainingRaised(RequestId("x"), Generation(1), 5, "ValueError: x", "Traceback"))
     assert [failure.error for failure in driven.sent(m.Failure)] == ["ValueError: x"]

@@ -124,8 +124,8 @@ _ALWAYS: list[s.WorkerStimulus] = [
     s.CheckpointsFound(RequestId("f"), (checkpoint(10),)),
     s.StepsDone(ONE, 5, 1, 5),
     s.StateRestored(ONE),
-    *(s.WorkerTimerFired(timer, 0.5) for timer in WorkerTimer),
-    *(s.SchedulerSpoke(message) for message in _SCHEDULER_SAYS),
+    *(s.TimerFired(timer, 0.5) for timer in WorkerTimer),
+    *(s.MessageReceived(message) for message in _SCHEDULER_SAYS),
 ]
 """What can happen to a worker whatever it does."""
 _OF_A_GENERATION: list[s.WorkerStimulus] = [
@@ -145,7 +145,7 @@ def _happens_to(state: WorkerState) -> list[s.WorkerStimulus]:
     happens = [*_ALWAYS, *(_OF_A_GENERATION if state in _IN_GENERATION else ())]
     if state is WorkerState.OUTSIDE:
         # The scheduler plans for members only.
-        happens.remove(s.SchedulerSpoke(plan(2)))
+        happens.remove(s.MessageReceived(plan(2)))
     return happens
 
 
@@ -175,6 +175,6 @@ def test_a_leaving_worker_ends_by_its_own_reason_whatever_comes() -> None:
     for stimulus in _ALWAYS:
         driven = _leaving()
         driven.handle(stimulus)
-        if isinstance(stimulus, s.SchedulerSpoke):
+        if isinstance(stimulus, s.MessageReceived):
             for exit_ in driven.effects_of(e.Exit):
                 assert (exit_.code, exit_.reason) == ("STOPPED", "SIGTERM")

@@ -75,8 +75,8 @@ class Process:
                 assert isinstance(step, Report)
                 self.send(step.message)
         elif isinstance(effect, we.SetTimer):
-            self.timers[effect.key] = effect.at_ms
-            world.later(effect.at_ms - world.now, lambda: self.due(effect.key, effect.at_ms))
+            self.timers[effect.timer] = effect.at_ms
+            world.later(effect.at_ms - world.now, lambda: self.due(effect.timer, effect.at_ms))
         elif isinstance(effect, we.Connect):
             world.later(world.random.randint(0, 5), self.dial)
         elif isinstance(effect, we.Disconnect):
@@ -98,14 +98,14 @@ class Process:
         elif isinstance(effect, Exit):
             self.exit = self.exit or effect
             world.later(1, lambda: world.end(self))
-        assert not isinstance(effect, we.Confirmed), "nobody was paused"
+        assert not isinstance(effect, we.ConfirmPlace), "nobody was paused"
 
     def due(self, key: WorkerTimer, at_ms: int) -> None:
         if self.timers.get(key) == at_ms:
             del self.timers[key]
             if key is WorkerTimer.HEARTBEAT and self.plan is not None:
                 self.feel(s.StepsDone(self.plan.generation, self.step, 1, self.step))
-            self.feel(s.WorkerTimerFired(key, self.world.random.random()))
+            self.feel(s.TimerFired(key, self.world.random.random()))
 
     def dial(self) -> None:
         if not self.alive or self.connection is not None:
@@ -290,7 +290,7 @@ class World:
 
         def arrive() -> None:
             if process is not None and self.wires.get(connection) is process:
-                process.feel(s.SchedulerSpoke(message))
+                process.feel(s.MessageReceived(message))
 
         self.later(3, arrive)
 

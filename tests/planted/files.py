@@ -154,10 +154,10 @@ FILES = (
         "a save does not look at the clocks",
         "I12",
         "worker/training_control.py",
-        "if stood_ms > self._pause_limit_ms:\n            self.note_pause(stood_ms)\n        with self._changed:",
-        "if stood_ms < 0:\n            self.note_pause(stood_ms)\n        with self._changed:",
+        "if paused_ms > self._pause_limit_ms:\n            self.note_pause(paused_ms)\n        with self._changed:",
+        "if paused_ms < 0:\n            self.note_pause(paused_ms)\n        with self._changed:",
         (
-            "tests/worker/test_save_after_a_pause.py::test_a_save_of_a_process_that_stood_still_waits_for_the_answer",
+            "tests/worker/test_save_after_a_pause.py::test_a_save_of_a_process_that_was_paused_waits_for_the_answer",
         ),
     ),
     Bug(

@@ -22,7 +22,7 @@ GROWTH: tuple[Bug, ...] = (
         "core/worker/ready.py",
         "for one in sorted(newest_first, key=lambda one: one.step != committed_step):",
         "for one in newest_first:",
-        (_MUCH + "test_the_committed_checkpoint_is_told_however_many_newer_ones_there_are",),
+        (_MUCH + "test_the_committed_checkpoint_is_reported_however_many_newer_ones_there_are",),
     ),
     Bug(
         "a connection that ends after its handshake is dialled again at once, for ever",
@@ -38,7 +38,7 @@ GROWTH: tuple[Bug, ...] = (
         "core/checkpoints.py",
         "if len(indexed) == INDEXED_STEPS and other < indexed[0]",
         "if other < 0",
-        (_MUCH + "test_history_that_was_told_for_a_plan_does_not_stay_in_the_books",),
+        (_MUCH + "test_history_that_was_reported_for_a_plan_does_not_stay_in_the_index",),
     ),
     Bug(
         "the scheduler takes one thing after the other, however much waits for its disk",
@@ -46,7 +46,7 @@ GROWTH: tuple[Bug, ...] = (
         "scheduler/service.py",
         "while self._held and not self._crowded() and not self._over:",
         "while self._held and not self._over:",
-        (_HELD + "test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors",),
+        (_HELD + "test_a_loss_while_the_disk_is_stuck_reaches_the_survivors",),
     ),
     Bug(
         "what waited for the disk is not looked at when it has answered",
@@ -54,7 +54,7 @@ GROWTH: tuple[Bug, ...] = (
         "scheduler/service.py",
         "        if self._holding:\n            self._take_held()",
         "        if self._over:\n            self._take_held()",
-        (_HELD + "test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors",),
+        (_HELD + "test_a_loss_while_the_disk_is_stuck_reaches_the_survivors",),
     ),
     Bug(
         "messages are delivered to a scheduler that is paused",
@@ -69,7 +69,7 @@ GROWTH: tuple[Bug, ...] = (
         "I17",
         "worker/local_store.py",
         "if writer is not None and writer.crowded and",
-        "if writer is not None and self._path is None and",
+        "if writer is not None and self.recovery_path is None and",
         (
             "tests/worker/test_local_store.py::test_a_store_that_is_behind_costs_progress_notes_and_nothing_else",
         ),
@@ -80,7 +80,7 @@ GROWTH: tuple[Bug, ...] = (
         "core/scheduler/state.py",
         "if is_forming != was_forming:",
         "if is_forming and not was_forming:",
-        ("tests/core/test_cluster_life.py",),
+        ("tests/core/test_scheduler_machine.py",),
     ),
     Bug(
         "what becomes of a node is not counted",

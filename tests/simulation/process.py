@@ -14,7 +14,7 @@ from recovery.core.policy.retention import Kept, removable
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import (
-    Confirmed,
+    ConfirmPlace,
     Connect,
     Disconnect,
     FindCheckpoints,
@@ -97,12 +97,12 @@ class Process:
         if self.clock.now < self.frozen_until:
             self.clock.later(self.frozen_until - self.clock.now, lambda: self.handle(stimulus))
             return
-        if isinstance(stimulus, s.WorkerTimerFired):
-            if self._due.get(stimulus.key, self.own.read() + 1) > self.own.read():
+        if isinstance(stimulus, s.TimerFired):
+            if self._due.get(stimulus.timer, self.own.read() + 1) > self.own.read():
                 # A later one took its place.
                 return
-            del self._due[stimulus.key]
-            if stimulus.key in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT) and self.plan is not None:
+            del self._due[stimulus.timer]
+            if stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT) and self.plan is not None:
                 self.handle(s.StepsDone(self.plan.generation, self.step, 1, self.step))
         effects = self.machine.handle(stimulus, self.own.read())
         self.machine.check()
@@ -112,7 +112,7 @@ class Process:
 
     def hear(self, wire: Wire, message: m.FromScheduler) -> None:
         """A message has arrived."""
-        self._when_awake(lambda: self.handle(s.SchedulerSpoke(message)) if self.wire is wire else None)
+        self._when_awake(lambda: self.handle(s.MessageReceived(message)) if self.wire is wire else None)
 
     def disconnected(self, wire: Wire, reason: str) -> None:
         """The end of a connection is known here."""
@@ -139,8 +139,8 @@ class Process:
             else:
                 self.clock.soon("disk", 1, 10, lambda: self._release(effect))
         elif isinstance(effect, SetTimer):
-            self._due[effect.key] = effect.at_ms
-            fired = s.WorkerTimerFired(effect.key, self._jitter())
+            self._due[effect.timer] = effect.at_ms
+            fired = s.TimerFired(effect.timer, self._jitter())
             self.clock.later(self.own.until(effect.at_ms), lambda: self.handle(fired))
         elif isinstance(effect, Connect):
             self.clock.soon("network", 1, 10, self._dial)
@@ -161,7 +161,7 @@ class Process:
             self.world.replaced(self, self.machine.admitted.token, effect.hangs)
         elif isinstance(effect, FindCheckpoints):
             self.clock.soon("disk", 1, 50, lambda: self._found(effect))
-        elif isinstance(effect, Confirmed):
+        elif isinstance(effect, ConfirmPlace):
             self.confirmed = True
         elif isinstance(effect, Retain):
             if effect.step > self.committed:

@@ -65,7 +65,7 @@ def main() -> None:
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
     assert submitted.wait(60)
-    # Runs before all that was registered earlier, the local_store's own handler among them.
+    # Runs before all that was registered earlier, the local store's own handler among them.
     atexit.register(ending.set)
 
 

@@ -79,7 +79,7 @@ def test_what_comes_after_the_end_is_released_and_not_written(tmp_path: Path) ->
         local_store.submit(late)
         assert released[-1] == late
         local_store.open()
-        assert local_store._writer is None, "a closed local_store stays closed"
+        assert local_store._writer is None, "a closed store stays closed"
 
     run(main())
 

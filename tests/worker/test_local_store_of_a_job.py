@@ -41,7 +41,8 @@ def _directory(tmp_path: Path) -> DirectoryRecord:
 def test_what_came_before_the_store_was_open_is_written_once_it_is(tmp_path: Path) -> None:
     async def main() -> None:
         local_store = _local_store(tmp_path, [])
-        other = WorkerStore.open(tmp_path, "worker_0")  # a life before, only stopped
+        # The incarnation before is only stopped: it holds the lock.
+        other = WorkerStore.open(tmp_path, "worker_0")
         local_store.open()
         local_store.submit(Persist((job(), node(0), generation(1, 0), samples.checkpoint(10))))
         local_store.submit(Persist((job(generation=3), generation(3, 10))))
@@ -67,7 +68,7 @@ def _is_written(path: Path) -> bool:
     return len(state.generations) == 2 and state.job == job(generation=4)
 
 
-def test_a_past_in_another_job_is_told_with_what_is_held_of_it(tmp_path: Path) -> None:
+def test_a_past_in_another_job_is_found_with_what_is_held_of_it(tmp_path: Path) -> None:
     save(tmp_path / "ckpt", 0, 10)
     worker_store(
         tmp_path,
@@ -94,11 +95,12 @@ def test_a_past_in_another_job_is_told_with_what_is_held_of_it(tmp_path: Path) -
         assert [one.step for one in own.held] == [10]
 
         remembered = past(0, job=JOB, generation=7, began=())
-        told = local_store.find_checkpoints("another", RunId(1), None, remembered).past
-        assert told is not None
-        assert (told.rank, told.generation, len(told.began), told.saved_step) == (0, 7, 2, 90)
-        assert [one.step for one in told.held] == [10]
-        await asyncio.to_thread(lambda: None)  # what was posted to the loop is done
+        known = local_store.find_checkpoints("another", RunId(1), None, remembered).past
+        assert known is not None
+        assert (known.rank, known.generation, len(known.began), known.saved_step) == (0, 7, 2, 90)
+        assert [one.step for one in known.held] == [10]
+        # Until what was posted to the loop is done.
+        await asyncio.to_thread(lambda: None)
         _close(local_store)
 
     run(main())
@@ -122,7 +124,7 @@ def test_a_store_of_a_newer_release_does_not_count_as_empty(tmp_path: Path) -> N
     run(main())
 
 
-def test_a_store_that_was_taken_away_is_said_and_written_no_more(tmp_path: Path) -> None:
+def test_a_store_that_was_taken_away_is_reported_and_written_no_more(tmp_path: Path) -> None:
     failures: list[RecoveryError] = []
 
     async def main() -> None:
@@ -130,7 +132,7 @@ def test_a_store_that_was_taken_away_is_said_and_written_no_more(tmp_path: Path)
         local_store.open()
         for file in (tmp_path / "workers").glob("worker_0.db*"):
             file.unlink()
-        await until(lambda: failures, "the word of it")
+        await until(lambda: failures, "the report of it")
         local_store.submit(Persist((job(),)))
         assert local_store._waiting is None
         store = local_store._store

@@ -1,4 +1,4 @@
-"""A thread that saves asks before it renames: a process that stood still may have been replaced meanwhile."""
+"""A thread that saves asks before it renames: a process that was paused may have been replaced meanwhile."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from recovery.worker.training_control import Verdict
 from tests.worker.test_training_control import WAIT_S, Training
 
 
-def test_a_save_of_a_process_that_stood_still_waits_for_the_answer() -> None:
+def test_a_save_of_a_process_that_was_paused_waits_for_the_answer() -> None:
     training = Training()
-    training.stand_still()
+    training.pause()
 
     with training.main_thread(lambda: training.said.append(f"ours {training.control.place_is_ours()}")):
         assert training.asked.wait(WAIT_S), "it saved without asking"
@@ -24,7 +24,7 @@ def test_a_save_of_a_process_that_stood_still_waits_for_the_answer() -> None:
 
 def test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too() -> None:
     training = Training()
-    training.stand_still()
+    training.pause()
     training.control.tick()
     answered = threading.Event()
 
@@ -34,7 +34,7 @@ def test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too() -> None
 
     with training.main_thread(ask):
         assert not answered.is_set()
-        training.control.finish(Verdict("FENCED", "a newer life has its place"))
+        training.control.finish(Verdict("FENCED", "a newer incarnation has its place"))
 
     assert training.said == ["asked", "ours False", "stepped"]
 
@@ -52,4 +52,4 @@ def test_the_end_of_a_generation_does_not_keep_a_save_from_its_name() -> None:
     training.control.interrupt(1, "w1 lost")
 
     assert training.control.place_is_ours()
-    assert training.said == [], "nobody stood still"
+    assert training.said == [], "nobody was paused"

@@ -1,4 +1,4 @@
-"""Where the two threads of a worker meet: no step while nobody knows whether this life is still the one."""
+"""Where the two threads of a worker meet: no step while nobody knows whether this incarnation is still the one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE_LIMIT_MS = 100_000
 
 
 class Training:
-    """A gate in generation 1, and the order in which things happened."""
+    """A training control in generation 1, and the order in which things happened."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -26,11 +26,11 @@ class Training:
         self.control = TrainingControl(pause_limit_ms=PAUSE_LIMIT_MS, on_pause=self._ask)
         self.control.open(plan(committed_step=10))
 
-    def _ask(self, stood_ms: int) -> None:
-        self.said.append("asked" if stood_ms > PAUSE_LIMIT_MS else f"asked after {stood_ms} ms")
+    def _ask(self, paused_ms: int) -> None:
+        self.said.append("asked" if paused_ms > PAUSE_LIMIT_MS else f"asked after {paused_ms} ms")
         self.asked.set()
 
-    def stand_still(self) -> None:
+    def pause(self) -> None:
         """The connection's thread has not run for longer than the limit."""
         self.control.tick_ms -= 2 * PAUSE_LIMIT_MS
 
@@ -70,9 +70,9 @@ def plan(*, committed_step: int) -> Rollback:
     )
 
 
-def test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed() -> None:
+def test_a_process_that_was_paused_steps_on_only_when_its_place_is_confirmed() -> None:
     training = Training()
-    training.stand_still()
+    training.pause()
 
     with training.main_thread(lambda: training.control.check(1)):
         assert training.asked.wait(WAIT_S), "it stepped without asking"
@@ -84,28 +84,28 @@ def test_a_process_that_stood_still_steps_on_only_when_its_place_is_confirmed() 
 
 def test_a_pause_that_both_threads_notice_is_asked_about_once() -> None:
     training = Training()
-    training.stand_still()
+    training.pause()
 
     training.control.tick()
-    training.stand_still()
+    training.pause()
     training.control.tick()
 
     assert training.said == ["asked"]
     training.control.confirm()
-    training.stand_still()
+    training.pause()
     training.control.tick()
     assert training.said == ["asked", "asked"], "the next pause is another question"
 
 
-def test_a_process_that_lost_its_place_while_it_stood_still_never_steps() -> None:
+def test_a_process_that_lost_its_place_while_it_was_paused_never_steps() -> None:
     training = Training()
-    training.stand_still()
+    training.pause()
 
     with training.main_thread(lambda: training.control.check(1)):
         assert training.asked.wait(WAIT_S), "it stepped without asking"
-        training.control.finish(Verdict("FENCED", "a newer life has its place"))
+        training.control.finish(Verdict("FENCED", "a newer incarnation has its place"))
 
-    assert training.said == ["asked", "interrupted: a newer life has its place"]
+    assert training.said == ["asked", "interrupted: a newer incarnation has its place"]
 
 
 def test_nobody_asks_about_a_pause_that_is_within_the_limit() -> None:

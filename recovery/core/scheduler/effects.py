@@ -6,7 +6,7 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.effects import Exit, Persist, Say
+from recovery.core.effects import Exit, Log, Persist
 from recovery.core.ids import ConnectionId
 from recovery.core.messages import FromScheduler
 from recovery.core.scheduler.timers import SchedulerTimer
@@ -33,4 +33,4 @@ class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
     at_ms: int
 
 
-SchedulerEffect = Union[Persist, Send, CloseConnection, SetTimer, Say, Exit]
+SchedulerEffect = Union[Persist, Send, CloseConnection, SetTimer, Log, Exit]

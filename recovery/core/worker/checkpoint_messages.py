@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.effects import Persist, Report, Say
+from recovery.core.effects import Log, Persist, Report
 from recovery.core.ids import Generation, Rank
 from recovery.core.records import CheckpointState, to_record
 from recovery.core.rules import Rules
@@ -68,7 +68,7 @@ class CheckpointMessages:
             path=bad.path[-1024:],
             reason=bad.reason[:1024],
         )
-        return [*self._requests.send(request), Say("checkpoint_invalid", bad.reason, warning=True)]
+        return [*self._requests.send(request), Log("checkpoint_invalid", bad.reason, warning=True)]
 
     def find(self, admitted: m.Admitted, rank: Rank | None, past: m.Past | None) -> FindCheckpoints:
         """Have the directories searched.
@@ -100,4 +100,4 @@ class CheckpointMessages:
         if not self._ready.left_out:
             return [Send(self._ready)]
         text = f"reporting the newest {len(self._ready.held)} of {len(found.held)} checkpoints: a message carries no more"
-        return [Send(self._ready), Say("checkpoints_left_out", text, warning=True)]
+        return [Send(self._ready), Log("checkpoints_left_out", text, warning=True)]

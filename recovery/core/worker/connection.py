@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.effects import Say
+from recovery.core.effects import Log
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, ResumeToken
 from recovery.core.policy import backoff
 from recovery.core.records import NodeRecord, NodeState
@@ -86,11 +86,6 @@ class Connection:
         """Whether it was logged that the stored job has finished. Used before the first admission."""
 
     @property
-    def state(self) -> ConnectionState:
-        """Where it stands."""
-        return self._state
-
-    @property
     def is_admitted(self) -> bool:
         """Has the scheduler admitted this process on the current connection?"""
         return self._state is ConnectionState.ADMITTED
@@ -140,7 +135,7 @@ class Connection:
         wait_ms = backoff.next_dial_ms(self._dials_failed - 1, failed.jitter, self._rules)
         return [*noted, SetTimer(WorkerTimer.DIAL, now_ms + wait_ms)]
 
-    def _log_finished(self, finished: str, patience_ms: int) -> list[Say]:
+    def _log_finished(self, finished: str, patience_ms: int) -> list[Log]:
         """Nobody answers, and the stored job is over: its scheduler may be about to begin the next run. Said once."""
         if self._finished_logged:
             return []
@@ -149,7 +144,7 @@ class Connection:
             f"no scheduler answers, and the job of this recovery path has finished ({finished}). This process waits for "
             f"{patience_ms / 1000:g} s (MS_NODE_TIMEOUT + MS_REJOIN_WINDOW) for a scheduler that begins the next run, then it ends"
         )
-        return [Say("job_is_finished", text, warning=True)]
+        return [Log("job_is_finished", text, warning=True)]
 
     def on_disconnected(self, lost: s.Disconnected, now_ms: int, *, leaving: bool) -> list[WorkerEffect]:
         """The connection closed: dial again, unless a refusal has not run out.
@@ -169,7 +164,7 @@ class Connection:
         if leaving or not was_admitted:
             return [dial]
         text = f"connection to the scheduler closed ({lost.reason}); trying again"
-        return [dial, Say("scheduler_lost", text, warning=True)]
+        return [dial, Log("scheduler_lost", text, warning=True)]
 
     def _next_dial(self, *, settled: bool, jitter: float, now_ms: int) -> Connect | SetTimer:
         """At once, unless connections end as soon as they are there: then ever later."""
@@ -227,7 +222,7 @@ class Connection:
         if refused.code == "UNKNOWN_TOKEN":
             # The scheduler closes the connection, and that dials again.
             self._token = None
-            return [Say("registering_anew", refused.reason, warning=True)]
+            return [Log("registering_anew", refused.reason, warning=True)]
         if refused.retry_after_ms is None or leaving:
             return GivenUp(refused.code, refused.reason)
         if not self._rules.rejoin_wait:
@@ -238,7 +233,7 @@ class Connection:
             self._refused_since_ms, self._refused_code = now_ms, refused.code
         patience_ms = self._rules.lease_ms + self._rules.reconnect_grace_ms
         if refused.code == "NODE_ALIVE" and now_ms - self._refused_since_ms > patience_ms:
-            # The holder of the id was heard again within a whole lease: it lives.
+            # The holder of the id was heard again within a whole lease: it is alive.
             return GivenUp(refused.code, refused.reason)
         self._move(ConnectionFact.REFUSED)
         dial = SetTimer(WorkerTimer.DIAL, now_ms + refused.retry_after_ms)
@@ -247,7 +242,7 @@ class Connection:
     def _log_refusal(self, refused: m.Refused, now_ms: int) -> list[WorkerEffect]:
         seconds = (refused.retry_after_ms or 0) / 1000
         hint = f"It asks again in {seconds:.1f} s by itself; with MS_REJOIN=fail it would end at once."
-        said = Say("refused", f"{refused.code}: {refused.reason} {hint}", warning=True)
+        said = Log("refused", f"{refused.code}: {refused.reason} {hint}", warning=True)
         return [said, *self._wait.begin(f"this node id to be free ({refused.code})", now_ms)]
 
     def own_record(self, plan: m.Rollback, admitted: m.Admitted) -> NodeRecord:
@@ -279,7 +274,7 @@ class Connection:
         silent_ms = now_ms - self._heard_ms
         if silent_ms >= self._rules.receive_timeout_ms:
             text = f"no message of the scheduler for {silent_ms / 1000:.1f} s (MS_RECEIVE_MSG_TIMEOUT)"
-            return [Say("scheduler_silent", text, warning=True), Disconnect()]
+            return [Log("scheduler_silent", text, warning=True), Disconnect()]
         return [SetTimer(WorkerTimer.SILENCE, self._heard_ms + self._rules.receive_timeout_ms)]
 
     def check(self, token: ResumeToken | None) -> None:
@@ -300,4 +295,4 @@ def _nothing_to_do(finished: str, unreachable_ms: int) -> GivenUp:
         f"the job of this recovery path has finished ({finished}) and no scheduler answered for "
         f"{unreachable_ms / 1000:.0f} s: there is nothing to do. To train again, start the scheduler too."
     )
-    return GivenUp("", reason, (Say("nothing_to_do", reason, warning=True),))
+    return GivenUp("", reason, (Log("nothing_to_do", reason, warning=True),))

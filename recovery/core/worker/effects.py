@@ -6,7 +6,7 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.effects import Exit, Persist, Say
+from recovery.core.effects import Exit, Log, Persist
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import Admitted, FromNode, Past, Rollback
 from recovery.core.worker.stimuli import Hangs
@@ -14,9 +14,9 @@ from recovery.core.worker.timers import WorkerTimer
 
 
 class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
-    """Deliver `WorkerTimerFired(key)` at `at_ms`. A later one with the same key replaces it."""
+    """Deliver `TimerFired(timer)` at `at_ms`. A later one of the same timer replaces it."""
 
-    key: WorkerTimer
+    timer: WorkerTimer
     at_ms: int
 
 
@@ -61,8 +61,8 @@ class ReplaceProcess(msgspec.Struct, frozen=True, tag="replace_process"):
     hangs: Hangs
 
 
-class Joined(msgspec.Struct, frozen=True, tag="joined"):
-    """This process is an incarnation of its node now: open its store and name it in every log line."""
+class NoteAdmission(msgspec.Struct, frozen=True, tag="note_admission"):
+    """Note that this process is an incarnation of its node now: its store may be opened, and nobody need look for a finished job."""
 
     admitted: Admitted
 
@@ -78,12 +78,12 @@ class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
     """Another job that this process remembers to have trained: what is held of that one is looked for too."""
 
 
-class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):
-    """After a pause: the scheduler still knows this incarnation; the main thread may step and save again."""
+class ConfirmPlace(msgspec.Struct, frozen=True, tag="confirm_place"):
+    """Let the main thread step and save again after a pause: the scheduler still knows this incarnation."""
 
 
 class Retain(msgspec.Struct, frozen=True, tag="retain"):
-    """Older checkpoints may go now: this step is held by all ranks."""
+    """Let older checkpoints go: this step is held by all ranks."""
 
     step: int
 
@@ -98,10 +98,10 @@ WorkerEffect = Union[
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
-    Joined,
+    NoteAdmission,
     FindCheckpoints,
-    Confirmed,
+    ConfirmPlace,
     Retain,
-    Say,
+    Log,
     Exit,
 ]

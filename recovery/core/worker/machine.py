@@ -1,7 +1,7 @@
 """The worker's machine: connect, register, wait out the window, train by the plan, stop when asked, roll back, leave.
 
-`handle(stimulus, now_ms) -> effects`, no I/O. Its parts keep their own small state and know nothing of each other; the machine hands
-them what they need. What the main thread does and where the connection stands are two states, whose moves stand in states.py.
+`handle(stimulus, now_ms) -> effects`, no I/O. Each part keeps a small state of its own, which nobody else writes; the machine hands it
+what it needs. What the main thread does and where the connection stands are two states, whose moves stand in states.py.
 
     connection.py            dials, registers, waits out refusals, notices silence
     main_thread.py           the generation that the main thread is in, and how it gets in and out
@@ -19,7 +19,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from recovery.core import messages as m
-from recovery.core.effects import Persist, Say
+from recovery.core.effects import Log, Persist
 from recovery.core.ids import Incarnation, RequestId
 from recovery.core.policy import backoff
 from recovery.core.rules import Rules
@@ -28,9 +28,9 @@ from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection, GivenUp, Identity
 from recovery.core.worker.departure import SHUTDOWN_GRACE_MS, Departure, failure_of, leave_of
 from recovery.core.worker.effects import (
-    Confirmed,
+    ConfirmPlace,
     FindCheckpoints,
-    Joined,
+    NoteAdmission,
     OpenRendezvous,
     Retain,
     Send,
@@ -59,7 +59,7 @@ class WorkerMachine:
         self._rules = rules
         self._wait = WaitNote()
         self._connection = Connection(identity, rules, self._wait)
-        self._main = MainThread(identity.node_id, rules)
+        self._main_thread = MainThread(identity.node_id, rules)
         self._requests = Requests()
         self._checkpoints = CheckpointMessages(rules, self._requests)
         self._departure = Departure(self._requests)
@@ -71,7 +71,7 @@ class WorkerMachine:
     @property
     def state(self) -> WorkerState:
         """What the main thread does."""
-        return self._main.state
+        return self._main_thread.state
 
     @property
     def admitted(self) -> m.Admitted | None:
@@ -86,11 +86,11 @@ class WorkerMachine:
     @property
     def hangs(self) -> s.Hangs:
         """What a program that takes this process over must know of hangs, if the main thread does not hang now."""
-        return self._main.hangs.total
+        return self._main_thread.hangs.total
 
     @property
     def _leaving(self) -> bool:
-        return self._main.state is WorkerState.LEAVING
+        return self._main_thread.state is WorkerState.LEAVING
 
     def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:  # noqa: PLR0911, PLR0912, C901 - one line per stimulus, nothing else
         """Take one stimulus and say what is to be done, in order."""
@@ -103,20 +103,20 @@ class WorkerMachine:
                 return self._on_connect_failed(stimulus, now_ms)
             case s.Disconnected():
                 return self._connection.on_disconnected(stimulus, now_ms, leaving=self._leaving)
-            case s.SchedulerSpoke():
+            case s.MessageReceived():
                 return self._on_message(stimulus.message, now_ms)
-            case s.WorkerTimerFired():
+            case s.TimerFired():
                 return self._on_timer(stimulus, now_ms)
             case s.StateRestored():
-                return self._main.on_state_restored(stimulus)
+                return self._main_thread.on_state_restored(stimulus)
             case s.StepsDone():
-                return self._main.on_steps_done(stimulus, now_ms, self._admitted)
+                return self._main_thread.on_steps_done(stimulus, now_ms, self._admitted)
             case s.CheckpointPublished():
-                return self._checkpoints.on_published(stimulus, self._main.rank)
+                return self._checkpoints.on_published(stimulus, self._main_thread.rank)
             case s.CheckpointRejected():
                 return self._checkpoints.on_rejected(stimulus)
             case s.RendezvousOpened():
-                return self._main.on_rendezvous_opened(stimulus)
+                return self._main_thread.on_rendezvous_opened(stimulus)
             case s.CheckpointsFound():
                 return self._on_checkpoints_found(stimulus)
             case s.StoreRefused():
@@ -124,7 +124,7 @@ class WorkerMachine:
             case s.TrainingStopped():
                 return self._on_training_stopped(stimulus, now_ms)
             case s.DataPlaneBroke():
-                return self._main.on_data_plane_broke(stimulus, now_ms, self._admitted)
+                return self._main_thread.on_data_plane_broke(stimulus, now_ms, self._admitted)
             case s.TrainingRaised():
                 return self._on_training_raised(stimulus, now_ms)
             case s.TrainingDone():
@@ -144,7 +144,7 @@ class WorkerMachine:
             case m.Refused():
                 return self._on_refused(message, now_ms)
             case m.HeartbeatAck():
-                return [Confirmed()] if self._heartbeats.confirms(message) else []
+                return [ConfirmPlace()] if self._heartbeats.confirms(message) else []
             case m.Received():
                 return self._on_received(message)
             case m.Interrupt():
@@ -160,8 +160,8 @@ class WorkerMachine:
             case _:
                 assert_never(message)
 
-    def _on_timer(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        match fired.key:
+    def _on_timer(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
+        match fired.timer:
             case WorkerTimer.DIAL:
                 return self._connection.on_dial_due()
             case WorkerTimer.HEARTBEAT:
@@ -178,24 +178,24 @@ class WorkerMachine:
                 # While nobody listens they wait: the next admission sends them.
                 return self._requests.on_reports_due() if self._connection.is_admitted else []
             case _:
-                assert_never(fired.key)
+                assert_never(fired.timer)
 
     # --- the connection ------------------------------------------------------------------------------------------------
 
     def _on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
-        self._main.hangs.begin(started.hangs)
+        self._main_thread.hangs.begin(started.hangs)
         return self._connection.on_started(started, now_ms)
 
     def _on_connected(self, now_ms: int) -> list[WorkerEffect]:
         return self._connection.on_connected(
             now_ms,
             incarnation=self._admitted.incarnation if self._admitted else Incarnation(0),
-            generation=self._main.generation,
+            generation=self._main_thread.generation,
             job=self._memory.job,
         )
 
     def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
-        outside = self._main.state is WorkerState.OUTSIDE
+        outside = self._main_thread.state is WorkerState.OUTSIDE
         outcome = self._connection.on_connect_failed(
             failed, now_ms, outside=outside, limit_ms=self._unreachable_limit_ms()
         )
@@ -212,7 +212,7 @@ class WorkerMachine:
     def _trains_on(self) -> bool:
         """Does one step follow the other without a scheduler? Not before the world has met, after a pause, nor when done."""
         waits = self._requests.is_done or self._heartbeats.awaits_confirmation
-        return self._main.world_has_met and not waits
+        return self._main_thread.world_has_met and not waits
 
     def _on_refused(self, refused: m.Refused, now_ms: int) -> list[WorkerEffect]:
         return self._follow(self._connection.on_refused(refused, now_ms, leaving=self._leaving))
@@ -231,20 +231,20 @@ class WorkerMachine:
             case _:
                 return []
 
-    def _on_heartbeat_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
+    def _on_heartbeat_due(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
         again = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
         beat = [self._heartbeat()] if self._connection.is_admitted else []
-        return [*beat, *self._main.note_progress(now_ms, self._admitted), again]
+        return [*beat, *self._main_thread.note_progress(now_ms, self._admitted), again]
 
     def _heartbeat(self) -> Send:
-        return self._heartbeats.send(self._main.progress.generation, self._main.progress.step)
+        return self._heartbeats.send(self._main_thread.progress.generation, self._main_thread.progress.step)
 
     def _on_pause_noticed(self, noticed: s.PauseNoticed) -> list[WorkerEffect]:
         """The process was paused for a good part of its lease: it may be fenced, so it asks before it steps or saves."""
         self._heartbeats.ask_for_confirmation()
         text = f"this process was paused for {noticed.paused_ms / 1000:.1f} s; asking whether its place is still its own"
         beat = [self._heartbeat()] if self._connection.is_admitted else []
-        return [Say("paused", text, warning=True), *beat]
+        return [Log("paused", text, warning=True), *beat]
 
     # --- the admission -------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class WorkerMachine:
         before, self._admitted = self._admitted, admitted
         self._connection.on_admitted(admitted, now_ms)
         self._checkpoints.admitted(admitted.committed_step)
-        self._main.admit()
+        self._main_thread.admit()
         if before is not None and admitted.resumed and before.job == admitted.job:
             return self._resume(admitted)
         return self._join(admitted, now_ms)
@@ -261,39 +261,39 @@ class WorkerMachine:
         """The scheduler knows this incarnation: say again what may have been lost on the way."""
         # Requests before Ready: a checkpoint that is not usable must be known before the next plan.
         again = [
-            *self._main.send_again(),
+            *self._main_thread.send_again(),
             *self._requests.send_all(),
             *self._checkpoints.send_ready(),
         ]
-        if self._heartbeats.awaits_confirmation or self._main.in_generation:
+        if self._heartbeats.awaits_confirmation or self._main_thread.in_generation:
             # How far it is: a scheduler that was restarted knows where it began.
             again.append(self._heartbeat())
         retain = [Retain(admitted.committed_step)] if admitted.committed_step else []
-        return [Say("resumed", "the scheduler knows this process again"), *again, *retain]
+        return [Log("resumed", "the scheduler knows this process again"), *again, *retain]
 
     def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """This process is a new incarnation to the scheduler."""
         beat = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
-        if self._main.in_generation:
+        if self._main_thread.in_generation:
             # The scheduler's store is not the one that knew this process.
-            next_ = self._main.interrupt("the scheduler admitted this process as a new one", now_ms)
+            next_ = self._main_thread.interrupt("the scheduler admitted this process as a new one", now_ms)
         else:
             next_ = [*self._wait_for_all_ready(now_ms), self._find_checkpoints()]
-        return [Joined(admitted), beat, *next_, *self._requests.send_all()]
+        return [NoteAdmission(admitted), beat, *next_, *self._requests.send_all()]
 
     # --- generations ---------------------------------------------------------------------------------------------------
 
     def _on_rollback(self, plan: m.Rollback, now_ms: int) -> list[WorkerEffect]:
-        if plan.generation <= self._main.generation or self._leaving:
+        if plan.generation <= self._main_thread.generation or self._leaving:
             # Sent twice, or too late.
             return []
-        if self._main.in_generation:
-            return self._main.postpone(plan, now_ms)
+        if self._main_thread.in_generation:
+            return self._main_thread.postpone(plan, now_ms)
         return self._open(plan)
 
     def _open(self, plan: m.Rollback) -> list[WorkerEffect]:
         assert self._admitted is not None, "a plan is for members"
-        opened = self._main.open(plan)
+        opened = self._main_thread.open(plan)
         self._checkpoints.planned(plan.committed_step)
         self._wait.end()
         self._admitted = msgspec.structs.replace(
@@ -307,10 +307,10 @@ class WorkerMachine:
 
     def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
         """Stop the main thread, or say again that it has stopped long since."""
-        return [*self._main.on_interrupt(interrupt, now_ms), *self._checkpoints.send_ready()]
+        return [*self._main_thread.on_interrupt(interrupt, now_ms), *self._checkpoints.send_ready()]
 
     def _on_abort_due(self, now_ms: int) -> list[WorkerEffect]:
-        outcome = self._main.on_abort_due(RequestId(f"{self._connection.register_id}.hung"))
+        outcome = self._main_thread.on_abort_due(RequestId(f"{self._connection.register_id}.hung"))
         if isinstance(outcome, m.Failure):
             return self._leave_with(outcome, "PROCESS_HUNG", outcome.error, now_ms)
         return [outcome] if outcome is not None else []
@@ -318,10 +318,10 @@ class WorkerMachine:
     def _on_training_stopped(self, stopped: s.TrainingStopped, now_ms: int) -> list[WorkerEffect]:
         if self._leaving:
             return []
-        effects = self._main.on_stopped(stopped, now_ms, self._admitted)
+        effects = self._main_thread.on_stopped(stopped, now_ms, self._admitted)
         self._requests.forget_done()
-        if self._main.next_plan is not None:
-            return [*effects, *self._open(self._main.next_plan)]
+        if self._main_thread.next_plan is not None:
+            return [*effects, *self._open(self._main_thread.next_plan)]
         return [*effects, *self._wait_for_all_ready(now_ms), self._find_checkpoints()]
 
     def _wait_for_all_ready(self, now_ms: int) -> list[WorkerEffect]:
@@ -329,12 +329,14 @@ class WorkerMachine:
 
     def _find_checkpoints(self) -> FindCheckpoints:
         assert self._admitted is not None, "who searches is admitted"
-        return self._checkpoints.find(self._admitted, self._main.rank, self._memory.past)
+        return self._checkpoints.find(self._admitted, self._main_thread.rank, self._memory.past)
 
     def _on_checkpoints_found(self, found: s.CheckpointsFound) -> list[WorkerEffect]:
-        if self._main.state is not WorkerState.IDLE:
+        if self._main_thread.state is not WorkerState.IDLE:
             return []
-        return self._checkpoints.on_found(found, self._main.generation, self._main.progress.step)
+        return self._checkpoints.on_found(
+            found, self._main_thread.generation, self._main_thread.progress.step
+        )
 
     def _on_training_done(self, done: s.TrainingDone, now_ms: int) -> list[WorkerEffect]:
         request = m.Done(request_id=done.request_id, generation=done.generation, step=done.step)
@@ -355,7 +357,7 @@ class WorkerMachine:
     def _leave_with(
         self, last: m.Failure | m.Leave, code: str, reason: str, now_ms: int
     ) -> list[WorkerEffect]:
-        self._main.leave()
+        self._main_thread.leave()
         return self._departure.begin(last, code, reason, now_ms, admitted=self._admitted is not None)
 
     def _on_job_ended(self, ended: m.JobEnded) -> list[WorkerEffect]:
@@ -363,22 +365,24 @@ class WorkerMachine:
         if self._admitted is not None or ended.outcome.code:
             return end
         text = f"this process came when the job had finished ({ended.reason}). To train again, start the job again"
-        return [Say("nothing_to_do", text, warning=True), *end]
+        return [Log("nothing_to_do", text, warning=True), *end]
 
     def _end(self, code: str, reason: str) -> list[WorkerEffect]:
-        return [self._departure.exit(code, reason), *self._main.end(reason)]
+        return [self._departure.exit(code, reason), *self._main_thread.end(reason)]
 
     def check(self) -> None:
         """Assert what is always true between two stimuli. Tests and the simulation call it after each one."""
-        self._main.check(ready=self._checkpoints.ready is not None, done=self._requests.is_done)
+        self._main_thread.check(ready=self._checkpoints.ready is not None, done=self._requests.is_done)
         self._connection.check(self._admitted.token if self._admitted else None)
         self._requests.check()
         self._heartbeats.check()
         if self._admitted is None:
             outside = (WorkerState.OUTSIDE, WorkerState.LEAVING)
-            assert self._main.state in outside, "who was never admitted neither waits for a plan nor trains"
+            assert self._main_thread.state in outside, (
+                "who was never admitted neither waits for a plan nor trains"
+            )
             assert not self._connection.is_admitted, "who is admitted on this connection was admitted"
         else:
-            assert self._main.state is not WorkerState.OUTSIDE, (
+            assert self._main_thread.state is not WorkerState.OUTSIDE, (
                 "who was admitted is inside, also while disconnected"
             )

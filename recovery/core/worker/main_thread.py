@@ -6,7 +6,7 @@ The worker's state is moved here and nowhere else, by the table in states.py.
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.effects import Persist, Say
+from recovery.core.effects import Log, Persist
 from recovery.core.ids import Generation, NodeId, Rank, RequestId
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
@@ -131,7 +131,7 @@ class MainThread:
         self._move(WorkerFact.INTERRUPTED)
         return [
             Interrupt(self._generation, reason),
-            Say("interrupted", f"generation {self._generation} ended: {reason}"),
+            Log("interrupted", f"generation {self._generation} ended: {reason}"),
             SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms),
         ]
 
@@ -222,7 +222,7 @@ class MainThread:
 
     def _collective_failed(self, generation: Generation, step: int, reason: str) -> list[WorkerEffect]:
         self._broke = m.CollectiveFailed(generation=generation, step=step, reason=reason[:1024])
-        return [Send(self._broke), Say("collective_failed", reason, warning=True)]
+        return [Send(self._broke), Log("collective_failed", reason, warning=True)]
 
     def check(self, *, ready: bool, done: bool) -> None:
         """Assert what is always true of the main thread.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Union
 
-from recovery.core.effects import Say
+from recovery.core.effects import Log
 from recovery.core.ids import RequestId
 from recovery.core.messages import CheckpointInvalid, CheckpointReport, Done, Failure, Leave
 from recovery.core.worker.effects import Send, SetTimer, WorkerEffect
@@ -83,7 +83,7 @@ class Requests:
         if not reports or not self.is_done:
             return []
         steps = ", ".join(str(report.checkpoint.step) for report in reports)
-        said = Say(
+        said = Log(
             "report_not_stored",
             f"step {steps}: this worker's own store has not written it within {REPORT_PATIENCE_MS / 1000:g} s; "
             "reported all the same, so that the job can end",

@@ -48,16 +48,16 @@ class Disconnected(msgspec.Struct, frozen=True, tag="disconnected"):
     jitter: float
 
 
-class SchedulerSpoke(msgspec.Struct, frozen=True, tag="scheduler_spoke"):
+class MessageReceived(msgspec.Struct, frozen=True, tag="message_received"):
     """A decoded message of the scheduler."""
 
     message: FromScheduler
 
 
-class WorkerTimerFired(msgspec.Struct, frozen=True, tag="worker_timer_fired"):
+class TimerFired(msgspec.Struct, frozen=True, tag="timer_fired"):
     """A timer is due. `jitter` is random, 0..1."""
 
-    key: WorkerTimer
+    timer: WorkerTimer
     jitter: float
 
 
@@ -172,8 +172,8 @@ WorkerStimulus = Union[
     Connected,
     ConnectFailed,
     Disconnected,
-    SchedulerSpoke,
-    WorkerTimerFired,
+    MessageReceived,
+    TimerFired,
     StateRestored,
     StepsDone,
     CheckpointPublished,

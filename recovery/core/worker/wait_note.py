@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recovery.core.effects import Say
+from recovery.core.effects import Log
 from recovery.core.worker.effects import SetTimer, WorkerEffect
 from recovery.core.worker.timers import WorkerTimer
 
@@ -38,6 +38,6 @@ class WaitNote:
             return []
         seconds = (now_ms - self._since_ms) / 1000
         return [
-            Say("waiting", f"waiting for {self._waiting_for}, {seconds:.0f} s so far"),
+            Log("waiting", f"waiting for {self._waiting_for}, {seconds:.0f} s so far"),
             SetTimer(WorkerTimer.WAIT_NOTE, now_ms + WAIT_NOTE_MS),
         ]
