@@ -28,7 +28,8 @@ EXAMPLE = Path(__file__).resolve().parent
 WORK = EXAMPLE / "demo"
 FRAMEWORK = sys.argv[1] if len(sys.argv) > 1 else "torch"
 WORKERS = 4
-EPOCHS = 40  # of 15 steps each with 4 workers
+# Each has 15 steps with 4 workers.
+EPOCHS = 40
 LIMIT_S = 240.0
 
 SHOWN = {
@@ -109,7 +110,8 @@ class Job:
         try:
             events = read_events(self.directory / "recovery", after=self._seen)
         except RecoveryError:
-            return []  # not there yet
+            # The store is not there yet.
+            return []
         for stored in events:
             self._seen = stored.sequence
             event = stored.event
@@ -227,7 +229,8 @@ def undisturbed() -> dict[int, str]:
 def main() -> int:
     """Both runs, then the comparison."""
     if WORK.exists():
-        shutil.rmtree(WORK)  # what an earlier demo wrote, nothing else lies there
+        # What an earlier demo wrote, nothing else lies there.
+        shutil.rmtree(WORK)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     after_failures, alone = disturbed(), undisturbed()
     print("\nrank  sha256 of the final weights")

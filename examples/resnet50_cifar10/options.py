@@ -1,4 +1,4 @@
-"""What both scripts can be told: by a flag, or by the variable of the same name in capitals (`--save_steps 20`, SAVE_STEPS=20)."""
+"""The options of both scripts: by a flag, or by the variable of the same name in capitals (`--save_steps 20`, SAVE_STEPS=20)."""
 
 from __future__ import annotations
 

@@ -2,5 +2,5 @@
 
 Knows no framework: it sees bytes and digests. May import: config, clock, log, core, errors.
 Start reading at publish.py (how a checkpoint comes to be), then verify.py (before every load) and catalogue.py (what is there).
-name_conflict.py and retention.py are the only ones that take a file away, and each says which.
+Only retention.py removes checkpoints, by what core/policy/retention.py decides.
 """

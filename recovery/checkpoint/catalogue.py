@@ -138,16 +138,6 @@ def _passed_over(path: Path, reason: str, manifest: Manifest | None) -> PassedOv
     return PassedOver(path=text[-_TEXT_CHARS_MAX:], reason=reason[:_TEXT_CHARS_MAX], step=step)
 
 
-def foreign_prefix_in_use(directory: Path, prefix: str, *, job: str, run: int) -> bool:
-    """True when files of this prefix are there that this run did not write, or that nobody can say who wrote.
-
-    Raises:
-        CheckpointManifestError: the directory cannot be listed.
-    """
-    owner = (job, run)
-    return any(found != owner for found in _owners(directory, _listed(directory), prefix))
-
-
 def free_prefix(directory: Path, prefix: str, *, job: str, run: int) -> str:
     """Find the name to save under so that no file of another run is written over: `prefix`, else `prefix_1`, `prefix_2`, ...
 

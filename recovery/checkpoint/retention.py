@@ -1,4 +1,7 @@
-"""Removes older checkpoints, for every framework alike: `core/policy/retention.py` decides which, and nothing else removes any."""
+"""Removes older checkpoints, for every framework alike; `core/policy/retention.py` decides which.
+
+Nothing else of ours removes a checkpoint. name_conflict.py only takes the manifest of a file that is about to be written over.
+"""
 
 from __future__ import annotations
 

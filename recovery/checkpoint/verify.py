@@ -38,7 +38,8 @@ def check_wanted(file: Path, wanted: Wanted) -> Manifest:
     """Compare `file` with its manifest, and the manifest with what is looked for: another rank's whole file is none of ours.
 
     Raises:
-        CheckpointError: as `check`; also when it is of another job, run, rank, world or step, or another file than the checkpoint index names.
+        CheckpointError: as `check`; also when it is of another job, run, rank, world or step, or another file than the checkpoint
+            index names.
 
     Cost: reads the whole file once.
     """

@@ -26,7 +26,7 @@ class _Agent(msgspec.Struct, frozen=True):
 
     pid: int
     started_s: float
-    """By the wall clock, which may be set meanwhile: used only where a release before this one noted no `life`."""
+    """By the wall clock, which may be set meanwhile: used only where an earlier release has left the next field out."""
     identity: str = msgspec.field(name="life", default="")
     """Which start of the machine, and when since then in the kernel's ticks: no clock that is set moves it."""
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from typing_extensions import assert_never
 
 from recovery.config import rank_table
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
-from recovery.launch import background, console, host_address, placement, progress, script
+from recovery.launch import background, console, host_address, placement, script, status_line
 from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments, parse
 from recovery.launch.bind_file import BindFile
@@ -62,7 +63,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if console.console.is_terminal and not simulates:
-        shown.append(progress.show(*scheduler))
+        shown.append(status_line.show(*scheduler))
     code = asyncio.run(_run(agent, shown))
     console.finish()
     return code
@@ -102,8 +103,15 @@ def _look_at(given: Arguments) -> placement.Script:
             rule=f"{given.task_script} trains on PyTorch, which has no dry run",
             next_step="Leave the flag out, or give a script that trains on MindSpore.",
         )
-    by_imports = given.restart is Restart.AUTO
-    supervised = "recovery" not in imports if by_imports else given.restart is Restart.WORLD
+    match given.restart:
+        case Restart.AUTO:
+            supervised = "recovery" not in imports
+        case Restart.WORKER:
+            supervised = False
+        case Restart.WORLD:
+            supervised = True
+        case _:
+            assert_never(given.restart)
     return placement.Script(supervised=supervised, mindspore="mindspore" in imports)
 
 

@@ -56,10 +56,8 @@ class RunningProcesses:
 
     def state(self, node: NodeRecord) -> tuple[str, str]:
         """Its state in a word, and why: never live where no scheduler hears it."""
-        if self._scheduler is not OwnerState.NOT_RUNNING or node.state not in (
-            NodeState.LIVE,
-            NodeState.SUSPECT,
-        ):
+        was_there = node.state in (NodeState.LIVE, NodeState.SUSPECT)
+        if self._scheduler is not OwnerState.NOT_RUNNING or not was_there:
             return node.state.value, node.reason
         if self.process(node) is OwnerState.NOT_RUNNING:
             return (

@@ -1,7 +1,8 @@
 """A run in time: what each node did when, what each failure cost, and how much of the time was useful.
 
 It is made of the events, which the scheduler wrote, and of what the ranks recorded of themselves (training_time.py). A death that the
-scheduler saw begins when it was noticed; one that it did not see, because it was away itself, begins at the last record of all ranks.
+scheduler saw begins when it was noticed. One that it did not see, because it was away itself, begins when all ranks are last known to
+have trained.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from recovery.errors import JobMismatchError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs
 from recovery.store.repository import SchedulerStore
-from recovery.store.states import SchedulerState
+from recovery.store.stored_records import SchedulerRecords
 
 _logger = logging.getLogger("recovery.scheduler")
 _DESCRIPTORS_MAX = 1_048_576
@@ -112,7 +112,7 @@ def _as_of_now(nodes: tuple[NodeRecord, ...], away_ms: int | None) -> tuple[Node
     )
 
 
-def _check_same_job(state: SchedulerState, settings: Settings) -> None:
+def _check_same_job(state: SchedulerRecords, settings: Settings) -> None:
     assert state.job is not None, "checked by the caller"
     for field, stored, given in (
         ("MS_WORKER_NUM", state.job.worker_count, settings.rules.worker_count),

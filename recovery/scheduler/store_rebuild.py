@@ -35,7 +35,7 @@ from recovery.store.archive import archive_scheduler_store, scheduler_files
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_job, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore
-from recovery.store.states import WorkerState
+from recovery.store.stored_records import WorkerRecords
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ def _knows_nothing(job: JobRecord) -> bool:
     return not job.generation and job.run == 1
 
 
-def _past_of(worker: WorkerState) -> Past | None:
+def _past_of(worker: WorkerRecords) -> Past | None:
     """What a worker knows; None when it has seen no plan."""
     if worker.job is not None and worker.node is not None:
         past = rebuild.past_of(worker.job, worker.node, worker.generations, worker.checkpoints)

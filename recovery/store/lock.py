@@ -33,7 +33,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
 
 
-_PID, _PLACE = 4, 5
+_PID, _FILE = 4, 5
 """Fields of a line of /proc/locks."""
 
 
@@ -105,10 +105,10 @@ def owner_of(database: Path) -> Owner | None:
     An owner on another host that shares the directory is not seen.
     """
     try:
-        place = _place_of(companion(database, ".lock"))
+        lock_id = _lock_id(companion(database, ".lock"))
     except OSError:
         return None
-    pid = (held_locks() or {}).get(place)
+    pid = (held_locks() or {}).get(lock_id)
     return None if pid is None else Owner(pid=pid)
 
 
@@ -121,11 +121,11 @@ def owner_state(database: Path, held: Container[str] | None) -> OwnerState:
     """
     path = companion(database, ".lock")
     try:
-        place = _place_of(path)
+        lock_id = _lock_id(path)
         holder = _holders.decode(companion(path, ".holder").read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return OwnerState.UNKNOWN
-    if held is not None and place in held:
+    if held is not None and lock_id in held:
         return OwnerState.RUNNING
     ran_here = holder.host == socket.gethostname()
     return OwnerState.NOT_RUNNING if held is not None and ran_here else OwnerState.UNKNOWN
@@ -139,13 +139,13 @@ def held_locks(table: Path = Path("/proc/locks")) -> dict[str, int] | None:
         return None
     # 1: FLOCK ADVISORY WRITE 4711 fe:00:131 0 EOF (proc_locks(5))
     return {
-        fields[_PLACE]: int(fields[_PID])
+        fields[_FILE]: int(fields[_PID])
         for fields in map(str.split, lines)
-        if len(fields) > _PLACE and fields[1] == "FLOCK"
+        if len(fields) > _FILE and fields[1] == "FLOCK"
     }
 
 
-def _place_of(lock: Path) -> str:
+def _lock_id(lock: Path) -> str:
     found = lock.stat()
     return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
 

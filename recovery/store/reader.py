@@ -16,7 +16,13 @@ from recovery.store import snapshot
 from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
 from recovery.store.paths import refused, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, record_of
-from recovery.store.states import SchedulerState, WorkerState, records_of, scheduler_state, worker_state
+from recovery.store.stored_records import (
+    SchedulerRecords,
+    WorkerRecords,
+    records_of,
+    scheduler_records,
+    worker_records,
+)
 
 RecordType = TypeVar("RecordType", bound=msgspec.Struct)
 
@@ -46,8 +52,8 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     event: EventRecord
 
 
-def read_scheduler(recovery_path: Path, *, accept_without_wal: bool = False) -> SchedulerState:
-    """Read the scheduler's state as of its last commit.
+def read_scheduler(recovery_path: Path, *, accept_without_wal: bool = False) -> SchedulerRecords:
+    """Read the scheduler's records as of its last commit.
 
     Args:
         recovery_path: the directory of the job.
@@ -58,7 +64,7 @@ def read_scheduler(recovery_path: Path, *, accept_without_wal: bool = False) -> 
         StoreError: it cannot be used as it is; see its classes.
     """
     path = scheduler_path(recovery_path)
-    return snapshot.read(path, lambda connection: scheduler_state(connection, path), accept_without_wal)
+    return snapshot.read(path, lambda connection: scheduler_records(connection, path), accept_without_wal)
 
 
 def read_job(recovery_path: Path, *, accept_without_wal: bool = False) -> JobRecord | None:
@@ -71,10 +77,10 @@ def read_job(recovery_path: Path, *, accept_without_wal: bool = False) -> JobRec
     )
 
 
-def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool = False) -> WorkerState:
-    """Read a worker's state as of its last commit. Errors as of `read_scheduler`."""
+def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool = False) -> WorkerRecords:
+    """Read a worker's records as of its last commit. Errors as of `read_scheduler`."""
     path = worker_path(recovery_path, node_id)
-    return snapshot.read(path, lambda connection: worker_state(connection, path), accept_without_wal)
+    return snapshot.read(path, lambda connection: worker_records(connection, path), accept_without_wal)
 
 
 def read_notes(recovery_path: Path, node_id: str, *, generation: int | None = None) -> WorkerNotes:

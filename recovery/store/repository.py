@@ -19,7 +19,13 @@ from recovery.store.engine import Database
 from recovery.store.lock import OwnerLock
 from recovery.store.paths import prepare_directory, refuse_links, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, row_of
-from recovery.store.states import SchedulerState, WorkerState, check_rows, scheduler_state, worker_state
+from recovery.store.stored_records import (
+    SchedulerRecords,
+    WorkerRecords,
+    check_rows,
+    scheduler_records,
+    worker_records,
+)
 
 FOLD_PAGES = 256
 """Pages between two foldings of the -wal: about 1 MiB. Ten times that makes each start replay 10 MiB, a tenth of it makes every
@@ -142,14 +148,14 @@ class SchedulerStore(_Store):
         with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
             return ms_since_last_write(self._database.connection)
 
-    def load(self) -> SchedulerState:
-        """Read the whole state.
+    def load(self) -> SchedulerRecords:
+        """Read all records that the next process begins with.
 
         Raises:
             StoreCorruptError: a row does not match its digest; names table and key.
         """
         with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
-            return scheduler_state(self._database.connection, self._path)
+            return scheduler_records(self._database.connection, self._path)
 
 
 class WorkerStore(_Store):
@@ -164,10 +170,10 @@ class WorkerStore(_Store):
         prepare_directory(path.parent)
         return cls(path, f"worker:{node_id}", accept_without_wal=accept_without_wal)
 
-    def load(self) -> WorkerState:
-        """Read the whole state, as `SchedulerStore.load`."""
+    def load(self) -> WorkerRecords:
+        """Read all of them, as `SchedulerStore.load`."""
         with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
-            return worker_state(self._database.connection, self._path)
+            return worker_records(self._database.connection, self._path)
 
 
 def _end(database: Database, lock: OwnerLock, one_at_a_time: threading.Lock) -> None:

@@ -19,9 +19,8 @@ would keep the disk busy for nothing."""
 
 QUEUE_MAX = 262_144
 """Batches and rows that may wait before the writer calls itself crowded. 1,000 nodes make some 4,000 a second at their busiest, so
-this is a minute of a full or stuck disk and some 100 MB. What one more stimulus leads to is always taken: the caller asks `crowded` before
-it takes one, not in the middle of it."""
-
+this is a minute of a full or stuck disk and some 100 MB. What one more stimulus leads to is always taken: the caller asks `crowded`
+before it takes one, not in the middle of it."""
 
 LOOK_S = 1.0
 """How often an owner that has nothing to write looks whether its file is still there: once a heartbeat at least (3 s). A look costs

@@ -48,7 +48,7 @@ from recovery.worker.exec_in_place import close_in_children, descriptors_of
 
 if TYPE_CHECKING:
     from recovery.store.repository import WorkerStore
-    from recovery.store.states import WorkerState
+    from recovery.store.stored_records import WorkerRecords
     from recovery.store.writer import Writer
 
 _logger = logging.getLogger("recovery.worker")
@@ -237,7 +237,7 @@ class LocalStore:
         self._directories[(record.path, prefix)] = record
         self._in_loop(self.submit, Persist((record,)))
 
-    def _stored(self, recovery_path: Path) -> WorkerState:
+    def _stored(self, recovery_path: Path) -> WorkerRecords:
         """What earlier incarnations have noted. Reading needs no lock."""
         if self._store is not None:
             return self._store.load()

@@ -100,7 +100,7 @@ def test_a_run_killed_at_any_system_call_keeps_its_prefix(tmp_path: Path, scenar
         for older in directory.glob("train-1_1.*"):
             older.unlink()
         if scenario == "fresh":
-            assert not catalogue.foreign_prefix_in_use(directory, "train", job="job-a", run=1), directory
+            assert catalogue.free_prefix(directory, "train", job="job-a", run=1) == "train", directory
 
 
 @pytest.mark.faults

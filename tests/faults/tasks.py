@@ -24,7 +24,7 @@ from recovery.core.rules import Rules
 from recovery.store import connections, migrations
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
-from recovery.store.states import SchedulerState
+from recovery.store.stored_records import SchedulerRecords
 from tests.core.desk import Desk, Worker, full_house
 
 IMPORTED_HERE = (command, config)
@@ -64,7 +64,7 @@ class Task(NamedTuple):
     """What a next process finds, compared by value with what it found after each write of an undisturbed child."""
 
 
-def find_store(place: Path) -> tuple[SchedulerState, int]:
+def find_store(place: Path) -> tuple[SchedulerRecords, int]:
     """Open as a restarted scheduler does."""
     with closing(SchedulerStore.open(place)) as store:
         return store.load(), len(read_events(place, limit=10_000))
@@ -172,9 +172,8 @@ def _old_file(place: Path) -> object:
 def _migrate(place: Path, versions: object, acknowledge: Acknowledge) -> None:
     assert isinstance(versions, Path)
     file = place / "scheduler.db"
-    with connections.translated(
-        file, reading=False
-    ):  # as Database opens a file, but with revisions of our own
+    # As Database opens a file, but with revisions of our own.
+    with connections.translated(file, reading=False):
         connection = connections.connect(file, wal=True)
         migrations.migrate(connection, file, revisions=REVISIONS, versions=versions)
         acknowledge()

@@ -20,6 +20,7 @@ OF_OTHERS = frozenset(
     {
         "MS_RESUME_TOKEN",
         "MS_SIMULATION_LEVEL",
+        "parameter_broadcast",
         "parallel/cluster/process_entity/_bind.py",
     }
 )
@@ -46,7 +47,7 @@ def missing() -> Iterator[Missing]:
     """Every one, in the order of the files."""
     for path in tracked_files():
         for line, text in said_in(path):
-            for name in names_of_nothing(text, in_document=path.suffix == ".md"):
+            for name in names_of_nothing(text, path):
                 yield Missing(name_of(path), line, name)
 
 
@@ -63,10 +64,10 @@ def said_in(path: Path) -> Iterator[tuple[int, str]]:
                 yield from enumerate(token.string.splitlines(), start=token.start[0])
 
 
-def names_of_nothing(text: str, *, in_document: bool) -> Iterator[str]:
-    """The names in a line that name nothing."""
+def names_of_nothing(text: str, path: Path) -> Iterator[str]:
+    """The names in a line of a file that name nothing."""
     for match in _FILE.finditer(text):
-        if not _is_file(match[1], match[2]):
+        if not _is_file(match[1], match[2]) and not (path.parent / match[1]).exists():
             yield match[0]
     for match in _MODULE.finditer(text):
         if not _is_module(match[0]):
@@ -74,10 +75,10 @@ def names_of_nothing(text: str, *, in_document: bool) -> Iterator[str]:
     for match in _VARIABLE.finditer(text):
         if match[0] not in _variables():
             yield match[0]
-    if in_document:
+    if path.suffix == ".md":
         for match in _CODE.finditer(text):
             name = next(filter(None, match.groups()))
-            if not name.startswith("MS_") and name not in _words_of_code() | PLACES:
+            if not name.startswith("MS_") and name not in _words_of_code() | PLACES | OF_OTHERS:
                 yield name
 
 

@@ -1,4 +1,4 @@
-"""What the documents name exists: tests, modules, pages, promises. Links within the site are checked by `make site` as well."""
+"""What the documents name exists: folders, modules, pages, promises. Names of files and tests: names_mentioned.py; links within the site: `make site`."""
 
 from __future__ import annotations
 
@@ -44,10 +44,6 @@ def _exists(named: str) -> bool:
     return (ROOT / named).exists() or (ROOT / f"{named}.py").exists()
 
 
-def _tests_of(path: Path) -> set[str]:
-    return set(re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
-
-
 @pytest.mark.parametrize("document", _documents(), ids=name_of)
 def test_every_path_that_a_document_names_exists(document: Path) -> None:
     paths = [
@@ -57,13 +53,6 @@ def test_every_path_that_a_document_names_exists(document: Path) -> None:
     ]
 
     assert [path for path in paths if not _exists(path)] == []
-
-
-@pytest.mark.parametrize("document", _documents(), ids=name_of)
-def test_every_test_that_a_document_names_is_in_the_file_that_it_names(document: Path) -> None:
-    named = [name.split("::") for name in _quoted(document) if "::test_" in name]
-
-    assert [f"{path}::{test}" for path, test in named if test not in _tests_of(ROOT / path)] == []
 
 
 def test_every_module_that_the_architecture_names_exists() -> None:
@@ -77,6 +66,18 @@ def test_every_module_that_the_architecture_names_exists() -> None:
 
     assert len(named) > 20
     assert [name for name in named if not _exists(f"recovery/{name}")] == []
+
+
+def test_the_parts_of_both_machines_are_their_modules() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:its parts|what it knows) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+
+    assert len(rows) == 2
+    for row in rows:
+        for machine, cell in zip(("scheduler", "worker"), row, strict=True):
+            assert [
+                part for part in _QUOTED.findall(cell) if not _exists(f"recovery/core/{machine}/{part}")
+            ] == []
 
 
 @pytest.mark.parametrize("document", _documents(), ids=name_of)
@@ -108,9 +109,8 @@ def test_every_promise_has_its_section() -> None:
     page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
     sections = re.findall(r"^### (I\d+):", page, re.MULTILINE)
 
-    assert sorted(sections) == sorted(
-        {*PROMISES, "I18"}
-    )  # no bug can be planted where the linter holds a promise
+    # No bug can be planted where the linter holds a promise.
+    assert sorted(sections) == sorted({*PROMISES, "I18"})
 
 
 def test_the_page_of_reliability_lists_what_was_found() -> None:

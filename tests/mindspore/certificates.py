@@ -49,7 +49,8 @@ def write(directory: Path) -> Path:
 
 
 def _key() -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(public_exponent=65537, key_size=3072)  # its security level asks for 3072
+    # The security level asks for 3072 bits.
+    return rsa.generate_private_key(public_exponent=65537, key_size=3072)
 
 
 def _certificate(

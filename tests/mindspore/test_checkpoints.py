@@ -49,13 +49,15 @@ def test_a_damaged_file_is_refused_and_the_next_older_common_one_is_taken(
         file = checker.saved(tmp_path / "ckpt" / "1")[newest]
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
-        file.chmod(0o600)  # MindSpore makes them read-only
+        # MindSpore makes them read-only.
+        file.chmod(0o600)
         file.write_bytes(content[:-20] if damage == "torn" else content)
         cluster.launch("worker_1")
         cluster.wait_end(START_S)
 
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == newest - 10
-        if damage == "flipped":  # one of another size is no candidate in the first place
+        # One of another size is no candidate in the first place.
+        if damage == "flipped":
             [invalid] = cluster.events(EventKind.CHECKPOINT_INVALID)
             assert file.name in invalid.event.reason
         cluster.check_same_as(undisturbed(workers=2))

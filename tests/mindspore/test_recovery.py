@@ -54,7 +54,8 @@ def test_scheduler_comes_back_and_no_world_is_formed_again(tmp_path: Path, undis
         cluster.start()
         cluster.wait_step(15, timeout_s=START_S)
         cluster.kill("sched")
-        cluster.wait_step(30)  # training needs no scheduler
+        # Training needs no scheduler.
+        cluster.wait_step(30)
         cluster.launch("sched")
         cluster.wait_event(EventKind.NODE_RESUMED, count=cluster.workers)
 
@@ -97,9 +98,8 @@ def test_killed_after_the_last_step_only_the_end_is_done_again(
         cluster.wait((cluster.directory / "digest_0").exists, "the first who is done", START_S)
         cluster.kill_and_relaunch("worker_0")
         cluster.wait_event(EventKind.NODE_LOST, "worker_0", timeout_s=START_S)
-        (
-            cluster.directory / "go"
-        ).touch()  # only now may the other be done: before the loss the job would be finished
+        # Only now may the other be done: before the loss the job would be finished.
+        (cluster.directory / "go").touch()
         cluster.wait_end(START_S)
         cluster.check_same_as(undisturbed(workers=2))
 

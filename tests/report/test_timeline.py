@@ -7,7 +7,7 @@ import time
 from recovery.core.records import EventKind
 from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, visible
 from recovery.report.timeline import Timeline, make_timeline
-from recovery.report.timeline_page import page
+from recovery.report.timeline_page import COLOURS, page
 from tests.report import long_job
 from tests.report.long_job import as_stored
 
@@ -140,3 +140,7 @@ def test_what_is_too_short_to_be_seen_is_merged_into_what_it_mostly_is() -> None
 def test_each_event_has_one_meaning_for_the_nodes_spans() -> None:
     meanings = [*OF_ONE_NODE, *OF_ALL_NODES, *NO_CHANGE]
     assert sorted(meanings) == sorted(EventKind)
+
+
+def test_each_thing_that_a_node_does_has_a_colour() -> None:
+    assert set(COLOURS) == set(Doing)

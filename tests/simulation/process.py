@@ -99,7 +99,8 @@ class Process:
             return
         if isinstance(stimulus, s.TimerFired):
             if self._due.get(stimulus.timer, self.own.read() + 1) > self.own.read():
-                return  # a later one took its place
+                # A later one took its place.
+                return
             del self._due[stimulus.timer]
             if stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT) and self.plan is not None:
                 self.handle(s.StepsDone(self.plan.generation, self.step, 1, self.step))
@@ -189,7 +190,8 @@ class Process:
         if wire is not None:
             self.wire = wire
             self.handle(s.Connected())
-        elif self.world.network.is_blocked(self.name):  # nobody refuses: the dial's own deadline ends it
+        elif self.world.network.is_blocked(self.name):
+            # Nobody refuses: the dial's own deadline ends it.
             self.clock.later(5_000, lambda: self.handle(s.ConnectFailed("no answer", self._jitter())))
         else:
             self.handle(s.ConnectFailed("refused", self._jitter()))
@@ -292,7 +294,8 @@ class Process:
         self.handle(s.TrainingDone(self._request(), self.plan.generation, step))
 
     def _save(self, plan: m.Rollback, step: int) -> None:
-        self._saved()  # one save at a time
+        # One save at a time.
+        self._saved()
         if self.clock.draw("disk").random() < self.world.failing_saves:
             self.clock.seen["a save failed"] += 1
             return

@@ -94,14 +94,14 @@ class Promises:
         job = store.job
         if job is not None and not self._lost:
             assert (job.run, job.generation) >= self._planned, f"I5: the plan {self._planned} is lost"
-            self._plans = [
-                plan for plan in self._plans if plan[:2] <= (job.run, job.generation)
-            ]  # a plan that was not written was not sent
+            # A plan that was not written was not sent.
+            self._plans = [plan for plan in self._plans if plan[:2] <= (job.run, job.generation)]
         number = scheduler.machine.state.job.scheduler_incarnation
         assert number > self._scheduler_sent, (
             f"I2: the scheduler's number {number} was sent by an earlier process"
         )
-        self._claims.clear()  # every node reports again what it holds before there is a plan
+        # Every node reports again what it holds before there is a plan.
+        self._claims.clear()
         self._bad = {
             row.digest for row in store.all(CheckpointRecord) if row.state is CheckpointState.INVALID
         }
@@ -134,7 +134,8 @@ class Promises:
         if getattr(message, "request_id", RequestId("")) in speaker.answers:
             state, answer = _state(scheduler), speaker.answers[message.request_id]  # type: ignore[union-attr]  # it has one: see above
             return lambda effects: self._repeated(scheduler, state, answer, effects)
-        if speaker.record.state is not NodeState.LEFT:  # who left has said its last word
+        # A node that has left reports nothing more.
+        if speaker.record.state is not NodeState.LEFT:
             self._note_claims(speaker.record.node_id, message, known.job.generation)
         return self._after_all
 
@@ -149,9 +150,8 @@ class Promises:
                 return
             now = scheduler.machine.state.nodes.get(register.node_id)
             admitted = now is not None and (before is None or now.record.incarnation > before.incarnation)
-            if admitted and not _rebuilt(
-                effects
-            ):  # who reports an incarnation to a rebuilt store is given the next number at once
+            # Who reports an incarnation to a rebuilt store is given the next number at once.
+            if admitted and not _rebuilt(effects):
                 self._window_is_over(before, register.node_id)
             if now is not None and now.connection is not None:
                 self._hear(now.record)
@@ -176,9 +176,10 @@ class Promises:
         assert before.state is NodeState.LOST, (
             f"I1: {name} was {before.state.value} when its next incarnation was admitted"
         )
+        # A rebuilt store gives a living process its next number.
         silent_ms = self.world.clock.now - self._heard.get(
             (name, before.incarnation), max(at for (one, _), at in self._heard.items() if one == name)
-        )  # a rebuilt store gives a living process its next number
+        )
         least_ms = self.world.rules.rejoin_window_ms * (1 - self.world.shape.drift) - 1
         assert silent_ms >= least_ms, f"I3: {name} was let in again after {silent_ms} ms"
 
@@ -394,7 +395,8 @@ class Promises:
             self.world.clock.seen[
                 "a world that nobody could reach trained on after its places were taken"
             ] += 1
-            return  # its files are of a history that was left: nobody goes back to them
+            # Its files are of a history that was left: nobody goes back to them.
+            return
         if now != before:
             assert now > before, f"I10: rank {plan.rank} stepped in generation {now} after {before}"
             if plan.run != before[0]:

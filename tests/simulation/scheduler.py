@@ -53,7 +53,8 @@ class SchedulerProcess:
             return
         if isinstance(stimulus, TimerFired):
             if self._due.get(stimulus.timer, self.own.read() + 1) > self.own.read():
-                return  # a later one took its place
+                # A later one took its place.
+                return
             del self._due[stimulus.timer]
         watch = self.world.promises.before(self, stimulus)
         effects = self.machine.handle(stimulus, self.own.read())
@@ -116,7 +117,8 @@ class SchedulerProcess:
         if self.world.next_sync_fails and self._writes[0].records:
             self.world.next_sync_fails = False
             self.clock.seen["an fsync failed"] += 1
-            self.world.kill_scheduler()  # it ends itself and starts again from what is on disk
+            # It ends itself and starts again from what is on disk.
+            self.world.kill_scheduler()
             return
         self.world.store.commit(self._writes[0].records)
         self._committed = True

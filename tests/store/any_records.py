@@ -31,7 +31,7 @@ from recovery.core.records import (
     StepRecord,
 )
 from recovery.store.repository import SchedulerStore
-from recovery.store.states import SchedulerState
+from recovery.store.stored_records import SchedulerRecords
 
 WALL_MS = 1_763_640_131_000
 ONE = RunId(1)
@@ -130,7 +130,7 @@ ONE_OF_EACH: tuple[Record, ...] = (
 )
 
 
-def filled(path: Path) -> SchedulerState:
+def filled(path: Path) -> SchedulerRecords:
     """Make a store with a row in every table, close it cleanly, give what it holds."""
     store = SchedulerStore.open(path)
     store.apply([*ONE_OF_EACH, node("worker_10"), checkpoint(200)], wall_ms=WALL_MS)

@@ -27,7 +27,7 @@ from recovery.store import connections, migrations, reader, repository, snapshot
 from recovery.store.models import METADATA
 from recovery.store.reader import read_events, read_scheduler, read_worker
 from recovery.store.repository import SchedulerStore, WorkerStore
-from recovery.store.states import scheduler_state
+from recovery.store.stored_records import scheduler_records
 from tests.store import samples
 
 ROOT = Path(__file__).parents[2]
@@ -337,9 +337,9 @@ def test_a_file_that_an_owner_takes_and_leaves_meanwhile_is_read_again(
             owner = SchedulerStore.open(tmp_path)
             owner.apply([samples.job(2)], wall_ms=2)
             owner.close()
-        return scheduler_state(connection, path)
+        return scheduler_records(connection, path)
 
-    monkeypatch.setattr(reader, "scheduler_state", meanwhile)
+    monkeypatch.setattr(reader, "scheduler_records", meanwhile)
     assert read_scheduler(tmp_path).job == samples.job(2)
     assert len(asked) == 2
 

@@ -21,7 +21,7 @@ from recovery.store.paths import worker_path
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore, WorkerStore
 from recovery.store.rows import SHAPES, record_of, row_of
-from recovery.store.states import WorkerState, records_of
+from recovery.store.stored_records import WorkerRecords, records_of
 from tests.store.any_records import ONE_OF_EACH, WALL_MS, any_of, checkpoint, event, generation, job, node
 
 MEMORY = Path("memory")
@@ -123,7 +123,7 @@ def test_the_state_comes_in_the_order_of_its_keys(tmp_path: Path) -> None:
 
 def test_a_worker_finds_its_directories_checkpoints_step_and_node_again(tmp_path: Path) -> None:
     store = WorkerStore.open(tmp_path, "worker_3")
-    assert store.load() == WorkerState()
+    assert store.load() == WorkerRecords()
 
     store.apply(ONE_OF_EACH, wall_ms=WALL_MS)
     store.close()

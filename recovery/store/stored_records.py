@@ -1,4 +1,4 @@
-"""What a file's rows say together: the state that the scheduler, or a worker's next incarnation, begins with."""
+"""The records of a whole file: what the scheduler, or a worker's next incarnation, begins with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from recovery.store.rows import SHAPES, record_of
 RecordType = TypeVar("RecordType", bound=msgspec.Struct)
 
 
-class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerRecords(msgspec.Struct, frozen=True, kw_only=True):
     """All that a restarted scheduler begins with: no retired checkpoints. Each tuple is in the order of its key."""
 
     job: JobRecord | None = None
@@ -37,7 +37,7 @@ class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...] = ()
 
 
-class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerRecords(msgspec.Struct, frozen=True, kw_only=True):
     """All that a worker's next incarnation begins with. Each tuple is in the order of its key."""
 
     directories: tuple[DirectoryRecord, ...] = ()
@@ -59,7 +59,9 @@ def records_of(
 
 
 def check_rows(connection: Connection, path: Path) -> None:
-    """Check the digest of every row that counts: events, activity and retired checkpoints are history, and a long one would delay each start.
+    """Check the digest of every row that counts.
+
+    Events, activity and retired checkpoints are history, and a long one would delay each start.
 
     Raises:
         StoreCorruptError: names table and key.
@@ -78,10 +80,10 @@ def _checkpoints(connection: Connection, path: Path) -> tuple[CheckpointRecord, 
     return records_of(connection, CheckpointRecord, path, read=_NOT_RETIRED)
 
 
-def scheduler_state(connection: Connection, path: Path) -> SchedulerState:
-    """Read the scheduler's state, in the transaction of `connection`."""
+def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
+    """Read the scheduler's records, in the transaction of `connection`."""
     jobs = records_of(connection, JobRecord, path)
-    return SchedulerState(
+    return SchedulerRecords(
         job=jobs[0] if jobs else None,
         runs=records_of(connection, RunRecord, path),
         nodes=records_of(connection, NodeRecord, path),
@@ -90,11 +92,11 @@ def scheduler_state(connection: Connection, path: Path) -> SchedulerState:
     )
 
 
-def worker_state(connection: Connection, path: Path) -> WorkerState:
-    """Read a worker's state, in the transaction of `connection`. The file holds rows of its own node only."""
+def worker_records(connection: Connection, path: Path) -> WorkerRecords:
+    """Read a worker's records, in the transaction of `connection`. The file holds rows of its own node only."""
     steps = {step.node_id: step for step in records_of(connection, StepRecord, path)}
     nodes = {node.node_id: node for node in records_of(connection, NodeRecord, path)}
-    return WorkerState(
+    return WorkerRecords(
         directories=records_of(connection, DirectoryRecord, path),
         checkpoints=records_of(connection, CheckpointRecord, path),
         step=steps.get(NodeId(path.stem)),

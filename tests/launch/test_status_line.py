@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recovery.launch.progress import Pace, line_of
+from recovery.launch.status_line import Pace, line_of
 
 
 def status(*steps: int, **fields: Any) -> dict[str, Any]:
