@@ -1,4 +1,4 @@
-"""The options of both scripts: by a flag, or by the variable of the same name in capitals (`--save_steps 20`, SAVE_STEPS=20)."""
+"""The options of both scripts: each is a flag, and also the variable of the same name in capitals (`--save_steps 20`, SAVE_STEPS=20)."""
 
 from __future__ import annotations
 
