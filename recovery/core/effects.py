@@ -35,13 +35,6 @@ class Persist(msgspec.Struct, frozen=True, tag="persist"):
     then: tuple[Union[Answer, Report, Exit], ...] = ()
 
 
-class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
-    """Deliver `TimerFired(key)` at `at_ms`. A later one with the same key replaces it."""
-
-    key: str
-    at_ms: int
-
-
 class Say(msgspec.Struct, frozen=True, tag="say"):
     """One line for the person who reads the log. `event` is a stable word."""
 

@@ -50,7 +50,7 @@ def test_done_waits_for_nothing_where_nothing_was_saved_or_all_is_answered() -> 
 
 
 def test_a_store_that_does_not_write_holds_the_end_up_for_a_bounded_time() -> None:
-    """The report is told without the row, then Done: the row only says where to look, and the reason is logged."""
+    """The report is sent without the row, then Done: the row only says where to look, and the reason is logged."""
     driven = _saved_and_done("a")
     [timer] = [timer for timer in driven.effects_of(we.SetTimer) if timer.key == WorkerTimer.REPORTS]
     assert timer.at_ms == REPORT_PATIENCE_MS

@@ -89,7 +89,7 @@ def test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before
     [look] = driven.effects_of(we.FindCheckpoints)
     assert look.job == "new"
     assert look.past is not None
-    assert driven.sent(m.Ready) == [], "it told the new job what it holds of the old one"
+    assert driven.sent(m.Ready) == [], "it reported to the new job what it holds of the old one"
 
 
 def test_what_a_process_remembers_and_what_its_store_holds_are_joined() -> None:
@@ -102,7 +102,7 @@ def test_what_a_process_remembers_and_what_its_store_holds_are_joined() -> None:
     assert (both.generation, both.saved_step) == (3, 30)
     newer = msgspec.structs.replace(store, incarnation=Incarnation(8), generation=Generation(9))
     assert (joined(memory, newer).incarnation, joined(memory, newer).generation) == (8, 9), (
-        "a newer life wrote it"
+        "a newer process wrote it"
     )
     assert joined(memory, None) == memory
     assert joined(memory, msgspec.structs.replace(store, run=RunId(2))) == memory

@@ -15,6 +15,7 @@ from tests.house.plain_words import found_in, looked_at
 
 PARALLELS: dict[str, str] = {
     "__init__.py": "Python's own name for a package's face",
+    "checkpoint_messages.py": "the messages about checkpoints: those that the scheduler receives, those that the worker sends",
     "connection.py": "the machine's view of the connection in core/worker, the connection itself in transport",
     "effects.py": "what every machine can ask for in core, and what one of them can",
     "executor.py": "carries out the effects of one machine: the scheduler's, the worker's",
@@ -26,6 +27,7 @@ PARALLELS: dict[str, str] = {
     "settings.py": "the settings in config, and what can be wrong with them in errors",
     "state.py": "what a scheduler's machine knows; what a framework's training consists of",
     "stimuli.py": "what one of the machines can be given",
+    "timers.py": "what one of the machines waits for",
 }
 """File name -> what its files have in common, where several packages have one."""
 NOT_YET = ("recovery/", "docs/", "CONTRIBUTING.md")
