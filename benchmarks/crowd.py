@@ -96,7 +96,8 @@ class Worker:
             try:
                 await self.client.connect(10.0)
                 break
-            except ConnectError:  # nobody there yet, or HTTP 503: later each time, and not all at once
+            except ConnectError:
+                # Nobody there yet, or HTTP 503: later each time, and not all at once.
                 await asyncio.sleep(next_dial_ms(attempt, jitter(), self._rules) / 1000)
         self.client.send(
             m.Register(

@@ -49,7 +49,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         path = Path(place, "recovery")
-        make = [sys.executable, "-m", "tests.report.long_story", str(path)]
+        make = [sys.executable, "-m", "tests.report.long_job", str(path)]
         make += ["--worker-files"] if asked.worker_files else []
         subprocess.run(make, cwd=ROOT, check=True)
         for words in COMMANDS:

@@ -20,7 +20,8 @@ from work_log import note
 
 STEP_MS = float(os.environ.get("BENCH_STEP_MS", "10"))
 SAVE_STEPS = int(os.environ.get("BENCH_SAVE_STEPS", "20"))
-EPOCHS = 1_000_000  # nobody waits for the end: the measuring process kills all
+# Nobody waits for the end: the measuring process kills all.
+EPOCHS = 1_000_000
 
 
 class Steps(train.Callback):  # type: ignore[misc]  # MindSpore ships no types

@@ -43,7 +43,8 @@ WORK = Path(__file__).resolve().with_name("work.py")
 SWITCH = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 STEPS_BETWEEN_KILLS = (30, 60)
 REFORM_ROUNDS = 20
-RESTARTS_MAX = 100  # one kill may cost torchrun several restarts; that alone shall not end the measurement
+# One kill may cost torchrun several restarts; that alone shall not end the measurement.
+RESTARTS_MAX = 100
 
 Row = dict[str, Any]
 
@@ -76,7 +77,8 @@ class Kills:
         self.lost: list[int] = []
         self._processes, self._workers, self._launcher = processes, workers, launcher
         self._steps = StepLog(processes.place / "steps.jsonl")
-        self._round = 0  # rounds count from 1
+        # Rounds count from 1.
+        self._round = 0
 
     def measure(
         self, kills: int, kill: Callable[[], float], begun_ms: Callable[[], float] | None = None

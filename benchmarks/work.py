@@ -23,7 +23,8 @@ from work_log import note
 
 STEP_MS = float(os.environ.get("BENCH_STEP_MS", "10"))
 SAVE_STEPS = int(os.environ.get("BENCH_SAVE_STEPS", "20"))
-EPOCHS = 1_000_000  # nobody waits for the end: the measuring process kills all
+# Nobody waits for the end: the measuring process kills all.
+EPOCHS = 1_000_000
 SNAPSHOT = Path("snapshot.pt")
 REFORM_ROUNDS = int(os.environ.get("BENCH_ROUNDS", "20"))
 
@@ -111,7 +112,8 @@ def reform() -> None:
             store = TCPStore("127.0.0.1", 0, world_size, is_master=True, wait_for_workers=False)
             draft = Path(f".address_{number}")
             draft.write_text(str(store.port))
-            draft.replace(address)  # it listens by now: a store that is dialled too early costs seconds
+            # It listens by now: a store that is dialled too early costs seconds.
+            draft.replace(address)
         else:
             while not address.exists():
                 time.sleep(0.001)

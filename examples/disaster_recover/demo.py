@@ -1,4 +1,4 @@
-"""The whole story in two minutes: train, kill a worker and the scheduler, bring them back, compare with an undisturbed run.
+"""The whole run in two minutes: train, kill a worker and the scheduler, bring them back, compare with an undisturbed run.
 
 python demo.py [torch|mindspore]    # in demo/ beside this file; ends with `final weights identical: yes` and exit code 0 only then
 """
@@ -28,7 +28,8 @@ EXAMPLE = Path(__file__).resolve().parent
 WORK = EXAMPLE / "demo"
 FRAMEWORK = sys.argv[1] if len(sys.argv) > 1 else "torch"
 WORKERS = 4
-EPOCHS = 40  # of 15 steps each with 4 workers
+# Each has 15 steps with 4 workers.
+EPOCHS = 40
 LIMIT_S = 240.0
 
 SHOWN = {
@@ -81,7 +82,7 @@ class Job:
         return int((self.directory / "device" / f"{name}.pid").read_text())
 
     def kill(self, name: str) -> None:
-        """SIGKILL: no farewell, no clean-up."""
+        """SIGKILL: no shutdown, no clean-up."""
         os.kill(self.pid(name), signal.SIGKILL)
         say(f"kill -9 {name} (pid {self.pid(name)}) at step {self.step()}")
 
@@ -94,22 +95,23 @@ class Job:
         return int(lines[-1].split(b'"step": ')[1].split(b",")[0]) if lines else 0
 
     def wait(self, until: Callable[[], bool], what: str) -> None:
-        """Wait, telling the story as it happens."""
+        """Wait, and print what happens meanwhile."""
         while not until():
-            self.tell()
+            self.report()
             if time.monotonic() - self._begun > LIMIT_S:
                 raise SystemExit(
                     f"gave up after {LIMIT_S:.0f} s waiting for {what}; logs: {self.directory}/device"
                 )
             time.sleep(0.05)
-        self.tell()
+        self.report()
 
-    def tell(self) -> list[StoredEvent]:
-        """Print what is new in the stored story."""
+    def report(self) -> list[StoredEvent]:
+        """Print the events that are new in the store."""
         try:
             events = read_events(self.directory / "recovery", after=self._seen)
         except RecoveryError:
-            return []  # not there yet
+            # The store is not there yet.
+            return []
         for stored in events:
             self._seen = stored.sequence
             event = stored.event
@@ -165,7 +167,7 @@ class Job:
 
 
 def say(text: str) -> None:
-    """One line of the story, with the time since the demo began."""
+    """One line of the output, with the time since the demo began."""
     print(f"{time.monotonic() - BEGUN:6.1f} s  {text}", flush=True)
 
 
@@ -189,7 +191,7 @@ def disturbed() -> dict[int, str]:
         job.run("recover.sh", victim)
         say(f"recover.sh {victim}: started again at once; its id is refused for 30 s, it warms up meanwhile")
         redone = target + 100
-        job.wait(lambda: job.step() >= redone and "incarnation 2" in story(job), "the worker's return")
+        job.wait(lambda: job.step() >= redone and "incarnation 2" in admissions(job), "the worker's return")
         job.kill("sched")
         before = job.step()
         time.sleep(2)
@@ -202,8 +204,8 @@ def disturbed() -> dict[int, str]:
         job.clean_up()
 
 
-def story(job: Job) -> str:
-    """Everything told so far about admissions, as text."""
+def admissions(job: Job) -> str:
+    """Every admission so far, as text."""
     events = read_events(job.directory / "recovery", limit=100_000)
     return " ".join(
         f"incarnation {stored.event.incarnation}"
@@ -227,7 +229,8 @@ def undisturbed() -> dict[int, str]:
 def main() -> int:
     """Both runs, then the comparison."""
     if WORK.exists():
-        shutil.rmtree(WORK)  # what an earlier demo wrote, nothing else lies there
+        # What an earlier demo wrote, nothing else lies there.
+        shutil.rmtree(WORK)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     after_failures, alone = disturbed(), undisturbed()
     print("\nrank  sha256 of the final weights")

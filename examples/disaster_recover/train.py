@@ -22,7 +22,8 @@ import recovery
 import recovery.torch as rt
 
 EPOCHS = int(os.environ.get("EPOCHS", "10"))
-STEP_MS = int(os.environ.get("STEP_MS", "0"))  # slows the steps, so that there is time to kill something
+# Slows the steps, so that there is time to kill something.
+STEP_MS = int(os.environ.get("STEP_MS", "0"))
 SAVE_STEPS = int(os.environ.get("SAVE_STEPS", "100"))
 
 load_data = functools.lru_cache(data.load)
@@ -52,9 +53,8 @@ def train(session: recovery.Session) -> None:
     state = rt.TrainState(model=net, optimizer=optimizer, loader=loader)
 
     config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=5)
-    saver = recovery.ModelCheckpoint(
-        "train", f"./ckpt_of_rank/{session.rank}", config
-    )  # a directory per rank
+    # A directory per rank.
+    saver = recovery.ModelCheckpoint("train", f"./ckpt_of_rank/{session.rank}", config)
     callbacks = [recovery.LossMonitor(20), saver]
 
     for _, (images, labels) in session.steps(state, epochs=EPOCHS, callbacks=callbacks):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# No launcher: the same script for every process, told apart by the environment. Nobody starts again what dies; you may, by the
+# No launcher: the same script for every process; the environment says which one it is. Nobody starts again what dies; you may, by the
 # same line. Waits for the end of all.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=job.sh

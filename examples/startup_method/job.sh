@@ -17,8 +17,8 @@ export MS_ENABLE_RECOVERY=1                                   # disaster recover
 export MS_RECOVERY_PATH=${MS_RECOVERY_PATH:-./recovery/}      # what is persisted lies here
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
-# told ARGUMENTS: end with the line that says how the script is called
-told() { echo "usage: bash $(basename "$0") $1" >&2; exit 2; }
+# usage ARGUMENTS: end with the line that says how the script is called
+usage() { echo "usage: bash $(basename "$0") $1" >&2; exit 2; }
 
 # wait_for_all: wait for what runs in the background; the last failure counts. SIGINT and SIGTERM are handed on.
 wait_for_all() {

@@ -4,7 +4,7 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=job.sh
 source "$(dirname "${BASH_SOURCE[0]}")/job.sh"
-[ $# -ge 1 ] || told "RANK_TABLE_FILE [FIRST_RANK]"
+[ $# -ge 1 ] || usage "RANK_TABLE_FILE [FIRST_RANK]"
 
 export RANK_TABLE_FILE=$1
 export RANK_SIZE=$WORKERS

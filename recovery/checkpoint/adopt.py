@@ -10,6 +10,7 @@ from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names
 from recovery.checkpoint.files import open_regular, opened_directory, reason_of
 from recovery.checkpoint.manifest import Manifest
+from recovery.checkpoint.publish import check_place
 from recovery.checkpoint.verify import digest_of
 from recovery.errors import CheckpointWriteError
 
@@ -42,11 +43,7 @@ def adopt(
         raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
     manifest = make_manifest(digest, file_bytes)
 
-    def ask() -> None:
-        if not place_is_ours():
-            raise CheckpointWriteError(
-                path=path, reason="this process stood still, and its place is not its own any more"
-            )
-
-    manifests.write(names.manifest_path(path), manifest, before_rename=ask)
+    manifests.write(
+        names.manifest_path(path), manifest, before_rename=lambda: check_place(path, place_is_ours)
+    )
     return manifest

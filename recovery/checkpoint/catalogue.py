@@ -33,7 +33,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None) -> Look:
-    """List the checkpoints of a run, as their manifests tell them. Content is not read; `verify.check` does that before a load.
+    """List the checkpoints of a run, as their manifests describe them. Content is not read; `verify.check` does that before a load.
 
     Args:
         directory: where; an absent one holds none.
@@ -53,7 +53,7 @@ def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int |
     listed = _listed(directory)
     held: list[tuple[Manifest, Path]] = []
     passed_over: list[PassedOver] = []
-    for name in sorted({*listed, *_files_of_lonely_manifests(listed)}):
+    for name in sorted({*listed, *_files_of_orphaned_manifests(listed)}):
         parsed = names.parse(name)
         if parsed is None or prefix not in (None, parsed.prefix):
             continue
@@ -114,7 +114,7 @@ def look_all(places: Iterable[tuple[str, str]], *, job: str, run: int, rank: int
     )
 
 
-def _files_of_lonely_manifests(listed: tuple[str, ...]) -> list[str]:
+def _files_of_orphaned_manifests(listed: tuple[str, ...]) -> list[str]:
     """Names of the files that a manifest is there of, and that are not."""
     stems = {
         name.removesuffix(names.MANIFEST_SUFFIX) for name in listed if name.endswith(names.MANIFEST_SUFFIX)
@@ -132,26 +132,16 @@ def _manifest_of(path: Path) -> Manifest | None:
 
 
 def _passed_over(path: Path, reason: str, manifest: Manifest | None) -> PassedOver:
-    """A line of the story must be able to name any path."""
+    """An event must be able to name any path."""
     text, reason = (word.encode(errors="backslashreplace").decode() for word in (str(path), reason))
     step = manifest.step if manifest is not None else 0
     return PassedOver(path=text[-_TEXT_CHARS_MAX:], reason=reason[:_TEXT_CHARS_MAX], step=step)
 
 
-def foreign_prefix_in_use(directory: Path, prefix: str, *, job: str, run: int) -> bool:
-    """True when files of this prefix are there that this run did not write, or that nobody can say who wrote.
-
-    Raises:
-        CheckpointManifestError: the directory cannot be listed.
-    """
-    owner = (job, run)
-    return any(found != owner for found in _owners(directory, _listed(directory), prefix))
-
-
 def free_prefix(directory: Path, prefix: str, *, job: str, run: int) -> str:
     """Find the name to save under so that no file of another run is written over: `prefix`, else `prefix_1`, `prefix_2`, ...
 
-    MindSpore's rule. A run that has saved anything gets the same answer in every life, also when a manifest of its own was
+    MindSpore's rule. A run that has saved anything gets the same answer in every incarnation, also when a manifest of its own was
     damaged meanwhile: under another prefix it would not find what it has saved.
 
     Raises:
@@ -208,7 +198,7 @@ def _owner(directory: Path, listed: tuple[str, ...], name: str) -> _Owner | None
 
 
 def held_of(manifest: Manifest, path: Path) -> HeldCheckpoint:
-    """What the scheduler hears of a checkpoint that is complete."""
+    """What is reported to the scheduler of a complete checkpoint."""
     return HeldCheckpoint(
         run=RunId(manifest.run),
         generation=Generation(manifest.generation),

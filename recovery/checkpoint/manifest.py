@@ -168,7 +168,8 @@ def _unsealed(path: Path, content: bytes) -> bytes:
 def _decoded(path: Path, content: bytes, decoder: msgspec.json.Decoder[_Shape]) -> _Shape:
     try:
         return decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # the last: many brackets
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # RecursionError: many opening brackets.
         raise _refused(path, f"it is no manifest ({error})") from error
 
 

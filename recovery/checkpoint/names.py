@@ -1,6 +1,6 @@
 """Names of checkpoint files: `<prefix>-<epoch>_<step in epoch>.ckpt`, MindSpore's convention, so that its tools read them too.
 
-MindSpore itself may also be told to write `.safetensors`.
+MindSpore itself can be made to write `.safetensors`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def _fault(prefix: str) -> str:
     """Why this is no prefix; empty when it is one."""
     if not prefix:
         return "it is empty"
-    if not prefix.isprintable():  # also undecodable bytes, which have no place in a message
+    # Undecodable bytes are not printable either; no message can carry them.
+    if not prefix.isprintable():
         return "it holds a character that cannot be printed"
     if "/" in prefix:
         return "it holds a slash"

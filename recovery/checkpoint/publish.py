@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from recovery.checkpoint import make_way, names
 from recovery.checkpoint import manifest as manifests
-from recovery.checkpoint.files import DigestingWriter, Staged, ensure_directory, opened_directory, reason_of
+from recovery.checkpoint import name_conflict, names
+from recovery.checkpoint.files import Staged, ensure_directory, opened_directory, reason_of
 from recovery.checkpoint.manifest import Manifest
 from recovery.errors import CheckpointWriteError
-
-__all__ = ["PATH_CHARS_MAX", "DigestingWriter", "Stage", "publish", "stage"]
 
 PATH_CHARS_MAX = 1_024
 """Longest path that a message to the scheduler carries (`messages.ShortText`); a longer one could not be reported."""
@@ -31,7 +29,7 @@ def publish(
 ) -> tuple[Manifest, Path]:
     """Write one checkpoint file and its manifest, durable when this returns: `stage`, then `Stage.finish`.
 
-    For who has no place that another process could have taken meanwhile.
+    For a writer that no other process can have replaced meanwhile.
     """
     return stage(directory, name, write_state).finish(make_manifest, lambda: True)
 
@@ -52,7 +50,7 @@ def stage(directory: Path, name: str, write_state: Callable[[BinaryIO], None]) -
     assert names.parse(name) is not None, f"{name!r} is no checkpoint name"
     path = directory.absolute() / name
     _check_path(path)
-    with _told_as_write_error(path), contextlib.ExitStack() as stack:
+    with _as_write_error(path), contextlib.ExitStack() as stack:
         ensure_directory(path.parent)
         opened = stack.enter_context(opened_directory(path.parent))
         state = stack.enter_context(Staged(opened, name))
@@ -67,13 +65,8 @@ class Stage:
         self, path: Path, opened: int, state: Staged, content: tuple[str, int], stack: contextlib.ExitStack
     ) -> None:
         """Made by `stage`."""
-        self._path, self._opened, self._state, self._content, self._stack = (
-            path,
-            opened,
-            state,
-            content,
-            stack,
-        )
+        self._path, self._opened, self._state = path, opened, state
+        self._content, self._stack = content, stack
 
     def finish(
         self, make_manifest: Callable[[str, int], Manifest], place_is_ours: Callable[[], bool]
@@ -82,7 +75,7 @@ class Stage:
 
         Args:
             make_manifest: given SHA-256 (hex) and size (bytes) of the file, makes its manifest.
-            place_is_ours: asked right before each change of what has its final name: a process that stood still in between may have
+            place_is_ours: asked right before each change of what has its final name: a process that was paused in between may have
                 been replaced by one that saves under the same names.
 
         Returns:
@@ -94,7 +87,7 @@ class Stage:
         Cost: four fsyncs; when the name was in use, one more, and the old file is read whole.
         """
         path, digest, file_bytes = self._path, *self._content
-        with _told_as_write_error(path), self._stack as stack:
+        with _as_write_error(path), self._stack as stack:
             self._state.settle()
             manifest = make_manifest(digest, file_bytes)
             assert (manifest.file, manifest.digest, manifest.file_bytes) == (path.name, digest, file_bytes), (
@@ -103,25 +96,30 @@ class Stage:
             beside = stack.enter_context(Staged(self._opened, names.manifest_path(path).name))
             beside.write(lambda stream: manifests.fill(manifest, stream))
             beside.settle()
-            way = make_way.look(path, manifest)
-            _ask(path, place_is_ours)
-            make_way.make(self._opened, way)
-            _ask(path, place_is_ours)
+            conflict = name_conflict.find(path, manifest)
+            check_place(path, place_is_ours)
+            name_conflict.resolve(self._opened, conflict)
+            check_place(path, place_is_ours)
             self._state.rename()
-            _ask(path, place_is_ours)
+            check_place(path, place_is_ours)
             beside.rename()
         return manifest, path
 
 
-def _ask(path: Path, place_is_ours: Callable[[], bool]) -> None:
+def check_place(path: Path, place_is_ours: Callable[[], bool]) -> None:
+    """Refuse to give a name to what a process has written that was replaced meanwhile.
+
+    Raises:
+        CheckpointWriteError: the place is another's.
+    """
     if not place_is_ours():
         raise CheckpointWriteError(
-            path=path, reason="this process stood still, and its place is not its own any more"
+            path=path, reason="this process was paused, and another one has its place now"
         )
 
 
 @contextlib.contextmanager
-def _told_as_write_error(path: Path) -> Iterator[None]:
+def _as_write_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

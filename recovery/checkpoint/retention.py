@@ -1,4 +1,7 @@
-"""Older checkpoints go by the rule (`core/policy/retention.py` decides), for every framework alike."""
+"""Removes older checkpoints, for every framework alike; `core/policy/retention.py` decides which.
+
+Nothing else of ours removes a checkpoint. name_conflict.py only takes the manifest of a file that is about to be written over.
+"""
 
 from __future__ import annotations
 
@@ -25,35 +28,36 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention:
-    """Lets go of what one rank need not keep. Files may come and go under it: others tidy up, too."""
+    """Removes what one rank need not keep. Files may come and go meanwhile: a framework removes some itself."""
 
     def __init__(
         self,
-        look: Callable[[], Sequence[HeldCheckpoint]],
+        held: Callable[[], Sequence[HeldCheckpoint]],
         rule: Rule,
         spares: Callable[[Path], bool],
     ) -> None:
         """Nothing is removed before `apply`.
 
         Args:
-            look: the rank's checkpoints as they are now, of one step the newest generation first.
+            held: the rank's checkpoints as they are now, of one step the newest generation first.
             rule: what is kept.
-            spares: True for a file that somebody else lets go; it counts as kept, and stays.
+            spares: True for a file that the framework removes itself; it counts as kept, and stays.
         """
-        self._look, self._rule, self._spares = look, rule, spares
+        self._held, self._rule, self._spares = held, rule, spares
         self._trouble: dict[Path, str] = {}
-        """What could not be done, and was said: said again when it changes."""
+        """What could not be done, as it was logged: logged again when it changes."""
 
     def apply(self, *, committed_before: int) -> None:
-        """Let go of what may go now. What cannot be seen or removed stays, and is said.
+        """Remove what may go now. What cannot be looked at or removed stays, and is logged.
 
         Args:
             committed_before: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
         """
         try:
-            held = self._look()
-        except CheckpointError as error:  # nothing can be listed, so nothing is let go
-            self._say(Path(), str(error))
+            held = self._held()
+        except CheckpointError as error:
+            # Nothing can be listed, so nothing is removed.
+            self._log(Path(), str(error))
             return
         self._trouble.pop(Path(), None)
         kept: dict[int, Kept] = {}
@@ -69,7 +73,7 @@ class Retention:
         )
         for one in held:
             if one.step in steps and not self._spares(Path(one.path)):
-                self._let_go(Path(one.path))
+                self._remove(Path(one.path))
 
     def _saved_wall_s(self, path: Path) -> float | None:
         """When the file was written; None: it is gone again, or cannot be looked at, and counts as neither kept nor removable."""
@@ -78,24 +82,24 @@ class Retention:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._say(path, reason_of(error))
+            self._log(path, reason_of(error))
             return None
 
-    def _let_go(self, path: Path) -> None:
+    def _remove(self, path: Path) -> None:
         try:
-            let_go(path)
+            remove(path)
         except OSError as error:
-            self._say(path, reason_of(error))
+            self._log(path, reason_of(error))
         else:
             self._trouble.pop(path, None)
 
-    def _say(self, path: Path, reason: str) -> None:
+    def _log(self, path: Path, reason: str) -> None:
         if self._trouble.get(path) != reason:
             self._trouble[path] = reason
             _logger.warning("event=checkpoint_not_removed path=%s reason=%r", path, reason)
 
 
-def let_go(path: Path) -> None:
+def remove(path: Path) -> None:
     """Remove a checkpoint: the file, then its manifest, which until then says whose file it was. What is gone already is gone.
 
     Raises:

@@ -75,7 +75,8 @@ class DirectoryWatch:
             self._thread.join(_STOP_S)
 
     def _run(self, before: _Look) -> None:
-        self._observe(before[0])  # before the next look, so that nothing falls between a look and the hints
+        # Before the next look, so that nothing falls between a look and the hints.
+        self._observe(before[0])
         while not self._stopping.is_set():
             now = self._look()
             self._observe(now[0])
@@ -99,20 +100,21 @@ class DirectoryWatch:
             with os.scandir(self._directory) as entries:
                 for entry in entries:
                     if _is_of_interest(entry.name):
-                        with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+                        # It may be gone since it was listed.
+                        with contextlib.suppress(FileNotFoundError):
                             state = entry.stat(follow_symlinks=False)
                             files.add((entry.name, state.st_ino, state.st_size, state.st_mtime_ns))
             inode = self._directory.stat().st_ino
         except FileNotFoundError:
-            self._say("")
+            self._log("")
             return _ABSENT
         except OSError as error:
-            self._say(reason_of(error))
+            self._log(reason_of(error))
             return _ABSENT
-        self._say("")
+        self._log("")
         return inode, frozenset(files)
 
-    def _say(self, trouble: str) -> None:
+    def _log(self, trouble: str) -> None:
         """Log a condition when it begins, not at every look."""
         if trouble and trouble != self._trouble:
             _logger.warning('event=checkpoint_watch_blind path=%s reason="%s"', self._directory, trouble)
@@ -128,9 +130,9 @@ class DirectoryWatch:
         from watchdog import events  # noqa: PLC0415 - not paid for by `import recovery`
         from watchdog.observers import Observer  # noqa: PLC0415 - as above
 
-        # A file that is written is told once, when it is closed: an event per block would cost training the interpreter. Opening
-        # and reading are not told at all: our own look would cause the next.
-        telling: list[type[FileSystemEvent]] = [
+        # A file that is written gives one event, when it is closed: an event per block would cost training the interpreter. Opening
+        # and reading give none: our own look would cause the next.
+        wanted: list[type[FileSystemEvent]] = [
             events.FileClosedEvent,
             events.FileMovedEvent,
             events.FileDeletedEvent,
@@ -141,19 +143,21 @@ class DirectoryWatch:
         handler.on_any_event = self._on_event  # type: ignore[method-assign]  # a subclass would hold this one line
         observer = Observer()
         try:
-            observer.schedule(handler, str(self._directory), event_filter=telling)
+            observer.schedule(handler, str(self._directory), event_filter=wanted)
             observer.start()
-        except OSError as error:  # the directory is gone again, or this user's inotify watches are used up
+        except OSError as error:
+            # The directory is gone again, or this user's inotify watches are used up.
             _logger.info(
                 'event=checkpoint_watch_without_events path=%s reason="%s"', self._directory, error.strerror
             )
         else:
             self._observer = observer
-            self._hint.set()  # what came before the events did is found by one more look
+            # What came before the events did is found by one more look.
+            self._hint.set()
         self._observed = inode
 
     def _is_hearing(self) -> bool:
-        """False once the directory was removed, also when it was made anew with the same inode."""
+        """False once the directory was removed, also when it was made again with the same inode."""
         return self._observer is None or all(emitter.is_alive() for emitter in self._observer.emitters)
 
     def _unobserve(self) -> None:

@@ -25,9 +25,11 @@ def checkpoints(
     connect: Connect = None,
     form: Rows = Format.TABLE,
     as_json: AsJson = False,
-    retired_too: Annotated[bool, typer.Option("--all", help="those that the books have retired too")] = False,
+    retired_too: Annotated[
+        bool, typer.Option("--all", help="those that the checkpoint index has retired too")
+    ] = False,
 ) -> None:
-    """The checkpoints in the books, from the files or from a running scheduler."""
+    """The checkpoints of the index, from the files or from a running scheduler."""
     source = source_of(path, connect)
     if isinstance(source, Path):
         found = read_checkpoints(source) if retired_too else stored_state.read(source).checkpoints
@@ -35,7 +37,7 @@ def checkpoints(
     elif retired_too:
         raise UsageError(
             field="--all",
-            reason="needs the recovery path: a scheduler knows its books only",
+            reason="needs the recovery path: a scheduler knows its checkpoint index only",
             next_step="Name PATH instead of --connect.",
         )
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from recovery import config
-from recovery.cli.formats import Format, complain, show_rows
+from recovery.cli.formats import Format, show_rows, warn
 from recovery.cli.options import AsJson, Rows, chosen
 from recovery.report.tables import Column, View
 
@@ -33,4 +33,4 @@ def env(form: Rows = Format.TABLE, as_json: AsJson = False) -> None:
     environ = os.environ  # noqa: TID251 - read by recovery.config
     show_rows(_VARIABLES, _VARIABLES.rows(config.sources(environ)), chosen(form, as_json=as_json))
     for warning in config.load(environ).warnings:
-        complain(warning)
+        warn(warning)

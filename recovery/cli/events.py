@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from typing_extensions import assert_never
 
 from recovery import clock
 from recovery.cli.formats import Format, console, print_line, show_rows, text_of
@@ -26,7 +27,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class _Part(NamedTuple):
-    """Which part of the story."""
+    """Which part of the event log."""
 
     since: str | None
     """`10m`, or an ISO 8601 time; None: all of it."""
@@ -48,7 +49,7 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
     form: Rows = Format.TABLE,
     as_json: AsJson = False,
 ) -> None:
-    """The newest events, and with `follow` all that come after, until Ctrl+C; of a running scheduler the last of its life."""
+    """The newest events, and with `follow` all that come after, until Ctrl+C; of a running scheduler the last since its start."""
     source, form = source_of(path, connect), chosen(form, as_json=as_json)
     if isinstance(source, Path):
         _events_of_files(source, form, _Part(since=since, node=node, limit=limit), follow=follow)
@@ -56,7 +57,7 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
     if follow or since or node:
         raise UsageError(
             field="--follow, --since and --node",
-            reason="need the files of the story",
+            reason="need the stored event log",
             next_step="Name the job's MS_RECOVERY_PATH instead of --connect.",
         )
     rows = tables.EVENTS.rows(event_of(one) for one in ask(source, "/events")[-limit:])
@@ -83,21 +84,23 @@ def _events_of_files(path: Path, form: Format, part: _Part, *, follow: bool) -> 
 
 def _show_stream(rows: Sequence[dict[str, Any]], form: Format, *, first: bool) -> None:
     """A stream has no end: JSON is one document a line, and a table has no width to find out."""
-    if form is Format.TABLE:
-        for row in rows:
-            words = (
-                row["time"],
-                row["kind"],
-                row["node"] or "",
-                f"step={row['step']}" if row["step"] else "",
-                row["reason"],
-            )
-            print_line("  ".join(text_of(word).plain for word in words if word))
-    elif form is Format.CSV:
-        show_rows(tables.EVENTS, rows, Format.CSV, with_head=first)
-    else:
-        show_rows(tables.EVENTS, rows, Format.NDJSON)
+    match form:
+        case Format.TABLE:
+            for row in rows:
+                print_line(_line_of(row))
+        case Format.CSV:
+            show_rows(tables.EVENTS, rows, Format.CSV, with_head=first)
+        case Format.JSON | Format.NDJSON:
+            show_rows(tables.EVENTS, rows, Format.NDJSON)
+        case _:
+            assert_never(form)
     console.file.flush()
+
+
+def _line_of(row: dict[str, Any]) -> str:
+    step = f"step={row['step']}" if row["step"] else ""
+    cells = (row["time"], row["kind"], row["node"] or "", step, row["reason"])
+    return "  ".join(text_of(cell).plain for cell in cells if cell)
 
 
 def _since_ms(text: str) -> int:

@@ -27,7 +27,7 @@ def export(path: RecoveryPath, file: Annotated[Path, typer.Argument(help="a new 
         "nodes": tables.NODES.rows(state.nodes),
         "generations": tables.GENERATIONS.rows(state.generations),
         "checkpoints": tables.checkpoint_rows(read_checkpoints(path)),
-        "events": tables.EVENTS.rows(stored_state.story(path)),
+        "events": tables.EVENTS.rows(stored_state.event_log(path)),
         "steps": tables.STEPS.rows(stored_state.progress(state)[0]),
         "directories": {
             node_id: [one.path for one in read_worker(path, node_id, accept_without_wal=True).directories]

@@ -20,7 +20,7 @@ def forget(
     path: RecoveryPath, node: Annotated[str, typer.Argument(help="node id")], yes: Yes = False
 ) -> None:
     """End a lost node's rejoin window now: its next process is let in at once, with its rank."""
-    confirm(f"Let {node} back in at once, although its old process might still live?", yes=yes)
+    confirm(f"Let {node} back in at once, although its old process might still run?", yes=yes)
     _end_window(path, node)
     typer.echo(f"{node} is forgotten: its next process is let in at once, with its rank")
 

@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import assert_never
 
 from recovery.report.tables import View
 
@@ -63,20 +64,24 @@ def show_rows(view: View, rows: Sequence[Mapping[str, Any]], form: Format, *, wi
         form: how.
         with_head: CSV begins with its keys; not where it goes on.
     """
-    if form is Format.JSON:
-        print_json(list(rows))
-    elif form is Format.NDJSON:
-        for row in rows:
-            print_line(json.dumps(row, ensure_ascii=False))
-    elif form is Format.CSV:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        if with_head:
-            writer.writerow([column.key for column in view.columns])
-        writer.writerows([row[column.key] for column in view.columns] for row in rows)
-    elif console.is_terminal and len(rows) <= _FOLDED:
-        console.print(table_of(view, rows))
-    else:
-        _print_lines(view, rows)
+    match form:
+        case Format.JSON:
+            print_json(list(rows))
+        case Format.NDJSON:
+            for row in rows:
+                print_line(json.dumps(row, ensure_ascii=False))
+        case Format.CSV:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            if with_head:
+                writer.writerow([column.key for column in view.columns])
+            writer.writerows([row[column.key] for column in view.columns] for row in rows)
+        case Format.TABLE:
+            if console.is_terminal and len(rows) <= _FOLDED:
+                console.print(table_of(view, rows))
+            else:
+                _print_lines(view, rows)
+        case _:
+            assert_never(form)
 
 
 def table_of(view: View, rows: Iterable[Mapping[str, Any]]) -> Table:
@@ -132,6 +137,6 @@ def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def complain(text: str) -> None:
+def warn(text: str) -> None:
     """One line on stderr."""
     sys.stderr.write(text + "\n")

@@ -28,16 +28,16 @@ class Command(NamedTuple):
     """The heading that `recovery --help` shows it under."""
     help: str
     reads_own_flags: bool = False
-    """Its words are handed on as they were typed, `--help` too."""
+    """What is typed behind it is handed on as it is, `--help` too."""
 
 
-START, LOOK, CARE, MACHINE = "Start a job", "Look at a job", "Care for a job", "Look at this machine"
+START, LOOK, MAINTAIN, MACHINE = "Start a job", "Look at a job", "Maintain a job", "Look at this machine"
 
 COMMANDS = (
     Command(
         "msrun",
         START,
-        "Start a job's processes on this host, watch them, bring the dead back. `recovery msrun --help` lists the flags.",
+        "Start a job's processes on this host, watch them, restart those that die. `recovery msrun --help` lists the flags.",
         reads_own_flags=True,
     ),
     Command(
@@ -56,7 +56,7 @@ COMMANDS = (
     Command("steps", LOOK, "How far each worker has noted that it is."),
     Command("checkpoints", LOOK, "Every rank's checkpoints, newest first."),
     Command("generations", LOOK, "The generations: where each began, why, and why it ended."),
-    Command("events", LOOK, "The story of the job, oldest first."),
+    Command("events", LOOK, "The events of the job, oldest first."),
     Command(
         "plan",
         LOOK,
@@ -65,28 +65,28 @@ COMMANDS = (
     Command(
         "timeline",
         LOOK,
-        "The story in time: a lane per rank, goodput, and what each failure cost, part by part.",
+        "The job in time: what each rank did, goodput, and what each failure cost, part by part.",
     ),
     Command(
         "verify",
-        CARE,
+        MAINTAIN,
         "Check databases, rows, checkpoints and manifests. Exit code 1 with one line per finding.",
     ),
     Command(
         "export",
-        CARE,
+        MAINTAIN,
         "Everything that is stored, in one JSON document, for a bug report. Holds no secrets.",
     ),
-    Command("forget", CARE, "End a lost node's rejoin window now. Refused while a scheduler runs."),
+    Command("forget", MAINTAIN, "End a lost node's rejoin window now. Refused while a scheduler runs."),
     Command(
         "reset",
-        CARE,
-        "Lay the job's state aside, so that the next start is a new job. Deletes nothing. Refused while a process uses it.",
+        MAINTAIN,
+        "Archive the job's state, so that the next start is a new job. Deletes nothing. Refused while a process uses it.",
     ),
     Command(
         "rebuild",
-        CARE,
-        "Make a scheduler's lost store again, from the workers' own stores and checkpoints. Deletes nothing; refused where one is there.",
+        MAINTAIN,
+        "Rebuild a scheduler's lost store from the workers' own stores and checkpoints. Deletes nothing; refused where one is there.",
     ),
     Command("env", MACHINE, "Every MS_* variable: value, where it comes from, rule."),
     Command(
@@ -102,7 +102,7 @@ class _Commands(TyperGroup):
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find what the words call; the rest are its own words."""
+        """Find and load the command that is called. Gives its name, itself, and the arguments that are its own."""
         name, unloaded, rest = super().resolve_command(ctx, args)
         return name, None if unloaded is None else load(str(unloaded.name)), rest
 

@@ -10,5 +10,5 @@ from recovery.launch.command import msrun as launch
 
 
 def msrun(context: typer.Context) -> None:
-    """Hand on the words as they were typed: the launcher reads its own flags."""
+    """Hand on what was typed: the launcher reads its own flags."""
     raise typer.Exit(launch(context.args, os.environ))  # noqa: TID251 - handed on to the processes

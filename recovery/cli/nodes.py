@@ -10,7 +10,7 @@ from recovery.cli.source import ask, source_of
 from recovery.report import status as status_report
 from recovery.report import stored as stored_state
 from recovery.report import tables
-from recovery.report.rank_progress import Seen
+from recovery.report.rank_progress import RunningProcesses
 
 
 def nodes(
@@ -20,7 +20,7 @@ def nodes(
     source = source_of(path, connect)
     if isinstance(source, Path):
         state = stored_state.read(source)
-        rows = Seen(state).rows(state.nodes)
+        rows = RunningProcesses(state).rows(state.nodes)
     else:
         rows = status_report.node_rows(ask(source, "/status"))
     show_rows(tables.NODES, rows, chosen(form, as_json=as_json))

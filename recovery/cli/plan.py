@@ -35,26 +35,26 @@ def plan(
 
 
 def _show(state: Stored, found: Plan) -> None:
-    words = {
+    actions = {
         "resume": f"go on at step {found.step} (epoch {found.epoch}, step {found.step_in_epoch} in it)",
-        "start": "start at step 0 with weights initialised anew",
+        "start": "start at step 0 with newly initialised weights",
         "new_run": f"begin run {state.job.run + 1} at step 0",
         "fail": "end the job: NO_COMMON_CHECKPOINT",
     }
-    console.print(Text.assemble(("a restart now would ", ""), (words[found.action], "bold")))
+    console.print(Text.assemble(("a restart now would ", ""), (actions[found.action], "bold")))
     console.print(Text(f"why: {found.reason}"))
     if found.steps_lost:
         console.print(
             Text(f"steps to do again: {found.steps_lost} (the newest was {stored_newest_step(state)})")
         )
     for file in found.files:
-        said = (
+        result = (
             Text("verified", style="green")
             if file.verified
             else Text(f"not verified: {file.why_not}", style="yellow")
         )
         console.print(
-            Text.assemble(f"  rank {file.rank} ({file.node_id})  {file.path}  ", said), soft_wrap=True
+            Text.assemble(f"  rank {file.rank} ({file.node_id})  {file.path}  ", result), soft_wrap=True
         )
     for file in found.stepped_back:
         console.print(Text(f"  not usable: rank {file.rank}: {file.why_not}", style="red"), soft_wrap=True)

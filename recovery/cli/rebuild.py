@@ -13,22 +13,22 @@ from recovery.scheduler import store_rebuild as rebuilding
 
 
 def rebuild(path: RecoveryPath, yes: Yes = False) -> None:
-    """Make the lost store of a scheduler again. Refused while a process uses what is left of it."""
+    """Rebuild the lost store of a scheduler. Refused while a process uses what is left of it."""
     confirm(f"Rebuild the scheduler's store of the job in {path} from what its workers have noted?", yes=yes)
-    sources, aside = rebuild_store(path)
+    sources, archived = rebuild_store(path)
     typer.echo(f"rebuilt: {sources}")
-    if aside is not None:
-        typer.echo(f"what was left of the old one: {aside}")
+    if archived is not None:
+        typer.echo(f"what was left of the old one: {archived}")
 
 
 def rebuild_store(path: Path) -> tuple[str, Path | None]:
-    """Make the lost store of a scheduler again. Refused while a process uses what is left of it.
+    """Rebuild the lost store of a scheduler. Refused while a process uses what is left of it.
 
     Returns:
         What was taken from where and what nobody knew; and where what was left of the old store lies now.
 
     Raises:
-        StoreLostError: what is there does not tell all of it.
+        StoreLostError: what is there does not show all of it.
         RecoveryPathError: there is nothing to rebuild, or the store is there.
     """
     traces = rebuilding.lost_in(path)
@@ -39,5 +39,5 @@ def rebuild_store(path: Path) -> tuple[str, Path | None]:
             next_step=f"Look at it with `recovery status {path}`; nothing was changed.",
         )
     records = rebuilding.records_of(traces)
-    aside = rebuilding.write(path, records)
-    return next(one.details for one in records if isinstance(one, EventRecord)), aside
+    archived = rebuilding.write(path, records)
+    return next(one.details for one in records if isinstance(one, EventRecord)), archived

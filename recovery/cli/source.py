@@ -57,7 +57,7 @@ def ask(address: Address, route: str) -> Any:
         raise UsageError(
             field=f"--connect={address[0]}:{address[1]}",
             reason=f"no scheduler answers there ({error})",
-            next_step="Give its MS_SCHED_HOST and MS_SCHED_PORT, or the recovery path, which can be read while nobody lives.",
+            next_step="Give its MS_SCHED_HOST and MS_SCHED_PORT, or the recovery path, which can be read while no process runs.",
         ) from error
 
 

@@ -32,7 +32,7 @@ def status_of(source: Source) -> dict[str, Any]:
 def screen(found: dict[str, Any]) -> Group:
     """The status for people."""
     scheduler = found["scheduler"]
-    lives = f"pid {scheduler['pid'] or 'on its host'}" if scheduler["alive"] else "not running on this host"
+    process = f"pid {scheduler['pid'] or 'on its host'}" if scheduler["alive"] else "not running on this host"
     states = (
         ", ".join(f"{count} {state}" for state, count in sorted(found["workers_by_state"].items()))
         or "none yet"
@@ -41,7 +41,7 @@ def screen(found: dict[str, Any]) -> Group:
         ("job", f"{found['job']}, run {found['run']}"),
         ("state", found["state"]),
         *([("reason", found["reason"])] if found["reason"] else []),
-        ("scheduler", f"{lives}, incarnation {scheduler['incarnation']}"),
+        ("scheduler", f"{process}, incarnation {scheduler['incarnation']}"),
         ("generation", f"{found['generation']}, began at step {found['generation_began_at_step'] or 0}"),
         ("workers", f"{states}; the world has {found['world_size']}"),
         (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from recovery.cli.formats import Format, complain, show_rows
+from recovery.cli.formats import Format, show_rows, warn
 from recovery.cli.options import FOUND, AsJson, Connect, MaybePath, Rows, chosen
 from recovery.cli.source import ask, source_of
 from recovery.report import status as status_report
@@ -25,6 +25,6 @@ def steps(
     found, unreadable = stored_state.progress(stored_state.read(source))
     show_rows(tables.STEPS, tables.STEPS.rows(found), form)
     for line in unreadable:
-        complain(line)
+        warn(line)
     if unreadable:
         raise typer.Exit(FOUND)

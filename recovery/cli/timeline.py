@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
-from recovery.cli.formats import Format, complain, print_json, print_line, show_rows
+from recovery.cli.formats import Format, print_json, print_line, show_rows, warn
 from recovery.cli.options import AsJson, RecoveryPath
 from recovery.report import stored as stored_state
 from recovery.report import tables, timeline_image
-from recovery.report.timeline import read_story
+from recovery.report.timeline import read_timeline
 from recovery.report.timeline_page import page
 
 _SHOWN = 40
@@ -23,7 +22,9 @@ _RECOVERIES = tables.View(
     (
         tables.Column("generation", "that ended", lambda recovery: recovery.generation),
         tables.Column(
-            "unknown_s", "from all ranks' last sign of life to the notice", lambda one: one.unknown_ms / 1000
+            "unknown_s",
+            "from the last that all ranks were heard to the notice",
+            lambda one: one.unknown_ms / 1000,
         ),
         tables.Column("notice_s", "from the closed connection to the loss", lambda one: one.notice_ms / 1000),
         tables.Column("window_s", "until the last missing node was let in", lambda one: one.window_ms / 1000),
@@ -44,28 +45,28 @@ _RECOVERIES = tables.View(
 
 def timeline(
     path: RecoveryPath,
-    html: Annotated[Path | None, typer.Option(help="write the story as a page into this new file")] = None,
+    html: Annotated[Path | None, typer.Option(help="write the timeline as a page into this new file")] = None,
     png: Annotated[Path | None, typer.Option(help="and as a picture into this one")] = None,
     run: Annotated[int | None, typer.Option(help="of the job; the newest without it", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the page and the picture, or show goodput and each recovery with its parts."""
     state = stored_state.read(path)
-    story, unreadable = read_story(state, run=run)
+    found, unreadable = read_timeline(state, run=run)
     for unread in unreadable:
-        complain(f"not counted: {unread}")
-    title = f"job {state.job.job[:8]}, run {story.run}: {state.job.state.value}"
+        warn(f"not counted: {unread}")
+    title = f"job {state.job.job[:8]}, run {found.run}: {state.job.state.value}"
     if html is not None:
         with html.open("x", encoding="utf-8") as stream:
-            stream.write(page(story, job=state.job.job, state=state.job.state.value))
+            stream.write(page(found, job=state.job.job, state=state.job.state.value))
     if png is not None:
-        timeline_image.write(story, png, title=title)
+        timeline_image.write(found, png, title=title)
     if as_json:
-        print_json({**msgspec.structs.asdict(story), "goodput": story.goodput})
+        print_json(found.for_json())
         return
-    wall_s = (story.end_ms - story.begin_ms) / 1000
-    unknown = f", {story.unknown_ms / 1000:.1f} s of it unknown" if story.unknown_ms else ""
-    print_line(f"{title}; goodput {story.goodput:.1%} of {wall_s:.1f} s{unknown}")
-    if len(story.recoveries) > _SHOWN:
-        print_line(f"the {_SHOWN} newest of {len(story.recoveries)} recoveries; --json and --html tell all")
-    show_rows(_RECOVERIES, _RECOVERIES.rows(story.recoveries[-_SHOWN:]), Format.TABLE)
+    wall_s = (found.end_ms - found.begin_ms) / 1000
+    unknown = f", {found.unknown_ms / 1000:.1f} s of it unknown" if found.unknown_ms else ""
+    print_line(f"{title}; goodput {found.goodput:.1%} of {wall_s:.1f} s{unknown}")
+    if len(found.recoveries) > _SHOWN:
+        print_line(f"the {_SHOWN} newest of {len(found.recoveries)} recoveries; --json and --html show all")
+    show_rows(_RECOVERIES, _RECOVERIES.rows(found.recoveries[-_SHOWN:]), Format.TABLE)

@@ -8,19 +8,25 @@ from recovery.core.ids import Rank
 from recovery.core.messages import HeldCheckpoint, PassedOver
 from recovery.core.policy import rollback
 from recovery.core.policy.given_up import MISSING, Unusable
-from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord
+from recovery.core.records import (
+    CheckpointRecord,
+    CheckpointState,
+    GenerationRecord,
+    to_held,
+    to_record,
+)
 
-BOOKED_STEPS = 16
-"""Common steps that stay in the books. A plan asks every rank anew which files it holds, so older ones are only history; a job of 1,000 ranks
-that kept all of them would need 0.5 MB of memory for each save and read all of them at each start of the scheduler. Fewer would hide from
-people what the ranks' directories still hold."""
+INDEXED_STEPS = 16
+"""Common steps that stay in the index. A plan asks every rank again which files it holds, so older ones are only history; a job of 1,000
+ranks that kept all of them would need 0.5 MB of memory for each save and read all of them at each start of the scheduler. Fewer would hide
+from people what the ranks' directories still hold."""
 
 
 class CheckpointCoordinator:
-    """The books of one run. Knows no node, no connection and no time."""
+    """The checkpoint index of one run. Knows no node, no connection and no time."""
 
     def __init__(self, world_size: int) -> None:
-        """Start with empty books for ranks 0..world_size-1."""
+        """Start with an empty index for ranks 0..world_size-1."""
         self._world_size = world_size
         self._held: dict[Rank, dict[int, HeldCheckpoint]] = {}
         self._invalid: set[tuple[Rank, int, str]] = set()
@@ -52,7 +58,7 @@ class CheckpointCoordinator:
         self.committed_step = rollback.newest_common(self._held, self._world_size)
 
     def knows(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
-        """Is exactly this file in the books, as good or as bad?"""
+        """Is exactly this file in the index, as good or as bad?"""
         bad = (rank, checkpoint.step, checkpoint.digest) in self._invalid
         return bad or self.file_of(rank, checkpoint.step) == checkpoint
 
@@ -65,8 +71,8 @@ class CheckpointCoordinator:
         ]
 
     def held_records(self) -> list[CheckpointRecord]:
-        """All that is in the books, newest step first, by rank."""
-        common = set(self._common_steps())
+        """All that is in the index, newest step first, by rank."""
+        common = set(rollback.common_steps(self._held, self._world_size))
         found = [
             to_record(rank, held, CheckpointState.COMMITTED if step in common else CheckpointState.PUBLISHED)
             for rank, steps in self._held.items()
@@ -75,11 +81,11 @@ class CheckpointCoordinator:
         return sorted(found, key=lambda record: (-record.step, record.rank))
 
     def file_of(self, rank: Rank, step: int) -> HeldCheckpoint | None:
-        """What the books say of a rank's file of a step."""
+        """What the index says of a rank's file of a step."""
         return self._held.get(rank, {}).get(step)
 
     def add(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
-        """A rank holds one more that is not in the books yet (`knows`). Returns whether its step is committed by it."""
+        """A rank holds one more that is not in the index yet (`knows`). Returns whether its step is committed by it."""
         self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
         self._unusable.get(checkpoint.step, {}).pop(rank, None)
         if checkpoint.step <= self.committed_step or not self._is_common(checkpoint.step):
@@ -89,20 +95,17 @@ class CheckpointCoordinator:
         return True
 
     def retire(self) -> list[CheckpointRecord]:
-        """Take out of the books what is older than their newest `BOOKED_STEPS` common steps; the rows that say so."""
-        booked = sorted(self._common_steps())[-BOOKED_STEPS:]
-        if len(booked) < BOOKED_STEPS:
+        """Take out of the index what is older than its newest `INDEXED_STEPS` common steps; the rows that say so."""
+        indexed = rollback.common_steps(self._held, self._world_size)[-INDEXED_STEPS:]
+        if len(indexed) < INDEXED_STEPS:
             return []
-        self._committed = {step for step in self._committed if step >= booked[0]}
-        self._unusable = {step: ranks for step, ranks in self._unusable.items() if step >= booked[0]}
+        self._committed = {step for step in self._committed if step >= indexed[0]}
+        self._unusable = {step: ranks for step, ranks in self._unusable.items() if step >= indexed[0]}
         return [
             to_record(rank, steps.pop(step), CheckpointState.RETIRED)
             for rank, steps in self._held.items()
-            for step in [one for one in steps if one < booked[0]]
+            for step in [one for one in steps if one < indexed[0]]
         ]
-
-    def _common_steps(self) -> list[int]:
-        return [step for step in self._held.get(Rank(0), {}) if self._is_common(step)]
 
     def _is_common(self, step: int) -> bool:
         return all(step in self._held.get(Rank(rank), {}) for rank in range(self._world_size))
@@ -137,11 +140,12 @@ class CheckpointCoordinator:
                 self._note_unusable(rank, step, path, reason or MISSING)
 
     def reject(self, rank: Rank, step: int, reason: str) -> HeldCheckpoint | None:
-        """A rank's file failed. It is never used again; returns what the books said of it."""
+        """A rank's file failed. It is never used again; returns what the index said of it."""
         checkpoint = self._held.get(rank, {}).pop(step, None)
         if checkpoint is not None:
             self._invalid.add((rank, step, checkpoint.digest))
-            self._committed.add(step)  # it is a file of a plan, so every rank held the step
+            # It is a file of a plan, so every rank held the step.
+            self._committed.add(step)
             self._note_unusable(rank, step, checkpoint.path, reason)
         return checkpoint
 
@@ -157,7 +161,7 @@ class CheckpointCoordinator:
         }
 
     def target(self, *, allow_restart_from_zero: bool) -> rollback.Target:
-        """Choose the rollback target from the books as they are."""
+        """Choose the rollback target from the index as it is."""
         return rollback.plan(
             self._held,
             world_size=self._world_size,
@@ -165,47 +169,17 @@ class CheckpointCoordinator:
             allow_restart_from_zero=allow_restart_from_zero,
         )
 
-    def rolled_back(self, step: int) -> None:
-        """Training goes on from `step`: what is newer belongs to a suffix that is done again."""
+    def roll_back(self, step: int) -> None:
+        """Training goes on from `step`: what is newer belongs to a suffix that is trained again."""
         for held in self._held.values():
             for newer in [other for other in held if other > step]:
                 del held[newer]
-        booked = sorted(self._common_steps())[-BOOKED_STEPS:]
-        for held in self._held.values():  # what was told for this plan alone
-            for older in [other for other in held if len(booked) == BOOKED_STEPS and other < booked[0]]:
+        # Older than the index reaches is what was reported for this plan alone.
+        indexed = rollback.common_steps(self._held, self._world_size)[-INDEXED_STEPS:]
+        for held in self._held.values():
+            for older in [other for other in held if len(indexed) == INDEXED_STEPS and other < indexed[0]]:
                 del held[older]
         self.committed_step = step
         self._committed = {one for one in (*self._committed, step) if 0 < one <= step}
         self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}
         self._ever_committed = self._ever_committed or step > 0
-
-
-def to_held(record: CheckpointRecord) -> HeldCheckpoint:
-    """Give a stored row the form that travels."""
-    return HeldCheckpoint(
-        run=record.run,
-        generation=record.generation,
-        step=record.step,
-        epoch=record.epoch,
-        step_in_epoch=record.step_in_epoch,
-        path=record.path,
-        digest=record.digest,
-        file_bytes=record.file_bytes,
-    )
-
-
-def to_record(rank: Rank, held: HeldCheckpoint, state: CheckpointState, reason: str = "") -> CheckpointRecord:
-    """Give what travelled the form that is stored."""
-    return CheckpointRecord(
-        run=held.run,
-        step=held.step,
-        rank=rank,
-        generation=held.generation,
-        epoch=held.epoch,
-        step_in_epoch=held.step_in_epoch,
-        path=held.path,
-        digest=held.digest,
-        file_bytes=held.file_bytes,
-        state=state,
-        reason=reason,
-    )

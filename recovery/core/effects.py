@@ -35,15 +35,8 @@ class Persist(msgspec.Struct, frozen=True, tag="persist"):
     then: tuple[Union[Answer, Report, Exit], ...] = ()
 
 
-class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
-    """Deliver `TimerFired(key)` at `at_ms`. A later one with the same key replaces it."""
-
-    key: str
-    at_ms: int
-
-
-class Say(msgspec.Struct, frozen=True, tag="say"):
-    """One line for the person who reads the log. `event` is a stable word."""
+class Log(msgspec.Struct, frozen=True, tag="log"):
+    """Write one line to the log of this process, for people. `event` is a stable name, as the events of the job have."""
 
     event: str
     text: str

@@ -11,7 +11,7 @@ from typing import Union
 import msgspec
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
-from recovery.core.messages import Role
+from recovery.core.messages import HeldCheckpoint, Role
 
 
 class JobState(str, Enum):
@@ -259,3 +259,34 @@ Record = Union[
     EventRecord,
     DirectoryRecord,
 ]
+
+
+def to_held(record: CheckpointRecord) -> HeldCheckpoint:
+    """Give a stored row the form that travels."""
+    return HeldCheckpoint(
+        run=record.run,
+        generation=record.generation,
+        step=record.step,
+        epoch=record.epoch,
+        step_in_epoch=record.step_in_epoch,
+        path=record.path,
+        digest=record.digest,
+        file_bytes=record.file_bytes,
+    )
+
+
+def to_record(rank: Rank, held: HeldCheckpoint, state: CheckpointState, reason: str = "") -> CheckpointRecord:
+    """Give what travelled the form that is stored."""
+    return CheckpointRecord(
+        run=held.run,
+        step=held.step,
+        rank=rank,
+        generation=held.generation,
+        epoch=held.epoch,
+        step_in_epoch=held.step_in_epoch,
+        path=held.path,
+        digest=held.digest,
+        file_bytes=held.file_bytes,
+        state=state,
+        reason=reason,
+    )

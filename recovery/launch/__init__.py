@@ -1,4 +1,4 @@
-"""The launcher: starts a job's processes on a host, watches them, brings the dead back.
+"""The launcher: starts a job's processes on a host, keeps them running, and ends with the job.
 
-May import: everything below it, no framework. Start reading at arguments.py.
+May import: everything below it, no framework. Start reading at command.py.
 """

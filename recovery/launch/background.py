@@ -18,7 +18,7 @@ _STOP_S = 30.0
 """How long an agent may take: its own grace for its processes, and some more."""
 
 _START_TIME = 19
-"""Where the start stands behind the name in /proc/<pid>/stat: field 22 of proc_pid_stat(5), and the name is field 2."""
+"""Position of the start time behind the name in /proc/<pid>/stat: field 22 of proc_pid_stat(5), and the name is field 2."""
 
 
 class _Agent(msgspec.Struct, frozen=True):
@@ -26,8 +26,8 @@ class _Agent(msgspec.Struct, frozen=True):
 
     pid: int
     started_s: float
-    """By the wall clock, which may be set meanwhile: asked only where a release before this one noted no `life`."""
-    life: str = ""
+    """By the wall clock, which may be set meanwhile: used only where an earlier release has left the next field out."""
+    identity: str = msgspec.field(name="life", default="")
     """Which start of the machine, and when since then in the kernel's ticks: no clock that is set moves it."""
 
 
@@ -45,7 +45,7 @@ def hand_over(log_dir: Path, work: Callable[[], int]) -> int:
     for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, to)
     me = psutil.Process()
-    (log_dir / _NOTE).write_bytes(msgspec.json.encode(_Agent(me.pid, me.create_time(), _life_of(me.pid))))
+    (log_dir / _NOTE).write_bytes(msgspec.json.encode(_Agent(me.pid, me.create_time(), _identity_of(me.pid))))
     code = 1
     try:
         code = work()
@@ -84,13 +84,16 @@ def _agent_of(log_dir: Path) -> psutil.Process | None:
     try:
         noted = _agents.decode((log_dir / _NOTE).read_bytes())
         process = psutil.Process(noted.pid)
-        is_it = _life_of(noted.pid) == noted.life if noted.life else process.create_time() == noted.started_s
+        if noted.identity:
+            is_it = _identity_of(noted.pid) == noted.identity
+        else:
+            is_it = process.create_time() == noted.started_s
     except (OSError, msgspec.MsgspecError, psutil.Error):
         return None
     return process if is_it else None
 
 
-def _life_of(pid: int) -> str:
+def _identity_of(pid: int) -> str:
     """What no other process of this machine has had or will have, even under the same number.
 
     Raises:

@@ -45,15 +45,15 @@ def read(path: Path) -> BindFile:
     """
     try:
         content = path.read_bytes()
-        told = json.loads(content)
+        given = json.loads(content)
     except (OSError, ValueError) as error:
         raise _refuse(path, "", f"a JSON file that can be read ({error})") from error
-    told = _object(path, "the file", told)
-    modes = _object(path, "bind_config", told.get("bind_config", {}))
+    keys = _object(path, "the file", given)
+    modes = _object(path, "bind_config", keys.get("bind_config", {}))
     cpu_mode = _mode(path, modes, "bind_cpu_mode", ("cpu", "numa", "none"))
     memory_mode = _mode(path, modes, "bind_memory_mode", ("numa", "none"))
-    cpus = _object(path, "bind_cpu", told.get("bind_cpu", {}))
-    memory = _object(path, "bind_memory", told.get("bind_memory", {}))
+    cpus = _object(path, "bind_cpu", keys.get("bind_cpu", {}))
+    memory = _object(path, "bind_memory", keys.get("bind_memory", {}))
     return BindFile(
         path=path.absolute(),
         sha256=hashlib.sha256(content).hexdigest(),

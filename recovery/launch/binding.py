@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from recovery.errors import SettingConflictError
-from recovery.launch.arguments import CpuBinding
 from recovery.launch.bind_file import BindFile
+from recovery.launch.flag_values import CpuBinding
 
 
 def cpus_of(

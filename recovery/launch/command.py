@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from typing_extensions import assert_never
 
 from recovery.config import rank_table
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
-from recovery.launch import arguments, background, console, done, host_address, placement, progress, script
+from recovery.launch import background, console, host_address, placement, script, status_line
 from recovery.launch.agent import Agent
+from recovery.launch.arguments import Arguments, parse
 from recovery.launch.bind_file import BindFile
-from recovery.launch.contact import contact, no_contact
+from recovery.launch.completion import completion_at
+from recovery.launch.flag_values import Restart
+from recovery.launch.process_keeper import LaunchContext
+from recovery.launch.scheduler_contact import NoScheduler, SchedulerContact
 from recovery.launch.tail import Tail, follow
 from recovery.store.reader import read_events
 from recovery.transport.client import warm_up
@@ -28,78 +33,95 @@ from recovery.transport.local_address import is_local
 
 
 def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Do what the words say. Gives the exit code.
+    """Start and watch what the command line says. Gives the exit code.
 
     Raises:
         SettingError: a flag is wrong; nothing was started.
     """
-    told = arguments.parse(words)
-    told = msgspec.structs.replace(told, master_addr=host_address.resolve(told.master_addr))
-    if told.rank_table_file is not None:
-        rank_table.read(told.rank_table_file, field="--rank_table_file", worker_num=told.worker_num)
-    program = _look_at(told)
-    placed = placement.place(told, _this_host(told.master_addr), program)
-    _check_programs(told)
-    log_dir = told.log_dir.resolve()
-    try:
-        log_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingRangeError(
-            field="--log_dir",
-            value=told.log_dir,
-            rule=f"cannot be made ({error.strerror})",
-            next_step="Give a directory that this user may write.",
-        ) from error
-    simulates = told.sim_level >= 0
-    agent = Agent(
-        placed,
+    given = parse(words)
+    given = msgspec.structs.replace(given, master_addr=host_address.resolve(given.master_addr))
+    if given.rank_table_file is not None:
+        rank_table.read(given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num)
+    program = _look_at(given)
+    placed = placement.place(given, _this_host(given.master_addr), program)
+    _check_programs(given)
+    log_dir = _created(given.log_dir)
+    simulates = given.sim_level >= 0
+    scheduler = given.master_addr, given.master_port
+    context = LaunchContext(
         environment=environment,
         log_dir=log_dir,
-        max_restarts=told.max_restarts,
+        max_restarts=given.max_restarts,
         has_stepped=(lambda: True) if program.supervised else (lambda: _has_stepped(environment)),
-        contact=no_contact() if simulates else contact(told.master_addr, told.master_port),
+        contact=NoScheduler() if simulates else SchedulerContact(*scheduler),
+        completion=None if simulates else completion_at(*scheduler),
     )
-    if not simulates:
-        agent.done = done.asking(told.master_addr, told.master_port)
-    if not told.join:
+    agent = Agent(placed, context)
+    if not given.join:
         pid = background.hand_over(log_dir, lambda: asyncio.run(_run(agent, [])))
         console.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")
         return 0
-    shown: list[Coroutine[Any, Any, None]] = [follow(_tails(told, placed, log_dir))]
+    shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if console.console.is_terminal and not simulates:
-        shown.append(progress.show(told.master_addr, told.master_port))
+        shown.append(status_line.show(*scheduler))
     code = asyncio.run(_run(agent, shown))
     console.finish()
     return code
 
 
-def _look_at(told: arguments.Arguments) -> placement.Script:
+def _created(log_dir: Path) -> Path:
+    """The directory, with all above it.
+
+    Raises:
+        SettingRangeError: it cannot be made.
+    """
+    directory = log_dir.resolve()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingRangeError(
+            field="--log_dir",
+            value=log_dir,
+            rule=f"cannot be made ({error.strerror})",
+            next_step="Give a directory that this user may write.",
+        ) from error
+    return directory
+
+
+def _look_at(given: Arguments) -> placement.Script:
     """What the script's imports say about how it is run.
 
     Raises:
         SettingConflictError: a dry run is asked of a framework that has none.
     """
-    words = placement.program_of(told, sys.executable)[1:]
+    words = placement.program_of(given, sys.executable)[1:]
     imports = script.imports_of(words, Path.cwd())
-    if told.sim_level >= 0 and "torch" in imports and "mindspore" not in imports:
+    if given.sim_level >= 0 and "torch" in imports and "mindspore" not in imports:
         raise SettingConflictError(
             field="--sim_level",
-            value=told.sim_level,
-            rule=f"{told.task_script} trains on PyTorch, which has no dry run",
+            value=given.sim_level,
+            rule=f"{given.task_script} trains on PyTorch, which has no dry run",
             next_step="Leave the flag out, or give a script that trains on MindSpore.",
         )
-    by_imports = told.restart is arguments.Restart.AUTO
-    supervised = "recovery" not in imports if by_imports else told.restart is arguments.Restart.WORLD
+    match given.restart:
+        case Restart.AUTO:
+            supervised = "recovery" not in imports
+        case Restart.WORKER:
+            supervised = False
+        case Restart.WORLD:
+            supervised = True
+        case _:
+            assert_never(given.restart)
     return placement.Script(supervised=supervised, mindspore="mindspore" in imports)
 
 
-def _check_programs(told: arguments.Arguments) -> None:
-    numa = told.bind_numa
+def _check_programs(given: Arguments) -> None:
+    numa = given.bind_numa
     by_nodes = numa.cpu_nodes or numa.memory_nodes if isinstance(numa, BindFile) else numa
     if by_nodes and shutil.which("numactl") is None:
         raise SettingConflictError(
             field="--bind_numa",
-            value=told.bind_numa,
+            value=given.bind_numa,
             rule="needs the program numactl, which is not installed",
             next_step="Install it (Debian and Ubuntu: apt install numactl), or leave the flag out.",
         )
@@ -117,7 +139,7 @@ def _this_host(master_addr: str) -> placement.Host:
     )
 
 
-def _tails(told: arguments.Arguments, placed: Sequence[placement.Placed], log_dir: Path) -> list[Tail]:
+def _tails(given: Arguments, placed: Sequence[placement.Placed], log_dir: Path) -> list[Tail]:
     """The logs to show. A worker goes by its rank; by its place on this host while only the scheduler knows the rank."""
     numbered = [
         (one.local_index if one.rank is None else one.rank, one)
@@ -127,13 +149,13 @@ def _tails(told: arguments.Arguments, placed: Sequence[placement.Placed], log_di
     return [
         Tail(log_dir / f"{one.name}.log", str(number), number=number)
         for number, one in numbered
-        if told.tail_worker_log is None or number in told.tail_worker_log
+        if given.tail_worker_log is None or number in given.tail_worker_log
     ]
 
 
 async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:
-    """The agent, with what is shown beside it; the cause of a failure comes last."""
-    showing = [asyncio.create_task(_aside(one)) for one in (asyncio.to_thread(warm_up), *shown)]
+    """The agent, with what is shown beside it; the cause of a failure comes last, where one looks first."""
+    showing = [asyncio.create_task(_beside(one)) for one in (asyncio.to_thread(warm_up), *shown)]
     try:
         code = await agent.run()
     finally:
@@ -141,20 +163,21 @@ async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-    agent.tell_the_cause()
+    agent.show_cause()
     return code
 
 
-async def _aside(work: Coroutine[Any, Any, None]) -> None:
+async def _beside(work: Coroutine[Any, Any, None]) -> None:
     """What only shows, or saves time, ends nothing when it fails."""
     try:
         await work
-    except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started
+    # RuntimeError: no thread could be started.
+    except (OSError, RuntimeError) as error:
         console.say(f"not shown any further: {error}", style="yellow")
 
 
 def _has_stepped(environment: Mapping[str, str]) -> bool:
-    """By the stored story; a host without it cannot know and takes it for granted."""
+    """By the stored event log; a host without it cannot know and takes it for granted."""
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
     if not environment.get("MS_RECOVERY_PATH") or not path.is_dir():
         return True

@@ -16,7 +16,7 @@ from rich.text import Text
 from recovery import clock
 
 MARK = "==="
-"""Begins and ends the line that a launcher puts before each life in a process's log."""
+"""Begins and ends the line that a launcher puts before each start in a process's log."""
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
 console = Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
@@ -34,7 +34,8 @@ def say(text: str, *, style: str = "") -> None:
 
 def show_line(label: str, line: str, *, number: int) -> None:
     """A line of a process's log behind its label, in the colour of its number."""
-    with contextlib.suppress(OSError):  # the log itself holds it
+    # What cannot be shown is in the log itself.
+    with contextlib.suppress(OSError):
         console.print(Text.assemble((f"[{label}] ", _COLOURS[number % len(_COLOURS)]), line))
 
 

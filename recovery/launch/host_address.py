@@ -31,5 +31,6 @@ def towards(address: str) -> str:
         try:
             probe.connect((address, 9))
             return str(probe.getsockname()[0])
-        except OSError:  # no way there now: the workers will say so when they try
+        # There is no route now: the workers will report it when they connect.
+        except OSError:
             return socket.gethostname()

@@ -16,7 +16,7 @@ _RANKS = re.compile(r"^(\[rank[0-9]+\]: ?)+")
 _TAIL_BYTES = 64 * 1024
 _FOLLOWS_MS = 30_000
 """A process that was running when another failed, and fails within this, fails because of it: what waits for a lost peer in a
-collective hears of it within seconds, or after its framework's own patience (gloo and NCCL: longer, but then nobody waits for it here)."""
+collective gets an error within seconds, or after its framework's own timeout (gloo and NCCL: longer, but then nobody waits for it here)."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure with its words."""
+    """A failure with the lines that say why."""
 
     first: Failure
     """Whose fault it was."""
@@ -49,8 +49,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """What failed because of it, in order."""
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """What tells most in the fewest lines."""
+    def shown_lines(self) -> tuple[str, ...]:
+        """What says most in the fewest lines."""
         return self.traceback or self.last_lines[-5:]
 
 
@@ -68,7 +68,8 @@ class Incidents:
         self._newest_ms = 0
         self._path: Path | None = None
         """Of the newest; None: it has no file yet."""
-        self._last_words: dict[str, tuple[str, ...]] = {}
+        self._last_line: dict[str, tuple[str, ...]] = {}
+        """By process, of its attempt before; empty: it had no output."""
 
     @property
     def newest(self) -> Incident | None:
@@ -76,19 +77,19 @@ class Incidents:
         return self._newest
 
     def repeats(self, process: str, log: Path) -> bool:
-        """Did this process end with the last words of its life before? Asked once a life."""
-        words = tuple(_last_lines(log))[-1:]
-        before, self._last_words[process] = self._last_words.get(process), words
-        return bool(words) and before == words
+        """Did this process end with the last line of its attempt before? Asked once an attempt."""
+        last = tuple(_last_lines(log))[-1:]
+        before, self._last_line[process] = self._last_line.get(process), last
+        return bool(last) and before == last
 
     def note(self, failure: Failure, *, begun_ms: int, ended_ms: int) -> Path:
         """Keep a failure: as an incident of its own, or with the one that it follows from. Gives the file.
 
-        What cannot be written is said on the console, and ends nothing: the incident is kept in memory for the launcher's last lines.
+        A file that cannot be written is named on the console, and ends nothing: the incident stays in memory for the launcher's last lines.
 
         Args:
             failure: what happened.
-            begun_ms: when this life of the process began, on the monotonic clock.
+            begun_ms: when this attempt of the process began, on the monotonic clock.
             ended_ms: when it ended.
         """
         newest = self._newest

@@ -13,10 +13,10 @@ _RECORD_BYTES = 8_192
 """The kernel gives one record a read, none longer (Documentation/ABI/testing/dev-kmsg)."""
 
 
-def word_on(pid: int) -> str:
+def message_on(pid: int) -> str:
     """The kernel's sentence on having killed this process for want of memory; empty: it has none, or may not be read."""
-    said = re.compile(rf"Killed process {pid}\b")
-    return next((text for text in _messages() if said.search(text)), "")
+    pattern = re.compile(rf"Killed process {pid}\b")
+    return next((text for text in _messages() if pattern.search(text)), "")
 
 
 def _messages() -> Iterator[str]:
@@ -30,9 +30,11 @@ def _messages() -> Iterator[str]:
             try:
                 record = os.read(descriptor, _RECORD_BYTES)
             except OSError as error:
+                # It was overwritten while we read: the next read goes on behind it.
                 if error.errno == errno.EPIPE:
-                    continue  # overwritten while we read: the next read goes on behind it
-                return  # EAGAIN: that was the last
+                    continue
+                # EAGAIN: that was the last.
+                return
             yield record.decode(errors="replace").partition(";")[2].partition("\n")[0]
     finally:
         os.close(descriptor)

@@ -37,7 +37,7 @@ _OURS = (
 """Never handed from the launcher's own environment or one child's to another: each process gets its own, or none."""
 
 MINDSPORE = "--mindspore"
-"""First word for a supervisor whose program forms a world of MindSpore's."""
+"""First word for a worker proxy whose program forms a world of MindSpore's."""
 _PORT_MAX = 65535
 
 
@@ -66,7 +66,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the program before it runs."""
 
     supervised: bool
-    """It knows nothing of recovery: a supervisor stands for it, and a failure starts the whole world again."""
+    """It knows nothing of recovery: a worker proxy registers instead, and a failure restarts the programs of the whole world."""
     mindspore: bool
     """It forms a world of MindSpore's."""
 
@@ -138,9 +138,8 @@ def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Pla
         "LOCAL_WORLD_SIZE": str(arguments.local_worker_num),
         "WORLD_SIZE": str(arguments.worker_num),
         "MASTER_ADDR": arguments.master_addr,
-        "MASTER_PORT": str(
-            port + 1 if port < _PORT_MAX else port - 1
-        ),  # the scheduler listens on the port itself
+        # The scheduler listens on the port itself.
+        "MASTER_PORT": str(port + 1 if port < _PORT_MAX else port - 1),
     }
     node_id = NodeId(f"{_name_of(host.address)}_{index}" if rank is None else str(rank))
     if arguments.sim_level < 0:

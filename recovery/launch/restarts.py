@@ -13,8 +13,8 @@ from recovery.errors import Cause, WorldFullError
 
 WINDOW_MS = 3_600_000
 """Relaunches are counted within the last hour."""
-SHORT_LIFE_MS = 10_000
-"""A process that lives no longer, twice in a row, is about to loop: each further short life makes its relaunch wait longer."""
+SHORT_ATTEMPT_MS = 10_000
+"""A process that lasts no longer, twice in a row, is about to loop: each further short attempt makes its relaunch wait longer."""
 _BACK_OFF_MS = (0, 0, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000)
 
 
@@ -34,7 +34,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     """Exit code; negative: the signal that killed it."""
     cause: Cause | None
-    """What it said of its next start by its exit code; None: nothing."""
+    """What its exit code says of its next start; None: nothing."""
     was_member: bool
     """Was it ever let in? True where nobody knows."""
     first: bool
@@ -43,9 +43,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     has_stepped: bool
     """Has any rank of the job ever applied a step? True where nobody can know."""
     repeats: bool
-    """Did it end with the same last words as its life before, and soon after its start?"""
-    short_lives: int
-    """How many of its lives, up to this one and without a longer one between, were short."""
+    """Did it end with the same last line as its attempt before, and soon after its start?"""
+    short_attempts: int
+    """How many of its attempts, up to this one and without a longer one between, were short."""
     relaunched_ms: tuple[int, ...]
     """When this process was started again before, oldest first."""
     max_restarts: int
@@ -96,7 +96,7 @@ _TABLE: Sequence[_Row] = (
     _Row(
         lambda ended: _by_itself(ended) and ended.repeats,
         Next.FAIL,
-        "it ended by itself with the same last words as the time before, soon after its start",
+        "it ended by itself with the same last line as the time before, soon after its start",
     ),
     _Row(
         lambda ended: len(_recent(ended)) >= ended.max_restarts,
@@ -112,17 +112,18 @@ def decide(ended: Ended) -> Decision:
     row = next(row for row in _TABLE if row.when(ended))
     after_ms = 0
     if row.next is Next.RELAUNCH:
-        lives = ended.short_lives + (ended.cause is not None)  # what has to go by first needs a while
-        after_ms = _BACK_OFF_MS[min(lives, len(_BACK_OFF_MS) - 1)]
+        # A cause that has to go by first needs a while.
+        place = ended.short_attempts + (ended.cause is not None)
+        after_ms = _BACK_OFF_MS[min(place, len(_BACK_OFF_MS) - 1)]
     return Decision(next=row.next, after_ms=after_ms, reason=row.reason)
 
 
-def describe(status: int, *, kernels_word: str = "") -> str:
+def describe(status: int, *, kernel_message: str = "") -> str:
     """An exit status for people: `exit code 1`, `killed by SIGKILL (out of memory?)`.
 
     Args:
         status: exit code; negative: the signal that killed it.
-        kernels_word: what the kernel's log says of it; empty: nothing, or it cannot be read.
+        kernel_message: what the kernel's log says of it; empty: nothing, or it cannot be read.
     """
     if status >= 0:
         return f"exit code {status}"
@@ -132,7 +133,7 @@ def describe(status: int, *, kernels_word: str = "") -> str:
         name = f"signal {-status}"
     if -status != signal.SIGKILL:
         return f"killed by {name}"
-    return f"killed by {name} ({kernels_word or 'out of memory?'})"
+    return f"killed by {name} ({kernel_message or 'out of memory?'})"
 
 
 def exit_code_of(status: int) -> int:

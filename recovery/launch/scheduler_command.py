@@ -17,7 +17,7 @@ def serve(environment: Mapping[str, str], *, with_pid: int | None = None) -> NoR
         with_pid: a process to end with; None: of nobody.
 
     Raises:
-        SystemExit: 0, or the exit code of the error that its one line tells.
+        SystemExit: 0, or the exit code of the error that its last line names.
     """
     with process_end.one_clear_line():
         settings = config.load({**environment, "MS_ROLE": "MS_SCHED"})

@@ -1,10 +1,10 @@
-"""Stands in the cluster for a program that knows nothing of it: `python -m recovery.launch.supervise COMMAND ...`.
+"""The worker proxy of a program that knows nothing of recovery: `python -m recovery.launch.supervise COMMAND ...`.
 
-The program is started once per generation, with the names that torchrun exports; when any rank's program fails, all are started again
-(the program loads its own newest checkpoint, as under torchrun). The supervisor is the node: it registers, waits out a peer's
-rejoin window, and lives on when its own program has to go because of somebody else's failure.
+The program is started once per generation, with the variables that torchrun exports; when any rank's program fails, all are started
+again (the program loads its own newest checkpoint, as under torchrun). The proxy is the node: it registers, waits out a peer's
+rejoin window, and stays when its own program has to go because of somebody else's failure.
 
-A failure is told by ending as the program did: the launcher sees the status, and the scheduler hears it.
+The proxy reports a failure by ending as the program did: the launcher sees the status and reports it to the scheduler.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from recovery.transport.local_address import free_port
 
 _logger = logging.getLogger("recovery.launch")
 _FOLLOWS_S = 1.0
-"""A program that broke with an error waits so long for the news that somebody else fell first: a lost peer is an error everywhere."""
+"""After an error of its program the proxy waits so long whether another rank failed first: a lost peer is an error everywhere."""
 _GRACE_S = 5.0
 """From SIGTERM to SIGKILL, when all are started again."""
 
 
 def main(words: Sequence[str]) -> None:
-    """Stand for the command until the job ends."""
+    """Be the node of the command until the job ends."""
     with_mindspore = words[0] == MINDSPORE
     command = words[1:] if with_mindspore else words
     environment = dict(os.environ)  # noqa: TID251 - handed on to the program
 
     @run
-    def stand_for(session: Session) -> None:
+    def take_part(session: Session) -> None:
         _Program(session, command, environment, with_mindspore=with_mindspore).run()
 
-    stand_for()
+    take_part()
 
 
 class _Program:
-    """One life of the program, in one generation."""
+    """The program's process in one generation."""
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class _Program:
             self._failed(process.returncode)
 
     def _failed(self, status: int) -> None:
-        """Whose fault was it? A program that was killed is the cause; one that broke may only be the first to feel it."""
+        """Whose fault was it? A program that was killed is the cause; one that ended with an error may only be the first to notice it."""
         session = self._session
         if status > 0 and session.recovery_enabled:
-            fell = threading.Event()
-            session.on_interrupt(fell.set)
+            interrupted = threading.Event()
+            session.on_interrupt(interrupted.set)
             session.check()
-            fell.wait(_FOLLOWS_S)
+            interrupted.wait(_FOLLOWS_S)
             session.check()
         _end_like(status)
 
@@ -139,23 +139,25 @@ class _Program:
             address = session.await_rendezvous()
         host, _, port = address.rpartition(":")
         if not self._with_mindspore:
-            return {**self._ranks(), **self._cards(), "MASTER_ADDR": host, "MASTER_PORT": port}
-        told = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
-        return {**self._ranks(), **told, "MS_SCHED_PORT": port}
+            return {**self._ranks(), **self._interfaces(), "MASTER_ADDR": host, "MASTER_PORT": port}
+        variables = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
+        return {**self._ranks(), **variables, "MS_SCHED_PORT": port}
 
     def _mindspore_address(self) -> str:
         session, scheduler = self._session, MindSporeScheduler()
         session.on_generation_end(scheduler.end)
-        told = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
-        return scheduler.serve(session, told, {})
+        variables = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
+        return scheduler.serve(session, variables, {})
 
-    def _cards(self) -> dict[str, str]:
-        """Between hosts, gloo listens where the host's own name points, often to loopback: name the card that peers reach."""
+    def _interfaces(self) -> dict[str, str]:
+        """Between hosts, gloo listens where the host's own name points, often to loopback: name the network interface that peers reach."""
         session = self._session
         if session.local_world_size == session.world_size or self._environment.get("GLOO_SOCKET_IFNAME"):
             return {}
-        cards = psutil.net_if_addrs().items()
-        found = [card for card, addresses in cards if any(each.address == session.host for each in addresses)]
+        interfaces = psutil.net_if_addrs().items()
+        found = [
+            name for name, addresses in interfaces if any(each.address == session.host for each in addresses)
+        ]
         return {"GLOO_SOCKET_IFNAME": found[0]} if found else {}
 
     def _ranks(self) -> dict[str, str]:
@@ -175,7 +177,8 @@ def _end_like(status: int) -> NoReturn:
     """Leave as the program left, so that whoever watches sees its status."""
     sys.stdout.flush()
     if status < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program's own core is enough
+        # The program's own core is enough.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError, ValueError):
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

@@ -23,8 +23,7 @@ from recovery import clock
 from recovery.errors import UsageError
 from recovery.training.session import Session
 from recovery.transport.local_address import free_port
-from recovery.worker.descriptors import close_in_children
-from recovery.worker.exec_in_place import end_before_exec
+from recovery.worker.exec_in_place import close_in_children, end_before_exec
 
 MODULE = "recovery.mindspore.scheduler_program"
 _POLL_S = 0.02

@@ -149,7 +149,7 @@ class _Place:
         for path in [path for path in self._adopted if not path.exists()]:
             # A manifest without its file is no checkpoint, so one that stays does no harm.
             with contextlib.suppress(OSError):
-                retention.let_go(path)
+                retention.remove(path)
             self._adopted.remove(path)
         self._retention.apply(committed_before=self._session.committed_before)
 

@@ -1,4 +1,6 @@
-"""What is stored, and what it means: for people and programs, from the files of a living or dead job. Writes nothing there.
+"""What a job's files say, for people and programs: state, nodes, timeline, plan of a restart, audit, a host's readiness.
 
-May import: store, checkpoint, transport, config, core. Start reading at stored.py.
+Reads the files of a running or dead job and writes nothing there. May import: scheduler (its lost store), transport, checkpoint,
+store, config, core, errors; no framework. Start reading at stored.py (all that a recovery path holds), then status.py.
+The timeline is made in steps: event_index -> recorded_activity -> training_time -> node_spans, recoveries -> timeline -> timeline_page.
 """

@@ -29,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def databases(path: Path) -> Iterator[Finding]:
-    """Check every store whole: SQLite's integrity, every row's digest, the story included.
+    """Check every store whole: SQLite's integrity, every row's digest, the event log included.
 
     Raises:
         RecoveryPathError: there is no scheduler's store at all.
@@ -49,7 +49,7 @@ def databases(path: Path) -> Iterator[Finding]:
 
 
 def checkpoints(stored: Stored) -> Iterator[Finding]:
-    """Check every checkpoint file that this host can see, and the scheduler's books against them."""
+    """Check every checkpoint file that this host can see, and the scheduler's checkpoint index against them."""
     seen: set[str] = set()
     for directory in _directories(stored):
         for entry in sorted(directory.iterdir()):
@@ -62,9 +62,9 @@ def checkpoints(stored: Stored) -> Iterator[Finding]:
             elif names.parse(entry.name) is not None:
                 seen.add(str(entry))
                 yield from _file(entry)
-            elif _is_lonely_manifest(entry):
+            elif _is_orphaned_manifest(entry):
                 yield Finding(path=str(entry), what="a manifest without its checkpoint file")
-    yield from _books(stored, seen)
+    yield from _missing(stored, seen)
 
 
 def _file(entry: Path) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def _file(entry: Path) -> Iterator[Finding]:
         yield Finding(path=str(entry), what=str(error))
 
 
-def _is_lonely_manifest(entry: Path) -> bool:
+def _is_orphaned_manifest(entry: Path) -> bool:
     files = [entry.with_name(entry.stem + suffix) for suffix in names.SUFFIXES]
     return (
         entry.suffix == names.MANIFEST_SUFFIX
@@ -83,16 +83,14 @@ def _is_lonely_manifest(entry: Path) -> bool:
     )
 
 
-def _books(stored: Stored, seen: set[str]) -> Iterator[Finding]:
+def _missing(stored: Stored, seen: set[str]) -> Iterator[Finding]:
     """A committed checkpoint of the newest step must be there, where its directory is."""
     of_run = [one for one in stored.checkpoints if one.run == stored.job.run]
     newest = max((one.step for one in of_run if one.state is CheckpointState.COMMITTED), default=0)
     for one in of_run:
         expected = one.state is CheckpointState.COMMITTED and one.step == newest
         if expected and one.path not in seen and Path(one.path).parent.is_dir():
-            what = (
-                f"the scheduler's books say that rank {one.rank} holds step {one.step} there, but it is gone"
-            )
+            what = f"the scheduler's checkpoint index says that rank {one.rank} holds step {one.step} there, but it is gone"
             yield Finding(path=one.path, what=what)
 
 
@@ -106,5 +104,6 @@ def _directories(stored: Stored) -> list[Path]:
                 for one in read_worker(stored.path, node_id, accept_without_wal=True).directories
             }
         except RecoveryError:
-            continue  # `databases` says so
+            # `databases` reports it.
+            continue
     return sorted(path for path in found if path.is_dir())

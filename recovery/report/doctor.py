@@ -19,7 +19,7 @@ from recovery.errors import RecoveryError
 from recovery.report import stored as stored_state
 from recovery.scheduler.store_rebuild import lost_in
 from recovery.store.lock import owner_of
-from recovery.store.repository import scheduler_path
+from recovery.store.paths import scheduler_path
 
 _SHARED = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
 """File systems on which SQLite's shared memory or the kernel's locks do not hold between hosts."""
@@ -52,7 +52,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
             name="variables",
             ok=False,
             found=str(error),
-            next_step="Mend that first; the rest follows from it.",
+            next_step="Fix that first; the rest follows from it.",
         )
         yield from _frameworks()
         yield from _ascend(environ)
@@ -125,9 +125,7 @@ def _lost_store(path: Path) -> Iterator[Check]:
     try:
         lost = lost_in(path)
     except RecoveryError as error:
-        yield Check(
-            name="store", ok=False, found=str(error), next_step="Mend that before the job is started."
-        )
+        yield Check(name="store", ok=False, found=str(error), next_step="Fix that before the job is started.")
         return
     if lost is not None:
         step = f"Rebuild it: `recovery rebuild {path}`, or MS_REBUILD_STORE=1 in the scheduler."
@@ -166,7 +164,7 @@ def _file_clock(place: Path) -> Check:
 
 
 def _disk(path: Path, there: Path) -> Check:
-    """Room for what is kept, by the size of what this job has saved."""
+    """Space for the checkpoints that are kept, by the size of what this job has saved."""
     free = shutil.disk_usage(there).free
     needed = 0
     try:
@@ -177,8 +175,9 @@ def _disk(path: Path, there: Path) -> Check:
         newest = max(one.step for one in saved)
         needed = sum(one.file_bytes for one in saved if one.step == newest) * _KEPT
     ok = free > max(needed, 1 << 28)
-    room = f"{free / 1e9:,.1f} GB free"
-    found = f"{room}; {_KEPT} checkpoints of all ranks take {needed / 1e9:,.3f} GB" if needed else room
+    found = f"{free / 1e9:,.1f} GB free"
+    if needed:
+        found += f"; {_KEPT} checkpoints of all ranks take {needed / 1e9:,.3f} GB"
     step = "" if ok else "Free space, save elsewhere, or lower keep_checkpoint_max."
     return Check(name="disk", ok=ok, found=found, next_step=step)
 

@@ -1,4 +1,4 @@
-"""A long story, indexed once: every question about it then costs what its answer is long, not what the story is."""
+"""The event log of one run, indexed once: a question costs what its answer is long, not what the log is."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from recovery.core.records import EventKind
 from recovery.store.reader import StoredEvent
 
 
-class Chapters:
-    """The events of one run, by kind and by generation."""
+class EventIndex:
+    """The events of one run, by kind and by generation. A position is an event's place in `events`."""
 
     def __init__(self, events: Sequence[StoredEvent]) -> None:
-        """Read them once; oldest first."""
+        """Read all events once; oldest first."""
         self.events = events
         self._positions: dict[EventKind, list[int]] = {}
         self._of_generation: dict[int, list[StoredEvent]] = {}
@@ -22,26 +22,26 @@ class Chapters:
             if stored.event.generation is not None:
                 self._of_generation.setdefault(stored.event.generation, []).append(stored)
 
-    def all(self, kind: EventKind) -> Iterator[tuple[int, StoredEvent]]:
+    def of_kind(self, kind: EventKind) -> Iterator[tuple[int, StoredEvent]]:
         """Every event of a kind with its position."""
         return ((position, self.events[position]) for position in self._positions.get(kind, ()))
 
-    def within(self, generation: int, *kinds: EventKind) -> list[StoredEvent]:
+    def in_generation(self, generation: int, *kinds: EventKind) -> list[StoredEvent]:
         """Events of these kinds that name a generation."""
         return [stored for stored in self._of_generation.get(generation, ()) if stored.event.kind in kinds]
 
-    def next(self, position: int, *kinds: EventKind) -> int | None:
-        """Position of the first event of these kinds at `position` or after."""
-        found = [self._next_of(kind, position) for kind in kinds]
+    def first_from(self, position: int, *kinds: EventKind) -> int | None:
+        """Position of the first event of these kinds at `position` or after it."""
+        found = [self._first_of_kind_from(kind, position) for kind in kinds]
         return min((one for one in found if one is not None), default=None)
 
-    def last(self, position: int, kind: EventKind) -> int | None:
+    def last_before(self, position: int, kind: EventKind) -> int | None:
         """Position of the last event of a kind before `position`."""
         positions = self._positions.get(kind, [])
         index = bisect_left(positions, position)
         return positions[index - 1] if index else None
 
-    def _next_of(self, kind: EventKind, position: int) -> int | None:
+    def _first_of_kind_from(self, kind: EventKind, position: int) -> int | None:
         positions = self._positions.get(kind, [])
         index = bisect_left(positions, position)
         return positions[index] if index < len(positions) else None

@@ -1,8 +1,8 @@
 """What a restart now would do: the same rules as the scheduler's, on what the files and the directories hold now.
 
 Each rank's directories are looked into as its next incarnation would, and each file of the target is read whole. A rank whose
-directories are on another host is taken by the scheduler's books, and said to be unverified. A directory of this host that is gone
-holds nothing.
+directories are on another host is taken by the scheduler's checkpoint index, and said to be unverified. A directory of this host that
+is gone holds nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from typing_extensions import assert_never
 
 from recovery.checkpoint import catalogue, verify
 from recovery.core.checkpoints import CheckpointCoordinator
@@ -64,29 +65,33 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
     """
     if stored.job.state is JobState.FINISHED:
         return _plan(stored, "new_run", "the job is finished: the same path starts its next run, at step 0")
-    coordinator, unseen = _books(stored)
+    coordinator, unseen = _index(stored)
     names = {node.rank: str(node.node_id) for node in stored.workers}
     stepped_back: list[RankFile] = []
     while True:
         target = coordinator.target(allow_restart_from_zero=allow_restart_from_zero)
-        if isinstance(target, rollback.ToStart):
-            reason = _with_given_up(coordinator, target.reason, 0)
-            return _plan(stored, "start", reason, stepped_back=stepped_back)
-        if isinstance(target, rollback.NoCommonStep):
-            reason = f"no step is held by all {stored.job.worker_count} ranks ({target.table})"
-            reason = _with_given_up(coordinator, reason, 0)
-            return _plan(stored, "fail", reason, stepped_back=stepped_back)
-        files = [
-            _looked_at(stored, Rank(rank), names.get(Rank(rank), ""), held, unseen=Rank(rank) in unseen)
-            for rank, held in enumerate(target.files)
-        ]
-        bad = [file for file in files if not file.verified and Rank(file.rank) not in unseen]
-        if not bad:
-            reason = _with_given_up(coordinator, f"every rank holds step {target.step}", target.step)
-            return _plan(stored, "resume", reason, target.files[0], files, stepped_back)
-        for file in bad:
-            coordinator.reject(Rank(file.rank), target.step, file.why_not)
-        stepped_back += bad
+        match target:
+            case rollback.ToStart():
+                reason = _with_given_up(coordinator, target.reason, 0)
+                return _plan(stored, "start", reason, stepped_back=stepped_back)
+            case rollback.NoCommonStep():
+                reason = f"no step is held by all {stored.job.worker_count} ranks ({target.table})"
+                reason = _with_given_up(coordinator, reason, 0)
+                return _plan(stored, "fail", reason, stepped_back=stepped_back)
+            case rollback.ToCheckpoint():
+                files = [
+                    _checked(stored, Rank(rank), names.get(Rank(rank), ""), held, unseen=Rank(rank) in unseen)
+                    for rank, held in enumerate(target.files)
+                ]
+                bad = [file for file in files if not file.verified and Rank(file.rank) not in unseen]
+                if not bad:
+                    reason = _with_given_up(coordinator, f"every rank holds step {target.step}", target.step)
+                    return _plan(stored, "resume", reason, target.files[0], files, stepped_back)
+                for file in bad:
+                    coordinator.reject(Rank(file.rank), target.step, file.why_not)
+                stepped_back += bad
+            case _:
+                assert_never(target)
 
 
 def _with_given_up(coordinator: CheckpointCoordinator, reason: str, step: int) -> str:
@@ -94,8 +99,8 @@ def _with_given_up(coordinator: CheckpointCoordinator, reason: str, step: int) -
     return f"{reason}; {why}" if why else reason
 
 
-def _books(stored: Stored) -> tuple[CheckpointCoordinator, set[Rank]]:
-    """The scheduler's books as they would be once every rank has looked; and whose directories cannot be seen from here."""
+def _index(stored: Stored) -> tuple[CheckpointCoordinator, set[Rank]]:
+    """The scheduler's checkpoint index as it would be once every rank has looked; and whose directories cannot be seen from here."""
     coordinator = CheckpointCoordinator(stored.job.worker_count)
     generations = [one for one in stored.generations if one.run == stored.job.run]
     coordinator.load((one for one in stored.checkpoints if one.run == stored.job.run), generations)
@@ -123,7 +128,7 @@ def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue
     Args:
         stored: the job.
         node: whose.
-        has_saved: the books name a file of this rank that could be used.
+        has_saved: the index names a file of this rank that could be used.
     """
     try:
         records = read_worker(stored.path, node.node_id, accept_without_wal=True).directories
@@ -137,10 +142,10 @@ def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue
     return catalogue.look_all(places, job=stored.job.job, run=stored.job.run, rank=node.rank)
 
 
-def _looked_at(stored: Stored, rank: Rank, node_id: str, held: HeldCheckpoint, *, unseen: bool) -> RankFile:
+def _checked(stored: Stored, rank: Rank, node_id: str, held: HeldCheckpoint, *, unseen: bool) -> RankFile:
     why_not = ""
     if unseen:
-        why_not = "its directories are not on this host: taken by the scheduler's books"
+        why_not = "its directories are not on this host: taken by the scheduler's checkpoint index"
     else:
         try:
             verify.check_wanted(

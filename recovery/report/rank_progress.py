@@ -1,6 +1,7 @@
-"""How far each rank is and whether it lives, by the newest of all that is written: the scheduler's rows, its own notes, its checkpoints.
+"""How far each rank is and whether its process runs, by the newest of all that is written.
 
-The scheduler's rows are as old as its last write, and heartbeats are no writes. While no scheduler runs they say how it was.
+That is the scheduler's rows, the rank's own records and its checkpoints. The scheduler's rows are as old as its last write, and
+heartbeats are no writes. While no scheduler runs they say how it was.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import msgspec
 from recovery.core.records import NodeRecord, NodeState
 from recovery.report.stored import Notes, Stored, notes
 from recovery.report.tables import NODES, RANKS, instant
-from recovery.store.lock import Life, held_locks, life_of
+from recovery.store.lock import OwnerState, held_locks, owner_state
+from recovery.store.paths import scheduler_path, worker_path
 from recovery.store.reader import WorkerNotes
-from recovery.store.repository import scheduler_path, worker_path
 
 NOTES_READ = 64
 """Own files of ranks that a screen is worth. Twice that takes a quarter of a second; `recovery steps` reads all."""
@@ -23,7 +24,7 @@ NOT_RUNNING, UNHEARD = "not running", "unheard"
 """What the scheduler last called live or suspect, and no scheduler hears now."""
 
 
-class Rank(msgspec.Struct, frozen=True, kw_only=True):
+class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """One worker."""
 
     rank: int | None
@@ -36,28 +37,29 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class _Told(NamedTuple):
+class _KnownStep(NamedTuple):
     step: int
     known_by: str
 
 
-class Seen:
-    """Who is seen to live, from this host."""
+class RunningProcesses:
+    """Whose processes are seen to run, from this host."""
 
     def __init__(self, stored: Stored) -> None:
-        """Look once."""
+        """Look at the locks once."""
         self._stored, self._held = stored, held_locks()
-        self._scheduler = life_of(scheduler_path(stored.path), self._held)
+        self._scheduler = owner_state(scheduler_path(stored.path), self._held)
 
-    def process(self, node: NodeRecord) -> Life:
+    def process(self, node: NodeRecord) -> OwnerState:
         """Does its newest process run? It holds its own store's lock while it does."""
-        return life_of(worker_path(self._stored.path, node.node_id), self._held)
+        return owner_state(worker_path(self._stored.path, node.node_id), self._held)
 
     def state(self, node: NodeRecord) -> tuple[str, str]:
-        """Its state in a word, and why: never live where nobody hears it."""
-        if self._scheduler is not Life.NOT_RUNNING or node.state not in (NodeState.LIVE, NodeState.SUSPECT):
+        """Its state in a word, and why: never live where no scheduler hears it."""
+        was_there = node.state in (NodeState.LIVE, NodeState.SUSPECT)
+        if self._scheduler is not OwnerState.NOT_RUNNING or not was_there:
             return node.state.value, node.reason
-        if self.process(node) is Life.NOT_RUNNING:
+        if self.process(node) is OwnerState.NOT_RUNNING:
             return (
                 NOT_RUNNING,
                 f"its process has ended; it was {node.state.value} when the scheduler wrote last",
@@ -73,26 +75,26 @@ class Seen:
         return found
 
 
-def ranks_of(stored: Stored, seen: Seen, noted: Notes) -> tuple[Rank, ...]:
+def progress_of_ranks(stored: Stored, processes: RunningProcesses, noted: Notes) -> tuple[RankProgress, ...]:
     """Every worker, by rank.
 
     Args:
         stored: the scheduler's state.
-        seen: who lives.
+        processes: which of them run.
         noted: what the workers wrote themselves.
     """
     found = []
     for node in stored.workers:
         own = noted.by_node.get(str(node.node_id), WorkerNotes())
-        newest = max(_told(stored, node, own), key=lambda one: one.step)
+        newest = max(_known_steps(stored, node, own), key=lambda one: one.step)
         walls = [one.wall_ms for one in (own.step, *own.activity) if one is not None]
-        state, reason = seen.state(node)
+        state, reason = processes.state(node)
         found.append(
-            Rank(
+            RankProgress(
                 rank=node.rank,
                 node_id=str(node.node_id),
                 state=state,
-                process=seen.process(node).value,
+                process=processes.process(node).value,
                 step=newest.step,
                 known_by=newest.known_by,
                 noted=instant(max(walls)) if walls else None,
@@ -103,13 +105,13 @@ def ranks_of(stored: Stored, seen: Seen, noted: Notes) -> tuple[Rank, ...]:
 
 
 def notes_of_now(stored: Stored) -> Notes:
-    """What the first ranks have noted in the current generation. All ranks step together, and 1,000 files take seconds."""
+    """What the first ranks have recorded in the current generation. All ranks step together, and 1,000 files take seconds."""
     current = stored.current
     first = {str(node.node_id) for node in stored.workers[:NOTES_READ]}
     return notes(stored.path, generation=current.generation if current is not None else 0, only=first)
 
 
-def newest_step(stored: Stored, ranks: tuple[Rank, ...]) -> int:
+def newest_step(stored: Stored, ranks: tuple[RankProgress, ...]) -> int:
     """The highest step of the current generation that anybody is known to have applied."""
     current = stored.current
     ended_step = current.ended_step if current is not None else 0
@@ -118,33 +120,33 @@ def newest_step(stored: Stored, ranks: tuple[Rank, ...]) -> int:
 
 def stored_newest_step(stored: Stored) -> int:
     """The same, read now."""
-    return newest_step(stored, ranks_of(stored, Seen(stored), notes_of_now(stored)))
+    return newest_step(stored, progress_of_ranks(stored, RunningProcesses(stored), notes_of_now(stored)))
 
 
-def by_state(ranks: tuple[Rank, ...]) -> dict[str, int]:
+def by_state(ranks: tuple[RankProgress, ...]) -> dict[str, int]:
     """How many are in each state."""
     return dict(Counter(one.state for one in ranks))
 
 
-def rank_rows(ranks: tuple[Rank, ...]) -> list[dict[str, Any]]:
+def rank_rows(ranks: tuple[RankProgress, ...]) -> list[dict[str, Any]]:
     """As rows of `RANKS`."""
     return RANKS.rows(ranks)
 
 
-def _told(stored: Stored, node: NodeRecord, own: WorkerNotes) -> list[_Told]:
-    """What is said of its step in the current generation; what it did in an earlier one was rolled back."""
+def _known_steps(stored: Stored, node: NodeRecord, own: WorkerNotes) -> list[_KnownStep]:
+    """Every step of the current generation that it is known to have done; what it did in an earlier one was rolled back."""
     current = stored.current
     if current is None:
-        return [_Told(0, "")]
+        return [_KnownStep(0, "")]
     of_it = (current.run, current.generation)
-    found = [_Told(current.step, "plan")]
+    found = [_KnownStep(current.step, "plan")]
     if node.generation == current.generation:
-        found.append(_Told(node.step, "scheduler"))
+        found.append(_KnownStep(node.step, "scheduler"))
     progress = [own.step.record] if own.step is not None else []
-    found += [_Told(one.step, "own notes") for one in progress if (one.run, one.generation) == of_it]
+    found += [_KnownStep(one.step, "own notes") for one in progress if (one.run, one.generation) == of_it]
     trained = [piece.record for piece in own.activity]
-    found += [_Told(one.step, "own notes") for one in trained if (one.run, one.generation) == of_it]
+    found += [_KnownStep(one.step, "own notes") for one in trained if (one.run, one.generation) == of_it]
     saves = [one.record for one in own.checkpoints]
     saves += [one for one in stored.checkpoints if one.rank == node.rank]
-    found += [_Told(one.step, "checkpoint") for one in saves if (one.run, one.generation) == of_it]
+    found += [_KnownStep(one.step, "checkpoint") for one in saves if (one.run, one.generation) == of_it]
     return found

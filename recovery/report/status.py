@@ -8,7 +8,14 @@ from typing import Any
 
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, NodeState
-from recovery.report.rank_progress import Seen, by_state, newest_step, notes_of_now, rank_rows, ranks_of
+from recovery.report.rank_progress import (
+    RunningProcesses,
+    by_state,
+    newest_step,
+    notes_of_now,
+    progress_of_ranks,
+    rank_rows,
+)
 from recovery.report.stored import Stored, newest_events
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
 from recovery.store.reader import StoredEvent
@@ -20,9 +27,9 @@ LAST_EVENTS = 8
 def status(stored: Stored) -> dict[str, Any]:
     """As plain values with stable keys."""
     job, generation = stored.job, stored.current
-    committed, seen = committed_step(stored), Seen(stored)
+    committed, processes = committed_step(stored), RunningProcesses(stored)
     noted = notes_of_now(stored)
-    ranks = ranks_of(stored, seen, noted)
+    ranks = progress_of_ranks(stored, processes, noted)
     newest = newest_step(stored, ranks)
     return {
         "path": str(stored.path),
@@ -42,7 +49,7 @@ def status(stored: Stored) -> dict[str, Any]:
         "newest_step": newest,
         "committed_step": committed,
         "steps_since_checkpoint": max(0, newest - committed),
-        "lost": seen.rows(stored.lost),
+        "lost": processes.rows(stored.lost),
         "last_events": EVENTS.rows(newest_events(stored.path, LAST_EVENTS)),
         "ranks": rank_rows(ranks),
         "unreadable": list(noted.unreadable),
@@ -50,7 +57,7 @@ def status(stored: Stored) -> dict[str, Any]:
 
 
 def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: str) -> dict[str, Any]:
-    """The same keys from what a running scheduler shows (`recovery.core.views.job_view`).
+    """The same keys from what a running scheduler shows (`recovery.core.scheduler.views.job_view`).
 
     Args:
         view: its answer.
@@ -97,7 +104,7 @@ def node_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def step_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
-    """How far each worker has told a running scheduler that it is, as rows of `STEPS`; it knows no epochs."""
+    """How far each worker has reported to a running scheduler that it is, as rows of `STEPS`; it knows no epochs."""
     return [
         {column.key: {"run": view["run"], **node}.get(column.key) for column in STEPS.columns}
         for node in view["nodes"]
@@ -106,7 +113,7 @@ def step_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def committed_step(stored: Stored) -> int:
-    """Newest step of this run that every rank holds, by the scheduler's books; what a generation began at counts too."""
+    """Newest step of this run that every rank holds, by the scheduler's checkpoint index."""
     held = Counter(
         one.step
         for one in stored.checkpoints

@@ -21,6 +21,7 @@ from recovery.core.records import (
 from recovery.errors import RecoveryError, RecoveryPathError, StoreLostError
 from recovery.scheduler.store_rebuild import lost_in
 from recovery.store.lock import owner_of
+from recovery.store.paths import scheduler_path
 from recovery.store.reader import (
     StoredEvent,
     WorkerNotes,
@@ -30,14 +31,13 @@ from recovery.store.reader import (
     read_scheduler,
     stored_workers,
 )
-from recovery.store.repository import scheduler_path
 
 _ALL = 10_000_000
-"""Events: more than any story has."""
+"""Events: more than any event log has."""
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """The scheduler's state as of its last commit, and whether it lives."""
+    """The scheduler's state as of its last commit, and whether it runs."""
 
     path: Path
     job: JobRecord
@@ -95,17 +95,17 @@ def read(path: Path) -> Stored:
 
 
 def newest_events(path: Path, count: int) -> tuple[StoredEvent, ...]:
-    """The last so many lines of the story. Errors as of `read`."""
+    """The last so many events. Errors as of `read`."""
     return read_events(path, limit=count, newest=True)
 
 
-def story(path: Path) -> tuple[StoredEvent, ...]:
-    """Every line of it, oldest first. Errors as of `read`."""
+def event_log(path: Path) -> tuple[StoredEvent, ...]:
+    """Every event, oldest first. Errors as of `read`."""
     return read_events(path, limit=_ALL)
 
 
 class Notes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workers have noted of themselves."""
+    """What the workers have recorded of themselves."""
 
     by_node: dict[str, WorkerNotes]
     unreadable: tuple[str, ...]
@@ -133,20 +133,20 @@ def notes(path: Path, *, generation: int | None = None, only: Container[str] | N
 
 
 def progress(stored: Stored) -> tuple[tuple[StepRecord, ...], tuple[str, ...]]:
-    """How far each worker has noted that it is, with a heartbeat or with a save; and what could not be read, as sentences."""
+    """How far each worker has recorded that it is, with a heartbeat or a save; and what could not be read, as sentences."""
     read_now = notes(stored.path)
-    lives = {node.node_id: node.incarnation for node in stored.nodes}
+    incarnations = {node.node_id: node.incarnation for node in stored.nodes}
     found = [
         of_node[0].record
         for node_id, noted in read_now.by_node.items()
-        if (of_node := newest_first(node_id, noted, lives.get(NodeId(node_id), Incarnation(1))))
+        if (of_node := newest_first(node_id, noted, incarnations.get(NodeId(node_id), Incarnation(1))))
     ]
     return tuple(sorted(found, key=lambda step: (step.rank, step.node_id))), read_now.unreadable
 
 
-def newest_first(node_id: str, noted: WorkerNotes, life: Incarnation) -> list[Written[StepRecord]]:
-    """How far a worker has noted that it is: each note, the one that came furthest first."""
-    found = [Written(_of_save(node_id, one.record, life), one.wall_ms) for one in noted.checkpoints]
+def newest_first(node_id: str, noted: WorkerNotes, incarnation: Incarnation) -> list[Written[StepRecord]]:
+    """How far a worker has recorded that it is: each record, the one that came furthest first."""
+    found = [Written(_of_save(node_id, one.record, incarnation), one.wall_ms) for one in noted.checkpoints]
     found += [noted.step] if noted.step is not None else []
     return sorted(
         found, key=lambda one: (one.record.run, one.record.generation, one.record.step), reverse=True

@@ -63,7 +63,7 @@ NODES = View(
         _field("node_id", "name in the cluster (MS_NODE_ID)"),
         _word("role", "worker or pserver"),
         _field("rank", "position in the world; null until ranks are assigned"),
-        _field("incarnation", "which life of this id it is, 1-based"),
+        _field("incarnation", "which process of this id it is, 1-based"),
         _word(
             "state",
             "live, suspect, lost or left; while no scheduler runs on this host, what was live is `unheard` or `not running`",
@@ -88,13 +88,13 @@ NODES = View(
 )
 STEPS = View(
     "steps",
-    "How far each worker has noted that it is, with every heartbeat and save, in its own file; or has told a running scheduler.",
+    "How far each worker has recorded that it is, with every heartbeat and save, in its own file; or has reported to a running scheduler.",
     (
         _field("node_id", "name in the cluster"),
         _field("rank", "position in the world"),
         _field("run", "run of the job"),
         _field("generation", "generation it trains in"),
-        _field("incarnation", "life of the id"),
+        _field("incarnation", "which process of the id"),
         _field("step", "global step, 1-based"),
         _field("epoch", "1-based; null from a running scheduler, which does not know it"),
         _field("step_in_epoch", "1-based; null likewise"),
@@ -102,14 +102,14 @@ STEPS = View(
 )
 RANKS = View(
     "ranks",
-    "How far each worker is, by the newest of the scheduler's rows, its own notes (of the first 64 ranks) and its checkpoints.",
+    "How far each worker is, by the newest of the scheduler's rows, its own records (of the first 64 ranks) and its checkpoints.",
     (
         _field("rank", "position in the world; null until ranks are assigned"),
         _field("node_id", "name in the cluster"),
         _field("state", "as of nodes"),
         _field("process", "as of nodes"),
         _field("step", "highest step of the current generation that it is known to have applied"),
-        _field("known_by", "own notes, checkpoint, scheduler, or plan (it has told nothing yet)"),
+        _field("known_by", "own notes, checkpoint, scheduler, or plan (it has reported nothing yet)"),
         _field(
             "noted",
             "when it wrote down last how far it is, ISO 8601, UTC; null: never, or not in these files",
@@ -119,7 +119,7 @@ RANKS = View(
 )
 CHECKPOINTS = View(
     "checkpoints",
-    "The checkpoints in the scheduler's books, newest step first; with --all also the retired ones.",
+    "The scheduler's checkpoint index, newest step first; with --all also the retired ones.",
     (
         _field("run", "run of the job"),
         _field("step", "global step: this many steps are in it"),
@@ -127,7 +127,7 @@ CHECKPOINTS = View(
         _field("generation", "in which it was written"),
         _word(
             "state",
-            "published, committed (all ranks hold the step), invalid, or retired (older than the books keep)",
+            "published, committed (all ranks hold the step), invalid, or retired (older than the index keeps)",
         ),
         _field("epoch", "1-based", shown=False),
         _field("step_in_epoch", "1-based", shown=False),
@@ -153,9 +153,9 @@ GENERATIONS = View(
 )
 EVENTS = View(
     "events",
-    "The story, oldest first.",
+    "The event log, oldest first.",
     (
-        _field("sequence", "number of the line, without gaps"),
+        _field("sequence", "number of the event, without gaps"),
         Column("time", "when it was written, ISO 8601, UTC", lambda stored: instant(stored.wall_ms)),
         Column("kind", "what happened (events.md)", lambda stored: stored.event.kind.value),
         Column("node", "node id", lambda stored: stored.event.node_id),

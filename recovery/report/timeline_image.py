@@ -1,4 +1,4 @@
-"""The lanes as a PNG, for where a page is no help: a chat, a ticket. Needs Pillow (`pip install recovery[png]`)."""
+"""The timeline as a PNG, for where a page is no help: a chat, a ticket. Needs Pillow (`pip install recovery[png]`)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery.errors import UsageError
-from recovery.report.node_spans import Doing, blended
-from recovery.report.timeline import Story
+from recovery.report.node_spans import Doing, visible
+from recovery.report.timeline import Timeline
 from recovery.report.timeline_page import COLOURS, Scale
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
     from PIL.ImageFont import FreeTypeFont, ImageFont
 
-_WIDTH, _LEFT, _LANE, _TOP = 1600, 170, 28, 90
+_WIDTH, _LEFT, _ROW, _TOP = 1600, 170, 28, 90
 _LABEL = 56
 """Width of a generation's number."""
 _INK, _QUIET = "#1c2430", "#5b6675"
 
 
-def write(story: Story, path: Path, *, title: str) -> None:
+def write(timeline: Timeline, path: Path, *, title: str) -> None:
     """Draw it into a new file.
 
     Raises:
@@ -33,29 +33,29 @@ def write(story: Story, path: Path, *, title: str) -> None:
         raise UsageError(
             field="--png", reason="needs Pillow, which is not installed", next_step="pip install pillow."
         ) from error
-    height = _TOP + _LANE * len(story.lanes) + 50
+    height = _TOP + _ROW * len(timeline.spans) + 50
     image = Image.new("RGB", (_WIDTH, height), "white")
     draw = ImageDraw.Draw(image)
     large, small = ImageFont.load_default(20), ImageFont.load_default(14)
     draw.text((12, 10), title, fill=_INK, font=large)
-    unknown = f", {story.unknown_ms / 1000:.0f} s unknown" if story.unknown_ms else ""
-    facts = f"goodput {story.goodput:.1%}, {len(story.recoveries)} recoveries{unknown}"
+    unknown = f", {timeline.unknown_ms / 1000:.0f} s unknown" if timeline.unknown_ms else ""
+    facts = f"goodput {timeline.goodput:.1%}, {len(timeline.recoveries)} recoveries{unknown}"
     draw.text((12, 36), facts, fill=_QUIET, font=small)
     _legend(draw, small)
-    x = Scale.of(story, left=_LEFT, right=_WIDTH - 20)
-    for number, (node, spans) in enumerate(story.lanes.items()):
-        y = _TOP + number * _LANE
+    x = Scale.of(timeline, left=_LEFT, right=_WIDTH - 20)
+    for number, (node, spans) in enumerate(timeline.spans.items()):
+        y = _TOP + number * _ROW
         draw.text((12, y + 4), node[:18], fill=_INK, font=small)
-        for span in blended(spans, x.pixel_ms):
+        for span in visible(spans, x.pixel_ms):
             right = max(x(span.begin_ms) + 1, x(span.end_ms))
-            draw.rectangle((x(span.begin_ms), y + 3, right, y + _LANE - 4), fill=COLOURS[span.doing][0])
-    bottom = _TOP + _LANE * len(story.lanes)
-    for at_ms, *_ in x.apart(story.plans):
+            draw.rectangle((x(span.begin_ms), y + 3, right, y + _ROW - 4), fill=COLOURS[span.doing][0])
+    bottom = _TOP + _ROW * len(timeline.spans)
+    for at_ms, *_ in x.apart(timeline.plans):
         draw.line((x(at_ms), _TOP - 6, x(at_ms), bottom), fill="#4a7fc1")
-    for at_ms, generation, _ in x.apart(story.plans, least=_LABEL):
+    for at_ms, generation, _ in x.apart(timeline.plans, least=_LABEL):
         draw.text((x(at_ms) + 3, _TOP - 22), f"g{generation}", fill=_QUIET, font=small)
     for tick in range(9):
-        at_ms = story.begin_ms + x.span_ms * tick // 8
+        at_ms = timeline.begin_ms + x.span_ms * tick // 8
         draw.text(
             (min(x(at_ms), _WIDTH - 60), bottom + 12),
             f"{x.span_ms * tick / 8000:.1f} s",

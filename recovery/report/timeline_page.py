@@ -1,4 +1,4 @@
-"""The story as a page: self-contained HTML with one drawing, no script and nothing from elsewhere."""
+"""The timeline as a page: self-contained HTML with one drawing, no script and nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple, TypeVar
 
-from recovery.report.node_spans import Doing, Span, blended
+from recovery.report.node_spans import Doing, Span, visible
+from recovery.report.recoveries import Recovery
 from recovery.report.tables import instant
-from recovery.report.timeline import Recovery, Story
+from recovery.report.timeline import Timeline
 
-_WIDTH, _LEFT, _LANE, _TOP = 1200, 130, 22, 46
+_WIDTH, _LEFT, _ROW, _TOP = 1200, 130, 22, 46
+"""Pixels: the drawing's width, where time begins, the height of a node's row, and of what stands above the first."""
 COLOURS = {
     Doing.RUNNING: ("#3a9d5d", "training"),
     Doing.REDOING: ("#d6a11d", "doing steps again"),
@@ -18,7 +20,7 @@ COLOURS = {
     Doing.WAITING: ("#b9c2cf", "waits for the others"),
     Doing.REFUSED: ("#a86bc2", "refused (rejoin window)"),
     Doing.LOST: ("#c94a4a", "lost"),
-    Doing.UNKNOWN: ("#5a4b5e", "unknown: nobody noted what it did"),
+    Doing.UNKNOWN: ("#5a4b5e", "unknown: nobody recorded what it did"),
 }
 """Colour and meaning of what a node does."""
 Mark = TypeVar("Mark", bound=tuple[int, ...])
@@ -46,9 +48,9 @@ class Scale(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, story: Story, *, left: int, right: int) -> Scale:
+    def of(cls, timeline: Timeline, *, left: int, right: int) -> Scale:
         """The whole run between two pixels."""
-        return cls(story.begin_ms, max(1, story.end_ms - story.begin_ms), left, right - left)
+        return cls(timeline.begin_ms, max(1, timeline.end_ms - timeline.begin_ms), left, right - left)
 
     def __call__(self, at_ms: int) -> int:
         """Pixels from the left."""
@@ -68,23 +70,23 @@ class Scale(NamedTuple):
                 free_from = self(mark[0]) + least
 
 
-def page(story: Story, *, job: str, state: str) -> str:
+def page(timeline: Timeline, *, job: str, state: str) -> str:
     """The whole page.
 
     Args:
-        story: of a run.
+        timeline: of a run.
         job: its id.
         state: of the job.
     """
-    wall_s = (story.end_ms - story.begin_ms) / 1000
-    lost = sum(one.lost_steps for one in story.recoveries)
+    wall_s = (timeline.end_ms - timeline.begin_ms) / 1000
+    lost = sum(one.lost_steps for one in timeline.recoveries)
     facts = [
-        (f"{story.goodput:.1%}", "of the time was useful (goodput)"),
-        (f"{wall_s:,.1f} s", "from the first event to the last sign of life"),
-        (f"{story.unknown_ms / 1000:,.1f} s", "unknown: not counted as useful"),
-        (str(len(story.recoveries)), "recoveries"),
+        (f"{timeline.goodput:.1%}", "of the time was useful (goodput)"),
+        (f"{wall_s:,.1f} s", "from the first event to the last record"),
+        (f"{timeline.unknown_ms / 1000:,.1f} s", "unknown: not counted as useful"),
+        (str(len(timeline.recoveries)), "recoveries"),
         (str(lost), "steps done again"),
-        (str(len(story.commits)), "common checkpoints"),
+        (str(len(timeline.commits)), "common checkpoints"),
     ]
     shown = "".join(f"<div><b>{escape(value)}</b>{escape(meaning)}</div>" for value, meaning in facts)
     keys = "".join(
@@ -93,24 +95,24 @@ def page(story: Story, *, job: str, state: str) -> str:
     )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Job {escape(job[:8])}, run {story.run}</title><style>{_STYLE}</style></head><body>
-<h1>Job {escape(job)}, run {story.run}: {escape(state)}</h1>
-<p class="quiet">{instant(story.begin_ms)} to {instant(story.end_ms)}</p>
+<title>Job {escape(job[:8])}, run {timeline.run}</title><style>{_STYLE}</style></head><body>
+<h1>Job {escape(job)}, run {timeline.run}: {escape(state)}</h1>
+<p class="quiet">{instant(timeline.begin_ms)} to {instant(timeline.end_ms)}</p>
 <div class="facts">{shown}</div>
 <p>{keys}</p>
-{_drawing(story)}
-{_table(story)}
+{_drawing(timeline)}
+{_recoveries(timeline)}
 </body></html>
 """
 
 
-def _drawing(story: Story) -> str:
-    height = _TOP + _LANE * (len(story.lanes) + 1) + 40
-    x = Scale.of(story, left=_LEFT, right=_WIDTH - 10)
+def _drawing(timeline: Timeline) -> str:
+    height = _TOP + _ROW * (len(timeline.spans) + 1) + 40
+    x = Scale.of(timeline, left=_LEFT, right=_WIDTH - 10)
     bottom = height - 32
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="one lane per rank over time">']
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="one row per node over time">']
     for tick in range(_TICKS + 1):
-        at_ms = story.begin_ms + x.span_ms * tick // _TICKS
+        at_ms = timeline.begin_ms + x.span_ms * tick // _TICKS
         parts.append(
             f'<line x1="{x(at_ms)}" x2="{x(at_ms)}" y1="{_TOP}" y2="{bottom}" stroke="#8894a5" stroke-opacity=".25"/>'
         )
@@ -119,58 +121,59 @@ def _drawing(story: Story) -> str:
         parts.append(
             f'<text class="quiet" x="{x(at_ms)}" y="{bottom + 18}" text-anchor="{anchor}">{seconds}</text>'
         )
-    for number, (node, spans) in enumerate(story.lanes.items()):
-        y = _TOP + number * _LANE
+    for number, (node, spans) in enumerate(timeline.spans.items()):
+        y = _TOP + number * _ROW
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(node[:16])}</text>')
-        parts += _lane(node, spans, x, y)
-    parts += _scheduler_lane(story, x, _TOP + len(story.lanes) * _LANE)
-    parts += _marks(story, x, bottom)
+        parts += _node_row(node, spans, x, y)
+    parts += _scheduler_row(timeline, x, _TOP + len(timeline.spans) * _ROW)
+    parts += _marks(timeline, x, bottom)
     return "\n".join([*parts, "</svg>"])
 
 
-def _lane(node: str, spans: Sequence[Span], x: Scale, y: int) -> Iterator[str]:
+def _node_row(node: str, spans: Sequence[Span], x: Scale, y: int) -> Iterator[str]:
     """One path per colour: a job of 1,000 nodes has more spans than a browser likes elements."""
     drawn: dict[Doing, list[str]] = {}
     in_all_ms: dict[Doing, int] = {}
     for span in spans:
         in_all_ms[span.doing] = in_all_ms.get(span.doing, 0) + span.end_ms - span.begin_ms
-    for span in blended(spans, x.pixel_ms):
+    for span in visible(spans, x.pixel_ms):
         left = x(span.begin_ms)
         width = max(1, x(span.end_ms) - left)
-        drawn.setdefault(span.doing, []).append(f"M{left} {y + 2}h{width}v{_LANE - 5}h-{width}z")
+        drawn.setdefault(span.doing, []).append(f"M{left} {y + 2}h{width}v{_ROW - 5}h-{width}z")
     for doing, shapes in drawn.items():
         colour, meaning = COLOURS[doing]
         title = f"{node}: {meaning}, {in_all_ms[doing] / 1000:.2f} s in all"
         yield f'<path d="{"".join(shapes)}" fill="{colour}"><title>{escape(title)}</title></path>'
 
 
-def _scheduler_lane(story: Story, x: Scale, y: int) -> Iterator[str]:
+def _scheduler_row(timeline: Timeline, x: Scale, y: int) -> Iterator[str]:
     yield f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">scheduler</text>'
     yield (
-        f'<rect x="{x(story.begin_ms)}" y="{y + 6}" width="{x(story.end_ms) - x(story.begin_ms)}" height="{_LANE - 13}" fill="#7b8796"/>'
+        f'<rect x="{x(timeline.begin_ms)}" y="{y + 6}" width="{x(timeline.end_ms) - x(timeline.begin_ms)}" height="{_ROW - 13}" fill="#7b8796"/>'
     )
-    for begin_ms, end_ms in story.outages:
+    for begin_ms, end_ms in timeline.outages:
         width = max(2, x(end_ms) - x(begin_ms))
         title = f"scheduler away for at most {(end_ms - begin_ms) / 1000:.1f} s"
         yield (
-            f'<rect x="{x(begin_ms)}" y="{y + 2}" width="{width}" height="{_LANE - 5}" fill="#c94a4a"><title>{title}</title></rect>'
+            f'<rect x="{x(begin_ms)}" y="{y + 2}" width="{width}" height="{_ROW - 5}" fill="#c94a4a"><title>{title}</title></rect>'
         )
 
 
-def _marks(story: Story, x: Scale, bottom: int) -> Iterator[str]:
-    for at_ms, generation, step in x.apart(story.plans):
+def _marks(timeline: Timeline, x: Scale, bottom: int) -> Iterator[str]:
+    for at_ms, generation, step in x.apart(timeline.plans):
         title = f"generation {generation} begins at step {step}"
         yield f'<line x1="{x(at_ms)}" x2="{x(at_ms)}" y1="26" y2="{bottom}" stroke="#4a7fc1" stroke-dasharray="3 3"><title>{title}</title></line>'
-    for at_ms, generation, step in x.apart(story.plans, least=_LABEL):  # the others have their lines' titles
+    # A plan whose label finds no space has its line's title.
+    for at_ms, generation, step in x.apart(timeline.plans, least=_LABEL):
         yield f'<text x="{x(at_ms) + 3}" y="20">generation {generation}: step {step}</text>'
-    for at_ms, step in x.apart(story.commits):
+    for at_ms, step in x.apart(timeline.commits):
         yield (
             f'<path d="M{x(at_ms)} {_TOP - 4} l-4 -8 h8 z" fill="#3a9d5d"><title>step {step} is held by all ranks</title></path>'
         )
 
 
-def _table(story: Story) -> str:
-    if not story.recoveries:
+def _recoveries(timeline: Timeline) -> str:
+    if not timeline.recoveries:
         return "<h2>Recoveries</h2><p>Nothing failed.</p>"
     head = "".join(
         f"<th{kind}>{name}</th>"
@@ -193,13 +196,13 @@ def _table(story: Story) -> str:
             ),
         )
     )
-    return f"<h2>Recoveries</h2><table><tr>{head}</tr>{''.join(_row(story, one) for one in story.recoveries)}</table>"
+    return f"<h2>Recoveries</h2><table><tr>{head}</tr>{''.join(_recovery_row(timeline, one) for one in timeline.recoveries)}</table>"
 
 
-def _row(story: Story, one: Recovery) -> str:
+def _recovery_row(timeline: Timeline, one: Recovery) -> str:
     cells = "".join(
         f'<td class="n">{time_ms / 1000:,.2f} s</td>'
         for time_ms in (one.unknown_ms, *one.parts, one.total_ms)
     )
-    at_s = (one.at_ms - story.begin_ms) / 1000
+    at_s = (one.at_ms - timeline.begin_ms) / 1000
     return f'<tr><td>{at_s:,.1f} s</td><td>{escape(one.because)}</td>{cells}<td class="n">{one.lost_steps}</td></tr>'

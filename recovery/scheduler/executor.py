@@ -1,4 +1,4 @@
-"""Carries out what the cluster machine asks. Never decides."""
+"""Carries out what the scheduler's machine asks. Never decides."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock, log
-from recovery.core.effects import Answer, Exit, Persist, Report, Say, SetTimer
+from recovery.core.effects import Answer, Exit, Log, Persist, Report
 from recovery.core.messages import Admitted
 from recovery.core.records import EventRecord
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.timers import SchedulerTimer
 from recovery.store.writer import Writer
 from recovery.transport.server import Server
 
@@ -27,7 +28,7 @@ class Executor:
         *,
         server: Server,
         writer: Writer | None,
-        on_timer: Callable[[str], None],
+        on_timer: Callable[[SchedulerTimer], None],
         on_exit: Callable[[str, str], None],
     ) -> None:
         """Join the parts.
@@ -41,26 +42,26 @@ class Executor:
         self._server, self._writer = server, writer
         self._on_timer, self._on_exit = on_timer, on_exit
         self._loop = asyncio.get_running_loop()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[SchedulerTimer, asyncio.TimerHandle] = {}
 
     def carry_out(self, effect: SchedulerEffect) -> None:
         """Do one effect."""
-        if isinstance(effect, Persist):
-            self._persist(effect)
-        elif isinstance(effect, Send):
-            self._server.send(effect.connection, effect.message)
-        elif isinstance(effect, CloseConnection):
-            self._server.close_connection(effect.connection, effect.reason)
-        elif isinstance(effect, SetTimer):
-            self._set_timer(effect)
-        elif isinstance(effect, Say):
-            _logger.log(
-                logging.WARNING if effect.warning else logging.INFO, "event=%s %s", effect.event, effect.text
-            )
-        elif isinstance(effect, Exit):
-            self._on_exit(effect.code, effect.reason)
-        else:
-            assert_never(effect)
+        match effect:
+            case Persist():
+                self._persist(effect)
+            case Send():
+                self._server.send(effect.connection, effect.message)
+            case CloseConnection():
+                self._server.close_connection(effect.connection, effect.reason)
+            case SetTimer():
+                self._set_timer(effect)
+            case Log():
+                level = logging.WARNING if effect.warning else logging.INFO
+                _logger.log(level, "event=%s %s", effect.event, effect.text)
+            case Exit():
+                self._on_exit(effect.code, effect.reason)
+            case _:
+                assert_never(effect)
 
     def _persist(self, persist: Persist) -> None:
         if self._writer is None:
@@ -69,30 +70,32 @@ class Executor:
             self._writer.submit(persist.records, persist)
 
     def release(self, persist: Persist) -> None:
-        """The write is durable (or nothing is persisted): tell the story, then let the answers go."""
+        """The write is durable (or nothing is persisted): log its events, then let the answers go."""
         for record in persist.records:
             if isinstance(record, EventRecord):
                 _logger.info("%s", log.format_event(record, clock.wall_ms()))
         for step in persist.then:
-            if isinstance(step, Answer):
-                if isinstance(step.message, Admitted):
-                    self._server.admitted(step.connection)
-                self._server.send(step.connection, step.message)
-            elif isinstance(step, Exit):
-                self._on_exit(step.code, step.reason)
-            else:
-                assert not isinstance(step, Report), "the scheduler reports to nobody"
+            match step:
+                case Answer():
+                    if isinstance(step.message, Admitted):
+                        self._server.admitted(step.connection)
+                    self._server.send(step.connection, step.message)
+                case Exit():
+                    self._on_exit(step.code, step.reason)
+                case _:
+                    assert not isinstance(step, Report), "the scheduler reports to nobody"
+                    assert_never(step)
 
-    def _set_timer(self, timer: SetTimer) -> None:
-        older = self._timers.pop(timer.key, None)
+    def _set_timer(self, effect: SetTimer) -> None:
+        older = self._timers.pop(effect.timer, None)
         if older is not None:
             older.cancel()
-        delay_s = max(0, timer.at_ms - clock.monotonic_ms()) / 1000
-        self._timers[timer.key] = self._loop.call_later(delay_s, self._due, timer.key)
+        delay_s = max(0, effect.at_ms - clock.monotonic_ms()) / 1000
+        self._timers[effect.timer] = self._loop.call_later(delay_s, self._due, effect.timer)
 
-    def _due(self, key: str) -> None:
-        del self._timers[key]
-        self._on_timer(key)
+    def _due(self, timer: SchedulerTimer) -> None:
+        del self._timers[timer]
+        self._on_timer(timer)
 
     def stop(self) -> None:
         """Cancel every timer."""

@@ -18,10 +18,10 @@ from recovery.core.records import EventRecord, JobState
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.views import checkpoints_view, generations_view, job_view, lost_view
+from recovery.core.scheduler.views import checkpoints_view, generations_view, job_view, lost_view
 from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLostError, job_failure
 from recovery.scheduler.executor import Executor
-from recovery.scheduler.startup import load_cluster, open_store, raise_descriptor_limit
+from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import QUEUE_MAX, Writer
 from recovery.transport.inspection import Route, json_route
@@ -48,8 +48,8 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> None:
     raise_descriptor_limit()
     store = open_store(settings)
     try:
-        cluster = load_cluster(store, settings)
-        asyncio.run(_Service(settings, cluster, store, with_pid).run())
+        machine = load_machine(store, settings)
+        asyncio.run(_Service(settings, machine, store, with_pid).run())
     finally:
         if store is not None:
             store.close()
@@ -59,11 +59,11 @@ class _Service:
     def __init__(
         self,
         settings: Settings,
-        cluster: SchedulerMachine,
+        machine: SchedulerMachine,
         store: SchedulerStore | None,
         with_pid: int | None,
     ) -> None:
-        self._settings, self._cluster, self._store, self._with_pid = settings, cluster, store, with_pid
+        self._settings, self._machine, self._store, self._with_pid = settings, machine, store, with_pid
         self._held: deque[SchedulerStimulus] = deque()
         """Came while the store's queue was full: losses and timers, since messages wait in their connections."""
         self._holding = self._over = False
@@ -88,7 +88,7 @@ class _Service:
             "event=listening address=%s:%d job=%s recovery_path=%s",
             self._settings.sched_host,
             port,
-            self._cluster.table.job.job,
+            self._machine.state.job.job,
             self._settings.recovery_path,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -99,11 +99,11 @@ class _Service:
         self._executor = Executor(
             server=server,
             writer=writer,
-            on_timer=lambda key: self._deliver(TimerFired(key)),
+            on_timer=lambda timer: self._deliver(TimerFired(timer)),
             on_exit=self._on_exit,
         )
         try:
-            self._carry_out(self._cluster.start(clock.monotonic_ms()))
+            self._carry_out(self._machine.start(clock.monotonic_ms()))
             error = await self._ended
         finally:
             self._executor.stop()
@@ -116,12 +116,12 @@ class _Service:
 
     def _routes(self) -> tuple[tuple[str, Route], ...]:
         """What can be asked over HTTP."""
-        table = self._cluster.table
+        state = self._machine.state
         return (
-            ("/status", json_route(lambda: job_view(table, clock.monotonic_ms()))),
-            ("/lost", json_route(lambda: lost_view(table))),
-            ("/generations", json_route(lambda: generations_view(table))),
-            ("/checkpoints", json_route(lambda: checkpoints_view(table))),
+            ("/status", json_route(lambda: job_view(state, clock.monotonic_ms()))),
+            ("/lost", json_route(lambda: lost_view(state))),
+            ("/generations", json_route(lambda: generations_view(state))),
+            ("/checkpoints", json_route(lambda: checkpoints_view(state))),
             ("/events", json_route(lambda: list(self._recent))),
         )
 
@@ -168,7 +168,7 @@ class _Service:
         Before, never in the middle: what a stimulus has changed in the machine is carried out whole.
         """
         while self._held and not self._crowded() and not self._over:
-            self._carry_out(self._cluster.handle(self._held.popleft(), clock.monotonic_ms()))
+            self._carry_out(self._machine.handle(self._held.popleft(), clock.monotonic_ms()))
         crowded = self._crowded()
         if crowded and not self._holding:
             self._server.pause_delivery()
@@ -220,7 +220,7 @@ class _Service:
 
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
-        running = self._cluster.table.job.state in (JobState.RUNNING, JobState.INTERRUPTED)
+        running = self._machine.state.job.state in (JobState.RUNNING, JobState.INTERRUPTED)
         hint = "; workers train on, relaunch it with the same environment" if running else ""
         _logger.warning("event=scheduler_stopped reason=%s%s", name, hint)
         self._finish(StoppedBySignal(number))

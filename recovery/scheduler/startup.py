@@ -12,12 +12,14 @@ import msgspec
 
 from recovery.config import Settings
 from recovery.core.records import EventRecord, NodeRecord
+from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.lost_store import REBUILDING
-from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
+from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.errors import JobMismatchError, StoreLostError
 from recovery.scheduler import store_rebuild
-from recovery.store.archive import jobs_laid_aside
-from recovery.store.repository import SchedulerState, SchedulerStore
+from recovery.store.archive import archived_jobs
+from recovery.store.repository import SchedulerStore
+from recovery.store.stored_records import SchedulerRecords
 
 _logger = logging.getLogger("recovery.scheduler")
 _DESCRIPTORS_MAX = 1_048_576
@@ -75,8 +77,8 @@ def _rebuild(path: Path, traces: store_rebuild.Traces, settings: Settings) -> No
         _logger.warning("event=store_laid_aside what was left of the lost store lies in %s", aside)
 
 
-def load_cluster(store: SchedulerStore | None, settings: Settings) -> SchedulerMachine:
-    """Build the cluster machine from what is stored.
+def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerMachine:
+    """Build the scheduler's machine from what is stored.
 
     Raises:
         JobMismatchError: the stored job has another world size.
@@ -84,17 +86,17 @@ def load_cluster(store: SchedulerStore | None, settings: Settings) -> SchedulerM
     """
     state = store.load() if store is not None else None
     if state is None or state.job is None:
-        cluster = SchedulerMachine(new_job(uuid.uuid4().hex, settings.rules), settings.rules)
+        machine = SchedulerMachine(new_job(uuid.uuid4().hex, settings.rules), settings.rules)
     else:
         _check_same_job(state, settings)
-        cluster = SchedulerMachine(next_life(state.job), settings.rules)
+        machine = SchedulerMachine(next_incarnation(state.job), settings.rules)
         assert store is not None, "the state came from it"
-        cluster.restore(_as_of_now(state.nodes, store.away_ms()), state.generations, state.checkpoints)
+        machine.restore(_as_of_now(state.nodes, store.away_ms()), state.generations, state.checkpoints)
     if settings.recovery_path is not None:
-        cluster.table.laid_aside, unreadable = jobs_laid_aside(settings.recovery_path)
+        machine.state.archived_jobs, unreadable = archived_jobs(settings.recovery_path)
         for line in unreadable:
             _logger.warning("event=store_failed %s", line)
-    return cluster
+    return machine
 
 
 def _as_of_now(nodes: tuple[NodeRecord, ...], away_ms: int | None) -> tuple[NodeRecord, ...]:
@@ -110,7 +112,7 @@ def _as_of_now(nodes: tuple[NodeRecord, ...], away_ms: int | None) -> tuple[Node
     )
 
 
-def _check_same_job(state: SchedulerState, settings: Settings) -> None:
+def _check_same_job(state: SchedulerRecords, settings: Settings) -> None:
     assert state.job is not None, "checked by the caller"
     for field, stored, given in (
         ("MS_WORKER_NUM", state.job.worker_count, settings.rules.worker_count),

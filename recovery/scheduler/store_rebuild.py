@@ -31,9 +31,11 @@ from recovery.core.records import (
 )
 from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
-from recovery.store.archive import lay_scheduler_aside, left_of_scheduler
+from recovery.store.archive import archive_scheduler_store, scheduler_files
+from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_job, read_worker, stored_workers
-from recovery.store.repository import SchedulerStore, WorkerState, scheduler_path
+from recovery.store.repository import SchedulerStore
+from recovery.store.stored_records import WorkerRecords
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +81,7 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
     """
     if not path.is_dir():
         return None  # whoever opens a store there says what is wrong
-    remains, job = left_of_scheduler(path), None
+    remains, job = scheduler_files(path), None
     is_there = scheduler_path(path).name in remains
     if is_there:
         job = read_job(path, accept_without_wal=accept_without_wal)
@@ -116,7 +118,7 @@ def _knows_nothing(job: JobRecord) -> bool:
     return not job.generation and job.run == 1
 
 
-def _past_of(worker: WorkerState) -> Past | None:
+def _past_of(worker: WorkerRecords) -> Past | None:
     """What a worker knows; None when it has seen no plan."""
     if worker.job is not None and worker.node is not None:
         past = rebuild.past_of(worker.job, worker.node, worker.generations, worker.checkpoints)
@@ -186,7 +188,7 @@ def records_of(traces: Traces) -> tuple[Record, ...]:
         run=built.run,
         generation=built.generation,
         reason=f"from what lies in {traces.path}",
-        details=rebuild.told(built, traces.pasts) + _unsure(traces),
+        details=rebuild.report(built, traces.pasts) + _unsure(traces),
     )
     nodes = tuple(_node(traces, built, name) for name in built.ranks)
     return (job, RunRecord(run=built.run), *nodes, *built.generations, *built.checkpoints, story)
@@ -227,7 +229,7 @@ def write(path: Path, records: Sequence[Record]) -> Path | None:
     Raises:
         StoreError, RecoveryPathError: as `SchedulerStore.open`.
     """
-    aside = lay_scheduler_aside(path, f"lost-{clock.wall_ms()}")
+    aside = archive_scheduler_store(path, f"lost-{clock.wall_ms()}")
     store = SchedulerStore.open(path)
     try:
         store.apply(records, wall_ms=clock.wall_ms())

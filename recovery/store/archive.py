@@ -1,4 +1,4 @@
-"""Lay a job's stores aside, so that its recovery path can begin a new job. Nothing is deleted."""
+"""Archive a job's stores, so that its recovery path can begin a new job. Nothing is deleted."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from pathlib import Path
 from recovery.core.records import JobRecord
 from recovery.errors import RecoveryPathError, StoreError
 from recovery.store.lock import OwnerLock
-from recovery.store.paths import absent, companion, fsync_directory, is_there, refused
+from recovery.store.paths import (
+    absent,
+    companion,
+    fsync_directory,
+    is_there,
+    refused,
+    scheduler_path,
+    worker_path,
+)
 from recovery.store.reader import read_scheduler, read_worker, stored_workers
-from recovery.store.repository import scheduler_path, worker_path
 
 RESET = "reset-"
-"""How the directory begins in which a person has laid a job aside."""
+"""How the name begins of a directory in which a person has archived a job."""
 _PARTS = ("", "-wal", "-shm", ".commits")
-"""All that holds rows or tells of them. The locks stay: moving one would let two owners in."""
+"""All that holds rows or counts them. The locks stay: moving one would let two owners in."""
 
 
-def lay_aside(recovery_path: Path, name: str) -> Path:
+def archive_stores(recovery_path: Path, name: str) -> Path:
     """Move every store into a new directory, while all of them are locked.
 
     Args:
@@ -37,35 +44,35 @@ def lay_aside(recovery_path: Path, name: str) -> Path:
     """
     databases = [scheduler_path(recovery_path)]
     databases += [worker_path(recovery_path, node_id) for node_id in stored_workers(recovery_path)]
-    if len(databases) == 1 and not left_of_scheduler(recovery_path):
+    if len(databases) == 1 and not scheduler_files(recovery_path):
         raise absent(databases[0])
     if databases[0].exists():
         is_there(databases[0])
-    return _laid_aside(recovery_path, name, databases)
+    return _archived(recovery_path, name, databases)
 
 
-def left_of_scheduler(recovery_path: Path) -> tuple[str, ...]:
+def scheduler_files(recovery_path: Path) -> tuple[str, ...]:
     """Names of the files of a scheduler's store that are there: all of them, or what is left of a lost one."""
     files = (companion(scheduler_path(recovery_path), part) for part in _PARTS)
     return tuple(file.name for file in files if os.path.lexists(file))
 
 
-def lay_scheduler_aside(recovery_path: Path, name: str) -> Path | None:
-    """Move the scheduler's store, or what is left of one, as `lay_aside`; None: there is nothing of it."""
-    if not left_of_scheduler(recovery_path):
+def archive_scheduler_store(recovery_path: Path, name: str) -> Path | None:
+    """Move the scheduler's store, or what is left of one, as `archive_stores`; None: there is nothing of it."""
+    if not scheduler_files(recovery_path):
         return None
-    return _laid_aside(recovery_path, name, [scheduler_path(recovery_path)])
+    return _archived(recovery_path, name, [scheduler_path(recovery_path)])
 
 
-def jobs_laid_aside(recovery_path: Path) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Jobs whose state a person has laid aside below this path, and why one of them could not be read."""
+def archived_jobs(recovery_path: Path) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Jobs that a person has archived below this path, and why any of them could not be read."""
     jobs: set[str] = set()
     unreadable: list[str] = []
     for directory in sorted(recovery_path.glob(f"{RESET}*")):
         found: list[JobRecord | None] = []
         try:
             workers = stored_workers(directory)
-            if left_of_scheduler(directory) or not workers:
+            if scheduler_files(directory) or not workers:
                 found.append(read_scheduler(directory, accept_without_wal=True).job)
             found += [read_worker(directory, name, accept_without_wal=True).job for name in workers]
         except (StoreError, RecoveryPathError) as error:
@@ -74,25 +81,25 @@ def jobs_laid_aside(recovery_path: Path) -> tuple[frozenset[str], tuple[str, ...
     return frozenset(jobs), tuple(unreadable)
 
 
-def _laid_aside(recovery_path: Path, name: str, databases: Sequence[Path]) -> Path:
-    aside = recovery_path / name
+def _archived(recovery_path: Path, name: str, databases: Sequence[Path]) -> Path:
+    archive = recovery_path / name
     with ExitStack() as locked:
         for database in databases:
             locked.callback(OwnerLock(database).release)
         try:
-            aside.mkdir()
+            archive.mkdir()
             for database in databases:
-                _move(database, aside / database.relative_to(recovery_path))
+                _move(database, archive / database.relative_to(recovery_path))
             fsync_directory(recovery_path)
         except OSError as error:
-            raise refused(aside, error) from error
-    return aside
+            raise refused(archive, error) from error
+    return archive
 
 
-def _move(database: Path, place: Path) -> None:
-    place.parent.mkdir(exist_ok=True)
+def _move(database: Path, target: Path) -> None:
+    target.parent.mkdir(exist_ok=True)
     for part in _PARTS:
         with suppress(FileNotFoundError):
-            companion(database, part).rename(companion(place, part))
-    for directory in (place.parent, database.parent):
+            companion(database, part).rename(companion(target, part))
+    for directory in (target.parent, database.parent):
         fsync_directory(directory)

@@ -1,6 +1,6 @@
-"""When was the last write? By the machine's own count since its start, which outlives a process and does not jump as the wall clock may.
+"""When was the last write? By the machine's clock since its boot, which outlives a process and does not jump as the wall clock may.
 
-An instant of one start of a machine means nothing in another: then nobody knows, and a window runs on from what was left of it.
+A time of one boot means nothing after another: then nobody knows, and a window runs on from what was left of it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from recovery.store.models import META
 _NAME = "last_write"
 
 
-def note_instant(connection: Connection, boot: str) -> None:
-    """In the transaction of a write.
+def note_write_time(connection: Connection, boot: str) -> None:
+    """Note when it is, in the transaction of a write.
 
     Args:
         connection: of the owner.
-        boot: of which start of the machine; empty: nobody can say, and nothing is noted.
+        boot: id of this boot of the machine; empty: unknown, and nothing is noted.
     """
     value = f"{boot} {clock.boot_ms()}" if boot else ""
     row = insert(META).values(name=_NAME, value=value)
     connection.execute(row.on_conflict_do_update(index_elements=[META.c.name], set_={"value": value}))
 
 
-def ms_since_last(connection: Connection) -> int | None:
-    """Milliseconds since the last write before this one; None: nobody can say."""
+def ms_since_last_write(connection: Connection) -> int | None:
+    """Milliseconds since the last write before this one; None: unknown."""
     found = connection.execute(select(META.c.value).where(META.c.name == _NAME)).scalar_one_or_none()
     boot, _, at_ms = (found or "").partition(" ")
     if not boot or boot != clock.boot_id() or not at_ms.isascii() or not at_ms.isdigit():

@@ -13,37 +13,25 @@ Two facts of SQLite shape this file:
 from __future__ import annotations
 
 import os
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import cast
-from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, NullPool, create_engine, event, insert, select, update
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy import Connection, insert, select, update
 
 from recovery.errors import (
-    RecoveryPathError,
     StoreCorruptError,
     StoreError,
     StoreFullError,
     StoreNotOursError,
     StoreWalMissingError,
-    StoreWriteError,
 )
 from recovery.store.commits import Commits, first_value
-from recovery.store.file_identity import Place
+from recovery.store.connections import connect, harden, raw_connection, read_only, translated
+from recovery.store.file_identity import FileIdentity
 from recovery.store.migrations import REVISIONS, migrate
 from recovery.store.models import META, METADATA, VERSION
-from recovery.store.paths import APPLICATION_ID, companion, fsync_directory, is_there, refused
-
-BUSY_S = 5.0
-"""How long a write waits for a stranger's lock (a backup tool). Twice that would look like a dead scheduler to a
-worker that waits for an answer (15 s); half would fail a backup of a slow disk."""
-
-_FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
-"""No space for rows, or for the index of the -wal. Nothing was half written, so trying again is safe."""
+from recovery.store.paths import APPLICATION_ID, companion, fsync_directory, is_there
 
 
 class Database:
@@ -71,7 +59,7 @@ class Database:
             elif not companion(path, "-wal").exists() and not accept_without_wal and _is_dirty(path):
                 raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
             self._keeper = read_only(path)
-            self.connection = _connect(path, wal=True)
+            self.connection = connect(path, wal=True)
         try:
             with translated(path, reading=True):
                 check_file(self.connection, path, owner)
@@ -82,7 +70,7 @@ class Database:
                 self._mark(dirty=True)
                 self.commits.settle()
                 fsync_directory(path.parent)
-                self.place = Place(path)
+                self.file_identity = FileIdentity(path)
         except BaseException:
             self.fail()
             self.close()
@@ -115,7 +103,8 @@ class Database:
                 with translated(self.path, reading=False):
                     self._mark(dirty=False)
             except StoreError:
-                self._failed = True  # the -wal keeps the rows, and the mark says so
+                # The -wal keeps the rows, and the mark says so.
+                self._failed = True
         if not self._failed:
             self._keeper.close()
         self.connection.close()
@@ -127,8 +116,9 @@ class Database:
         self._marked = self._fold("TRUNCATE")
 
     def _fold(self, mode: str) -> bool:
-        """Tell whether all of the -wal reached the main file (after TRUNCATE both counts are 0)."""
-        raw = raw_connection(self.connection)  # SQLAlchemy would begin a transaction, in which nothing folds
+        """Give whether all of the -wal reached the main file (after TRUNCATE both counts are 0)."""
+        # Through SQLAlchemy it would run in a transaction, in which nothing folds.
+        raw = raw_connection(self.connection)
         busy, frames, folded = raw.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return bool(busy == 0 and frames == folded)
 
@@ -155,91 +145,10 @@ def check_file(connection: Connection, path: Path, owner: str) -> None:
         raise StoreNotOursError(path=str(path), reason=f"it belongs to {found!r}, not to {owner!r}")
 
 
-def read_only(path: Path, *options: str) -> sqlite3.Connection:
-    """Open a file with SQLite's own means so that nothing can write through it, and attach to its -wal."""
-    connection = sqlite3.connect(
-        f"file:{quote(os.fsencode(path))}?{'&'.join(('mode=ro', *options))}",
-        uri=True,
-        timeout=BUSY_S,
-        check_same_thread=False,
-    )
-    try:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-@contextmanager
-def translated(path: Path, *, reading: bool) -> Iterator[None]:
-    """Turn errors of SQLite into ours, once, at this border.
-
-    Args:
-        path: the file, for the error.
-        reading: whether an unknown failure means a damaged file (reading) or a failed write.
-    """
-    try:
-        yield
-    except (
-        UnicodeDecodeError
-    ) as error:  # SQLite's message quotes a damaged schema, and the driver cannot decode it
-        raise StoreCorruptError(path=str(path), reason=f"its schema is not text ({error})") from error
-    except OSError as error:
-        raise refused(path.parent, error) from error
-    except (DBAPIError, sqlite3.Error) as error:
-        cause = (error.orig if isinstance(error, DBAPIError) else error) or error
-        name, text = getattr(cause, "sqlite_errorname", ""), str(cause)
-        if name in _FULL or "disk is full" in text:
-            raise StoreFullError(path=str(path), reason=text) from error
-        if reading or "malformed" in text or "not a database" in text:
-            raise StoreCorruptError(path=str(path), reason=text) from error
-        raise StoreWriteError(path=str(path), reason=text) from error
-    except SQLAlchemyError as error:  # the process ends while its writer is in the middle of a transaction
-        raise StoreWriteError(path=str(path), reason=str(error)) from error
-
-
-def harden(connection: sqlite3.Connection, path: str) -> None:
-    """Set what makes a commit durable, and read it back: where it cannot be had, nothing may be acknowledged.
-
-    Raises:
-        RecoveryPathError: the file system cannot hold a write-ahead log.
-    """
-    mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-    connection.execute("PRAGMA synchronous=FULL")
-    level = connection.execute("PRAGMA synchronous").fetchone()[0]
-    if (mode, level) != ("wal", 2):
-        reason = f"SQLite cannot keep a write-ahead log there (journal_mode {mode}, synchronous {level})"
-        raise RecoveryPathError(path=path, reason=reason, next_step="Choose a directory on a local disk.")
-    connection.execute("PRAGMA wal_autocheckpoint=0")
-
-
-def _connect(path: Path, *, wal: bool) -> Connection:
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        poolclass=NullPool,
-        connect_args={"check_same_thread": False, "timeout": BUSY_S, "isolation_level": None},
-    )
-    if wal:
-        event.listen(engine, "connect", lambda raw, _record: harden(raw, str(path)))
-    event.listen(engine, "begin", _begin)
-    return engine.connect()
-
-
-def _begin(connection: Connection) -> None:
-    """The driver's own implicit BEGIN comes late and spares DDL; ours covers all, and waits for its lock at once."""
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
 def _is_dirty(path: Path) -> bool:
     """Read the mark without making a -wal, which would hide that there is none."""
     with closing(read_only(path, "immutable=1")) as connection:
         return bool(connection.execute("SELECT value FROM meta WHERE name = 'dirty'").fetchone() != ("0",))
-
-
-def raw_connection(connection: Connection) -> sqlite3.Connection:
-    """The driver's own connection underneath."""
-    return cast("sqlite3.Connection", connection.connection.dbapi_connection)
 
 
 def _create(path: Path, owner: str) -> None:
@@ -248,7 +157,7 @@ def _create(path: Path, owner: str) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(draft, flags, 0o600)
     try:
-        with closing(_connect(draft, wal=False)) as connection:
+        with closing(connect(draft, wal=False)) as connection:
             with connection.begin():
                 connection.exec_driver_sql(f"PRAGMA application_id={APPLICATION_ID}")
                 METADATA.create_all(connection, checkfirst=False)
@@ -260,7 +169,8 @@ def _create(path: Path, owner: str) -> None:
         draft.rename(path)
         fsync_directory(path.parent)
     except BaseException:
-        for suffix in ("", "-journal", "-wal", "-shm"):  # our own draft, made above, which never held a row
+        # Our own draft, which has never held a row.
+        for suffix in ("", "-journal", "-wal", "-shm"):
             companion(draft, suffix).unlink(missing_ok=True)
         raise
     finally:

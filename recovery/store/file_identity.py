@@ -1,4 +1,4 @@
-"""Is the file that we have open still the one at its name? Who writes on into a file that was deleted acknowledges what nobody will read."""
+"""Is the file that we have open still the one at its name? Writing on into a deleted file acknowledges what nobody will read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Identity = tuple[int, int]
 """Device and inode."""
 
 
-class Place:
+class FileIdentity:
     """An open store's file and its -wal, as they were found once both were open."""
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +30,8 @@ class Place:
                 reason = "" if _identity(file) == opened else "is another file now"
             except FileNotFoundError:
                 reason = "is gone"
-            except OSError as error:  # the file system itself is gone
+            except OSError as error:
+                # The file system itself is gone.
                 reason = f"cannot be looked at ({error.strerror})"
             if reason:
                 raise StoreGoneError(path=str(self._path), file=file.name, reason=reason)

@@ -33,17 +33,17 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
 
 
-_PID, _PLACE = 4, 5
+_PID, _FILE = 4, 5
 """Fields of a line of /proc/locks."""
 
 
-class Life(str, Enum):
-    """Does the process live that had a store open last?"""
+class OwnerState(str, Enum):
+    """Does the process run that had a store open last?"""
 
     RUNNING = "running"
     NOT_RUNNING = "not running"
     UNKNOWN = "unknown"
-    """It ran on another host, or nobody can tell."""
+    """It ran on another host, or that cannot be seen."""
 
 
 class OwnerLock:
@@ -78,13 +78,14 @@ class OwnerLock:
         """Check that the lock file is still the one we locked: a deleted one lets a second owner in.
 
         Raises:
-            StoreWriteError: it was removed or replaced, or nobody can tell; this process may no longer write.
+            StoreWriteError: it was removed or replaced, or cannot be looked at; this process may no longer write.
         """
         try:
             reason = "" if self._found() == self._identity else "was removed or replaced"
         except FileNotFoundError:
             reason = "was removed or replaced"
-        except OSError as error:  # the file system is gone: nothing can be written there either
+        except OSError as error:
+            # The file system is gone: nothing can be written there either.
             reason = f"cannot be looked at: {error.strerror}"
         if reason:
             raise StoreWriteError(path=str(database), reason=f"its lock file {self._path.name} {reason}")
@@ -104,15 +105,15 @@ def owner_of(database: Path) -> Owner | None:
     An owner on another host that shares the directory is not seen.
     """
     try:
-        place = _place_of(companion(database, ".lock"))
+        lock_id = _lock_id(companion(database, ".lock"))
     except OSError:
         return None
-    pid = (held_locks() or {}).get(place)
+    pid = (held_locks() or {}).get(lock_id)
     return None if pid is None else Owner(pid=pid)
 
 
-def life_of(database: Path, held: Container[str] | None) -> Life:
-    """Does the owner of a store's file live, as far as can be told on this host? The lock tells that it does, the note beside it where it ran.
+def owner_state(database: Path, held: Container[str] | None) -> OwnerState:
+    """Does the owner of a store's file run, as far as this host can see? The lock shows that it does, the note beside it where it ran.
 
     Args:
         database: the file.
@@ -120,30 +121,31 @@ def life_of(database: Path, held: Container[str] | None) -> Life:
     """
     path = companion(database, ".lock")
     try:
-        place = _place_of(path)
+        lock_id = _lock_id(path)
         holder = _holders.decode(companion(path, ".holder").read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return Life.UNKNOWN
-    if held is not None and place in held:
-        return Life.RUNNING
-    return Life.NOT_RUNNING if held is not None and holder.host == socket.gethostname() else Life.UNKNOWN
+        return OwnerState.UNKNOWN
+    if held is not None and lock_id in held:
+        return OwnerState.RUNNING
+    ran_here = holder.host == socket.gethostname()
+    return OwnerState.NOT_RUNNING if held is not None and ran_here else OwnerState.UNKNOWN
 
 
 def held_locks(table: Path = Path("/proc/locks")) -> dict[str, int] | None:
     """Files that are locked on this host, as /proc/locks names them, and by which process; None: it cannot be read."""
     try:
-        told = table.read_text(encoding="ascii")
+        lines = table.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    lines = (
-        line.split() for line in told.splitlines()
-    )  # 1: FLOCK ADVISORY WRITE 4711 fe:00:131 0 EOF (proc_locks(5))
+    # 1: FLOCK ADVISORY WRITE 4711 fe:00:131 0 EOF (proc_locks(5))
     return {
-        fields[_PLACE]: int(fields[_PID]) for fields in lines if len(fields) > _PLACE and fields[1] == "FLOCK"
+        fields[_FILE]: int(fields[_PID])
+        for fields in map(str.split, lines)
+        if len(fields) > _FILE and fields[1] == "FLOCK"
     }
 
 
-def _place_of(lock: Path) -> str:
+def _lock_id(lock: Path) -> str:
     found = lock.stat()
     return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
 

@@ -138,10 +138,11 @@ EVENTS = Table(
     *_number("wall_ms"),
     *_text("digest"),
 )
-"""The story: appended, never changed. `sequence` is 1, 2, 3, ... in the order of the writes."""
+"""The event log: appended, never changed. `sequence` is 1, 2, 3, ... in the order of the writes."""
 
 META = Table("meta", METADATA, *_text("name", "value"), PrimaryKeyConstraint("name"))
-"""Facts about the file: `owner` (scheduler, or worker:<node_id>) and `dirty` (1 while a process has it open)."""
+"""Facts about the file: `owner` (scheduler, or worker:<node_id>) and `dirty` (1 while a process has it open), beside what
+commits.py and boot_clock.py note."""
 
 VERSION = Table(
     "alembic_version",

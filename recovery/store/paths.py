@@ -1,12 +1,14 @@
-"""What stands on the file system before SQLite sees it: the recovery path, and what lies at the name of a store."""
+"""Where the stores lie, and what stands there before SQLite sees it: the recovery path, and what has the name of a store."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 
+from recovery.core.messages import NODE_ID_PATTERN
 from recovery.errors import RecoveryPathError, StoreCorruptError, StoreNotOursError
 
 APPLICATION_ID = 0x4D535243
@@ -23,6 +25,17 @@ _NEXT_STEPS = {
     errno.EROFS: "Choose a directory on a file system that can be written.",
     errno.ENOSPC: "Free space on that file system.",
 }
+
+
+def scheduler_path(recovery_path: Path) -> Path:
+    """Name the scheduler's file."""
+    return recovery_path / "scheduler.db"
+
+
+def worker_path(recovery_path: Path, node_id: str) -> Path:
+    """Name a worker's file. The id was checked where it came in; here it must not lead out of the directory."""
+    assert re.match(NODE_ID_PATTERN, node_id), f"{node_id!r} is no node id, so it may not name a file"
+    return recovery_path / "workers" / f"{node_id}.db"
 
 
 def prepare_directory(path: Path) -> None:
@@ -102,7 +115,7 @@ def is_there(path: Path) -> bool:
 
     Raises:
         StoreNotOursError: something else is there.
-        StoreCorruptError: an empty or cut file, or a lonely -wal. Our files are complete when they get their name.
+        StoreCorruptError: an empty or cut file, or a -wal without its file. Our files are complete when they get their name.
     """
     wal = companion(path, "-wal")
     refuse_links(path, wal, companion(path, "-shm"))

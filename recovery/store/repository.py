@@ -1,136 +1,37 @@
-"""The two stores: load() -> records, apply(batch). Everything else of this room serves these two classes."""
+"""The two stores: load() -> records, apply(batch). Everything else of this package serves these two classes."""
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Select
 
 from recovery import clock
-from recovery.core.ids import NodeId
-from recovery.core.messages import NODE_ID_PATTERN
-from recovery.core.records import (
-    ActivityRecord,
-    CheckpointRecord,
-    CheckpointState,
-    DirectoryRecord,
-    EventRecord,
-    GenerationRecord,
-    JobRecord,
-    NodeRecord,
-    Record,
-    RunRecord,
-    StepRecord,
-)
+from recovery.core.records import Record
 from recovery.errors import StoreError, StoreFullError, StoreWriteError
-from recovery.store.boot_clock import ms_since_last, note_instant
-from recovery.store.engine import Database, translated
+from recovery.store.boot_clock import ms_since_last_write, note_write_time
+from recovery.store.connections import translated
+from recovery.store.engine import Database
 from recovery.store.lock import OwnerLock
-from recovery.store.models import CHECKPOINTS
-from recovery.store.paths import prepare_directory, refuse_links
-from recovery.store.rows import SHAPES, record_of, row_of
-
-RecordType = TypeVar("RecordType", bound=msgspec.Struct)
+from recovery.store.paths import prepare_directory, refuse_links, scheduler_path, worker_path
+from recovery.store.rows import SHAPES, row_of
+from recovery.store.stored_records import (
+    SchedulerRecords,
+    WorkerRecords,
+    check_rows,
+    scheduler_records,
+    worker_records,
+)
 
 FOLD_PAGES = 256
 """Pages between two foldings of the -wal: about 1 MiB. Ten times that makes each start replay 10 MiB, a tenth of it makes every
 tenth commit fsync twice more. Pages, since a commit of one row writes whole ones of two tables: 2,000 such rows were 16 MiB."""
 _ROWS_A_PAGE = 8
 """Of the longer rows; shorter ones fit more often, and the -wal is folded a little early."""
-
-
-class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a scheduler starts again from: no retired checkpoints. Each tuple is in the order of its key."""
-
-    job: JobRecord | None = None
-    runs: tuple[RunRecord, ...] = ()
-    nodes: tuple[NodeRecord, ...] = ()
-    generations: tuple[GenerationRecord, ...] = ()
-    checkpoints: tuple[CheckpointRecord, ...] = ()
-
-
-class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a worker's next incarnation starts from. Each tuple is in the order of its key."""
-
-    directories: tuple[DirectoryRecord, ...] = ()
-    checkpoints: tuple[CheckpointRecord, ...] = ()
-    step: StepRecord | None = None
-    node: NodeRecord | None = None
-    job: JobRecord | None = None
-    """As the newest plan told it. None in a store that has never seen a plan, or none since the release that notes it."""
-    generations: tuple[GenerationRecord, ...] = ()
-    """The plans that this node was told, of all runs."""
-
-
-def scheduler_path(recovery_path: Path) -> Path:
-    """Name the scheduler's file."""
-    return recovery_path / "scheduler.db"
-
-
-def worker_path(recovery_path: Path, node_id: str) -> Path:
-    """Name a worker's file. The id was checked where it came in; here it must not lead out of the directory."""
-    assert re.match(NODE_ID_PATTERN, node_id), f"{node_id!r} is no node id, so it may not name a file"
-    return recovery_path / "workers" / f"{node_id}.db"
-
-
-def records_of(
-    connection: Connection, record: type[RecordType], path: Path, *, read: Select[Any] | None = None
-) -> tuple[RecordType, ...]:
-    """Read all rows of a record class (or what `read` finds of them) in the order of their key, each checked against its digest."""
-    rows = connection.execute(SHAPES[record].read if read is None else read)
-    return tuple(record_of(record, row, path) for row in rows)
-
-
-def check_rows(connection: Connection, path: Path) -> None:
-    """Check the digest of every row that counts: events, activity and retired checkpoints are history, and a long one would delay each start.
-
-    Raises:
-        StoreCorruptError: names table and key.
-    """
-    for record in SHAPES:
-        if record is CheckpointRecord:
-            _booked(connection, path)
-        elif record not in (EventRecord, ActivityRecord):
-            records_of(connection, record, path)
-
-
-_BOOKED = SHAPES[CheckpointRecord].read.where(CHECKPOINTS.c.state != CheckpointState.RETIRED.value)
-
-
-def _booked(connection: Connection, path: Path) -> tuple[CheckpointRecord, ...]:
-    return records_of(connection, CheckpointRecord, path, read=_BOOKED)
-
-
-def scheduler_state(connection: Connection, path: Path) -> SchedulerState:
-    """Read the scheduler's state, in the transaction of `connection`."""
-    jobs = records_of(connection, JobRecord, path)
-    return SchedulerState(
-        job=jobs[0] if jobs else None,
-        runs=records_of(connection, RunRecord, path),
-        nodes=records_of(connection, NodeRecord, path),
-        generations=records_of(connection, GenerationRecord, path),
-        checkpoints=_booked(connection, path),
-    )
-
-
-def worker_state(connection: Connection, path: Path) -> WorkerState:
-    """Read a worker's state, in the transaction of `connection`. The file holds rows of its own node only."""
-    steps = {step.node_id: step for step in records_of(connection, StepRecord, path)}
-    nodes = {node.node_id: node for node in records_of(connection, NodeRecord, path)}
-    return WorkerState(
-        directories=records_of(connection, DirectoryRecord, path),
-        checkpoints=records_of(connection, CheckpointRecord, path),
-        step=steps.get(NodeId(path.stem)),
-        node=nodes.get(NodeId(path.stem)),
-        job=next(iter(records_of(connection, JobRecord, path)), None),
-        generations=records_of(connection, GenerationRecord, path),
-    )
 
 
 class _Store:
@@ -165,7 +66,7 @@ class _Store:
         Raises:
             StoreFullError: no space; nothing of it was written, it may be applied again.
             StoreGoneError: the file is no longer at its name.
-            StoreWriteError: anything else; whether it is on disk is unknown until the file is opened anew.
+            StoreWriteError: anything else; whether it is on disk is unknown until the file is opened again.
         """
         with self._one_at_a_time:
             assert self._end.alive, "nothing is applied to a closed store"
@@ -185,11 +86,11 @@ class _Store:
         """
         with self._one_at_a_time:
             if self._end.alive:
-                self._check_place()
+                self._check_file()
 
-    def _check_place(self) -> None:
+    def _check_file(self) -> None:
         try:
-            self._database.place.check()
+            self._database.file_identity.check()
         except StoreError:
             self._database.fail()
             raise
@@ -199,7 +100,7 @@ class _Store:
         self._end()
 
     def _write(self, records: Sequence[Record], wall_ms: int) -> None:
-        self._database.place.check()
+        self._database.file_identity.check()
         self._lock.assert_held(self._path)
         rows: dict[type[msgspec.Struct], list[dict[str, Any]]] = {}
         connection = self._database.connection
@@ -210,12 +111,13 @@ class _Store:
                 for kind, batch in rows.items():
                     connection.execute(SHAPES[kind].write, batch)
                 self._database.commits.add(connection)
-                note_instant(connection, self._boot)
+                note_write_time(connection, self._boot)
         except (UnicodeError, OverflowError) as error:
             raise StoreWriteError(
                 path=str(self._path), reason=f"a value cannot be stored: {error}"
             ) from error
-        self._database.place.check()  # what went into a file that nobody will find was not written
+        # What went into a file that nobody will find counts as not written.
+        self._database.file_identity.check()
         self._database.commits.note()
         self._pages_since_fold += 1 + len(rows) + len(records) // _ROWS_A_PAGE
         if self._pages_since_fold >= FOLD_PAGES or not self._database.marked:
@@ -242,18 +144,18 @@ class SchedulerStore(_Store):
         return cls(scheduler_path(recovery_path), "scheduler", accept_without_wal=accept_without_wal)
 
     def away_ms(self) -> int | None:
-        """How long ago the last write was; None: nobody can say, for the machine has started anew since, or it is another one."""
+        """How long ago the last write was; None: nobody can say, for the machine was restarted since, or it is another one."""
         with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
-            return ms_since_last(self._database.connection)
+            return ms_since_last_write(self._database.connection)
 
-    def load(self) -> SchedulerState:
-        """Read the whole state.
+    def load(self) -> SchedulerRecords:
+        """Read all records that the next process begins with.
 
         Raises:
             StoreCorruptError: a row does not match its digest; names table and key.
         """
         with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
-            return scheduler_state(self._database.connection, self._path)
+            return scheduler_records(self._database.connection, self._path)
 
 
 class WorkerStore(_Store):
@@ -268,10 +170,10 @@ class WorkerStore(_Store):
         prepare_directory(path.parent)
         return cls(path, f"worker:{node_id}", accept_without_wal=accept_without_wal)
 
-    def load(self) -> WorkerState:
-        """Read the whole state, as `SchedulerStore.load`."""
+    def load(self) -> WorkerRecords:
+        """Read all of them, as `SchedulerStore.load`."""
         with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
-            return worker_state(self._database.connection, self._path)
+            return worker_records(self._database.connection, self._path)
 
 
 def _end(database: Database, lock: OwnerLock, one_at_a_time: threading.Lock) -> None:

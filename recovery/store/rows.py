@@ -94,7 +94,7 @@ def row_of(record: msgspec.Struct, wall_ms: int) -> dict[str, Any]:
 
 
 def record_of(record: type[RecordType], row: Sequence[Any], path: Path) -> RecordType:
-    """Turn a row back into its record, after checking its digest. By position: a story has 100,000 rows.
+    """Turn a row back into its record, after checking its digest. By position: an event log has 100,000 rows.
 
     Args:
         record: class of the record.

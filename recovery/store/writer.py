@@ -19,13 +19,12 @@ would keep the disk busy for nothing."""
 
 QUEUE_MAX = 262_144
 """Batches and rows that may wait before the writer calls itself crowded. 1,000 nodes make some 4,000 a second at their busiest, so
-this is a minute of a full or stuck disk and some 100 MB. What one more stimulus leads to always finds room: the caller asks
-`crowded` before it takes one, not in the middle of it."""
-
+this is a minute of a full or stuck disk and some 100 MB. What one more stimulus leads to is always taken: the caller asks `crowded`
+before it takes one, not in the middle of it."""
 
 LOOK_S = 1.0
 """How often an owner that has nothing to write looks whether its file is still there: once a heartbeat at least (3 s). A look costs
-three calls of the system, some 10 us."""
+three system calls, some 10 us."""
 
 
 class Store(Protocol):
@@ -110,7 +109,8 @@ class Writer:
             self._given_up = True
             self._changed.notify()
         if self._thread.is_alive():
-            self._thread.join(RETRY_S)  # it wakes and leaves, unless the disk itself holds it
+            # It wakes and leaves, unless the disk itself holds it.
+            self._thread.join(RETRY_S)
             return False
         return not self._failed and not self._queue
 
@@ -137,20 +137,20 @@ class Writer:
                 return []
 
     def _write(self, records: Sequence[Record]) -> bool:
-        told = False
+        reported = False
         while records:
             try:
                 self._store.apply(records, wall_ms=self._wall_ms())
                 break
             except StoreFullError as error:
-                if not told:
+                if not reported:
                     self._on_failure(error)
-                told = True
+                reported = True
                 with self._changed:
                     if self._changed.wait_for(lambda: self._given_up, RETRY_S):
                         self._failed = True
                         return False
-            except Exception as error:  # noqa: BLE001 - a thread that ends without a word leaves every answer waiting for ever
+            except Exception as error:  # noqa: BLE001 - a thread that ends silently leaves every answer waiting for ever
                 self._stop(error)
                 return False
         return True

@@ -40,13 +40,13 @@ from torch import distributed
 from torch._C._distributed_c10d import Reducer, Store, TCPStore
 
 from recovery import clock
-from recovery.core.worker.connection import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
+from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
 from recovery.torch import sockets
 from recovery.torch.resolver import ask_again_soon
 from recovery.torch.session_interface import SessionInterface
 from recovery.training.exception_hook import exception_hook_kept
-from recovery.worker.descriptors import close_in_children
+from recovery.worker.exec_in_place import close_in_children
 
 _logger = logging.getLogger("recovery.torch")
 _TIMEOUT = timedelta(minutes=30)
@@ -176,7 +176,7 @@ class World:
                 return store
 
     def _log_while_formed(self) -> None:
-        """Log what the wait is for, as every wait does (core/worker/connection.py): gloo itself waits in silence, for `timeout`."""
+        """Log what the wait is for, as every wait does (core/worker/wait_note.py): gloo itself waits in silence, for `timeout`."""
         begun_ms, pause_ms = clock.monotonic_ms(), WAIT_NOTE_FIRST_MS
         while not self._form_left.wait(pause_ms / 1_000):
             _logger.info(

@@ -58,14 +58,14 @@ class _Script:
         self._session: Session
 
     def begin(self) -> Session:
-        self._service.on_joined = hooks.run_joined
+        self._service.on_admitted = hooks.run_joined
         self._service.start()
         for warm_up in hooks.warm_ups:
             warm_up()
-        plan = self._service.gate.next_plan(0)
+        plan = self._service.training_control.next_plan(0)
         if isinstance(plan, Verdict):
             _leave(plan)
-        admitted = self._service.member.admitted
+        admitted = self._service.machine.admitted
         assert admitted is not None, "a plan is for members"
         process_start.announce_rank(plan.rank)
         self._session = Session(self._service, plan, admitted)
@@ -85,14 +85,14 @@ class _Script:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, *, show: bool
     ) -> None:
         session, service = self._session, self._service
-        interrupted = isinstance(error, GenerationInterrupted) or service.gate.is_interrupted(
+        interrupted = isinstance(error, GenerationInterrupted) or service.training_control.is_interrupted(
             session.generation
         )
         if interrupted or hooks.is_collective_error(error):
             self._replace(session, "" if interrupted else f"{kind.__name__}: {error}")
         self._raised = True
         # It ends by its own mistake, also if the generation ends meanwhile.
-        service.gate.forget_wakers()
+        service.training_control.forget_wakers()
         if show:
             sys.__excepthook__(kind, error, trace)
         text = "".join(traceback.format_exception(kind, error, trace))
@@ -105,7 +105,7 @@ class _Script:
                 text,
             )
         )
-        service.gate.verdict()
+        service.training_control.verdict()
 
     def _on_exit(self) -> None:
         """The script has ended: wait until every rank has, as in @recovery.run.
@@ -129,7 +129,7 @@ class _Script:
         session.settle()
         service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
         try:
-            service.gate.await_end(session.generation)
+            service.training_control.await_end(session.generation)
         except GenerationInterrupted:
             self._replace(session, "")
         session.close()
@@ -137,29 +137,29 @@ class _Script:
     def _left(self, left: EarlyExit) -> None:
         """The script ended this process in the middle of its loop: this rank is not done."""
         session, service = self._session, self._service
-        if service.gate.is_interrupted(session.generation):
+        if service.training_control.is_interrupted(session.generation):
             self._replace(session, "")
-        service.gate.forget_wakers()
+        service.training_control.forget_wakers()
         service.post(
             s.TrainingRaised(
                 service.new_request(), session.plan_generation, session.step, left.error, left.traceback
             )
         )
-        service.gate.verdict()
+        service.training_control.verdict()
         if left.succeeds:
             process_end.leave_at_exit(ExitBeforeEndError.exit_code, early_exit.line_of(left, session.step))
 
     def _replace(self, session: Session, collective_error: str) -> None:
         service = self._service
-        verdict = service.gate.verdict_if_any()
+        verdict = service.training_control.verdict_if_any()
         if verdict is not None:
             _leave(verdict, exiting=self._exiting)
         if collective_error:
             service.post(s.DataPlaneBroke(session.plan_generation, session.step, collective_error))
-            service.gate.await_interrupt(session.generation)
-        admitted = service.member.admitted
+            service.training_control.await_interrupt(session.generation)
+        admitted = service.machine.admitted
         assert admitted is not None, "it trained"
-        replace_process(admitted.token, service.member.hangs)
+        replace_process(admitted.token, service.machine.hangs)
 
 
 def _leave(verdict: Verdict, *, exiting: bool = False) -> NoReturn:

@@ -78,10 +78,10 @@ class _Loop:
         self._service = WorkerService(settings)
         self._pid = os.getpid()
         self._session: Session | None = None
-        self._warm_ups = [*hooks.warm_ups, self._service.notebook.warm_up, *([warm_up] if warm_up else [])]
+        self._warm_ups = [*hooks.warm_ups, self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
 
     def run(self) -> Any:
-        self._service.on_joined = hooks.run_joined
+        self._service.on_admitted = hooks.run_joined
         self._service.start()
         with StopSignals():
             try:
@@ -108,7 +108,7 @@ class _Loop:
             signal.signal(again, signal.SIG_IGN)
         name = signal.Signals(number).name
         self._service.post(s.StopAsked(self._service.new_request(), name))
-        self._service.gate.verdict()
+        self._service.training_control.verdict()
         process_end.leave(128 + number, f"STOPPED: stopped by {name}")
 
     def _is_child(self) -> bool:
@@ -118,20 +118,20 @@ class _Loop:
     def _left(self, left: EarlyExit) -> None:
         """The script ends this process, and this rank is not done."""
         session, service = self._session, self._service
-        if (verdict := service.gate.verdict_if_any()) is not None and verdict.code:
+        if (verdict := service.training_control.verdict_if_any()) is not None and verdict.code:
             self._end(verdict)
         generation, step = (session.plan_generation, session.step) if session else (Generation(0), 0)
         if session is not None:
             session.close()
         service.post(s.TrainingRaised(service.new_request(), generation, step, left.error, left.traceback))
-        service.gate.verdict()
+        service.training_control.verdict()
         if left.succeeds:
             process_end.leave(ExitBeforeEndError.exit_code, early_exit.line_of(left, step))
 
     def _train(self) -> Any:
         """What the training function returned once all ranks were done, or why this process must end before that."""
         if self._settings.role is config.SettingsRole.SERVER:
-            return self._service.gate.verdict()
+            return self._service.training_control.verdict()
         for warm_up in self._warm_ups:
             warm_up()
         gc.collect()
@@ -140,11 +140,11 @@ class _Loop:
         random_states = [(restore, capture()) for capture, restore in hooks.random_states]
         generation = 0
         while True:
-            plan = self._service.gate.next_plan(generation)
+            plan = self._service.training_control.next_plan(generation)
             if isinstance(plan, Verdict):
                 return plan
             generation = plan.generation
-            admitted = self._service.member.admitted
+            admitted = self._service.machine.admitted
             assert admitted is not None, "a plan is for members"
             process_start.announce_rank(plan.rank)
             for restore, random_state in random_states:
@@ -164,13 +164,13 @@ class _Loop:
                 process_end.log_loop_left_early(session.step)
             session.settle()
             service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
-            service.gate.await_end(generation)
+            service.training_control.await_end(generation)
         except GenerationInterrupted:
             pass
         except Exception as error:
             if self._is_child():
                 raise
-            if not service.gate.is_interrupted(generation):
+            if not service.training_control.is_interrupted(generation):
                 if not hooks.is_collective_error(error):
                     session.close()
                     self._raised(session, error)
@@ -194,7 +194,7 @@ class _Loop:
         self._service.post(
             s.TrainingRaised(self._service.new_request(), session.plan_generation, session.step, name, text)
         )
-        self._service.gate.verdict()
+        self._service.training_control.verdict()
 
     def _end(self, verdict: Verdict) -> None:
         if verdict.code:

@@ -151,7 +151,7 @@ class Session:
         Raises:
             GenerationInterrupted: it is over.
         """
-        self._service.gate.check(self.generation)
+        self._service.training_control.check(self.generation)
 
     @property
     def plan_generation(self) -> Generation:
@@ -161,12 +161,12 @@ class Session:
     @property
     def committed_step(self) -> int:
         """Newest global step that every rank holds, as far as the scheduler has reported it to this rank."""
-        return self._service.gate.committed_step
+        return self._service.training_control.committed_step
 
     @property
     def committed_before(self) -> int:
         """The newest global step but one that every rank holds; 0 while fewer than two are known in this generation."""
-        return self._service.gate.committed_before
+        return self._service.training_control.committed_before
 
     def restore(self, state: RestorableState) -> None:
         """Load the plan's checkpoint into `state`, verified, or let it begin at step 0. `steps` does it by itself.
@@ -217,7 +217,7 @@ class Session:
                 self._service.new_request(), self._plan.generation, self._plan.step, self._plan.path, reason
             )
         )
-        self._service.gate.await_end(self._plan.generation)
+        self._service.training_control.await_end(self._plan.generation)
         raise GenerationInterrupted(self.generation, reason)
 
     def applied(self, *, step: int, epoch: int, step_in_epoch: int) -> None:
@@ -257,7 +257,7 @@ class Session:
 
     def place_is_ours(self) -> bool:
         """Before a save is given its name: a process that was paused meanwhile asks whether it was replaced. Any thread; may wait."""
-        return self._service.gate.place_is_ours()
+        return self._service.training_control.place_is_ours()
 
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
         """Remember that training saves here: this node's next incarnation looks here.
@@ -266,7 +266,7 @@ class Session:
             directory: absolute.
             prefix: of the file names.
         """
-        self._service.notebook.add_directory(directory, prefix, self._plan.run)
+        self._service.local_store.add_directory(directory, prefix, self._plan.run)
 
     # --- the data plane ------------------------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class Session:
     @property
     def interrupted(self) -> bool:
         """Is the generation over?"""
-        return self._service.gate.is_interrupted(self.generation)
+        return self._service.training_control.is_interrupted(self.generation)
 
     def publish_rendezvous(self, address: str) -> None:
         """Rank 0: publish where this generation's world is formed, once something listens there.
@@ -299,18 +299,18 @@ class Session:
         Raises:
             GenerationInterrupted: the generation ended first.
         """
-        return self._service.gate.await_rendezvous(self.generation)
+        return self._service.training_control.await_rendezvous(self.generation)
 
     def on_interrupt(self, wake: Callable[[], None]) -> None:
         """Have `wake` called from another thread when the generation ends: it must free a main thread that sits in a collective."""
-        self._service.gate.on_interrupt(wake)
+        self._service.training_control.on_interrupt(wake)
 
     def replace_process(self, reason: str) -> None:
         """Start this process's command line again, as the same incarnation: for a framework that cannot leave a world otherwise.
 
         From any thread; it returns only where the process must end instead.
         """
-        if self._service.gate.verdict_if_any() is None:
+        if self._service.training_control.verdict_if_any() is None:
             self._service.replace_process(reason)
 
     def before_done(self, settle: Callable[[], None]) -> None:
@@ -328,7 +328,7 @@ class Session:
 
     def close(self) -> None:
         """Called by the run loop: end what belongs to the generation."""
-        self._service.gate.forget_wakers()
+        self._service.training_control.forget_wakers()
         while self._closers:
             try:
                 self._closers.pop()()

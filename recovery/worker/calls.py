@@ -23,7 +23,8 @@ class Calls(ThreadPoolExecutor):
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         try:
             return super().submit(fn, *args, **kwargs)
-        except RuntimeError:  # shut down, or no new thread can start
+        except RuntimeError:
+            # The executor is shut down, or no new thread can start.
             done: Future[_T] = Future()
             try:
                 done.set_result(fn(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""Carries out what the member machine asks. Runs in the connection's thread and never decides."""
+"""Carries out what the machine asks. Runs in the connection's thread and never decides."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from recovery import clock
-from recovery.core.effects import Exit, Persist, Report, Say, SetTimer
+from recovery.core.effects import Exit, Log, Persist, Report
+from recovery.core.messages import Admitted
 from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
-    Confirmed,
+    ConfirmPlace,
     Connect,
     Disconnect,
     FindCheckpoints,
     Interrupt,
-    Joined,
+    NoteAdmission,
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
     Retain,
-    Tell,
+    Send,
+    SetTimer,
     WorkerEffect,
 )
+from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.finished_job import FinishedJob
@@ -40,74 +43,73 @@ _DIAL_S = DIAL_MS / 1000
 
 
 class Executor:
-    """Effects to connection, timers, notebook (the worker's store), gate and log."""
+    """Effects to connection, timers, local store, training control and log."""
 
     def __init__(
         self,
         *,
         client: Client,
-        gate: TrainingControl,
-        notebook: LocalStore,
+        training_control: TrainingControl,
+        local_store: LocalStore,
         abort_timeout_ms: int,
         deliver: Callable[[s.WorkerStimulus], None],
         replace: Callable[[str, s.Hangs], None],
     ) -> None:
         """Join the parts. Created inside the loop that it serves."""
-        self._client, self._gate, self._notebook = client, gate, notebook
+        self._client, self._training_control, self._local_store = client, training_control, local_store
         self._deliver, self._replace = deliver, replace
-        self._finished = FinishedJob(notebook.recovery_path)
+        self._finished = FinishedJob(local_store.recovery_path)
         self._abort_s = abort_timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[WorkerTimer, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def carry_out(self, effect: WorkerEffect) -> None:  # noqa: PLR0912, C901 - one line per effect, nothing else
         """Do one effect."""
-        if isinstance(effect, Tell):
-            self._client.send(effect.message)
-        elif isinstance(effect, Persist):
-            self._notebook.submit(effect)
-        elif isinstance(effect, SetTimer):
-            self._set_timer(effect)
-        elif isinstance(effect, Connect):
-            self._start(self._connect())
-        elif isinstance(effect, Disconnect):
-            self._start(self._disconnect())
-        elif isinstance(effect, Interrupt):
-            self._gate.interrupt(effect.generation, effect.reason)
-        elif isinstance(effect, OpenGeneration):
-            self._gate.open(effect.plan)
-        elif isinstance(effect, OpenRendezvous):
-            self._gate.open_rendezvous(effect.generation, effect.address)
-        elif isinstance(effect, ReplaceProcess):
-            self._replace(effect.reason, effect.hangs)
-        elif isinstance(effect, Joined):
-            admitted = effect.admitted
-            self._finished.stop()
-            _logger.info(
-                "event=admitted incarnation=%d rank=%s run=%d",
-                admitted.incarnation,
-                admitted.rank,
-                admitted.run,
-            )
-        elif isinstance(effect, FindCheckpoints):
-            self._start(self._find(effect))
-        elif isinstance(effect, Confirmed):
-            self._gate.confirm()
-        elif isinstance(effect, Retain):
-            self._gate.note_committed(effect.step)
-        elif isinstance(effect, Say):
-            _logger.log(
-                logging.WARNING if effect.warning else logging.INFO, "event=%s %s", effect.event, effect.text
-            )
-        elif isinstance(effect, Exit):
-            self._exit(effect)
-        else:
-            assert_never(effect)
+        match effect:
+            case Send():
+                self._client.send(effect.message)
+            case Persist():
+                self._local_store.submit(effect)
+            case SetTimer():
+                self._set_timer(effect)
+            case Connect():
+                self._start(self._connect())
+            case Disconnect():
+                self._start(self._disconnect())
+            case Interrupt():
+                self._training_control.interrupt(effect.generation, effect.reason)
+            case OpenGeneration():
+                self._training_control.open(effect.plan)
+            case OpenRendezvous():
+                self._training_control.open_rendezvous(effect.generation, effect.address)
+            case ReplaceProcess():
+                self._replace(effect.reason, effect.hangs)
+            case NoteAdmission():
+                self._join(effect.admitted)
+            case FindCheckpoints():
+                self._start(self._find(effect))
+            case ConfirmPlace():
+                self._training_control.confirm()
+            case Retain():
+                self._training_control.note_committed(effect.step)
+            case Log():
+                level = logging.WARNING if effect.warning else logging.INFO
+                _logger.log(level, "event=%s %s", effect.event, effect.text)
+            case Exit():
+                self._exit(effect)
+            case _:
+                assert_never(effect)
+
+    def _join(self, admitted: Admitted) -> None:
+        self._finished.stop()
+        _logger.info(
+            "event=admitted incarnation=%d rank=%s run=%d", admitted.incarnation, admitted.rank, admitted.run
+        )
 
     def _exit(self, effect: Exit) -> None:
-        """Tell the main thread to end the process; one that cannot hear it (stuck in a call) is ended from here."""
-        self._gate.finish(Verdict(effect.code, effect.reason))
+        """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""
+        self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:
             self._loop.call_later(self._abort_s, self._force, effect)
 
@@ -148,33 +150,31 @@ class Executor:
     async def _find(self, find: FindCheckpoints) -> None:
         try:
             found = await asyncio.to_thread(
-                self._notebook.find_checkpoints, find.job, find.run, find.rank, find.past
+                self._local_store.find_checkpoints, find.job, find.run, find.rank, find.past
             )
         except StoreVersionError as error:
-            self._deliver(s.StoreRefused(self._notebook.new_request(), error.code, _sentence(error)))
+            self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, _sentence(error)))
             return
-        except (
-            RecoveryError,
-            OSError,
-        ) as error:  # who cannot look holds nothing; the plan says what follows from that
+        except (RecoveryError, OSError) as error:
+            # Who cannot search holds nothing; the plan says what follows from that.
             _logger.warning("event=checkpoints_not_found %s", error)
             found = Found()
         self._deliver(
-            s.CheckpointsFound(self._notebook.new_request(), found.held, found.passed_over, found.past)
+            s.CheckpointsFound(self._local_store.new_request(), found.held, found.passed_over, found.past)
         )
 
-    def _set_timer(self, timer: SetTimer) -> None:
-        older = self._timers.pop(timer.key, None)
+    def _set_timer(self, effect: SetTimer) -> None:
+        older = self._timers.pop(effect.timer, None)
         if older is not None:
             older.cancel()
-        delay_s = max(0, timer.at_ms - clock.monotonic_ms()) / 1000
-        self._timers[timer.key] = self._loop.call_later(delay_s, self._due, timer.key)
+        delay_s = max(0, effect.at_ms - clock.monotonic_ms()) / 1000
+        self._timers[effect.timer] = self._loop.call_later(delay_s, self._due, effect.timer)
 
-    def _due(self, key: str) -> None:
-        del self._timers[key]
-        self._deliver(s.WorkerTimerFired(key, jitter()))
+    def _due(self, timer: WorkerTimer) -> None:
+        del self._timers[timer]
+        self._deliver(s.TimerFired(timer, jitter()))
 
 
 def _sentence(error: RecoveryError) -> str:
-    """Without the code, which is told beside it."""
+    """Without the code, which goes beside it."""
     return str(error).removeprefix(f"{error.code}: ")

@@ -33,7 +33,7 @@ class FinishedJob:
         self._found = ""
 
     def stop(self) -> None:
-        """This process is in a job that lives."""
+        """This process was admitted: its job goes on."""
         self._path, self._found = None, ""
 
     async def look(self) -> str:

@@ -1,4 +1,4 @@
-"""What a worker keeps for its own next incarnation: its store, opened when it is admitted, and the look at its checkpoints.
+"""What a worker keeps for its own next incarnation: its store, opened when it is admitted, and the search for its checkpoints.
 
 The store belongs to the incarnation that runs. A predecessor that is only stopped (SIGSTOP) still holds its lock: then this one
 trains without writing, says so, and takes the store as soon as the lock is free. Recovery does not depend on it.
@@ -44,10 +44,11 @@ from recovery.errors import (
     StoreLockedError,
     StoreVersionError,
 )
-from recovery.worker.descriptors import close_in_children
+from recovery.worker.exec_in_place import close_in_children, descriptors_of
 
 if TYPE_CHECKING:
-    from recovery.store.repository import WorkerState, WorkerStore
+    from recovery.store.repository import WorkerStore
+    from recovery.store.stored_records import WorkerRecords
     from recovery.store.writer import Writer
 
 _logger = logging.getLogger("recovery.worker")
@@ -58,7 +59,7 @@ _CLOSE_S = 2.0
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look into the directories has found."""
+    """What a search of the directories has found."""
 
     held: tuple[HeldCheckpoint, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
@@ -67,7 +68,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalStore:
-    """The worker's store and checkpoint directories. Lives in the connection's loop; a writer thread does the writing."""
+    """The worker's store and checkpoint directories. Belongs to the connection's loop; a writer thread does the writing."""
 
     def __init__(self, recovery_path: Path | None, node_id: NodeId, *, accept_without_wal: bool) -> None:
         """Note where the store is; nothing is opened yet.
@@ -77,18 +78,27 @@ class LocalStore:
             node_id: names the file.
             accept_without_wal: see MS_STORE_WITHOUT_WAL.
         """
-        self._path, self._node_id, self._accept_without_wal = recovery_path, node_id, accept_without_wal
         self.recovery_path = recovery_path
-        self._writer: Writer | None = None
+        """None: recovery is off, nothing is kept."""
+        self._node_id, self._accept_without_wal = node_id, accept_without_wal
         self._store: WorkerStore | None = None
-        self._opening, self._using = threading.Lock(), threading.Lock()
+        """None until this process may write it."""
+        self._writer: Writer | None = None
+        """None until the store is open, after a write has failed, and once it was closed."""
+        self._opening = threading.Lock()
+        """Held while the store is opened, in whichever thread."""
+        self._using = threading.Lock()
+        """Held while something is handed to the writer or the writer is taken away: the end of the process closes it in the main thread."""
         self._unwritten: deque[Persist] = deque()
         """Handed to the writer and not released yet, in order. Only the loop's thread touches it."""
         self._closed = False
+        """The process ends: nothing is opened or written any more."""
         self._skipped = False
+        """The newest row of progress was left out, because the store is behind; logged once until it has caught up."""
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
+        """Where this process's training saves, by path and prefix."""
         self._passed_over: frozenset[PassedOver] = frozenset()
-        """What the last look did not take: said once."""
+        """What the last search did not take: logged once."""
         self._waiting: dict[tuple[object, ...], Record] | None = {}
         """What came before the store was open, by its key; None once a write has failed: nothing is written any more."""
         self._release: Callable[[Persist], None]
@@ -113,15 +123,15 @@ class LocalStore:
 
     def warm_up(self) -> None:
         """Import what opening the store needs, while this process waits to be let in."""
-        if self._path is not None:
+        if self.recovery_path is not None:
             importlib.import_module("recovery.store.repository")
             importlib.import_module("recovery.store.writer")
 
     def open(self) -> None:
         """This process is the incarnation that may write. Blocks for some 0.2 s, so it runs in a thread of its own."""
         with self._opening:
-            if self._path is not None and self._store is None and not self._closed:
-                self._open(self._path)
+            if self.recovery_path is not None and self._store is None and not self._closed:
+                self._open(self.recovery_path)
 
     def _open(self, recovery_path: Path) -> None:
         from recovery.store.repository import WorkerStore  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, paid while it waits
@@ -139,7 +149,7 @@ class LocalStore:
             self._in_loop(self._on_failure, error)
             return
         self._store = store
-        close_in_children(lambda: _descriptors_of(recovery_path / "workers" / f"{self._node_id}.db.lock"))
+        close_in_children(lambda: descriptors_of(recovery_path / "workers" / f"{self._node_id}.db.lock"))
         self._writer = Writer(
             store,
             on_durable=lambda ticket: self._in_loop(self._released, ticket),
@@ -187,16 +197,17 @@ class LocalStore:
             elif writer is not None:
                 self._skipped = False
                 for record in persist.records if waited else ():
-                    (waited or {}).pop(_key(record), None)  # a newer one overtakes it
+                    # A newer one overtakes it.
+                    (waited or {}).pop(_key(record), None)
                 writer.submit(persist.records, persist)
                 self._unwritten.append(persist)
                 return
-            elif waited is not None and self._path is not None:
+            elif waited is not None and self.recovery_path is not None:
                 waited.update((_key(record), record) for record in persist.records)
         self._release(persist)
 
     def _skip(self) -> None:
-        """How far a rank is, is for people, and told again with every heartbeat: the one thing that a full disk may cost."""
+        """How far a rank is, is for people, and comes again with every heartbeat: the one thing that a full disk may cost."""
         if not self._skipped:
             _logger.warning("event=progress_not_written the store of this worker is behind; training goes on")
         self._skipped = True
@@ -226,7 +237,7 @@ class LocalStore:
         self._directories[(record.path, prefix)] = record
         self._in_loop(self.submit, Persist((record,)))
 
-    def _stored(self, recovery_path: Path) -> WorkerState:
+    def _stored(self, recovery_path: Path) -> WorkerRecords:
         """What earlier incarnations have noted. Reading needs no lock."""
         if self._store is not None:
             return self._store.load()
@@ -250,12 +261,12 @@ class LocalStore:
             StoreVersionError: a newer release wrote this node's store: what it holds must not count as nothing.
             RecoveryError: nobody can say what is held.
         """
-        if self._path is None:
+        if self.recovery_path is None:
             return Found()
         self.open()
         records, of_store = tuple(self._directories.values()), None
         try:
-            state = self._stored(self._path)
+            state = self._stored(self.recovery_path)
         except StoreVersionError:
             raise
         except RecoveryError:
@@ -305,13 +316,3 @@ def _key(record: Record) -> tuple[object, ...]:
 
 def _is_progress(persist: Persist) -> bool:
     return all(isinstance(record, StepRecord | ActivityRecord) for record in persist.records)
-
-
-def _descriptors_of(path: Path) -> list[int]:
-    """Open descriptors of a file. A forked child that keeps one keeps the lock beyond its parent's death."""
-    found: list[int] = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.readlink() == path:
-                found.append(int(entry.name))
-    return found

@@ -14,13 +14,13 @@ from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import FromScheduler, Role
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
-from recovery.core.worker.effects import Joined
+from recovery.core.worker.effects import NoteAdmission
 from recovery.core.worker.machine import WorkerMachine
+from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
 from recovery.transport.client import Client
 from recovery.worker.calls import Calls
-from recovery.worker.descriptors import close_in_children
-from recovery.worker.exec_in_place import replace_process, take_hangs, take_token
+from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
@@ -28,11 +28,11 @@ from recovery.worker.training_control import TrainingControl
 
 _logger = logging.getLogger("recovery.worker")
 _TICK_S = 0.25
-"""How often the thread proves that the process runs. A standstill is noticed when it exceeds half the lease, seconds at least."""
+"""How often the thread proves that the process runs. A pause is noticed when it exceeds half the lease, and a second at least."""
 
 
 class WorkerService:
-    """One per process. The main thread talks to `gate`, `notebook` and `post`; the rest belongs to the thread."""
+    """One per process. The main thread uses `training_control`, `local_store` and `post`; the rest belongs to the thread."""
 
     def __init__(self, settings: Settings) -> None:
         """Prepare; `start` begins.
@@ -48,18 +48,20 @@ class WorkerService:
         rules = settings.rules
         self.step_log = settings.step_log
         self.recovery_enabled = rules.recovery_enabled
-        self.gate = TrainingControl(pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause)
-        self.notebook = LocalStore(
+        self.training_control = TrainingControl(
+            pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause
+        )
+        self.local_store = LocalStore(
             settings.recovery_path, self.node_id, accept_without_wal=settings.store_without_wal
         )
-        self.on_joined: Callable[[int | None], None] = lambda rank: None
-        """Told, in the connection's thread, when this process is let in: with its rank if it had one in an earlier life."""
+        self.on_admitted: Callable[[int | None], None] = lambda rank: None
+        """Called, in the connection's thread, when this process is admitted: with the rank that its id had before, if any."""
         self.host = settings.worker_host
         self.progress: Callable[[], s.StepsDone] | None = None
         """Where training stands; asked at every heartbeat."""
         role = Role.SERVER if settings.role is SettingsRole.SERVER else Role.WORKER
         identity = Identity(node_id=self.node_id, role=role, host=settings.worker_host, pid=os.getpid())
-        self.member = WorkerMachine(identity, rules)
+        self.machine = WorkerMachine(identity, rules)
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -101,39 +103,40 @@ class WorkerService:
         )
         self._executor = Executor(
             client=self._client,
-            gate=self.gate,
-            notebook=self.notebook,
+            training_control=self.training_control,
+            local_store=self.local_store,
             abort_timeout_ms=self._settings.rules.abort_timeout_ms,
             deliver=self._deliver,
             replace=self.replace_process,
         )
-        self.notebook.attach(self._loop, self._executor.release, self._on_store_failure)
+        self.local_store.attach(self._loop, self._executor.release, self._on_store_failure)
         close_in_children(lambda: [self._client.fileno] if self._client.fileno is not None else [])
         self._deliver(s.Started(self.new_request(), take_token(), take_hangs()))
         self._up.set()
-        while True:  # until the process ends: the thread is a daemon
-            self.gate.tick()
+        # Until the process ends: the thread is a daemon.
+        while True:
+            self.training_control.tick()
             await asyncio.sleep(_TICK_S)
 
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:
         if (
-            isinstance(stimulus, s.WorkerTimerFired)
-            and stimulus.key in ("heartbeat", "abort")
+            isinstance(stimulus, s.TimerFired)
+            and stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
             and self.progress is not None
         ):
             self._deliver(self.progress())
-        for effect in self.member.handle(stimulus, clock.monotonic_ms()):
+        for effect in self.machine.handle(stimulus, clock.monotonic_ms()):
             self._executor.carry_out(effect)
-            if isinstance(effect, Joined):
-                self.on_joined(effect.admitted.rank)
+            if isinstance(effect, NoteAdmission):
+                self.on_admitted(effect.admitted.rank)
 
     def _on_message(self, message: FromScheduler) -> None:
         if not self.host and self._client.local_host:
             self.host = self._client.local_host
-        self._deliver(s.SchedulerSpoke(message))
+        self._deliver(s.MessageReceived(message))
 
-    def _on_pause(self, stood_ms: int) -> None:
-        self.post(s.PauseNoticed(stood_ms))
+    def _on_pause(self, paused_ms: int) -> None:
+        self.post(s.PauseNoticed(paused_ms))
 
     def _on_store_failure(self, error: RecoveryError) -> None:
         _logger.warning("event=store_failed %s", error)
@@ -143,9 +146,9 @@ class WorkerService:
 
         Args:
             reason: for the log.
-            hangs: what the next program is told; None: the main thread did not hang, what was counted stays.
+            hangs: what the next program takes over; None: the main thread did not hang, what was counted stays.
         """
-        admitted = self.member.admitted
+        admitted = self.machine.admitted
         assert admitted is not None, "only a member that trained replaces itself"
         _logger.warning("event=process_replaced reason=%r; pid, rank and incarnation stay", reason)
-        replace_process(admitted.token, self.member.hangs if hangs is None else hangs)
+        replace_process(admitted.token, self.machine.hangs if hangs is None else hangs)

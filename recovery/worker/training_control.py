@@ -34,21 +34,30 @@ class TrainingControl:
         """Start closed.
 
         Args:
-            pause_limit_ms: a standstill of the whole process for longer than this must be confirmed before it steps on.
-            on_pause: tells the member machine about a standstill, in milliseconds.
+            pause_limit_ms: after a pause of the whole process longer than this its place must be confirmed before it steps on.
+            on_pause: called with the length of such a pause, in milliseconds; it lets the machine ask.
         """
         self._changed = threading.Condition()
+        """Guards what is below, and is notified when any of it changes."""
         self._pause_limit_ms, self._on_pause = pause_limit_ms, on_pause
         self._plan: Rollback | None = None
+        """The newest plan; None: there was none yet."""
         self._rendezvous: dict[int, str] = {}
+        """Where rank 0 listens, by generation: the plan's and later ones."""
         self._interrupted = 0
+        """The newest generation that is over; 0: none."""
         self._reason = ""
+        """Why it is over, for people."""
         self._verdict: Verdict | None = None
+        """How the process ends; None: nobody has decided that it does."""
         self._confirmed = True
+        """False after a pause, until the scheduler has confirmed that this incarnation is still the one."""
         self._wakers: list[Callable[[], None]] = []
+        """Called when the generation ends: they wake a main thread that sits in a collective."""
         self.committed_before = self.committed_step = 0
-        """The two newest steps that all ranks hold, as far as this generation was told; 0: none."""
+        """The two newest steps that all ranks hold, as far as is known in this generation; 0: none."""
         self.tick_ms = clock.monotonic_ms()
+        """When the connection's thread ran last, on the monotonic clock."""
 
     # --- the main thread's side ----------------------------------------------------------------------------------------
 
@@ -111,20 +120,20 @@ class TrainingControl:
         Raises:
             GenerationInterrupted: it is over, or the process must end.
         """
-        stood_ms = clock.monotonic_ms() - self.tick_ms
+        paused_ms = clock.monotonic_ms() - self.tick_ms
         if self._interrupted >= generation or self._verdict is not None:
             self._check(generation)
-        if stood_ms > self._pause_limit_ms or not self._confirmed:
-            self._await_confirmation(generation, stood_ms)
+        if paused_ms > self._pause_limit_ms or not self._confirmed:
+            self._await_confirmation(generation, paused_ms)
 
     def place_is_ours(self) -> bool:
         """Ask, from a thread that saves: may this process still change what lies under the names of its rank?
 
         The end of a generation is no reason against it: what was saved of it may be where everybody goes back to.
         """
-        stood_ms = clock.monotonic_ms() - self.tick_ms
-        if stood_ms > self._pause_limit_ms:
-            self.note_pause(stood_ms)
+        paused_ms = clock.monotonic_ms() - self.tick_ms
+        if paused_ms > self._pause_limit_ms:
+            self.note_pause(paused_ms)
         with self._changed:
             while not self._confirmed and self._verdict is None:
                 self._changed.wait()
@@ -144,9 +153,9 @@ class TrainingControl:
         if self._interrupted >= generation:
             raise GenerationInterrupted(generation, self._reason)
 
-    def _await_confirmation(self, generation: int, stood_ms: int) -> None:
-        """The process stood still for a good part of its lease: a newer incarnation may have its place by now."""
-        self.note_pause(stood_ms)
+    def _await_confirmation(self, generation: int, paused_ms: int) -> None:
+        """The process was paused for a good part of its lease: a newer incarnation may have its place by now."""
+        self.note_pause(paused_ms)
         with self._changed:
             while not self._confirmed:
                 self._check(generation)
@@ -175,12 +184,12 @@ class TrainingControl:
             self._changed.notify_all()
 
     def note_committed(self, step: int) -> None:
-        """All ranks hold this step. Told again after a reconnect, so a step may come twice."""
+        """All ranks hold this step. It is sent again after a reconnect, so a step may come twice."""
         if step > self.committed_step:
             self.committed_before, self.committed_step = self.committed_step, step
 
     def open_rendezvous(self, generation: int, address: str) -> None:
-        """Tell where rank 0 listens."""
+        """Rank 0 listens at this address."""
         with self._changed:
             self._rendezvous[generation] = address
             self._changed.notify_all()
@@ -202,18 +211,18 @@ class TrainingControl:
                 _logger.exception("event=waker_failed")
 
     def tick(self) -> None:
-        """The connection's thread runs. Notices a standstill of the whole process."""
-        stood_ms = clock.monotonic_ms() - self.tick_ms
-        if stood_ms > self._pause_limit_ms:
-            self.note_pause(stood_ms)
+        """The connection's thread runs. Notices a pause of the whole process."""
+        paused_ms = clock.monotonic_ms() - self.tick_ms
+        if paused_ms > self._pause_limit_ms:
+            self.note_pause(paused_ms)
         self.tick_ms = clock.monotonic_ms()
 
-    def note_pause(self, stood_ms: int) -> None:
+    def note_pause(self, paused_ms: int) -> None:
         """No step and no save until the scheduler has confirmed that this incarnation is still the one. Both threads may notice."""
         with self._changed:
             first, self._confirmed = self._confirmed, False
         if first:
-            self._on_pause(stood_ms)
+            self._on_pause(paused_ms)
 
     def confirm(self) -> None:
         """The scheduler still knows this incarnation."""

@@ -1,4 +1,4 @@
-"""One way to make checkpoints for the tests of this room."""
+"""One way to make checkpoints for the tests of this package."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def save(directory: Path, name: str, content: bytes, generation: int) -> None:
 
 
 def attempt(mode: str, scenario: str, directory: Path, stop_at: int) -> Stopper:
-    """One life: an older checkpoint, then the one that is stopped."""
+    """One process: an older checkpoint, then the one that is stopped."""
     save(directory, "train-1_1.ckpt", b"the older state", 1)
     if scenario == "again":
         save(directory, "train-1_2.ckpt", b"saved before the rollback", 1)

@@ -23,7 +23,8 @@ def completes(name: str) -> Callable[[str, int], Manifest]:
 def test_a_finished_file_of_either_format_is_found_and_verified(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"train_1-2_3{suffix}"
     path.write_bytes(CONTENT)
-    path.chmod(0o400)  # as MindSpore leaves them
+    # As MindSpore leaves them.
+    path.chmod(0o400)
 
     manifest = adopt.adopt(path, completes(path.name), lambda: True)
 

@@ -120,12 +120,11 @@ def test_a_prefix_of_another_job_or_run_is_in_use_and_the_next_number_is_free(
     save("train_1-1_1.ckpt", **theirs)
     save("other-1_1.ckpt", **theirs)
 
-    assert catalogue.foreign_prefix_in_use(save.directory, "train", job="job-a", run=1)
     assert catalogue.free_prefix(save.directory, "train", job="job-a", run=1) == "train_2"
-    assert not catalogue.foreign_prefix_in_use(save.directory, "train_2", job="job-a", run=1)
+    assert catalogue.free_prefix(save.directory, "train_2", job="job-a", run=1) == "train_2"
 
 
-def test_a_run_keeps_its_prefix_in_every_life(save: Save) -> None:
+def test_a_run_keeps_its_prefix_in_every_incarnation(save: Save) -> None:
     save("train-1_1.ckpt", run=1)
     assert catalogue.free_prefix(save.directory, "train", job="job-a", run=2) == "train_1"
     save("train_1-1_1.ckpt", run=2)
@@ -138,7 +137,6 @@ def test_a_run_keeps_its_prefix_when_a_manifest_of_its_own_was_damaged(save: Sav
     save("train-1_1.ckpt")
     names.manifest_path(save("train-1_2.ckpt")).write_bytes(b"damaged")
 
-    assert catalogue.foreign_prefix_in_use(save.directory, "train", job="job-a", run=1)
     assert catalogue.free_prefix(save.directory, "train", job="job-a", run=1) == "train"
 
 
@@ -146,7 +144,6 @@ def test_a_checkpoint_of_nobody_is_not_ours(save: Save) -> None:
     save.directory.mkdir()
     (save.directory / "train-1_1.ckpt").write_bytes(b"saved by hand")
 
-    assert catalogue.foreign_prefix_in_use(save.directory, "train", job="job-a", run=1)
     assert catalogue.free_prefix(save.directory, "train", job="job-a", run=1) == "train_1"
 
 
@@ -164,8 +161,8 @@ def test_a_manifest_left_ready_by_a_killed_writer_names_the_owner_of_its_file(sa
     (save.directory / ".train-1_1.json.1-0000.tmp").write_bytes(b"an earlier, torn one")
     beside.rename(save.directory / ".train-1_1.json.2-0000.tmp")
 
-    assert not catalogue.foreign_prefix_in_use(save.directory, "train", job="job-a", run=1)
-    assert catalogue.foreign_prefix_in_use(save.directory, "train", job="job-a", run=2)
+    assert catalogue.free_prefix(save.directory, "train", job="job-a", run=1) == "train"
+    assert catalogue.free_prefix(save.directory, "train", job="job-a", run=2) == "train_1"
 
 
 @pytest.mark.parametrize("prefix", ["", "../up", "a/b", ".hidden"])

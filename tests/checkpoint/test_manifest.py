@@ -64,7 +64,8 @@ def test_every_changed_bit_is_noticed(save: Save, path: Path) -> None:
 def test_every_truncation_is_noticed(save: Save, path: Path) -> None:
     good = manifests.encode(save.manifest())
 
-    for length in range(len(good) - 1):  # the last byte is the line end
+    # The last byte is the line end.
+    for length in range(len(good) - 1):
         path.write_bytes(good[:length])
         with pytest.raises(CheckpointManifestError):
             manifests.read(path)
@@ -126,7 +127,7 @@ def test_what_is_no_manifest_is_refused(path: Path, content: bytes) -> None:
         manifests.read(path)
 
 
-def test_a_changed_value_is_told_from_nonsense(save: Save, path: Path) -> None:
+def test_a_changed_value_is_distinguished_from_nonsense(save: Save, path: Path) -> None:
     path.write_bytes(manifests.encode(save.manifest()).replace(b'"step": 1', b'"step": 2'))
 
     with pytest.raises(CheckpointManifestError, match="changed after it was written"):

@@ -17,11 +17,11 @@ def test_every_new_directory_is_made_durable_in_the_one_above(
     fsynced: list[Path] = []
     fsync: Callable[[int], None] = os.fsync
 
-    def told(descriptor: int) -> None:
+    def recorded(descriptor: int) -> None:
         fsynced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", told)
+    monkeypatch.setattr(os, "fsync", recorded)
 
     path = Save(tmp_path / "runs" / "today")()
 

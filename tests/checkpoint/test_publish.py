@@ -16,8 +16,9 @@ import pytest
 
 import recovery
 from recovery.checkpoint import catalogue, names, verify
+from recovery.checkpoint.digesting_writer import DigestingWriter
 from recovery.checkpoint.manifest import Manifest
-from recovery.checkpoint.publish import DigestingWriter, publish
+from recovery.checkpoint.publish import publish
 from recovery.errors import CheckpointWriteError
 
 if TYPE_CHECKING:
@@ -95,10 +96,11 @@ def test_sigkill_before_any_system_call_leaves_only_whole_checkpoints(tmp_path: 
 def test_a_run_killed_at_any_system_call_keeps_its_prefix(tmp_path: Path, scenario: str) -> None:
     for directory, _ in _sweep("kill", scenario, tmp_path):
         assert catalogue.free_prefix(directory, "train", job="job-a", run=1) == "train", directory
-        for older in directory.glob("train-1_1.*"):  # also when the half-done one is the only one
+        # Also when the half-done one is the only one.
+        for older in directory.glob("train-1_1.*"):
             older.unlink()
         if scenario == "fresh":
-            assert not catalogue.foreign_prefix_in_use(directory, "train", job="job-a", run=1), directory
+            assert catalogue.free_prefix(directory, "train", job="job-a", run=1) == "train", directory
 
 
 @pytest.mark.faults
@@ -117,7 +119,7 @@ def test_an_error_of_any_system_call_is_one_error_that_leaves_no_temporary_file(
         assert not [file.name for file in directory.iterdir() if file.name.endswith(".tmp")]
 
 
-def test_a_stale_temporary_file_of_an_earlier_life_is_left_alone(save: Save) -> None:
+def test_a_stale_temporary_file_of_an_earlier_process_is_left_alone(save: Save) -> None:
     save.directory.mkdir()
     stale = save.directory / f".train-1_1.ckpt.{os.getpid()}-0000000000000000.tmp"
     stale.write_bytes(b"half")
@@ -243,7 +245,8 @@ def test_a_failed_write_that_the_state_swallows_still_fails_the_save(save: Save)
         os.close(stream._descriptor)  # type: ignore[attr-defined]  # the engine's stream
         with contextlib.suppress(OSError):
             stream.write(b"into nothing")
-        reader, writer = os.pipe()  # the number may be used anew by now: the writer must not try it again
+        # The number may be used again by now: the writer must not try it again.
+        reader, writer = os.pipe()
         with contextlib.suppress(OSError):
             stream.write(b"into another file")
         os.close(writer)
@@ -261,7 +264,7 @@ def test_a_failed_write_that_the_state_swallows_still_fails_the_save(save: Save)
 def test_a_newer_generation_of_the_same_step_is_never_written_over(save: Save) -> None:
     path = save(content=b"newer", generation=4)
     with pytest.raises(CheckpointWriteError, match="generation 4 has saved this step"):
-        save(content=b"of a life that is fenced and was not told yet", generation=3)
+        save(content=b"of a process that is fenced and has not heard of it", generation=3)
 
     assert path.read_bytes() == b"newer"
     assert verify.check(path).generation == 4
@@ -344,9 +347,11 @@ def test_a_full_disk_is_a_write_error_and_the_older_checkpoint_stays(save: Save)
         verify.check(older)
         assert len(list(save.directory.iterdir())) == 2
 
-        newer = save("train-1_2.ckpt", content=b"x" * 20_000)  # there is room again: nothing was left behind
+        # There is space again: nothing was left behind.
+        newer = save("train-1_2.ckpt", content=b"x" * 20_000)
+        # The state fits, but not its manifest.
         with pytest.raises(CheckpointWriteError, match="No space left on device"):
-            save("train-1_2.ckpt", content=b"y" * 24_576, generation=2)  # fits, but its manifest does not
+            save("train-1_2.ckpt", content=b"y" * 24_576, generation=2)
         assert verify.check(newer).generation == 1
     finally:
         subprocess.run(["umount", str(save.directory)], check=True)

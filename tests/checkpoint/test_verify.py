@@ -1,4 +1,4 @@
-"""A file that differs from its manifest in one bit is noticed, and never mended."""
+"""A file that differs from its manifest in one bit is noticed, and never repaired."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def test_a_good_file_gives_its_manifest(save: Save) -> None:
-    path = save(content=os.urandom(3_000_000))  # more than two chunks
+    # More than two chunks.
+    path = save(content=os.urandom(3_000_000))
 
     assert verify.check(path) == verify.check_size(path)
     assert verify.check(path).file_bytes == 3_000_000
@@ -123,7 +124,7 @@ def test_a_read_error_is_said_and_not_raised_raw(save: Save) -> None:
         raise OSError(5, "planted")
 
 
-def test_nothing_is_mended_and_nothing_deleted(save: Save) -> None:
+def test_nothing_is_repaired_and_nothing_deleted(save: Save) -> None:
     path = save(content=b"state")
     path.write_bytes(b"stale")
     before = {file: file.read_bytes() for file in save.directory.iterdir()}

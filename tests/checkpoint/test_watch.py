@@ -69,7 +69,8 @@ def test_a_change_and_a_removal_are_noticed(tmp_path: Path) -> None:
     with _watching(tmp_path, _NEVER_S) as seen:
         file.write_bytes(b"changed")
         seen.get(timeout=_SEEN_S)
-        with contextlib.suppress(queue.Empty):  # truncating and writing may be two changes
+        # Truncating and writing may be two changes.
+        with contextlib.suppress(queue.Empty):
             while True:
                 seen.get(timeout=_EVENTS_S)
         file.unlink()
@@ -164,13 +165,14 @@ def test_what_the_callback_raises_is_logged_and_the_watch_goes_on(
     assert "planted" in caplog.text
 
 
-def test_a_directory_that_cannot_be_looked_at_is_said_once(
+def test_a_directory_that_cannot_be_looked_at_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "ckpt").write_bytes(b"a file where a directory belongs")
     with caplog.at_level(logging.WARNING), _watching(tmp_path / "ckpt", 0.05) as seen:
         with pytest.raises(queue.Empty):
-            seen.get(timeout=0.4)  # several looks
+            # Several looks.
+            seen.get(timeout=0.4)
         (tmp_path / "ckpt").unlink()
         (tmp_path / "ckpt").mkdir()
         seen.get(timeout=_SEEN_S)

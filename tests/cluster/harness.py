@@ -143,7 +143,8 @@ class Cluster:
         try:
             found = read_events(self.directory / self._environment["MS_RECOVERY_PATH"], limit=100_000)
         except RecoveryError:
-            return []  # no store yet
+            # No store yet.
+            return []
         return [
             stored
             for stored in found

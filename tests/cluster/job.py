@@ -24,11 +24,13 @@ import recovery
 import recovery.torch as rt
 
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "4"))
-SAMPLES = int(os.environ.get("JOB_SAMPLES", "611"))  # 4 ranks x 153, batches of 8: the last one is ragged
+# 4 ranks x 153, batches of 8: the last one is ragged.
+SAMPLES = int(os.environ.get("JOB_SAMPLES", "611"))
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
 NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
-DATA = os.environ.get("JOB_DATA", "map")  # map | iterable | two
+# One of map, iterable, two.
+DATA = os.environ.get("JOB_DATA", "map")
 SAVE_DELAY_MS = int(os.environ.get("JOB_SAVE_DELAY_MS", "0"))
 LOAD_DELAY_MS = int(os.environ.get("JOB_LOAD_DELAY_MS", "0"))
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
@@ -119,7 +121,8 @@ def train(session: recovery.Session) -> None:
             log.write(json.dumps({"generation": session.generation, "step": step, "ids": used}) + "\n")
             log.flush()
             (model(rows).square().mean() / 2).backward()
-            loss = model(rows).abs().mean() / 2  # gradients of two passes are accumulated
+            # Gradients of two passes are accumulated.
+            loss = model(rows).abs().mean() / 2
             loss.backward()
             for optimizer, schedule in zip(optimizers, schedules, strict=True):
                 optimizer.step()

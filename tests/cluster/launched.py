@@ -32,7 +32,8 @@ class LaunchedCluster(SmallCluster):
         """
         super().__init__(directory, workers=workers, environment=environment)
         for name in ("MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_TOPO_TIMEOUT", "MS_SERVER_NUM"):
-            del self._environment[name]  # the launcher gives them
+            # The launcher gives them.
+            del self._environment[name]
         self.logs = directory / "logs"
 
     @override

@@ -53,7 +53,8 @@ def test_worker_that_waits_for_a_scheduler_stops_when_asked(tmp_path: Path, stop
     with SmallCluster(tmp_path) as cluster, socket.create_server(("127.0.0.1", cluster.port)) as nobody:
         nobody.settimeout(10)
         cluster.launch("worker_0")
-        for _ in range(2):  # it dials, and dials again
+        # It dials, and dials again.
+        for _ in range(2):
             nobody.accept()[0].close()
 
         cluster.signal("worker_0", stop)
@@ -66,7 +67,8 @@ def test_worker_that_is_asked_twice_still_leaves_with_the_first_exit_code(tmp_pa
     with SmallCluster(tmp_path, workers=1) as cluster:
         cluster.start()
         cluster.wait_step(5)
-        cluster.kill("sched")  # its last report waits for its answer: time enough for a second signal
+        # Its last report waits for its answer: time enough for a second signal.
+        cluster.kill("sched")
 
         cluster.signal("worker_0", signal.SIGTERM)
         cluster.wait(lambda: clock.wall_ms() - cluster.last_step_ms() > 200, "end of its steps")

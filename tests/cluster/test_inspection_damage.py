@@ -96,7 +96,8 @@ def test_a_damaged_store_is_named_and_left_alone(job: Path, damage: str) -> None
     spoil, code = DAMAGES[damage]
     spoil(job)
     before = contents(job)
-    readable = ("events",) if damage == "changed_row" else ()  # the event log is whole
+    # A changed row leaves the event log whole.
+    readable = ("events",) if damage == "changed_row" else ()
     for command in COMMANDS:
         if command in readable:
             continue

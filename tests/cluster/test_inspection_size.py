@@ -13,7 +13,7 @@ import pytest
 from recovery.store.reader import read_events
 from tests.cluster.inspected import run
 from tests.pace import within
-from tests.report.long_story import write
+from tests.report.long_job import write
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

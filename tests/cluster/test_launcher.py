@@ -1,4 +1,4 @@
-"""`recovery msrun` starts a job, brings the dead back, and leaves nothing behind, whatever happens to it."""
+"""`recovery msrun` starts a job, restarts what dies, and leaves nothing behind, whatever happens to it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ WITHOUT_RECOVERY = {"MS_ENABLE_RECOVERY": "0"}
 
 def assert_nothing_left(cluster: LaunchedCluster) -> None:
     cluster.wait(lambda: not cluster.living(), "end of its processes", 5)
-    cluster.wait(
-        lambda: is_free(cluster.port), "the port", 5
-    )  # a dying process drops its memory before its sockets
+    # A dying process drops its memory before its sockets.
+    cluster.wait(lambda: is_free(cluster.port), "the port", 5)
 
 
 def is_free(port: int) -> bool:
@@ -76,7 +75,7 @@ def test_every_form_of_address_and_task(tmp_path: Path, address: str, task: list
 
 @pytest.mark.parametrize("node_id", ["1", "0", "sched"])
 def test_what_is_killed_is_started_again(tmp_path: Path, node_id: str) -> None:
-    # The grace is long on purpose: what ends the wait for a killed worker is its launcher's word.
+    # The grace is long on purpose: what ends the wait for a killed worker is its launcher's report.
     environment = {"MS_NODE_TIMEOUT": "30", "MS_RECONNECT_GRACE": "4", "JOB_STEP_MS": "40"}
     with LaunchedCluster(tmp_path, environment=environment) as cluster:
         cluster.start()

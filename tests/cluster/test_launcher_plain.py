@@ -68,7 +68,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: str, rank: int) -> None:
-    # The grace is long on purpose: what ends the wait for the killed one is its launcher's word.
+    # The grace is long on purpose: what ends the wait for the killed one is its launcher's report.
     with PlainCluster(tmp_path, workers=3, environment={"MS_RECONNECT_GRACE": "4"}) as cluster:
         cluster.begin("--restart=auto")
         os.kill(cluster.wait_steps(rank, 8), signal.SIGKILL)
@@ -108,12 +108,12 @@ def test_the_scheduler_of_such_a_job_may_die_unnoticed(tmp_path: Path, undisturb
         assert {restart for _, _, restart in cluster.steps_of(1)} == {0}
 
 
-def test_an_error_that_comes_again_ends_the_job_with_its_words(tmp_path: Path) -> None:
+def test_an_error_that_comes_again_ends_the_job_with_its_lines(tmp_path: Path) -> None:
     with PlainCluster(tmp_path, workers=3, environment={"JOB_RAISE": "1@7"}) as cluster:
         cluster.begin()
         assert cluster.wait_exit(LAUNCHER, 60) == 1
         printed = cluster.log(LAUNCHER)
-        assert "the same last words as the time before" in printed
+        assert "the same last line as the time before" in printed
         assert "the job failed: worker_1" in printed
         assert "ZeroDivisionError: a mistake in the user's own code" in printed.partition("the job failed")[2]
         assert "start 3" not in printed

@@ -63,7 +63,8 @@ def test_scheduler_comes_back_and_no_step_is_lost_or_paused(tmp_path: Path, undi
         workers = {name: pid for name, pid in pids(cluster).items() if name != "sched"}
 
         cluster.kill("sched")
-        cluster.wait_step(cluster.step() + 15)  # training needs no scheduler
+        # Training needs no scheduler.
+        cluster.wait_step(cluster.step() + 15)
         cluster.launch("sched")
         cluster.wait_event(EventKind.NODE_RESUMED, count=cluster.workers)
 
@@ -179,9 +180,8 @@ def test_stopped_worker_whose_place_was_taken_ends_itself(tmp_path: Path, undist
         assert old.returncode == 76
         assert "FENCED" in cluster.log("worker_1")
         cluster.wait_end()
-        cluster.check_same_as(
-            undisturbed()
-        )  # its checker also proves that the fenced incarnation neither stepped nor saved
+        # Its checker also proves that the fenced incarnation neither stepped nor saved.
+        cluster.check_same_as(undisturbed())
 
 
 def test_damaged_checkpoint_sends_everybody_to_the_older_one(
@@ -191,7 +191,8 @@ def test_damaged_checkpoint_sends_everybody_to_the_older_one(
         cluster.start()
         cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=3)
         cluster.kill("worker_3")
-        cluster.wait_event(EventKind.NODE_LOST, "worker_3")  # by now the others have ended what they saved
+        # By now the others have ended what they saved.
+        cluster.wait_event(EventKind.NODE_LOST, "worker_3")
         held = [checker.saved(tmp_path / "ckpt" / str(rank)) for rank in range(4)]
         common = max(set.intersection(*(set(one) for one in held)))
         file = held[2][common]

@@ -28,7 +28,8 @@ def test_a_process_that_was_replaced_while_it_stood_inside_a_save_does_not_finis
         old = cluster.processes["worker_1"]
         cluster.signal("worker_1", signal.SIGSTOP)
         cluster.wait_event(EventKind.NODE_LOST, "worker_1")
-        cluster.launch("worker_1", JOB_HELD_STEP="7")  # it has not saved step 10 yet
+        # It has not saved step 10 yet.
+        cluster.launch("worker_1", JOB_HELD_STEP="7")
         cluster.wait_step(6, generation=2)
 
         (tmp_path / "save_on").touch()

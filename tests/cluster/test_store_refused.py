@@ -35,9 +35,8 @@ def test_a_worker_whose_own_store_is_of_a_newer_release_ends_by_name(tmp_path: P
     with SmallCluster(tmp_path, environment={"JOB_HELD_STEP": "30"}) as cluster:
         cluster.start()
         cluster.wait_step(29)
-        cluster.signal(
-            "worker_1", signal.SIGTERM
-        )  # its store is closed cleanly, so that another tool may write to it
+        # Its store is closed cleanly, so that another tool may write to it.
+        cluster.signal("worker_1", signal.SIGTERM)
         cluster.wait_exit("worker_1")
         with closing(sqlite3.connect(tmp_path / "recovery/workers/worker_1.db")) as connection:
             [known] = connection.execute("SELECT version_num FROM alembic_version").fetchone()

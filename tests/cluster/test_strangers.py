@@ -70,7 +70,8 @@ def test_garbage_and_oversized_frames_on_the_port_cost_nothing(
             if number % 2:
                 stranger.sendall(noise.randbytes(5_000))
             else:
-                stranger.sendall(HANDSHAKE + masked_frame(noise.randbytes(70_000)))  # more than 64 KiB
+                # More than 64 KiB.
+                stranger.sendall(HANDSHAKE + masked_frame(noise.randbytes(70_000)))
         cluster.wait_step(cluster.step() + 20)
         for stranger in sockets:
             stranger.close()

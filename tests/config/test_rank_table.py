@@ -11,6 +11,8 @@ import pytest
 from recovery.config import rank_table
 from recovery.errors import RecoveryError
 
+TABLES = Path(__file__).parents[2] / "examples" / "rank_tables"
+
 
 def table(**fields: Any) -> dict[str, Any]:
     """As MindSpore's documents show it, for two hosts with one device each."""
@@ -32,6 +34,16 @@ def write(path: Path, content: object) -> Path:
 
 def test_the_documents_table_is_taken(tmp_path: Path) -> None:
     rank_table.read(write(tmp_path / "t.json", table()), field="RANK_TABLE_FILE", worker_num=2)
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 1), (8, 1), (16, 2)])
+def test_the_examples_tables_name_every_rank_and_where_the_first_one_is(ranks: int, hosts: int) -> None:
+    path = TABLES / f"rank_table_{ranks}pcs.json"
+    found = rank_table.read(path, field="RANK_TABLE_FILE", worker_num=ranks)
+
+    assert found.ranks == list(range(ranks))
+    assert len(found.server_list) == hosts
+    assert found.first_host == "10.155.111.140"
 
 
 @pytest.mark.parametrize(

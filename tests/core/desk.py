@@ -1,4 +1,4 @@
-"""A cluster machine on a desk: its writes are durable at once, its answers lie in a tray per connection."""
+"""A scheduler's machine on a desk: its writes are durable at once, its answers lie in a tray per connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, Exit, Persist, SetTimer
+from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, ResumeToken, RunId
 from recovery.core.records import (
     CheckpointRecord,
@@ -20,42 +20,43 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
-from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.job import new_job, next_incarnation
+from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from tests.core.counts import check_counts
+from recovery.core.scheduler.timers import SchedulerTimer
 
 Kind = TypeVar("Kind")
 
 
 class Desk:
-    """Drives one scheduler over its lives."""
+    """Drives one scheduler over its restarts."""
 
-    def __init__(self, rules: Rules, *, counts_checked: bool = True) -> None:
-        self.rules, self._counts_checked = rules, counts_checked
+    def __init__(self, rules: Rules, *, checked: bool = True) -> None:
+        self.rules, self._checked = rules, checked
         self.now = 0
         self.rows: dict[tuple[object, ...], Record] = {}
         self.events: list[EventRecord] = []
         self.tray: dict[int, list[m.FromScheduler]] = {}
         self.closed: set[int] = set()
-        self.timers: dict[str, int] = {}
+        self.timers: dict[SchedulerTimer, int] = {}
         self.exit: Exit | None = None
         self._numbers = 0
-        self.cluster = SchedulerMachine(new_job("job", rules), rules)
-        self._do(self.cluster.start(self.now))
+        self.machine = SchedulerMachine(new_job("job", rules), rules)
+        self._do(self.machine.start(self.now))
 
-    # --- the scheduler's lives -----------------------------------------------------------------------------------------
+    # --- the scheduler's process ---------------------------------------------------------------------------------------
 
     def restart(self) -> None:
         """Kill the scheduler and start it again from what was written."""
         job = self.row(JobRecord)[0]
         self.timers.clear()
         self.exit = None
-        self.cluster = SchedulerMachine(next_life(job), self.rules)
-        self.cluster.restore(
+        self.machine = SchedulerMachine(next_incarnation(job), self.rules)
+        self.machine.restore(
             tuple(self.row(NodeRecord)), tuple(self.row(GenerationRecord)), tuple(self.row(CheckpointRecord))
         )
-        self._do(self.cluster.start(self.now))
+        self._do(self.machine.start(self.now))
 
     def row(self, kind: type[Kind]) -> list[Kind]:
         """All stored rows of a kind, by key."""
@@ -74,19 +75,29 @@ class Desk:
     def at(self, now: int) -> None:
         """Let time pass, firing what is due."""
         while self.timers:
-            key, due = min(self.timers.items(), key=lambda item: (item[1], item[0]))
+            timer, due = min(self.timers.items(), key=lambda item: (item[1], repr(item[0])))
             if due > now:
                 break
-            del self.timers[key]
+            del self.timers[timer]
             self.now = max(self.now, due)
-            self.handle(TimerFired(key))
+            self.handle(TimerFired(timer))
         self.now = now
 
     def handle(self, stimulus: SchedulerStimulus) -> None:
         """Deliver one stimulus."""
-        self._do(self.cluster.handle(stimulus, self.now))
-        if self._counts_checked:
-            check_counts(self.cluster.table)
+        before = self._committed()
+        self._do(self.machine.handle(stimulus, self.now))
+        if self._checked:
+            self.machine.check()
+            after = self._committed()
+            assert before[:2] != after[:2] or before[2] <= after[2], (
+                f"within a generation the committed step only rises: {before}, {after}"
+            )
+
+    def _committed(self) -> tuple[int, int, int]:
+        """Run, generation and committed step."""
+        state = self.machine.state
+        return (state.job.run, state.job.generation, state.checkpoints.committed_step)
 
     def connect(self) -> ConnectionId:
         """A new connection."""
@@ -112,7 +123,7 @@ class Desk:
             elif isinstance(effect, Send):
                 self.tray.setdefault(effect.connection, []).append(effect.message)
             elif isinstance(effect, SetTimer):
-                self.timers[effect.key] = effect.at_ms
+                self.timers[effect.timer] = effect.at_ms
             elif isinstance(effect, CloseConnection):
                 self.closed.add(effect.connection)
             elif isinstance(effect, Exit):

@@ -1,4 +1,4 @@
-"""What a worker notes of its own training: when it began, how far it came, where it stood still, and that it stopped."""
+"""What a worker notes of its own training: when it began, how far it came, where it was paused, and that it stopped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.activity import LATE_MS, Stretches
+from recovery.core.worker.timers import WorkerTimer
 from tests.core.desk import Desk, Worker
-from tests.core.test_member_life import Pocket, plan
+from tests.core.driven_worker import DrivenWorker, plan
 
 BEAT_MS = 5_000
 ONE = Generation(1)
@@ -22,7 +23,7 @@ def noted(stretches: Stretches) -> tuple[int, int, int, int]:
     return row.number, row.first_step, row.step, row.lasting_ms
 
 
-def test_a_stretch_is_told_in_pieces_that_double() -> None:
+def test_a_stretch_is_written_in_pieces_that_double() -> None:
     stretches, pieces = Stretches(heartbeat_ms=BEAT_MS), []
     for beat in range(8):
         stretches.note(ONE, 1 + 10 * beat, BEAT_MS * beat)
@@ -48,71 +49,71 @@ def test_a_note_that_is_late_begins_a_stretch_of_its_own() -> None:
     stretches.note(ONE, 9, 2 * (BEAT_MS + LATE_MS) + 1)
     assert noted(stretches) == (3, 9, 9, 0)
     stretches.note(Generation(2), 6, 100_000)
-    assert noted(stretches) == (1, 6, 6, 0), "each generation counts anew"
+    assert noted(stretches) == (1, 6, 6, 0), "each generation counts from 1"
 
 
-def trained(pocket: Pocket) -> list[ActivityRecord]:
-    written = (record for write in pocket.got(e.Persist) for record in write.records)
+def trained(driven: DrivenWorker) -> list[ActivityRecord]:
+    written = (record for write in driven.effects_of(e.Persist) for record in write.records)
     return [record for record in written if isinstance(record, ActivityRecord)]
 
 
-def stepped(pocket: Pocket, step: int, at: int) -> None:
-    pocket.feel(s.StepsDone(ONE, step, 1, step), at)
+def stepped(driven: DrivenWorker, step: int, at: int) -> None:
+    driven.handle(s.StepsDone(ONE, step, 1, step), at)
 
 
 def test_the_first_step_is_noted_at_once_and_waiting_is_not_training() -> None:
-    pocket = Pocket().training()
-    pocket.fire("heartbeat", 1_000)
-    assert trained(pocket) == []
-    stepped(pocket, 1, 2_000)
-    [first] = trained(pocket)
+    driven = DrivenWorker().training()
+    driven.fire(WorkerTimer.HEARTBEAT, 1_000)
+    assert trained(driven) == []
+    stepped(driven, 1, 2_000)
+    [first] = trained(driven)
     assert (first.step, first.lasting_ms, first.due_ms) == (1, 0, BEAT_MS + LATE_MS)
-    stepped(pocket, 7, 5_000)
-    assert trained(pocket) == [], "the rest comes with the heartbeats"
-    pocket.fire("heartbeat", 5_000)
-    [again] = trained(pocket)
+    stepped(driven, 7, 5_000)
+    assert trained(driven) == [], "the rest comes with the heartbeats"
+    driven.fire(WorkerTimer.HEARTBEAT, 5_000)
+    [again] = trained(driven)
     assert (again.step, again.lasting_ms) == (7, 3_000)
 
-    pocket.hear(m.Interrupt(generation=ONE, reason="w lost"), 6_000)
-    pocket.feel(s.TrainingStopped(ONE, 8, ""), 6_100)
-    [last] = trained(pocket)
+    driven.receive(m.Interrupt(generation=ONE, reason="w lost"), 6_000)
+    driven.handle(s.TrainingStopped(ONE, 8, ""), 6_100)
+    [last] = trained(driven)
     assert (last.step, last.due_ms) == (8, 0)
-    pocket.fire("heartbeat", 10_000)
-    assert trained(pocket) == []
-    [write] = pocket.got(e.Persist)
+    driven.fire(WorkerTimer.HEARTBEAT, 10_000)
+    assert trained(driven) == []
+    [write] = driven.effects_of(e.Persist)
     assert [type(record) for record in write.records] == [StepRecord]
 
 
 def test_a_script_whose_data_plane_broke_trains_no_more() -> None:
-    pocket = Pocket().training()
-    stepped(pocket, 1, 2_000)
-    pocket.feel(s.DataPlaneBroke(ONE, 1, "closed"), 3_000)
-    assert [row.due_ms for row in trained(pocket)] == [0]
-    pocket.fire("heartbeat", 5_000)
-    assert trained(pocket) == []
+    driven = DrivenWorker().training()
+    stepped(driven, 1, 2_000)
+    driven.handle(s.DataPlaneBroke(ONE, 1, "closed"), 3_000)
+    assert [row.due_ms for row in trained(driven)] == [0]
+    driven.fire(WorkerTimer.HEARTBEAT, 5_000)
+    assert trained(driven) == []
 
 
 def test_who_comes_back_while_it_trains_says_at_once_how_far_it_is() -> None:
-    pocket = Pocket().training()
-    stepped(pocket, 1, 2_000)
-    stepped(pocket, 9, 4_000)
-    pocket.reconnect()
-    pocket.admitted(resumed=True)
-    assert [(beat.generation, beat.step) for beat in pocket.told(m.Heartbeat)] == [(ONE, 9)]
+    driven = DrivenWorker().training()
+    stepped(driven, 1, 2_000)
+    stepped(driven, 9, 4_000)
+    driven.reconnect()
+    driven.admitted(resumed=True)
+    assert [(beat.generation, beat.step) for beat in driven.sent(m.Heartbeat)] == [(ONE, 9)]
 
-    idle = Pocket().admitted()
+    idle = DrivenWorker().admitted()
     idle.reconnect()
     idle.admitted(resumed=True)
-    assert idle.told(m.Heartbeat) == []
+    assert idle.sent(m.Heartbeat) == []
 
 
 def test_a_plan_of_a_later_generation_needs_no_stop_to_be_noted_twice() -> None:
-    pocket = Pocket().training()
-    stepped(pocket, 1, 2_000)
-    pocket.hear(plan(2), 3_000)
-    pocket.feel(s.TrainingStopped(ONE, 4, ""), 3_500)
-    assert [row.due_ms for row in trained(pocket)] == [0]
-    assert pocket.got(we.OpenGeneration)
+    driven = DrivenWorker().training()
+    stepped(driven, 1, 2_000)
+    driven.receive(plan(2), 3_000)
+    driven.handle(s.TrainingStopped(ONE, 4, ""), 3_500)
+    assert [row.due_ms for row in trained(driven)] == [0]
+    assert driven.effects_of(we.OpenGeneration)
 
 
 def test_a_restarted_scheduler_writes_down_whom_it_has_not_heard() -> None:

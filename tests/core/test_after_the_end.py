@@ -11,7 +11,7 @@ from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, No
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from tests.core.desk import Desk, Worker, full_house
-from tests.core.test_member_life import Pocket
+from tests.core.driven_worker import DrivenWorker
 
 
 @pytest.fixture
@@ -81,19 +81,19 @@ def test_a_scheduler_that_was_killed_while_it_ended_tells_everybody_and_ends(des
 
 
 def test_who_comes_after_the_end_says_that_there_is_nothing_to_do() -> None:
-    pocket = Pocket().registering()
-    pocket.hear(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all 2 ranks are done at step 9"))
+    driven = DrivenWorker().registering()
+    driven.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all 2 ranks are done at step 9"))
 
-    [said] = pocket.got(e.Say)
+    [said] = driven.effects_of(e.Log)
     assert said.event == "nothing_to_do"
     assert "all 2 ranks are done at step 9" in said.text
-    assert pocket.got(e.Exit) == [e.Exit("", "all 2 ranks are done at step 9")]
+    assert driven.effects_of(e.Exit) == [e.Exit("", "all 2 ranks are done at step 9")]
 
 
 def test_who_took_part_needs_no_such_word() -> None:
-    pocket = Pocket().training()
-    pocket.hear(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="done"))
-    assert pocket.got(e.Say) == []
+    driven = DrivenWorker().training()
+    driven.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="done"))
+    assert driven.effects_of(e.Log) == []
 
 
 def test_the_story_tells_of_a_late_comer(desk: Desk) -> None:
@@ -111,45 +111,45 @@ def test_the_story_tells_of_a_late_comer(desk: Desk) -> None:
 FINISHED = "run 1: all 2 ranks are done at step 9"
 
 
-def unreachable(pocket: Pocket, at: int, finished: str) -> None:
-    pocket.feel(s.ConnectFailed("connection refused", 0.5, finished), at)
+def unreachable(driven: DrivenWorker, at: int, finished: str) -> None:
+    driven.handle(s.ConnectFailed("connection refused", 0.5, finished), at)
 
 
 def test_a_late_worker_of_a_finished_job_waits_one_lease_and_one_window_not_for_ever() -> None:
-    pocket = Pocket()
-    pocket.feel(s.Started(RequestId("r"), None), 0)
-    patience_ms = pocket.rules.lease_ms + pocket.rules.rejoin_window_ms
-    unreachable(pocket, 1_000, FINISHED)
-    assert [said.event for said in pocket.got(e.Say)] == ["job_is_finished"]
-    assert FINISHED in pocket.got(e.Say)[0].text
-    unreachable(pocket, patience_ms - 1, FINISHED)
-    assert pocket.got(e.Say) == []
-    assert pocket.got(e.Exit) == []
+    driven = DrivenWorker()
+    driven.handle(s.Started(RequestId("r"), None), 0)
+    patience_ms = driven.rules.lease_ms + driven.rules.rejoin_window_ms
+    unreachable(driven, 1_000, FINISHED)
+    assert [said.event for said in driven.effects_of(e.Log)] == ["job_is_finished"]
+    assert FINISHED in driven.effects_of(e.Log)[0].text
+    unreachable(driven, patience_ms - 1, FINISHED)
+    assert driven.effects_of(e.Log) == []
+    assert driven.effects_of(e.Exit) == []
 
-    unreachable(pocket, patience_ms, FINISHED)
+    unreachable(driven, patience_ms, FINISHED)
 
-    [exit_] = pocket.got(e.Exit)
+    [exit_] = driven.effects_of(e.Exit)
     assert exit_.code == ""
     assert FINISHED in exit_.reason
 
 
 def test_a_worker_whose_job_is_not_known_to_be_finished_waits_on() -> None:
-    pocket = Pocket()
-    pocket.feel(s.Started(RequestId("r"), None), 0)
-    unreachable(pocket, 1_000_000, "")
-    assert pocket.got(e.Exit) == []
+    driven = DrivenWorker()
+    driven.handle(s.Started(RequestId("r"), None), 0)
+    unreachable(driven, 1_000_000, "")
+    assert driven.effects_of(e.Exit) == []
 
 
 def test_a_worker_that_was_in_is_not_sent_away_by_an_older_end() -> None:
-    pocket = Pocket().admitted()
-    pocket.feel(s.Disconnected("cut", 0.5), 0)
-    unreachable(pocket, 1_000_000, FINISHED)
-    assert pocket.got(e.Exit) == []
+    driven = DrivenWorker().admitted()
+    driven.handle(s.Disconnected("cut", 0.5), 0)
+    unreachable(driven, 1_000_000, FINISHED)
+    assert driven.effects_of(e.Exit) == []
 
 
 def test_the_next_run_s_scheduler_may_come_while_the_worker_waits() -> None:
-    pocket = Pocket()
-    pocket.feel(s.Started(RequestId("r"), None), 0)
-    unreachable(pocket, 20_000, FINISHED)
-    pocket.feel(s.Connected(), 21_000)
-    assert pocket.told(m.Register)
+    driven = DrivenWorker()
+    driven.handle(s.Started(RequestId("r"), None), 0)
+    unreachable(driven, 20_000, FINISHED)
+    driven.handle(s.Connected(), 21_000)
+    assert driven.sent(m.Register)

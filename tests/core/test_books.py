@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.core.checkpoints import BOOKED_STEPS, CheckpointCoordinator
+from recovery.core.checkpoints import INDEXED_STEPS, CheckpointCoordinator
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy.rollback import ToCheckpoint
@@ -56,13 +56,13 @@ class Long:
 @pytest.fixture
 def long() -> Long:
     job = Long()
-    for step in range(10, 10 * (BOOKED_STEPS + 5), 10):
+    for step in range(10, 10 * (INDEXED_STEPS + 5), 10):
         job.save(step)
     return job
 
 
 def test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank(long: Long) -> None:
-    last = 10 * (BOOKED_STEPS + 4)
+    last = 10 * (INDEXED_STEPS + 4)
     states = long.states()
 
     assert [step for step, found in states.items() if found == {CheckpointState.RETIRED}] == [10, 20, 30, 40]

@@ -14,7 +14,7 @@ from recovery.core.records import (
     NodeState,
 )
 from recovery.core.rules import Rules
-from recovery.core.views import checkpoints_view, generations_view, job_view
+from recovery.core.scheduler.views import checkpoints_view, generations_view, job_view
 from tests.core.desk import Desk, Worker, full_house
 
 
@@ -234,7 +234,7 @@ def test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened(desk: De
         assert isinstance(worker.register(), m.Admitted)
         assert not worker.hears(m.Interrupt)
         assert not worker.hears(m.Rollback)
-    assert desk.cluster.table.coordinator.committed_step == 10
+    assert desk.machine.state.checkpoints.committed_step == 10
     desk.at(20_000)
     assert job(desk).state is JobState.RUNNING
     assert EventKind.SCHEDULER_RESTARTED in desk.kinds()
@@ -264,7 +264,7 @@ def test_what_was_left_of_a_window_is_applied_again_after_a_restart(desk: Desk) 
     assert isinstance(answer, m.Refused)
     assert answer.retry_after_ms is not None
     assert 9_400 <= answer.retry_after_ms <= 10_500
-    assert job_view(desk.cluster.table, desk.now)["nodes"][1]["rejoin_left_ms"] == answer.retry_after_ms
+    assert job_view(desk.machine.state, desk.now)["nodes"][1]["rejoin_left_ms"] == answer.retry_after_ms
 
 
 def test_a_loss_written_without_its_interruption_is_made_good_at_the_restart(desk: Desk) -> None:
@@ -284,12 +284,12 @@ def test_answers_kept_for_repeats_are_bounded() -> None:
     first, _ = full_house(desk)
     for step in range(1, 6):
         first.save(step)
-    assert len(desk.cluster.table.nodes[first.node_id].answers) == 2
+    assert len(desk.machine.state.nodes[first.node_id].answers) == 2
 
 
 def test_the_view_shows_every_node_by_rank(desk: Desk) -> None:
     full_house(desk)
-    view = job_view(desk.cluster.table, desk.now)
+    view = job_view(desk.machine.state, desk.now)
     assert [entry["node_id"] for entry in view["nodes"]] == ["worker_0", "worker_1"]
     assert (view["state"], view["generation"]) == ("running", 1)
 
@@ -299,11 +299,11 @@ def test_the_views_show_what_is_held_and_where_training_began(desk: Desk) -> Non
     first.save(10)
     second.save(10)
     first.save(20)
-    shown = checkpoints_view(desk.cluster.table)
+    shown = checkpoints_view(desk.machine.state)
     assert [(one["step"], one["rank"], one["state"]) for one in shown] == [
         (20, 0, "published"),
         (10, 0, "committed"),
         (10, 1, "committed"),
     ]
-    assert [(one["generation"], one["step"]) for one in generations_view(desk.cluster.table)] == [(1, 0)]
-    assert checkpoints_view(Desk(rules()).cluster.table) == []
+    assert [(one["generation"], one["step"]) for one in generations_view(desk.machine.state)] == [(1, 0)]
+    assert checkpoints_view(Desk(rules()).machine.state) == []

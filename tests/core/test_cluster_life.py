@@ -176,11 +176,11 @@ def test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing(desk: 
 
 def test_a_living_id_is_refused_and_its_holder_untouched(desk: Desk) -> None:
     full_house(desk)
-    heard = desk.cluster.table.nodes[next(iter(desk.cluster.table.nodes))].heard_ms
+    heard = desk.machine.state.nodes[next(iter(desk.machine.state.nodes))].heard_ms
     desk.at(2_000)
     answer = Worker(desk, "worker_0").register()
     assert refusal(answer) == "NODE_ALIVE"
-    assert desk.cluster.table.nodes[next(iter(desk.cluster.table.nodes))].heard_ms == heard
+    assert desk.machine.state.nodes[next(iter(desk.machine.state.nodes))].heard_ms == heard
 
 
 def test_a_silent_node_is_lost_after_its_lease_and_resumes_into_the_next_generation(desk: Desk) -> None:
@@ -324,9 +324,9 @@ def test_everybody_goes_back_to_the_newest_common_step(desk: Desk) -> None:
         )
     )
     again.save(20)
-    assert desk.cluster.table.coordinator.committed_step == 10
+    assert desk.machine.state.checkpoints.committed_step == 10
     first.save(20)
-    assert desk.cluster.table.coordinator.committed_step == 20
+    assert desk.machine.state.checkpoints.committed_step == 20
 
 
 def test_a_bad_file_sends_all_to_the_next_older_step(desk: Desk) -> None:
@@ -351,7 +351,7 @@ def test_a_bad_file_sends_all_to_the_next_older_step(desk: Desk) -> None:
     # reporting the bad file again changes nothing
     first.register()
     first.tell(m.CheckpointReport(request_id=first.request(), checkpoint=held[1]))
-    assert desk.cluster.table.coordinator.committed_step == 10
+    assert desk.machine.state.checkpoints.committed_step == 10
     first.tell(
         m.CheckpointInvalid(
             request_id=first.request(), generation=first.generation, step=77, path="p", reason="gone"

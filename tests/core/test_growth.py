@@ -22,7 +22,7 @@ RATIO_MAX = 2.1
 
 def calls_to_join(count: int, name: str) -> int:
     """Calls of functions until all of a job's workers are in, have a plan, have come back once, and are done."""
-    desk = Desk(Rules(worker_count=count), counts_checked=False)
+    desk = Desk(Rules(worker_count=count), checked=False)
     workers = [Worker(desk, name.format(number)) for number in range(count)]
     calls = 0
 
@@ -46,7 +46,7 @@ def calls_to_join(count: int, name: str) -> int:
             worker.done()
     finally:
         sys.setprofile(earlier)
-    assert desk.cluster.table.ended
+    assert desk.machine.state.job_ended
     return calls
 
 

@@ -101,7 +101,7 @@ def test_nobody_hears_of_the_end_before_it_is_written(desk: Desk) -> None:
     first, second = full_house(desk)
     first.done()
     last = m.Done(request_id=RequestId("last"), generation=Generation(1), step=100)
-    effects = desk.cluster.handle(MessageReceived(second.connection, last, "", ResumeToken("x")), desk.now)
+    effects = desk.machine.handle(MessageReceived(second.connection, last, "", ResumeToken("x")), desk.now)
     assert [effect for effect in effects if isinstance(effect, Send)] == []
 
 

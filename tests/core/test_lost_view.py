@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from recovery.core.rules import Rules
-from recovery.core.views import job_view, lost_view
+from recovery.core.scheduler.views import job_view, lost_view
 from tests.core.desk import Desk, full_house
 
 
 def test_only_who_was_lost_by_silence_is_shown_with_its_process_and_why() -> None:
     desk = Desk(Rules(worker_count=2))
     _, second = full_house(desk)
-    assert lost_view(desk.cluster.table)["nodes"] == []
+    assert lost_view(desk.machine.state)["nodes"] == []
     for now in range(1_000, 40_000, 1_000):
         desk.at(now)
 
-    lost = {one["node_id"]: one for one in lost_view(desk.cluster.table)["nodes"]}
-    pids = {one["node_id"]: one["pid"] for one in job_view(desk.cluster.table, desk.now)["nodes"]}
+    lost = {one["node_id"]: one for one in lost_view(desk.machine.state)["nodes"]}
+    pids = {one["node_id"]: one["pid"] for one in job_view(desk.machine.state, desk.now)["nodes"]}
     assert lost[second.node_id]["pid"] == pids[second.node_id]
     assert "its lease" in lost[second.node_id]["reason"]
 
@@ -25,10 +25,10 @@ def test_a_process_that_may_have_replaced_itself_is_not_shown() -> None:
     _, second = full_house(desk)
     second.die()
     desk.at(20_000)
-    assert lost_view(desk.cluster.table)["nodes"] == []
-    assert lost_view(desk.cluster.table)["job"] == desk.cluster.table.job.job
+    assert lost_view(desk.machine.state)["nodes"] == []
+    assert lost_view(desk.machine.state)["job"] == desk.machine.state.job.job
 
 
 def test_a_process_that_is_well_is_heard_after_its_silence_one_wait_and_one_dial() -> None:
     desk = Desk(Rules(worker_count=2, receive_timeout_ms=3_000, backoff_ms_max=1_000))
-    assert lost_view(desk.cluster.table)["returns_ms"] == 3_000 + 1_000 + 5_000
+    assert lost_view(desk.machine.state)["returns_ms"] == 3_000 + 1_000 + 5_000

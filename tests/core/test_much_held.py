@@ -7,16 +7,17 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core.checkpoints import BOOKED_STEPS
+from recovery.core.checkpoints import INDEXED_STEPS
 from recovery.core.ids import RequestId
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind
 from recovery.core.rules import Rules
 from recovery.core.worker import connection
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
+from recovery.core.worker.timers import WorkerTimer
 from recovery.transport.codec import decode_from_node, encode
 from tests.core.desk import Desk, Worker, checkpoint, full_house
-from tests.core.test_member_life import Pocket, plan
+from tests.core.driven_worker import DrivenWorker, plan
 
 MANY = 6_000
 PATH = "/nfs/somebody/experiments/0007/checkpoints/rank_00001/model-1_{step}.ckpt"
@@ -27,64 +28,64 @@ def held(first: int, last: int) -> tuple[m.HeldCheckpoint, ...]:
     return tuple(checkpoint(step, path=PATH.format(step=step)) for step in range(last, first - 1, -1))
 
 
-def ready_of(pocket: Pocket, found: tuple[m.HeldCheckpoint, ...]) -> m.Ready:
-    pocket.feel(s.CheckpointsFound(RequestId("f"), found))
-    [ready] = pocket.told(m.Ready)
+def ready_of(driven: DrivenWorker, found: tuple[m.HeldCheckpoint, ...]) -> m.Ready:
+    driven.handle(s.CheckpointsFound(RequestId("f"), found))
+    [ready] = driven.sent(m.Ready)
     return ready
 
 
-# --- what is told -------------------------------------------------------------------------------------------------------
+# --- what is reported -------------------------------------------------------------------------------------------------------
 
 
 def test_six_thousand_checkpoints_fit_into_one_message_newest_first() -> None:
-    pocket = Pocket().admitted()
-    ready = ready_of(pocket, held(1, MANY))
+    driven = DrivenWorker().admitted()
+    ready = ready_of(driven, held(1, MANY))
 
     frame = encode(ready)
-    assert decode_from_node(frame, frame_bytes_max=pocket.rules.frame_bytes_max) == ready
+    assert decode_from_node(frame, frame_bytes_max=driven.rules.frame_bytes_max) == ready
     assert [one.step for one in ready.held] == list(range(MANY, MANY - len(ready.held), -1))
     assert len(ready.held) > 100
     assert ready.left_out == MANY - len(ready.held)
-    [said] = pocket.got(e.Say)
+    [said] = driven.effects_of(e.Log)
     assert (said.event, said.warning) == ("checkpoints_left_out", True)
     assert f"newest {len(ready.held)} of {MANY}" in said.text
 
 
 def test_the_longest_paths_fit_as_well() -> None:
-    pocket = Pocket().admitted()
+    driven = DrivenWorker().admitted()
     found = tuple(checkpoint(step, path="\N{GRINNING FACE}" * 1_024) for step in range(1_000, 0, -1))
 
-    assert len(encode(ready_of(pocket, found))) < pocket.rules.frame_bytes_max
+    assert len(encode(ready_of(driven, found))) < driven.rules.frame_bytes_max
 
 
-def test_what_fits_is_told_whole_and_without_a_word() -> None:
-    pocket = Pocket().admitted()
-    ready = ready_of(pocket, held(1, 50))
+def test_what_fits_is_reported_whole_and_not_logged() -> None:
+    driven = DrivenWorker().admitted()
+    ready = ready_of(driven, held(1, 50))
 
     assert (ready.held, ready.left_out) == (held(1, 50), 0)
-    assert pocket.got(e.Say) == []
+    assert driven.effects_of(e.Log) == []
 
 
 @pytest.mark.parametrize("how", ["admitted", "planned", "committed"])
-def test_the_committed_checkpoint_is_told_however_many_newer_ones_there_are(how: str) -> None:
-    pocket = Pocket().admitted(committed=3 if how == "admitted" else 0)
+def test_the_committed_checkpoint_is_reported_however_many_newer_ones_there_are(how: str) -> None:
+    driven = DrivenWorker().admitted(committed=3 if how == "admitted" else 0)
     if how != "admitted":
-        pocket.feel(s.CheckpointsFound(RequestId("f"), ()))
-        pocket.hear(msgspec.structs.replace(plan(1), committed_step=3 if how == "planned" else 0))
+        driven.handle(s.CheckpointsFound(RequestId("f"), ()))
+        driven.receive(msgspec.structs.replace(plan(1), committed_step=3 if how == "planned" else 0))
         if how == "committed":
-            pocket.hear(m.Committed(run=plan(1).run, step=3))
-        pocket.feel(s.TrainingStopped(plan(1).generation, 9))
-    ready = ready_of(pocket, held(1, MANY))
+            driven.receive(m.Committed(run=plan(1).run, step=3))
+        driven.handle(s.TrainingStopped(plan(1).generation, 9))
+    ready = ready_of(driven, held(1, MANY))
 
     assert ready.held[-1].step == 3
     assert ready.held[-2].step > 3_000
-    assert len(encode(ready)) < pocket.rules.frame_bytes_max
+    assert len(encode(ready)) < driven.rules.frame_bytes_max
 
 
 # --- what the scheduler makes of it ---------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_made_from_all_that_was_told_and_only_the_newest_are_booked() -> None:
+def test_a_plan_is_made_from_all_that_was_reported_and_only_the_newest_are_kept() -> None:
     desk = Desk(Rules(worker_count=2))
     workers = full_house(desk)
     for step in (10, 20):
@@ -106,16 +107,16 @@ def test_a_plan_is_made_from_all_that_was_told_and_only_the_newest_are_booked() 
             left_out=7,
         )
     )
-    assert len(desk.row(CheckpointRecord)) == rows + BOOKED_STEPS
+    assert len(desk.row(CheckpointRecord)) == rows + INDEXED_STEPS
     ready = next(event for event in reversed(desk.events) if event.kind is EventKind.NODE_READY)
-    assert ready.details == "7 older checkpoints are not told"
+    assert ready.details == "7 older checkpoints are not named"
     back.ready(checkpoint(20, path="worker_1/20"), checkpoint(10, path="worker_1/10"))
 
     assert back.follow().step == 20
-    assert len(desk.cluster.table.coordinator.held_records()) == 4
+    assert len(desk.machine.state.checkpoints.held_records()) == 4
 
 
-def test_history_that_was_told_for_a_plan_does_not_stay_in_the_books() -> None:
+def test_history_that_was_reported_for_a_plan_does_not_stay_in_the_index() -> None:
     desk = Desk(Rules(worker_count=2))
     workers = [Worker(desk, name) for name in ("worker_0", "worker_1")]
     for worker in workers:
@@ -125,7 +126,7 @@ def test_history_that_was_told_for_a_plan_does_not_stay_in_the_books() -> None:
 
     assert workers[0].follow().step == 500
     workers[1].follow()
-    assert len(desk.cluster.table.coordinator.held_records()) == 2 * BOOKED_STEPS
+    assert len(desk.machine.state.checkpoints.held_records()) == 2 * INDEXED_STEPS
     for worker in workers:
         worker.save(510)
     retired = [row for row in desk.row(CheckpointRecord) if row.state is CheckpointState.RETIRED]
@@ -135,38 +136,38 @@ def test_history_that_was_told_for_a_plan_does_not_stay_in_the_books() -> None:
 # --- connections that end at once -----------------------------------------------------------------------------------------
 
 
-def ends(pocket: Pocket, at: int) -> list[we.WorkerEffect]:
+def ends(driven: DrivenWorker, at: int) -> list[we.WorkerEffect]:
     """A connection ends; the dial that follows from it."""
-    effects = pocket.feel(s.Disconnected("closed", 0.5), at)
-    return [effect for effect in effects if isinstance(effect, (we.Connect, e.SetTimer))]
+    effects = driven.handle(s.Disconnected("closed", 0.5), at)
+    return [effect for effect in effects if isinstance(effect, (we.Connect, we.SetTimer))]
 
 
 def test_a_connection_that_ends_after_each_handshake_is_dialled_ever_later() -> None:
-    pocket, waits = Pocket().admitted(), []
-    assert ends(pocket, 10) == [we.Connect()]
+    driven, waits = DrivenWorker().admitted(), []
+    assert ends(driven, 10) == [we.Connect()]
     for _ in range(9):
-        pocket.feel(s.Connected())
-        pocket.admitted(resumed=True)
-        [dial] = ends(pocket, pocket.now + 10)
-        assert isinstance(dial, e.SetTimer), "the second one that ends at once is not dialled at once"
-        waits.append(dial.at_ms - pocket.now)
-        assert pocket.fire("dial", dial.at_ms) == [we.Connect()]
+        driven.handle(s.Connected())
+        driven.admitted(resumed=True)
+        [dial] = ends(driven, driven.now + 10)
+        assert isinstance(dial, we.SetTimer), "the second one that ends at once is not dialled at once"
+        waits.append(dial.at_ms - driven.now)
+        assert driven.fire(WorkerTimer.DIAL, dial.at_ms) == [we.Connect()]
 
     assert waits == [37, 75, 150, 300, 600, 750, 750, 750, 750]
 
 
 def test_the_wait_is_the_same_for_one_that_is_not_even_let_in() -> None:
-    pocket = Pocket().registering()
-    assert ends(pocket, 10) == [we.Connect()]
-    pocket.feel(s.Connected())
-    assert ends(pocket, 20) == [e.SetTimer("dial", 20 + 37)]
+    driven = DrivenWorker().registering()
+    assert ends(driven, 10) == [we.Connect()]
+    driven.handle(s.Connected())
+    assert ends(driven, 20) == [we.SetTimer(WorkerTimer.DIAL, 20 + 37)]
 
 
 def test_one_that_has_held_is_dialled_at_once_again() -> None:
-    pocket = Pocket().admitted()
+    driven = DrivenWorker().admitted()
     for _ in range(5):
-        ends(pocket, pocket.now + 10)
-        pocket.feel(s.Connected())
-        pocket.admitted(resumed=True)
+        ends(driven, driven.now + 10)
+        driven.handle(s.Connected())
+        driven.admitted(resumed=True)
 
-    assert ends(pocket, pocket.now + connection.SETTLED_MS) == [we.Connect()]
+    assert ends(driven, driven.now + connection.SETTLED_MS) == [we.Connect()]

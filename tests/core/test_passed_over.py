@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import BOOKED_STEPS, CheckpointCoordinator
+from recovery.core.checkpoints import INDEXED_STEPS, CheckpointCoordinator
 from recovery.core.ids import Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.policy.given_up import RANKS_NAMED, STEPS_NAMED, Unusable, sentence
 from recovery.core.records import EventKind, EventRecord
@@ -11,7 +11,7 @@ from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from tests.core.desk import Desk, Worker, checkpoint, full_house
-from tests.core.test_member_life import Pocket, plan
+from tests.core.driven_worker import DrivenWorker, plan
 
 WINDOW_MS = 1_000
 
@@ -206,7 +206,7 @@ def test_a_rank_that_saves_a_given_up_step_again_has_it() -> None:
 
 def test_what_the_books_retire_is_given_up_by_nobody() -> None:
     books = CheckpointCoordinator(1)
-    for step in range(10, 10 * (BOOKED_STEPS + 2), 10):
+    for step in range(10, 10 * (INDEXED_STEPS + 2), 10):
         books.add(Rank(0), checkpoint(step, path=f"/{step}"))
     books.reject(Rank(0), 10, "digest")
     books.retire()
@@ -226,14 +226,14 @@ def test_a_sentence_names_a_few_and_counts_the_rest() -> None:
 
 
 def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:
-    pocket = Pocket().training()
-    pocket.hear(m.Interrupt(generation=plan(1).generation, reason="w1 lost"))
-    pocket.feel(s.TrainingStopped(plan(1).generation, 3))
-    [find] = pocket.got(we.FindCheckpoints)
+    driven = DrivenWorker().training()
+    driven.receive(m.Interrupt(generation=plan(1).generation, reason="w1 lost"))
+    driven.handle(s.TrainingStopped(plan(1).generation, 3))
+    [find] = driven.effects_of(we.FindCheckpoints)
     assert find.rank == plan(1).rank
 
-    again = Pocket().registering()
-    again.hear(
+    again = DrivenWorker().registering()
+    again.receive(
         m.Admitted(
             request_id=RequestId("r"),
             incarnation=Incarnation(2),
@@ -245,14 +245,14 @@ def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:
             resumed=False,
         )
     )
-    [find] = again.got(we.FindCheckpoints)
+    [find] = again.effects_of(we.FindCheckpoints)
     assert find.rank == 1
 
 
 def test_a_worker_names_so_many_files_as_fit_and_counts_the_rest() -> None:
-    pocket = Pocket().admitted()
+    driven = DrivenWorker().admitted()
     found = tuple(over(str(number)) for number in range(m.PASSED_OVER_MAX + 3))
-    pocket.feel(s.CheckpointsFound(RequestId("f"), (), found))
+    driven.handle(s.CheckpointsFound(RequestId("f"), (), found))
 
-    [said] = pocket.told(m.Ready)
+    [said] = driven.sent(m.Ready)
     assert (said.passed_over, said.passed_over_more) == (found[: m.PASSED_OVER_MAX], 3)

@@ -22,7 +22,8 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler import lost_store as room
-from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
+from recovery.core.scheduler.job import new_job, next_incarnation
+from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.tokens import token_digest
 from tests.core.desk import Desk, Worker, checkpoint, full_house
 from tests.core.pasts import OLD, come, past, ready
@@ -71,7 +72,7 @@ def test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing() -> None
 
 def test_a_job_that_a_person_has_laid_aside_begins_anew() -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
-    desk.cluster.table.laid_aside = frozenset({OLD})
+    desk.machine.state.archived_jobs = frozenset({OLD})
     workers = [Worker(desk, f"worker_{number}", job=OLD) for number in range(2)]
     for worker in workers:
         worker.register()
@@ -97,16 +98,16 @@ def test_a_process_of_another_job_is_refused_where_there_is_a_plan() -> None:
 def test_the_own_store_of_another_job_is_passed_over_aloud_where_there_is_a_plan() -> None:
     desk = Desk(Rules(worker_count=2))
     [first, _] = full_house(desk)
-    table = desk.cluster.table
-    node = table.nodes[NodeId("worker_0")]
+    state = desk.machine.state
+    node = state.nodes[NodeId("worker_0")]
     word = m.Ready(request_id=first.request(), generation=first.generation, step=1, past=past(0, 10))
 
-    [said] = room.hear(table, node, word)
+    [said] = room.check_past(state, node, word)
 
-    assert isinstance(said, e.Say)
+    assert isinstance(said, e.Log)
     assert said.warning
     assert "it counts nowhere in this job" in said.text
-    assert room.hear(table, node, msgspec.structs.replace(word, past=None)) == []
+    assert room.check_past(state, node, msgspec.structs.replace(word, past=None)) == []
 
 
 # --- a scheduler that is asked to ----------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def test_a_store_that_was_there_and_that_nobody_remembers_is_no_new_job() -> Non
     rules = Rules(worker_count=2, rebuild_store=True)
     desk = Desk(rules)
     job = msgspec.structs.replace(new_job("new", rules), reason=room.REBUILDING)
-    desk.cluster = SchedulerMachine(next_life(job), rules)
+    desk.machine = SchedulerMachine(next_incarnation(job), rules)
     come(desk, None, None)
     assert desk.exit is not None
     assert desk.exit.code == "STORE_LOST"
@@ -254,13 +255,13 @@ def test_a_rebuilt_job_that_failed_before_it_met_forms_again_and_one_that_had_me
     desk.at(2_000)
     assert desk.row(JobRecord)[0].state is JobState.FAILED
     desk.restart()
-    assert desk.cluster.table.job.state is JobState.FORMING
+    assert desk.machine.state.job.state is JobState.FORMING
 
     desk = Desk(Rules(worker_count=2, topology_timeout_ms=1_000))
     _rebuilt_store(desk, {"a": "t-a", "b": "t-b"})
     desk.at(2_000)
     desk.restart()
-    assert desk.cluster.table.job.state is JobState.INTERRUPTED
+    assert desk.machine.state.job.state is JobState.INTERRUPTED
 
 
 def test_a_worker_that_was_told_a_generation_which_the_store_has_lost_stops() -> None:
@@ -272,4 +273,4 @@ def test_a_worker_that_was_told_a_generation_which_the_store_has_lost_stops() ->
 
     assert one.last(m.Interrupt).generation == 3
     assert other.last(m.Interrupt).generation == 1
-    assert "was told generation 3, which the store has lost" in desk.row(JobRecord)[0].reason
+    assert "knows generation 3, which the store has lost" in desk.row(JobRecord)[0].reason

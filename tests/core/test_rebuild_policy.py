@@ -79,8 +79,8 @@ def test_a_generation_that_began_above_0_proves_a_committed_step() -> None:
     found = built(past(0, began=(began(1, 40),)), past(1, began=()))
     assert found.checkpoints == ()
     desk = Desk(Rules(worker_count=2))
-    desk.cluster.table.coordinator.load((), found.generations)
-    target = desk.cluster.table.coordinator.target(allow_restart_from_zero=False)
+    desk.machine.state.checkpoints.load((), found.generations)
+    target = desk.machine.state.checkpoints.target(allow_restart_from_zero=False)
     assert type(target).__name__ == "NoCommonStep"
 
 
@@ -110,19 +110,19 @@ def test_workers_that_contradict_each_other_are_named(one: m.Past, other: m.Past
     assert why in found.reason
 
 
-def test_what_was_taken_from_where_is_told() -> None:
+def test_what_was_taken_from_where_is_reported() -> None:
     known = {NodeId("w0"): past(0, 10, 20), NodeId("w1"): past(1)}
     found = rebuild.rebuild(known)
     assert isinstance(found, Rebuilt)
-    told = rebuild.told(found, known)
-    assert told.startswith(
+    report = rebuild.report(found, known)
+    assert report.startswith(
         "w0: rank 0, generation 1, holds steps 10, 20; w1: rank 1, generation 1, holds nothing"
     )
-    assert "; not known: " in told
+    assert "; not known: " in report
     known = {NodeId("w0"): past(0, 10), NodeId("w1"): past(1, 10)}
     found = rebuild.rebuild(known)
     assert isinstance(found, Rebuilt)
-    assert "not known" not in rebuild.told(found, known)
+    assert "not known" not in rebuild.report(found, known)
 
 
 def test_ranks_that_are_kept_leave_the_rest_to_the_others() -> None:

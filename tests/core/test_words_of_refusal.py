@@ -8,7 +8,7 @@ from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, full_house
-from tests.core.test_member_life import Pocket, refused
+from tests.core.driven_worker import DrivenWorker, refused
 
 
 def ended(desk: Desk) -> str:
@@ -132,22 +132,25 @@ def test_beside_a_connected_holder_the_refusal_asks_for_an_id_of_its_own() -> No
 
 @pytest.mark.parametrize("code", ["REJOIN_WINDOW", "NODE_ALIVE"])
 def test_only_a_process_that_waits_says_that_it_waits(code: str) -> None:
-    waiting, failing = Pocket(rejoin_wait=True).registering(), Pocket(rejoin_wait=False).registering()
-    for pocket in (waiting, failing):
-        pocket.hear(refused(code, 17_600))
+    waiting, failing = (
+        DrivenWorker(rejoin_wait=True).registering(),
+        DrivenWorker(rejoin_wait=False).registering(),
+    )
+    for driven in (waiting, failing):
+        driven.receive(refused(code, 17_600))
 
-    [said] = waiting.got(e.Say)
+    [said] = waiting.effects_of(e.Log)
     assert "asks again in 17.6 s" in said.text
     assert "MS_REJOIN=fail" in said.text
-    [exit_] = failing.got(e.Exit)
+    [exit_] = failing.effects_of(e.Exit)
     assert "asks again" not in exit_.reason
     assert exit_.reason.endswith("MS_REJOIN=fail: this process does not wait. With MS_REJOIN=wait it would.")
 
 
 def test_a_refusal_that_waiting_cannot_change_speaks_of_no_wait() -> None:
-    pocket = Pocket(rejoin_wait=False).registering()
-    pocket.hear(refused("WORLD_FULL", None))
-    [exit_] = pocket.got(e.Exit)
+    driven = DrivenWorker(rejoin_wait=False).registering()
+    driven.receive(refused("WORLD_FULL", None))
+    [exit_] = driven.effects_of(e.Exit)
     assert "MS_REJOIN" not in exit_.reason
 
 

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, Exit, Persist, Report, SetTimer
+from recovery.core.effects import Answer, Exit, Persist, Report
 from recovery.core.ids import ConnectionId, NodeId, RequestId, ResumeToken
 from recovery.core.records import (
     CheckpointRecord,
@@ -26,22 +26,17 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler import effects as se
 from recovery.core.scheduler import stimuli as ss
-from recovery.core.scheduler.effects import CloseConnection, Send
-from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
+from recovery.core.scheduler.job import new_job, next_incarnation
+from recovery.core.scheduler.machine import SchedulerMachine
+from recovery.core.scheduler.timers import SchedulerTimer
+from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.connection import Identity, Main
-from recovery.core.worker.effects import (
-    Confirmed,
-    Connect,
-    Disconnect,
-    FindCheckpoints,
-    Interrupt,
-    OpenGeneration,
-    ReplaceProcess,
-    Tell,
-)
+from recovery.core.worker.connection import Identity
 from recovery.core.worker.machine import WorkerMachine
+from recovery.core.worker.states import WorkerState
+from recovery.core.worker.timers import WorkerTimer
 from tests.core.desk import _key, checkpoint
 
 STEPS, SAVE_EVERY, STEP_MS = 200, 20, 50
@@ -54,9 +49,9 @@ class Process:
     def __init__(self, world: World, name: str, token: ResumeToken | None = None) -> None:
         self.world, self.name, self.alive = world, name, True
         identity = Identity(node_id=NodeId(name), role=m.Role.WORKER, host="h", pid=1)
-        self.member = WorkerMachine(identity, world.rules)
+        self.machine = WorkerMachine(identity, world.rules)
         self.connection: ConnectionId | None = None
-        self.timers: dict[str, int] = {}
+        self.timers: dict[WorkerTimer, int] = {}
         self.plan: m.Rollback | None = None
         self.step = 0
         self.stopping = False
@@ -66,49 +61,51 @@ class Process:
     def feel(self, stimulus: s.WorkerStimulus) -> None:
         if not self.alive:
             return
-        for effect in self.member.handle(stimulus, self.world.now):
+        effects = self.machine.handle(stimulus, self.world.now)
+        self.machine.check()
+        for effect in effects:
             self.do(effect)
 
     def do(self, effect: object) -> None:
         world = self.world
-        if isinstance(effect, Tell):
+        if isinstance(effect, we.Send):
             self.send(effect.message)
         elif isinstance(effect, Persist):
             for step in effect.then:
                 assert isinstance(step, Report)
                 self.send(step.message)
-        elif isinstance(effect, SetTimer):
-            self.timers[effect.key] = effect.at_ms
-            world.later(effect.at_ms - world.now, lambda: self.due(effect.key, effect.at_ms))
-        elif isinstance(effect, Connect):
+        elif isinstance(effect, we.SetTimer):
+            self.timers[effect.timer] = effect.at_ms
+            world.later(effect.at_ms - world.now, lambda: self.due(effect.timer, effect.at_ms))
+        elif isinstance(effect, we.Connect):
             world.later(world.random.randint(0, 5), self.dial)
-        elif isinstance(effect, Disconnect):
+        elif isinstance(effect, we.Disconnect):
             world.cut(self)
-        elif isinstance(effect, OpenGeneration):
+        elif isinstance(effect, we.OpenGeneration):
             assert self.plan is None, "the main thread is in one generation at a time"
             self.plan, self.step, self.stopping = effect.plan, effect.plan.step, False
             world.opened(self, effect.plan)
             world.later(STEP_MS, partial(self.train, effect.plan))
-        elif isinstance(effect, Interrupt):
+        elif isinstance(effect, we.Interrupt):
             self.stopping = True
             world.later(world.random.randint(0, 30), partial(self.stop, self.plan))
-        elif isinstance(effect, FindCheckpoints):
+        elif isinstance(effect, we.FindCheckpoints):
             held = tuple(sorted(world.disk[self.name].values(), key=lambda one: -one.step))
             held = tuple(one for one in held if one.run == effect.run)
             world.later(2, lambda: self.feel(s.CheckpointsFound(world.request(), held)))
-        elif isinstance(effect, ReplaceProcess):
+        elif isinstance(effect, we.ReplaceProcess):
             world.replace(self)
         elif isinstance(effect, Exit):
             self.exit = self.exit or effect
             world.later(1, lambda: world.end(self))
-        assert not isinstance(effect, Confirmed), "nobody was paused"
+        assert not isinstance(effect, we.ConfirmPlace), "nobody was paused"
 
-    def due(self, key: str, at_ms: int) -> None:
+    def due(self, key: WorkerTimer, at_ms: int) -> None:
         if self.timers.get(key) == at_ms:
             del self.timers[key]
-            if key == "heartbeat" and self.plan is not None:
+            if key is WorkerTimer.HEARTBEAT and self.plan is not None:
                 self.feel(s.StepsDone(self.plan.generation, self.step, 1, self.step))
-            self.feel(s.WorkerTimerFired(key, self.world.random.random()))
+            self.feel(s.TimerFired(key, self.world.random.random()))
 
     def dial(self) -> None:
         if not self.alive or self.connection is not None:
@@ -148,7 +145,12 @@ class Process:
         self.world.later(STEP_MS, lambda: self.train(plan))
 
     def stop(self, plan: m.Rollback | None) -> None:
-        if not self.alive or plan is None or self.plan is not plan or self.member.main is Main.LEAVING:
+        if (
+            not self.alive
+            or plan is None
+            or self.plan is not plan
+            or self.machine.state is WorkerState.LEAVING
+        ):
             return
         self.plan = None
         self.feel(s.TrainingStopped(plan.generation, self.step))
@@ -175,7 +177,7 @@ class World:
         self.scheduler: SchedulerMachine | None = None
         self.rows: dict[tuple[object, ...], Record] = {}
         self.lives = 0
-        self.timers: dict[str, int] = {}
+        self.timers: dict[SchedulerTimer, int] = {}
         self.wires: dict[ConnectionId, Process] = {}
         self.disk: dict[str, dict[int, m.HeldCheckpoint]] = {}
         self.processes: dict[str, Process] = {}
@@ -208,7 +210,7 @@ class World:
         if job is None:
             self.scheduler = SchedulerMachine(new_job("job", self.rules), self.rules)
         else:
-            self.scheduler = SchedulerMachine(next_life(job), self.rules)
+            self.scheduler = SchedulerMachine(next_incarnation(job), self.rules)
             self.scheduler.restore(
                 self._of(NodeRecord), self._of(GenerationRecord), self._of(CheckpointRecord)
             )
@@ -228,20 +230,22 @@ class World:
 
     def handle(self, stimulus: ss.SchedulerStimulus) -> None:
         if self.scheduler is not None:
-            self._carry_out(self.scheduler.handle(stimulus, self.now))
+            effects = self.scheduler.handle(stimulus, self.now)
+            self.scheduler.check()
+            self._carry_out(effects)
 
     def _carry_out(self, effects: list) -> None:  # type: ignore[type-arg]  # of any kind
         life = self.lives
         for effect in effects:
             if isinstance(effect, Persist):
                 self.later(self.random.randint(1, 8), partial(self._durable, effect, life))
-            elif isinstance(effect, Send):
+            elif isinstance(effect, se.Send):
                 self.to_worker(effect.connection, effect.message)
-            elif isinstance(effect, CloseConnection):
+            elif isinstance(effect, se.CloseConnection):
                 self.later(8, partial(self.hang_up, effect.connection))
-            elif isinstance(effect, SetTimer):
-                self.timers[effect.key] = effect.at_ms
-                self.later(effect.at_ms - self.now, partial(self._due, effect.key, effect.at_ms, life))
+            elif isinstance(effect, se.SetTimer):
+                self.timers[effect.timer] = effect.at_ms
+                self.later(effect.at_ms - self.now, partial(self._due, effect.timer, effect.at_ms, life))
             elif isinstance(effect, Exit):
                 self.kill_scheduler()
 
@@ -260,10 +264,10 @@ class World:
             elif isinstance(step, Exit):
                 self.kill_scheduler()
 
-    def _due(self, key: str, at: int, life: int) -> None:
-        if life == self.lives and self.timers.get(key) == at:
-            del self.timers[key]
-            self.handle(ss.TimerFired(key))
+    def _due(self, timer: SchedulerTimer, at: int, life: int) -> None:
+        if life == self.lives and self.timers.get(timer) == at:
+            del self.timers[timer]
+            self.handle(ss.TimerFired(timer))
 
     # --- the wire --------------------------------------------------------------------------------------------------------
 
@@ -286,7 +290,7 @@ class World:
 
         def arrive() -> None:
             if process is not None and self.wires.get(connection) is process:
-                process.feel(s.SchedulerSpoke(message))
+                process.feel(s.MessageReceived(message))
 
         self.later(3, arrive)
 
@@ -315,7 +319,7 @@ class World:
         self.processes[name] = Process(self, name)
 
     def replace(self, process: Process) -> None:
-        admitted = process.member.admitted
+        admitted = process.machine.admitted
         assert admitted is not None
         self.kill(process.name)
         self.processes[process.name] = Process(self, process.name, admitted.token)
@@ -350,8 +354,8 @@ class World:
         """A fenced life never steps: its row says another incarnation, and so its generation can not be full."""
         row = self.rows[("NodeRecord", process.name)]
         assert isinstance(row, NodeRecord)
-        assert process.member.admitted is not None
-        assert row.incarnation == process.member.admitted.incarnation, "a fenced life stepped"
+        assert process.machine.admitted is not None
+        assert row.incarnation == process.machine.admitted.incarnation, "a fenced life stepped"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -390,7 +394,7 @@ def test_whatever_fails_everybody_finishes_when_the_faults_stop(seed: int) -> No
     assert world.finished >= expected, (
         f"WORLD_SEED={seed}: at {world.now} ms finished {sorted(world.finished)}; "
         f"job {[row for row in world.rows.values() if isinstance(row, JobRecord)]}; "
-        f"{[(name, process.alive, process.member.main, process.step, process.exit) for name, process in world.processes.items()]}"
+        f"{[(name, process.alive, process.machine.state, process.step, process.exit) for name, process in world.processes.items()]}"
     )
     [job] = [row for row in world.rows.values() if isinstance(row, JobRecord)]
     assert job.state in (JobState.FINISHED, JobState.RUNNING, JobState.FORMING)

@@ -10,15 +10,16 @@ import pytest
 from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import Generation, Incarnation, Rank, RequestId, ResumeToken
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import Send
 from recovery.core.scheduler.stimuli import MessageReceived, TimerFired
+from recovery.core.scheduler.timers import GraceTimer, LeaseTimer
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from tests.core.desk import Desk, Worker, checkpoint, full_house
-from tests.core.test_member_life import Pocket, plan
+from tests.core.driven_worker import DrivenWorker, plan
 
 
 def _rules(**changes: Any) -> Rules:
@@ -56,7 +57,7 @@ def test_no_word_of_the_end_leaves_before_its_write(desk: Desk) -> None:
     first, _ = _finished(desk)
     late = m.Ready(request_id=RequestId("late"), generation=Generation(1), step=0)
 
-    effects = desk.cluster.handle(MessageReceived(first.connection, late, "", ResumeToken("x")), desk.now)
+    effects = desk.machine.handle(MessageReceived(first.connection, late, "", ResumeToken("x")), desk.now)
 
     assert not [effect for effect in effects if isinstance(effect, Send)]
     assert [type(step) for effect in effects if isinstance(effect, Persist) for step in effect.then] == [
@@ -257,28 +258,28 @@ def test_a_file_that_was_called_bad_is_not_taken_again(desk: Desk) -> None:
 
     first.tell(m.CheckpointReport(request_id=first.request(), checkpoint=bad))
 
-    assert desk.cluster.table.coordinator.file_of(Rank(0), 10) is None
+    assert desk.machine.state.checkpoints.file_of(Rank(0), 10) is None
 
 
-def test_a_scheduler_that_stood_still_loses_nobody_by_that(desk: Desk) -> None:
+def test_a_scheduler_that_was_paused_loses_nobody_by_that(desk: Desk) -> None:
     first, _ = full_house(desk)
     first.die()
-    grace, lease = TimerFired("grace:worker_0"), TimerFired("lease:worker_1")
+    grace, lease = GraceTimer(NodeId("worker_0")), LeaseTimer(NodeId("worker_1"))
     desk.timers.clear()
     desk.now = 120_000
 
-    desk.handle(grace)
-    desk.handle(lease)
+    desk.handle(TimerFired(grace))
+    desk.handle(TimerFired(lease))
 
     assert _job(desk).state is JobState.RUNNING
-    assert desk.timers == {"grace:worker_0": 120_500, "lease:worker_1": 150_000}
+    assert desk.timers == {grace: 120_500, lease: 150_000}
 
 
-def test_after_a_standstill_the_fresh_lease_ends_as_any_other(desk: Desk) -> None:
+def test_after_a_pause_the_fresh_lease_ends_as_any_other(desk: Desk) -> None:
     full_house(desk)
     desk.timers.clear()
     desk.now = 120_000
-    desk.handle(TimerFired("lease:worker_1"))
+    desk.handle(TimerFired(LeaseTimer(NodeId("worker_1"))))
 
     desk.at(150_000)
 
@@ -289,82 +290,82 @@ def test_after_a_standstill_the_fresh_lease_ends_as_any_other(desk: Desk) -> Non
 
 
 def test_a_plan_that_ended_while_the_one_before_was_left_is_not_opened() -> None:
-    pocket = Pocket().training()
-    pocket.hear(plan(2))
-    pocket.hear(m.Interrupt(generation=Generation(2), reason="x lost"))
+    driven = DrivenWorker().training()
+    driven.receive(plan(2))
+    driven.receive(m.Interrupt(generation=Generation(2), reason="x lost"))
 
-    pocket.feel(s.TrainingStopped(Generation(1), 3))
-    pocket.feel(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.handle(s.TrainingStopped(Generation(1), 3))
+    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
 
-    assert [ready.generation for ready in pocket.told(m.Ready)] == [2]
+    assert [ready.generation for ready in driven.sent(m.Ready)] == [2]
 
 
 def test_an_older_interrupt_does_not_drop_the_plan_that_waits() -> None:
-    pocket = Pocket().training()
-    pocket.hear(plan(2))
-    pocket.hear(m.Interrupt(generation=Generation(1), reason="x lost"))
+    driven = DrivenWorker().training()
+    driven.receive(plan(2))
+    driven.receive(m.Interrupt(generation=Generation(1), reason="x lost"))
 
-    pocket.feel(s.TrainingStopped(Generation(1), 3))
+    driven.handle(s.TrainingStopped(Generation(1), 3))
 
-    assert [opened.plan.generation for opened in pocket.got(we.OpenGeneration)] == [2]
+    assert [opened.plan.generation for opened in driven.effects_of(we.OpenGeneration)] == [2]
 
 
 def test_a_plan_that_waits_is_opened_though_the_data_plane_broke() -> None:
-    pocket = Pocket().training()
-    pocket.hear(plan(2))
+    driven = DrivenWorker().training()
+    driven.receive(plan(2))
 
-    pocket.feel(s.TrainingStopped(Generation(1), 3, "connection closed by peer"))
+    driven.handle(s.TrainingStopped(Generation(1), 3, "connection closed by peer"))
 
-    assert [opened.plan.generation for opened in pocket.got(we.OpenGeneration)] == [2]
+    assert [opened.plan.generation for opened in driven.effects_of(we.OpenGeneration)] == [2]
 
 
 def test_a_broken_data_plane_is_told_again_after_a_reconnect() -> None:
-    pocket = Pocket().training()
-    pocket.feel(s.DataPlaneBroke(Generation(1), 3, "connection closed by peer"))
-    pocket.reconnect()
+    driven = DrivenWorker().training()
+    driven.handle(s.DataPlaneBroke(Generation(1), 3, "connection closed by peer"))
+    driven.reconnect()
 
-    pocket.admitted(resumed=True)
+    driven.admitted(resumed=True)
 
-    assert [failed.generation for failed in pocket.told(m.CollectiveFailed)] == [1]
+    assert [failed.generation for failed in driven.sent(m.CollectiveFailed)] == [1]
 
 
 def test_a_bad_checkpoint_is_told_before_ready_after_a_reconnect() -> None:
-    pocket = Pocket().training()
-    pocket.feel(s.CheckpointRejected(RequestId("b"), Generation(1), 5, "p", "digest"))
-    pocket.feel(s.TrainingStopped(Generation(1), 5))
-    pocket.feel(s.CheckpointsFound(RequestId("f2"), ()))
-    pocket.reconnect()
+    driven = DrivenWorker().training()
+    driven.handle(s.CheckpointRejected(RequestId("b"), Generation(1), 5, "p", "digest"))
+    driven.handle(s.TrainingStopped(Generation(1), 5))
+    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.reconnect()
 
-    pocket.admitted(resumed=True)
+    driven.admitted(resumed=True)
 
-    told = [type(tell.message) for tell in pocket.got(we.Tell)]
-    assert told == [m.CheckpointInvalid, m.Ready]
+    sent = [type(send.message) for send in driven.effects_of(we.Send)]
+    assert sent == [m.CheckpointInvalid, m.Ready]
 
 
 @pytest.mark.parametrize("situation", ["never met", "paused", "done"])
 def test_who_cannot_train_on_gives_up_after_the_topology_timeout(situation: str) -> None:
-    pocket = Pocket(topology_timeout_ms=60_000).training()
+    driven = DrivenWorker(topology_timeout_ms=60_000).training()
     if situation != "never met":
-        pocket.feel(s.StepsDone(Generation(1), 1, 1, 1))
+        driven.handle(s.StepsDone(Generation(1), 1, 1, 1))
     if situation == "paused":
-        pocket.feel(s.PauseNoticed(20_000))
+        driven.handle(s.PauseNoticed(20_000))
     if situation == "done":
-        pocket.feel(s.TrainingDone(RequestId("d"), Generation(1), 100))
-    pocket.feel(s.Disconnected("cut", 0.5), at=1_000)
+        driven.handle(s.TrainingDone(RequestId("d"), Generation(1), 100))
+    driven.handle(s.Disconnected("cut", 0.5), at=1_000)
 
-    pocket.feel(s.ConnectFailed("refused", 0.5), at=60_999)
-    early = pocket.got(e.Exit)
-    pocket.feel(s.ConnectFailed("refused", 0.5), at=61_000)
+    driven.handle(s.ConnectFailed("refused", 0.5), at=60_999)
+    early = driven.effects_of(e.Exit)
+    driven.handle(s.ConnectFailed("refused", 0.5), at=61_000)
 
     assert early == []
-    assert [exit_.code for exit_ in pocket.got(e.Exit)] == ["SCHEDULER_UNREACHABLE"]
+    assert [exit_.code for exit_ in driven.effects_of(e.Exit)] == ["SCHEDULER_UNREACHABLE"]
 
 
 def test_who_trains_needs_no_scheduler() -> None:
-    pocket = Pocket(topology_timeout_ms=60_000).training()
-    pocket.feel(s.StepsDone(Generation(1), 1, 1, 1))
-    pocket.feel(s.Disconnected("cut", 0.5), at=1_000)
+    driven = DrivenWorker(topology_timeout_ms=60_000).training()
+    driven.handle(s.StepsDone(Generation(1), 1, 1, 1))
+    driven.handle(s.Disconnected("cut", 0.5), at=1_000)
 
-    pocket.feel(s.ConnectFailed("refused", 0.5), at=10_000_000)
+    driven.handle(s.ConnectFailed("refused", 0.5), at=10_000_000)
 
-    assert pocket.got(e.Exit) == []
+    assert driven.effects_of(e.Exit) == []

@@ -70,7 +70,8 @@ class FaultProxy:
         for end in self._take_ends():
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                end.shutdown(socket.SHUT_RD)  # wakes the thread that reads
+                # Wakes the thread that reads.
+                end.shutdown(socket.SHUT_RD)
             end.close()
 
     def cut_in_frame(self, after_bytes: int) -> None:
@@ -104,14 +105,16 @@ class FaultProxy:
             try:
                 near, _ = self._listening.accept()
             except OSError:
-                return  # closed: the test is over
+                # Closed: the test is over.
+                return
             try:
                 if self._refusing:
                     raise ConnectionRefusedError
                 far = socket.create_connection(("127.0.0.1", self._target_port), timeout=10)
             except OSError:
                 near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                near.close()  # the scheduler does not listen (yet); the worker dials again
+                # The scheduler does not listen (yet); the worker dials again.
+                near.close()
                 continue
             far.settimeout(None)
             with self._weather:

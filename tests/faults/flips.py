@@ -111,7 +111,8 @@ _kept: list[object] = []
 
 
 def _keep(store: object) -> None:
-    _kept.append(store)  # a store that is forgotten closes itself
+    # A store that is forgotten closes itself.
+    _kept.append(store)
 
 
 def damage(content: bytes, draw: random.Random) -> tuple[bytes, str]:
@@ -120,7 +121,8 @@ def damage(content: bytes, draw: random.Random) -> tuple[bytes, str]:
         left = draw.randrange(len(content))
         return content[:left], f"cut to {left} bytes"
     used = [draw.randrange(len(content)) for _ in range(8)]
-    position = next((each for each in used if content[each]), used[0])  # mostly where something is written
+    # Mostly where something is written.
+    position = next((each for each in used if content[each]), used[0])
     bit = draw.randrange(8)
     changed = bytearray(content)
     changed[position] ^= 1 << bit
@@ -140,7 +142,8 @@ def measure(target: Target, count: int, seed: int) -> tuple[dict[str, object], l
         for number in range(count):
             place = Path(shutil.copytree(good, Path(parent) / f"flip_{number}"))
             for index in place.rglob("*-shm"):
-                index.unlink()  # as after a reboot: nothing but the files is left
+                # As after a reboot: nothing but the files is left.
+                index.unlink()
             broken, what = damage(content, draw)
             (place / target.file).write_bytes(broken)
             try:

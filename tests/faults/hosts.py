@@ -38,7 +38,8 @@ class Host:
             ("addr", "add", there, "dev", "eth0"),
             ("link", "set", "eth0", "up"),
             ("link", "set", "lo", "up"),
-            ("route", "add", "default", "via", self.scheduler),  # to a scheduler at another host's interface
+            # To a scheduler at another host's interface.
+            ("route", "add", "default", "via", self.scheduler),
         ):
             run("ip", "-n", self.name, *command)
         if not to_cut:

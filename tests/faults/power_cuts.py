@@ -113,7 +113,8 @@ def write(place: Path, channel: int, *, careless: bool) -> None:
         raw = store._database.connection.connection.driver_connection
         assert raw is not None, "it is open"
         raw.execute("PRAGMA synchronous=NORMAL")
-        os.fsync = lambda fd: None  # the child's own copy
+        # The child's own copy.
+        os.fsync = lambda fd: None
     store.apply([job(1)], wall_ms=1)
     for number in range(1, 100_000):
         store.apply([event(number), checkpoint(number)], wall_ms=1)
@@ -134,7 +135,8 @@ def cut_once(place: Path, where: Path, after_s: float, *, careless: bool) -> Cut
         os.close(ours)
         try:
             write(work, theirs, careless=careless)
-        except RecoveryError:  # the power is gone
+        except RecoveryError:
+            # The power is gone.
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -146,7 +148,8 @@ def cut_once(place: Path, where: Path, after_s: float, *, careless: bool) -> Cut
     cut_power(where)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(ours)  # what it reported after the cut is void: a directory's fsync on a shut-down XFS returns 0
+    # What it reported after the cut is void: a directory's fsync on a shut-down XFS returns 0.
+    os.close(ours)
     acknowledged = [line.split() for line in heard.decode().splitlines() if line.count(" ") == 1]
     _unmount(where)
     _mount(place / "image", where)
@@ -187,7 +190,8 @@ def measure(kind: str, cuts: int, *, careless: bool, seed: int) -> dict[str, obj
         for _ in range(cuts):
             try:
                 done.append(cut_once(Path(place), where, draw.uniform(*WORK_S), careless=careless))
-            except RecoveryError as error:  # cannot be opened any more: also a loss
+            except RecoveryError as error:
+                # Cannot be opened any more: also a loss.
                 done.append(Cut(1, 1, error.code))
     return {
         "file_system": kind,

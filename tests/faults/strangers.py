@@ -168,7 +168,8 @@ class Garbage(_Paced):
                 one.sendall(HANDSHAKE + masked_frame(noise.randbytes(noise.randrange(1, 60_000))))
             elif kind == 2:
                 one.sendall(HANDSHAKE + masked_frame(bytes(70_000)))
-            else:  # a frame that says it is as large as can be said
+            else:
+                # A frame that says it is as large as can be said.
                 one.sendall(HANDSHAKE + bytes([0x82, 0x80 | 127]) + b"\x7f" + b"\xff" * 7 + bytes(4))
             one.settimeout(8)
             while one.recv(_READ_BYTES):

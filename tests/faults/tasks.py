@@ -21,9 +21,10 @@ from recovery.checkpoint.publish import publish
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.rules import Rules
-from recovery.store import engine, migrations
+from recovery.store import connections, migrations
 from recovery.store.reader import read_events
-from recovery.store.repository import SchedulerState, SchedulerStore
+from recovery.store.repository import SchedulerStore
+from recovery.store.stored_records import SchedulerRecords
 from tests.core.desk import Desk, Worker, full_house
 
 IMPORTED_HERE = (command, config)
@@ -63,7 +64,7 @@ class Task(NamedTuple):
     """What a next process finds, compared by value with what it found after each write of an undisturbed child."""
 
 
-def find_store(place: Path) -> tuple[SchedulerState, int]:
+def find_store(place: Path) -> tuple[SchedulerRecords, int]:
     """Open as a restarted scheduler does."""
     with closing(SchedulerStore.open(place)) as store:
         return store.load(), len(read_events(place, limit=10_000))
@@ -127,8 +128,8 @@ def _change_generation(desk: StoredDesk, workers: list[Worker]) -> None:
 
 
 def _held(worker: Worker, *steps: int) -> tuple[m.HeldCheckpoint, ...]:
-    records = worker.desk.cluster.table.coordinator
-    rank = worker.desk.cluster.table.nodes[worker.node_id].record.rank
+    records = worker.desk.machine.state.checkpoints
+    rank = worker.desk.machine.state.nodes[worker.node_id].record.rank
     assert rank is not None, "the world is formed"
     return tuple(held for step in steps if (held := records.file_of(rank, step)) is not None)
 
@@ -171,8 +172,9 @@ def _old_file(place: Path) -> object:
 def _migrate(place: Path, versions: object, acknowledge: Acknowledge) -> None:
     assert isinstance(versions, Path)
     file = place / "scheduler.db"
-    with engine.translated(file, reading=False):  # as Database opens a file, but with revisions of our own
-        connection = engine._connect(file, wal=True)
+    # As Database opens a file, but with revisions of our own.
+    with connections.translated(file, reading=False):
+        connection = connections.connect(file, wal=True)
         migrations.migrate(connection, file, revisions=REVISIONS, versions=versions)
         acknowledge()
         connection.close()
@@ -181,7 +183,7 @@ def _migrate(place: Path, versions: object, acknowledge: Acknowledge) -> None:
 def find_schema(place: Path) -> tuple[object, ...]:
     """Revision, columns and rows of the table that the migrations change: of one schema, never of two."""
     file = place / "scheduler.db"
-    connection = engine._connect(file, wal=True)
+    connection = connections.connect(file, wal=True)
     try:
         revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
         rows = connection.exec_driver_sql("SELECT * FROM meta ORDER BY name").mappings().all()

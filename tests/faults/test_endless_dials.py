@@ -55,7 +55,7 @@ def test_a_worker_that_holds_six_thousand_checkpoints_is_in_and_the_plan_is_righ
         assert wire.accepted == 1, "one dial is enough"
         assert "event=checkpoints_left_out" in cluster.log("worker_0")
         ready = cluster.events(EventKind.NODE_READY, "worker_0")[-1].event
-        assert ready.details.endswith("older checkpoints are not told")
+        assert ready.details.endswith("older checkpoints are not named")
 
 
 def test_a_scheduler_that_disconnects_everybody_it_lets_in_is_dialled_ever_later(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def pass_time(seconds: float) -> None:
 def test_faults_shorter_than_the_lease_resume_without_a_rollback(tmp_path: Path) -> None:
     with wired(tmp_path, PATIENT, workers=4) as (cluster, wires):
         before, steps_before = cluster.pids(), cluster.step()
-        wires[0].hold(*BOTH)  # longer than the worker waits for a word: it dials again, into silence
+        # Longer than the worker waits for a message: it dials again, into silence.
+        wires[0].hold(*BOTH)
         wires[1].hold(UP)
         wires[2].hold(DOWN)
         wires[3].drip(16)
@@ -107,7 +108,8 @@ def test_a_flapping_network_neither_restarts_the_world_nor_floods_the_log(tmp_pa
         assert len(cluster.events(EventKind.NODE_RESUMED, "worker_1")) >= flaps - 1
         assert not cluster.events(EventKind.NODE_LOST)
         assert cluster.generations() == {1}
-        allowed = 10 + _LINES_PER_FLAP * flaps  # and the end's own lines
+        # Ten are for the end's own lines.
+        allowed = 10 + _LINES_PER_FLAP * flaps
         for name, lines in _log_lines(cluster).items():
             assert lines - lines_before[name] <= allowed, f"{name} wrote {lines} lines:\n{cluster.log(name)}"
 

@@ -23,17 +23,17 @@ TRIED = (
     ),
     Tried(
         "A rank loaded another rank's checkpoint: exit 0 and other bits",
-        "`tests/cluster/test_files_passed_over.py`, `tests/checkpoint/test_look.py`",
+        "`tests/cluster/test_files_passed_over.py`, `tests/checkpoint/test_passed_over_files.py`",
         "09b176c",
     ),
     Tried(
         "Damaged and missing checkpoint files were passed over silently, and overwritten later",
-        "`tests/cluster/test_files_passed_over.py`, `tests/core/test_passed_over.py`, `tests/checkpoint/test_make_way.py`",
+        "`tests/cluster/test_files_passed_over.py`, `tests/core/test_passed_over.py`, `tests/checkpoint/test_name_conflict.py`",
         "09b176c, 2c6ab41",
     ),
     Tried(
         "The last checkpoint of a finished job was never committed; a worker's store was closed under its writer",
-        "`tests/cluster/test_last_checkpoint.py`, `tests/core/test_last_checkpoint.py`, `tests/worker/test_notebook_end.py`",
+        "`tests/cluster/test_last_checkpoint.py`, `tests/core/test_last_checkpoint.py`, `tests/worker/test_local_store_end.py`",
         "f3a7f61",
     ),
     Tried(
@@ -43,12 +43,12 @@ TRIED = (
     ),
     Tried(
         "A process that was stopped inside a save finished it after it had been replaced; one of two executors of retention died of a vanished file",
-        "`tests/cluster/test_stopped_in_a_save.py`, `tests/worker/test_place.py`, `tests/checkpoint/test_retention_of_files.py`",
+        "`tests/cluster/test_stopped_in_a_save.py`, `tests/worker/test_save_after_a_pause.py`, `tests/checkpoint/test_file_retention.py`",
         "2c6ab41, 1bfd349",
     ),
     Tried(
         "A host that was dead for 75 s was drawn as training; status called the dead live and knew no rank's step",
-        "`tests/report/test_true_figures.py`, `tests/cluster/test_true_numbers.py`, `tests/report/test_known.py`",
+        "`tests/report/test_true_figures.py`, `tests/cluster/test_true_numbers.py`, `tests/report/test_training_time.py`",
         "e4ea8de, e481119, f59cc1d",
     ),
     Tried(
@@ -83,7 +83,7 @@ TRIED = (
     ),
     Tried(
         "Exit code 0 in the middle of training was taken for done; peers waited, and an innocent rank was blamed",
-        "`tests/cluster/test_early_exits.py`, `tests/launch/test_done.py`",
+        "`tests/cluster/test_early_exits.py`, `tests/launch/test_completion.py`",
         "0fa2f12",
     ),
     Tried(
@@ -104,14 +104,14 @@ TRIED = (
     Tried(
         "Incidents under PyTorch had no traceback; `recovery stop` missed a launcher after a step of the clock; Ctrl-C after a recovered failure "
         "reported a failed job; workers did not print their rank",
-        "`tests/cluster/test_launcher_words.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
+        "`tests/cluster/test_launcher_torch_logs.py`, `tests/launch/test_incident_prefixes.py`, `tests/launch/test_children.py`",
         "1ac3bbd, 10f32ae, 30033aa, 5c79d5f",
     ),
     Tried(
         "Refusals and deadlines contradicted themselves; a registration after the end began a run; a late worker waited half an hour; "
         "a downtime lengthened a window; a newer store counted as empty",
         "`tests/core/test_words_of_refusal.py`, `tests/core/test_after_the_end.py`, `tests/cluster/test_late_workers.py`, "
-        "`tests/cluster/test_store_refused.py`, `tests/store/test_instant.py`",
+        "`tests/cluster/test_store_refused.py`, `tests/store/test_boot_clock.py`",
         "3ee7d09, d7b8bab, 1d50fce",
     ),
     Tried(

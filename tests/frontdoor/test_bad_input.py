@@ -233,7 +233,8 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_finds_no_scheduler_gives_up_in_time(tmp_path: Path) -> None:
-    with socket.socket() as closed:  # bound, not listening: nobody answers there, and nobody else takes it
+    # A socket that is bound and does not listen: nothing answers there, and no other process takes the port.
+    with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = str(closed.getsockname()[1])
         refused(

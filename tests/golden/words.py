@@ -10,7 +10,7 @@ from recovery.cli.main import COMMANDS, load
 from recovery.config.table import SETTINGS
 from recovery.core.messages import JobOutcome, Role
 from recovery.core.records import CheckpointState, EventKind, JobState, NodeState
-from recovery.launch.arguments import FLAGS
+from recovery.launch.flags import FLAGS
 from recovery.report.tables import VIEWS
 from recovery.store.models import METADATA
 from tests.house.protocol_words import REFUSALS

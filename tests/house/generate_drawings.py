@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from recovery.core.records import JobState
+from recovery.core.scheduler.job import AT_START, JOB_STATES
 from recovery.core.scheduler.node import NEXT_STATES
+from recovery.core.worker.states import CONNECTION_MOVES, WORKER_MOVES
 from tests.house.files import ROOT
 
 _BOX_W, _BOX_H = 120, 40
@@ -24,13 +25,21 @@ _JOB_PLACES: Mapping[str, Place] = {
     "finished": (300, 190),
     "failed": (540, 190),
 }
-_JOB_MOVES: Mapping[JobState, tuple[JobState, ...]] = {
-    JobState.FORMING: (JobState.RUNNING, JobState.FAILED),
-    JobState.RUNNING: (JobState.INTERRUPTED, JobState.FINISHED, JobState.FAILED),
-    JobState.INTERRUPTED: (JobState.RUNNING, JobState.FAILED),
-}
-"""core/scheduler/generations.py is the one place that moves it."""
 
+_WORKER_PLACES: Mapping[str, Place] = {
+    "outside": (60, 60),
+    "idle": (300, 60),
+    "training": (540, 60),
+    "leaving": (180, 190),
+    "stopping": (420, 190),
+}
+_CONNECTION_PLACES: Mapping[str, Place] = {
+    "disconnected": (60, 60),
+    "connected": (300, 60),
+    "admitted": (540, 60),
+    "waiting": (60, 190),
+    "refused": (300, 190),
+}
 
 _ARROW_HEAD = (
     '<defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
@@ -86,9 +95,31 @@ def node_states() -> str:
 
 
 def job_states() -> str:
-    """What a job may become within a run."""
-    moves = [(begin.value, end.value) for begin, ends in _JOB_MOVES.items() for end in ends]
+    """What a job may become while a scheduler serves it, from the table that the core follows."""
+    moves = [
+        (begin.value, end.value)
+        for begin, moves_of in JOB_STATES.items()
+        for fact, end in moves_of.items()
+        if end is not begin and fact not in AT_START
+    ]
     return drawing("states of a job", _JOB_PLACES, moves)
 
 
-DRAWINGS = {ROOT / "docs/img/node_states.svg": node_states, ROOT / "docs/img/job_states.svg": job_states}
+def worker_states() -> str:
+    """What a worker may become, from the table that its machine moves by."""
+    moves = [(begin.value, end.value) for begin, row in WORKER_MOVES.items() for end in row.values()]
+    return drawing("states of a worker", _WORKER_PLACES, moves)
+
+
+def connection_states() -> str:
+    """What a worker's connection to the scheduler may become, from the table that it moves by."""
+    moves = [(begin.value, end.value) for begin, row in CONNECTION_MOVES.items() for end in row.values()]
+    return drawing("states of a worker's connection", _CONNECTION_PLACES, moves)
+
+
+DRAWINGS = {
+    ROOT / "docs/img/node_states.svg": node_states,
+    ROOT / "docs/img/job_states.svg": job_states,
+    ROOT / "docs/img/worker_states.svg": worker_states,
+    ROOT / "docs/img/connection_states.svg": connection_states,
+}

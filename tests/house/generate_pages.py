@@ -9,7 +9,7 @@ from typing import Any
 from recovery import errors
 from recovery.cli.main import COMMANDS, load
 from recovery.core.records import EventKind
-from recovery.launch.arguments import FLAGS, shown
+from recovery.launch.flags import FLAGS, shown
 from recovery.report.tables import VIEWS
 from tests.house.files import ROOT
 from tests.house.generate_drawings import DRAWINGS
@@ -25,7 +25,7 @@ In Python every one is a `recovery.errors.RecoveryError` with `code`, `exit_code
 
 `cause` is what `recovery msrun` decides by when a process ends with that exit code: `temporary`: it is started again; `permanent`: the
 same command would end the same way, so the job fails; `unknown`: the job fails if it was the process's first start (a mistake in the
-command), later it is started again (trouble of the machine); `script`: as after an exception of the script's own, it is started again once the job has made a step, unless it ends with the same last words soon after. Starting again has its bounds: `--max_restarts`, and longer waits each time.
+command), later it is started again (trouble of the machine); `script`: as after an exception of the script's own, it is started again once the job has made a step, unless it ends with the same last line of output soon after. Starting again has its bounds: `--max_restarts`, and longer waits each time.
 
 | code | exit code | meaning | cause | sentence |
 |---|---|---|---|---|
@@ -33,7 +33,7 @@ command), later it is started again (trouble of the machine); `script`: as after
 _EVENTS_HEAD = """\
 # Events
 
-The story of a job. The same word stands in the log (`event=...`), in the table `events` of `scheduler.db` and in JSON.
+The event log of a job. The same word stands in the log (`event=...`), in the table `events` of `scheduler.db` and in JSON.
 An event names what applies to it: node, rank, incarnation, run, generation, step, reason, details; `because` is the loss that an
 interrupted world is recovering from.
 
@@ -116,7 +116,7 @@ def _default(value: object) -> str:
 _CLI_HEAD = """\
 # The `recovery` command
 
-`recovery COMMAND --help` says the same. What is stored is read while nobody lives, or beside a living job without disturbing it. Errors are one
+`recovery COMMAND --help` says the same. What is stored is read while nothing runs, or beside a running job without disturbing it. Errors are one
 line on stderr, with the [exit code](errors.md) of their kind; a check that found something ends with 1. Without a terminal, and with
 `NO_COLOR`, there are no colour codes. `recovery --install-completion` teaches the shell.
 

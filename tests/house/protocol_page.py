@@ -17,8 +17,8 @@ from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId
 from recovery.core.policy.registration import Verdict
 from recovery.core.rules import Rules
-from recovery.core.scheduler.registration import ASK_AGAIN_MS
-from recovery.core.scheduler.state import FAREWELL_MS
+from recovery.core.scheduler.admission import ASK_AGAIN_MS
+from recovery.core.scheduler.runs import SHUTDOWN_MS
 from recovery.transport import connection, connection_limiter, outbox
 from recovery.transport.codec import encode
 from recovery.transport.server import CLUSTER_PATH
@@ -92,7 +92,7 @@ def _numbers() -> dict[str, Any]:
         "outbox_messages": outbox.MESSAGES_MAX,
         "outbox_bytes": outbox.BYTES_MAX,
         "close_s": f"{connection.CLOSE_S:g}",
-        "farewell_s": f"{FAREWELL_MS / 1000:g}",
+        "shutdown_s": f"{SHUTDOWN_MS / 1000:g}",
     }
 
 

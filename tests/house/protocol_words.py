@@ -68,7 +68,7 @@ Other ids get their ranks when the job forms: in the order of (host, id), runs o
 | connections with a message and without admission | {registering_beside} beside one for each node of the job; beyond that 503 |
 | what waits for a peer that does not read | {outbox_messages} messages or {outbox_bytes:,} bytes; beyond that it is cut off |
 | the exchange of close frames | {close_s} s |
-| a scheduler whose job has ended | {farewell_s} s for its nodes to receive `job_ended` and disconnect |
+| a scheduler whose job has ended | {shutdown_s} s for its nodes to receive `job_ended` and disconnect |
 
 There is no limit on the rate of an admitted node. A node that dials and finds nobody, or whose connection is closed again before it was admitted for a while, waits {backoff_min} ms, then twice as long each time up to
 {backoff_max:,} ms, half of each wait random.

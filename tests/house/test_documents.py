@@ -1,13 +1,15 @@
-"""What the documents name exists: tests, modules, pages, promises. Links within the site are checked by `make site` as well."""
+"""What the documents name exists: folders, modules, pages, promises. Names of files and tests: names_mentioned.py; links within the site: `make site`."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faults import torture
 from tests.house.files import ROOT, name_of, python_files, tracked_files
 from tests.planted.bug import PROMISES
 
@@ -42,10 +44,6 @@ def _exists(named: str) -> bool:
     return (ROOT / named).exists() or (ROOT / f"{named}.py").exists()
 
 
-def _tests_of(path: Path) -> set[str]:
-    return set(re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
-
-
 @pytest.mark.parametrize("document", _documents(), ids=name_of)
 def test_every_path_that_a_document_names_exists(document: Path) -> None:
     paths = [
@@ -55,13 +53,6 @@ def test_every_path_that_a_document_names_exists(document: Path) -> None:
     ]
 
     assert [path for path in paths if not _exists(path)] == []
-
-
-@pytest.mark.parametrize("document", _documents(), ids=name_of)
-def test_every_test_that_a_document_names_is_in_the_file_that_it_names(document: Path) -> None:
-    named = [name.split("::") for name in _quoted(document) if "::test_" in name]
-
-    assert [f"{path}::{test}" for path, test in named if test not in _tests_of(ROOT / path)] == []
 
 
 def test_every_module_that_the_architecture_names_exists() -> None:
@@ -75,6 +66,18 @@ def test_every_module_that_the_architecture_names_exists() -> None:
 
     assert len(named) > 20
     assert [name for name in named if not _exists(f"recovery/{name}")] == []
+
+
+def test_the_parts_of_both_machines_are_their_modules() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:its parts|what it knows) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+
+    assert len(rows) == 2
+    for row in rows:
+        for machine, cell in zip(("scheduler", "worker"), row, strict=True):
+            assert [
+                part for part in _QUOTED.findall(cell) if not _exists(f"recovery/core/{machine}/{part}")
+            ] == []
 
 
 @pytest.mark.parametrize("document", _documents(), ids=name_of)
@@ -102,13 +105,20 @@ def test_every_page_that_the_code_names_exists() -> None:
     assert sorted(one for one in named if not _exists(one[1])) == []
 
 
-def test_every_promise_has_its_chapter() -> None:
+def test_every_promise_has_its_section() -> None:
     page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
-    chapters = re.findall(r"^### (I\d+):", page, re.MULTILINE)
+    sections = re.findall(r"^### (I\d+):", page, re.MULTILINE)
 
-    assert sorted(chapters) == sorted(
-        {*PROMISES, "I18"}
-    )  # no bug can be planted where the linter holds a promise
+    # No bug can be planted where the linter holds a promise.
+    assert sorted(sections) == sorted({*PROMISES, "I18"})
+
+
+def test_the_page_of_reliability_lists_what_was_found() -> None:
+    chapter = "## What it found"
+    written = torture.PAGE.read_text(encoding="utf-8").partition(chapter)[2]
+    made = torture.page({loop.name: Counter() for loop in torture.LOOPS}, hours=0.0).partition(chapter)[2]
+
+    assert written == made
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`import recovery` is quick and pulls in nothing heavy; errors are told apart; the pages are fresh; the storeys hold."""
+"""`import recovery` is quick and pulls in nothing heavy; errors have codes of their own; the pages are fresh; the layers hold."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_pages_of_errors_and_events_are_fresh(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == PAGES[path](), "run: make docs"
 
 
-def test_the_rooms_stand_on_each_other_in_their_order() -> None:
+def test_the_layers_import_each_other_in_their_order() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
 

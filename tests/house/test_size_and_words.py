@@ -13,9 +13,9 @@ FUNCTION_LINES_MAX = 70
 LONGER_FILES: dict[str, str] = {
     "tests/simulation/promises.py": "every promise looks at the same record of what was said; apart they would share all of it",
 }
-"""File -> why it is one room and not two."""
+"""File -> why it is one file and not two."""
 LONGER_FUNCTIONS: dict[str, str] = {}
-"""File:function -> why it cannot be told in one screen."""
+"""File:function -> why it does not fit on one screen."""
 BANNED_WORDS = frozenset({"master", "slave", "ghost", "zombie", "heal", "manager", "utils", "helpers"})
 SYSTEM_DIRECTORIES = frozenset(
     {"/", "/tmp", "/home", "/root", "/opt", "/srv", "/mnt", "/usr", "/var", "/workspace"}

@@ -1,4 +1,4 @@
-"""Every flag of msrun, every bad value with its exact words, before anything starts."""
+"""Every flag of msrun, every bad value with its exact message, before anything starts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Any
 import pytest
 
 from recovery.errors import RecoveryError
-from recovery.launch.arguments import FLAGS, Restart, parse
+from recovery.launch.arguments import parse
+from recovery.launch.flag_values import Restart
+from recovery.launch.flags import FLAGS
 
 SCRIPT = "train.py"
 
 
 def test_defaults_are_those_of_msrun() -> None:
-    told = parse([SCRIPT])
+    given = parse([SCRIPT])
 
-    assert (told.worker_num, told.local_worker_num) == (8, 8)
-    assert (told.master_addr, told.master_port, told.node_rank) == ("127.0.0.1", 8118, -1)
-    assert (told.log_dir, told.join, told.cluster_time_out) == (Path(), False, 600)
-    assert (told.bind_core, told.bind_numa, told.sim_level, told.sim_rank_id) == (False, False, -1, -1)
-    assert (told.rank_table_file, told.worker_log_name, told.tail_worker_log) == (None, "worker", None)
-    assert (told.max_restarts, told.task_script, told.task_script_args) == (3, SCRIPT, ())
+    assert (given.worker_num, given.local_worker_num) == (8, 8)
+    assert (given.master_addr, given.master_port, given.node_rank) == ("127.0.0.1", 8118, -1)
+    assert (given.log_dir, given.join, given.cluster_time_out) == (Path(), False, 600)
+    assert (given.bind_core, given.bind_numa, given.sim_level, given.sim_rank_id) == (False, False, -1, -1)
+    assert (given.rank_table_file, given.worker_log_name, given.tail_worker_log) == (None, "worker", None)
+    assert (given.max_restarts, given.task_script, given.task_script_args) == (3, SCRIPT, ())
 
 
 @pytest.mark.parametrize(
@@ -128,8 +130,11 @@ def test_nothing_to_start_is_refused() -> None:
 
 
 def test_what_comes_after_the_script_is_the_scripts_own() -> None:
-    told = parse(["--worker_num=2", "pytest", "-s", "-v", "train.py", "--join=perhaps"])
-    assert (told.task_script, told.task_script_args) == ("pytest", ("-s", "-v", "train.py", "--join=perhaps"))
+    given = parse(["--worker_num=2", "pytest", "-s", "-v", "train.py", "--join=perhaps"])
+    assert (given.task_script, given.task_script_args) == (
+        "pytest",
+        ("-s", "-v", "train.py", "--join=perhaps"),
+    )
 
 
 @pytest.mark.parametrize("words", [["--worker_nu=2", SCRIPT], ["--workers=2", SCRIPT]])

@@ -1,4 +1,4 @@
-"""The JSON file of --bind_numa: what each process gets, what the framework is told, and every mistake by its name."""
+"""The JSON file of --bind_numa: what each process gets, what is passed to the framework, and every mistake by its name."""
 
 from __future__ import annotations
 

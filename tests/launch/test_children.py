@@ -36,7 +36,7 @@ async def lived(*command: str, cpus: tuple[int, ...] = (), log: Path) -> int:
     return await child.wait()
 
 
-def test_a_child_runs_where_it_was_told_to_and_gives_its_status(tmp_path: Path) -> None:
+def test_a_child_runs_on_its_processors_and_gives_its_status(tmp_path: Path) -> None:
     last = max(os.sched_getaffinity(0))
     assert asyncio.run(lived(*PRINT_CPUS, cpus=(last,), log=tmp_path / "log")) == 0
     assert (tmp_path / "log").read_text().split() == [str(last)]

@@ -35,25 +35,26 @@ def test_a_dry_run_of_a_framework_that_has_none(place: Path) -> None:
 
 def test_a_rank_table_that_is_none(place: Path) -> None:
     (place / "table.json").write_text("{}")
-    told = refused("--rank_table_file=table.json", "torch_job.py")
-    assert told.startswith("SETTING_CONFLICT: --rank_table_file='table.json': is no rank table")
+    line = refused("--rank_table_file=table.json", "torch_job.py")
+    assert line.startswith("SETTING_CONFLICT: --rank_table_file='table.json': is no rank table")
 
 
 def test_a_scheduler_at_a_name_that_nobody_knows(place: Path) -> None:
-    told = refused("--master_addr=no-such-host.invalid", "torch_job.py")
-    assert told.startswith("SETTING_RANGE: --master_addr='no-such-host.invalid': cannot be resolved")
+    line = refused("--master_addr=no-such-host.invalid", "torch_job.py")
+    assert line.startswith("SETTING_RANGE: --master_addr='no-such-host.invalid': cannot be resolved")
 
 
 def test_numactl_that_is_not_installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(place))
-    told = refused("--bind_numa=True", "torch_job.py")
-    assert "needs the program numactl, which is not installed" in told
+    line = refused("--bind_numa=True", "torch_job.py")
+    assert "needs the program numactl, which is not installed" in line
 
 
 def test_this_hosts_own_addresses() -> None:
     assert is_local("127.0.0.1")
     assert is_local("::1") or not Path("/proc/net/if_inet6").exists()
-    assert not is_local("192.0.2.1")  # RFC 5737: nobody's
+    # RFC 5737: no host has it.
+    assert not is_local("192.0.2.1")
     assert is_local("localhost")
     assert not is_local("no-such-host.invalid")
     assert host_address.towards("127.0.0.1") == "127.0.0.1"

@@ -30,7 +30,7 @@ def failure(log: Path, *, start: int = 1, rank: int = 0) -> Failure:
     )
 
 
-def test_a_failure_is_kept_with_its_last_words(tmp_path: Path) -> None:
+def test_a_failure_is_kept_with_its_last_lines(tmp_path: Path) -> None:
     log = log_of(tmp_path, "worker_1", "step 1", *TRACEBACK, "a line behind it")
     kept = Incidents(tmp_path).note(failure(log, rank=1), begun_ms=0, ended_ms=10)
 
@@ -42,8 +42,8 @@ def test_a_failure_is_kept_with_its_last_words(tmp_path: Path) -> None:
     assert found["followed"] == []
 
 
-def test_only_the_newest_life_and_the_newest_traceback_count(tmp_path: Path) -> None:
-    log_of(tmp_path, "worker_1", *TRACEBACK, "the first life")
+def test_only_the_newest_start_and_the_newest_traceback_count(tmp_path: Path) -> None:
+    log_of(tmp_path, "worker_1", *TRACEBACK, "the first start")
     log = log_of(
         tmp_path, "worker_1", "Traceback (most recent call last):", "  x", "KeyError: 1", *TRACEBACK, start=2
     )
@@ -51,7 +51,7 @@ def test_only_the_newest_life_and_the_newest_traceback_count(tmp_path: Path) -> 
     incidents.note(failure(log, start=2), begun_ms=0, ended_ms=10)
     assert incidents.newest is not None
     assert incidents.newest.traceback == TRACEBACK
-    assert "the first life" not in incidents.newest.last_lines
+    assert "the first start" not in incidents.newest.last_lines
 
 
 def test_what_ran_when_another_fell_and_fails_soon_follows_from_it(tmp_path: Path) -> None:
@@ -70,8 +70,10 @@ def test_a_later_or_a_younger_failure_is_one_of_its_own(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
     log = log_of(tmp_path, "worker_1", "x")
     incidents.note(failure(log), begun_ms=0, ended_ms=10_000)
-    incidents.note(failure(log), begun_ms=11_000, ended_ms=12_000)  # it began after the first had failed
-    incidents.note(failure(log), begun_ms=0, ended_ms=60_000)  # too long after
+    # It began after the first had failed.
+    incidents.note(failure(log), begun_ms=11_000, ended_ms=12_000)
+    # This is too long after.
+    incidents.note(failure(log), begun_ms=0, ended_ms=60_000)
     assert sorted(path.name for path in tmp_path.glob("incident-*")) == [
         "incident-1.json",
         "incident-2.json",
@@ -86,7 +88,7 @@ def test_numbers_go_on_behind_what_is_there(tmp_path: Path) -> None:
     assert (tmp_path / "incident-1.json").read_text() == "somebody else's"
 
 
-def test_last_words_that_come_again_are_noticed(tmp_path: Path) -> None:
+def test_a_last_line_that_comes_again_is_noticed(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
     log = log_of(tmp_path, "worker_1", *TRACEBACK)
     assert not incidents.repeats("worker_1", log)

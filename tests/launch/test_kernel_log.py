@@ -1,4 +1,4 @@
-"""The kernel's own word on a killed process, from the real log; needs root."""
+"""The kernel's own message on a killed process, from the real log; needs root."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launch.kernel_log import word_on
+from recovery.launch.kernel_log import message_on
 
-PID = 4_000_000_000  # no process has it
+PID = 4_000_000_000
+"""No process has it."""
 
 
-def test_the_kernels_word_is_found_by_the_process_id() -> None:
+def test_the_kernel_message_is_found_by_the_process_id() -> None:
     line = f"Out of memory: Killed process {PID} (python) total-vm:1kB, a test of recovery msrun\n"
     try:
         with Path("/dev/kmsg").open("w") as log:
@@ -22,5 +23,5 @@ def test_the_kernels_word_is_found_by_the_process_id() -> None:
             log.read(8_192)
     except OSError as error:
         pytest.skip(f"the kernel's log cannot be used here: {error}")
-    assert word_on(PID) == line.strip()
-    assert word_on(PID // 10) == ""
+    assert message_on(PID) == line.strip()
+    assert message_on(PID // 10) == ""

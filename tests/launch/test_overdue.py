@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from recovery.launch.contact import LostNode, LostNodes, Overdue
+from recovery.launch.overdue import LostNode, LostNodes, Overdue
 
 HUNG = LostNode(node_id="1", pid=11, reason="silent for 4.1 s")
 
@@ -40,14 +40,14 @@ def test_a_node_that_does_not_come_back_after_a_cut_hangs() -> None:
     assert overdue_after(Overdue(), answers) == {11: ["1"], 12: ["1"]}
 
 
-def test_a_host_that_stood_still_begins_anew() -> None:
+def test_a_host_that_was_paused_begins_again() -> None:
     before = {second: answer() for second in range(20)}
     after = {second: answer(HUNG) for second in range(40, 48)}
 
     assert overdue_after(Overdue(), {**before, **after}) == {}
 
 
-def test_the_next_life_of_a_lost_node_is_another_process() -> None:
+def test_the_next_incarnation_of_a_lost_node_is_another_process() -> None:
     again = LostNode(node_id="1", pid=12, reason="silent")
     answers = {**{second: answer(HUNG) for second in range(20)}, 20: answer(again), 21: answer(again)}
 

@@ -103,7 +103,7 @@ def test_an_address_with_colons_becomes_a_node_id() -> None:
 
 
 def test_a_dry_run_is_one_process_and_forms_no_cluster() -> None:
-    """As msrun's documents say; which rank it stands for may be chosen."""
+    """As msrun's documents say; which rank it is may be chosen."""
     [first] = placed("--worker_num=4", "--sim_level=1")
     assert (first.variables["MS_SIMULATION_LEVEL"], first.variables["RANK_ID"]) == ("1", "0")
     assert not any(name.startswith(("MS_ROLE", "MS_SCHED")) for name in first.variables)

@@ -18,7 +18,7 @@ def ended(**fields: Any) -> Ended:
         "recovery_enabled": True,
         "has_stepped": True,
         "repeats": False,
-        "short_lives": 0,
+        "short_attempts": 0,
         "relaunched_ms": (),
         "max_restarts": 3,
         "now_ms": 10_000_000,
@@ -48,10 +48,10 @@ def ended(**fields: Any) -> Ended:
         ({"status": 78, "was_member": True}, Next.FAIL, "by its exit code"),
         ({"status": 1, "has_stepped": False}, Next.FAIL, "before the job's first step"),
         ({"status": 63, "has_stepped": False}, Next.FAIL, "before the job's first step"),
-        ({"status": 63, "repeats": True}, Next.FAIL, "same last words"),
+        ({"status": 63, "repeats": True}, Next.FAIL, "same last line"),
         ({"status": -9, "has_stepped": False}, Next.RELAUNCH, "started again"),
         ({"status": 1}, Next.RELAUNCH, "started again"),
-        ({"status": 1, "repeats": True}, Next.FAIL, "same last words"),
+        ({"status": 1, "repeats": True}, Next.FAIL, "same last line"),
         ({"status": -9, "repeats": True}, Next.RELAUNCH, "started again"),
         ({"status": 139}, Next.RELAUNCH, "started again"),
         ({"max_restarts": 0}, Next.FAIL, "--max_restarts"),
@@ -86,23 +86,23 @@ def test_every_error_decides_by_its_cause_alone(kind: type[RecoveryError], first
     assert decide(ended(status=kind.exit_code, first=first)).next is follows[kind.cause]
 
 
-def test_what_has_to_pass_first_waits_from_its_second_short_life_on() -> None:
-    waits = [decide(ended(status=36, short_lives=count, max_restarts=99)).after_ms for count in range(4)]
+def test_what_has_to_pass_first_waits_from_its_second_short_attempt_on() -> None:
+    waits = [decide(ended(status=36, short_attempts=count, max_restarts=99)).after_ms for count in range(4)]
     assert waits == [0, 1_000, 2_000, 4_000]
 
 
-def test_each_short_life_in_a_row_makes_the_next_wait_longer() -> None:
-    waits = [decide(ended(short_lives=count, max_restarts=99)).after_ms for count in range(9)]
+def test_each_short_attempt_in_a_row_makes_the_next_wait_longer() -> None:
+    waits = [decide(ended(short_attempts=count, max_restarts=99)).after_ms for count in range(9)]
     assert waits == [0, 0, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
 
 
-def test_a_status_is_told_as_people_know_it() -> None:
+def test_a_status_is_described_as_people_know_it() -> None:
     assert [describe(1), describe(-9), describe(-15), describe(-99)] == [
         "exit code 1",
         "killed by SIGKILL (out of memory?)",
         "killed by SIGTERM",
         "killed by signal 99",
     ]
-    assert describe(-9, kernels_word="Killed process 7") == "killed by SIGKILL (Killed process 7)"
-    assert describe(-15, kernels_word="x") == "killed by SIGTERM"
+    assert describe(-9, kernel_message="Killed process 7") == "killed by SIGKILL (Killed process 7)"
+    assert describe(-15, kernel_message="x") == "killed by SIGTERM"
     assert [exit_code_of(status) for status in (0, 3, -9, -15)] == [0, 3, 137, 143]

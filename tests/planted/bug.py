@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 PROMISES = {
     "I1": "never two live incarnations of one node id",
-    "I2": "incarnations, generations and scheduler lives only rise",
+    "I2": "incarnations, generations and scheduler incarnations only rise",
     "I3": "a lost id is refused for its whole window, and not for longer",
     "I4": "a refused registration changes nothing of the holder",
     "I5": "acknowledged means durable",
@@ -17,7 +17,7 @@ PROMISES = {
     "I9": "the plan is the newest step that all ranks hold, the same for all",
     "I10": "no step is counted twice or left out",
     "I11": "what a rollback may still need is never deleted",
-    "I12": "a stale life's word has no effect",
+    "I12": "a stale incarnation's message has no effect",
     "I13": "a repeated request has one effect and the same answer",
     "I14": "every wait ends",
     "I16": "no secret where others can read it",

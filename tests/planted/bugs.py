@@ -7,7 +7,7 @@ from tests.planted.durability import DURABILITY
 from tests.planted.ends import ENDS
 from tests.planted.files import FILES
 from tests.planted.growth import GROWTH
-from tests.planted.last_words import LAST_WORDS
+from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
 from tests.planted.numbers import NUMBERS

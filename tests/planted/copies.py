@@ -59,8 +59,8 @@ class Verdict(NamedTuple):
 def make_base(place: Path) -> Path:
     """Copy the working tree's package and tests into `place / base`, unmutated."""
     base = place / "base"
-    for room in ("recovery", "tests"):
-        shutil.copytree(ROOT / room, base / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("recovery", "tests"):
+        shutil.copytree(ROOT / package, base / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy2(ROOT / "pyproject.toml", base)
     return base
 

@@ -8,7 +8,7 @@ STORE = (
     Bug(
         "synchronous=NORMAL",
         "I5",
-        "store/engine.py",
+        "store/connections.py",
         'connection.execute("PRAGMA wal_autocheckpoint=0")',
         'connection.executescript("PRAGMA wal_autocheckpoint=0; PRAGMA synchronous=NORMAL")',
         ("tests/store/test_files.py::test_durability_is_asserted_on_the_connection",),
@@ -16,7 +16,7 @@ STORE = (
     Bug(
         "nobody reads back whether the log can be had",
         "I5",
-        "store/engine.py",
+        "store/connections.py",
         'if (mode, level) != ("wal", 2):',
         "if level != 2:",
         ("tests/store/test_files.py::test_a_file_system_that_cannot_keep_a_log_is_refused",),
@@ -199,7 +199,9 @@ STORE = (
         "store/writer.py",
         "if self._changed.wait_for(lambda: self._given_up, RETRY_S):",
         "if not self._changed.wait_for(lambda: self._given_up, RETRY_S):",
-        ("tests/store/test_store_writer.py::test_a_full_disk_is_told_once_per_spell_and_the_answer_waits",),
+        (
+            "tests/store/test_store_writer.py::test_a_full_disk_is_reported_once_per_spell_and_the_answer_waits",
+        ),
     ),
     Bug(
         "the writer's queue has no bound",
@@ -246,8 +248,8 @@ CHECKPOINTS = (
         "the manifest gets its name before the file",
         "I8",
         "checkpoint/publish.py",
-        "self._state.rename()\n            _ask(path, place_is_ours)\n            beside.rename()",
-        "beside.rename()\n            _ask(path, place_is_ours)\n            self._state.rename()",
+        "self._state.rename()\n            check_place(path, place_is_ours)\n            beside.rename()",
+        "beside.rename()\n            check_place(path, place_is_ours)\n            self._state.rename()",
         (
             "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",
         ),
@@ -255,7 +257,7 @@ CHECKPOINTS = (
     Bug(
         "an old manifest stands beside new bytes",
         "I8",
-        "checkpoint/make_way.py",
+        "checkpoint/name_conflict.py",
         "os.unlink(beside.name, dir_fd=opened)",
         "os.stat(beside.name, dir_fd=opened)",
         (
@@ -265,7 +267,7 @@ CHECKPOINTS = (
     Bug(
         "the end of an old manifest is not made durable",
         "I8",
-        "checkpoint/make_way.py",
+        "checkpoint/name_conflict.py",
         "return\n        os.fsync(opened)\n        return",
         "return\n        os.fstat(opened)\n        return",
         (
@@ -275,7 +277,7 @@ CHECKPOINTS = (
     Bug(
         "a checkpoint of another rank is written over",
         "I11",
-        "checkpoint/make_way.py",
+        "checkpoint/name_conflict.py",
         "old.rank != manifest.rank and old.generation >= manifest.generation",
         "old.rank < 0",
         (
@@ -285,7 +287,7 @@ CHECKPOINTS = (
     Bug(
         "a failed write is forgotten",
         "I6",
-        "checkpoint/files.py",
+        "checkpoint/digesting_writer.py",
         "self.failure = error\n",
         "self.failure = None\n",
         (

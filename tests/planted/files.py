@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 
-_LOOK = "tests/checkpoint/test_look.py"
-_WAY = "tests/checkpoint/test_make_way.py"
+_LOOK = "tests/checkpoint/test_passed_over_files.py"
+_CONFLICT = "tests/checkpoint/test_name_conflict.py"
 _CORE = "tests/core/test_passed_over.py"
-_RETENTION = "tests/checkpoint/test_retention_of_files.py"
+_RETENTION = "tests/checkpoint/test_file_retention.py"
 
 FILES = (
     Bug(
@@ -27,19 +27,19 @@ FILES = (
         (f"{_LOOK}::test_a_whole_file_of_another_place_is_not_what_the_plan_wants",),
     ),
     Bug(
-        "a file of the plan may be another than the books name",
+        "a file of the plan may be another than the checkpoint index names",
         "I8",
         "checkpoint/verify.py",
         "if manifest.digest != wanted.digest:",
         "if len(manifest.digest) != len(wanted.digest):",
-        (f"{_LOOK}::test_a_whole_file_that_is_not_the_one_of_the_books_is_not_what_the_plan_wants",),
+        (f"{_LOOK}::test_a_whole_file_that_is_not_the_one_of_the_index_is_not_what_the_plan_wants",),
     ),
     Bug(
         "a worker that has a rank looks for files of any",
         "I8",
-        "core/worker/machine.py",
-        "rank = self._rank if self.admitted.rank is None else self.admitted.rank",
-        "rank = self.admitted.rank",
+        "core/worker/checkpoint_messages.py",
+        "known = rank if admitted.rank is None else admitted.rank",
+        "known = admitted.rank",
         (f"{_CORE}::test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one",),
     ),
     Bug(
@@ -59,7 +59,7 @@ FILES = (
         (f"{_LOOK}::test_a_directory_that_cannot_be_listed_hides_no_other",),
     ),
     Bug(
-        "a file that is passed over is told at every Ready",
+        "a file that is passed over is reported at every Ready",
         "I17",
         "core/scheduler/checkpoint_messages.py",
         "if one not in before",
@@ -111,34 +111,34 @@ FILES = (
     Bug(
         "a damaged file is written over",
         "I19",
-        "checkpoint/make_way.py",
+        "checkpoint/name_conflict.py",
         "    except CheckpointError as error:\n        return str(error)",
         '    except CheckpointError:\n        return ""',
-        (f"{_WAY}::test_a_file_that_is_not_what_it_was_keeps_its_bytes_under_another_name",),
+        (f"{_CONFLICT}::test_a_file_that_is_not_what_it_was_keeps_its_bytes_under_another_name",),
     ),
     Bug(
         "a second bad file is kept in place of the first",
         "I19",
-        "checkpoint/make_way.py",
+        "checkpoint/name_conflict.py",
         "        if not any(_is_there(",
         "        if number or not any(_is_there(",
-        (f"{_WAY}::test_every_bad_file_is_kept_and_none_is_written_over",),
+        (f"{_CONFLICT}::test_every_bad_file_is_kept_and_none_is_written_over",),
     ),
     Bug(
-        "a process that stood still inside a save renames unasked",
+        "a process that was paused inside a save renames unasked",
         "I12",
         "checkpoint/publish.py",
-        "_ask(path, place_is_ours)\n            self._state.rename()",
+        "check_place(path, place_is_ours)\n            self._state.rename()",
         "self._state.rename()",
-        (f"{_WAY}::test_a_process_that_lost_its_place_gives_no_name_any_more",),
+        (f"{_CONFLICT}::test_a_process_that_lost_its_place_gives_no_name_any_more",),
     ),
     Bug(
         "a framework's file gets its manifest unasked",
         "I12",
         "checkpoint/adopt.py",
-        "before_rename=ask",
+        "before_rename=lambda: check_place(path, place_is_ours)",
         "before_rename=None",
-        (f"{_WAY}::test_a_framework_s_file_of_a_process_that_lost_its_place_gets_no_manifest",),
+        (f"{_CONFLICT}::test_a_framework_s_file_of_a_process_that_lost_its_place_gets_no_manifest",),
     ),
     Bug(
         "a save does not wait for the answer about its place",
@@ -146,15 +146,19 @@ FILES = (
         "worker/training_control.py",
         "return self._confirmed and not self._is_fenced",
         "return True",
-        ("tests/worker/test_place.py::test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too",),
+        (
+            "tests/worker/test_save_after_a_pause.py::test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too",
+        ),
     ),
     Bug(
         "a save does not look at the clocks",
         "I12",
         "worker/training_control.py",
-        "if stood_ms > self._pause_limit_ms:\n            self.note_pause(stood_ms)\n        with self._changed:",
-        "if stood_ms < 0:\n            self.note_pause(stood_ms)\n        with self._changed:",
-        ("tests/worker/test_place.py::test_a_save_of_a_process_that_stood_still_waits_for_the_answer",),
+        "if paused_ms > self._pause_limit_ms:\n            self.note_pause(paused_ms)\n        with self._changed:",
+        "if paused_ms < 0:\n            self.note_pause(paused_ms)\n        with self._changed:",
+        (
+            "tests/worker/test_save_after_a_pause.py::test_a_save_of_a_process_that_was_paused_waits_for_the_answer",
+        ),
     ),
     Bug(
         "retention dies of a file that vanished",
@@ -170,6 +174,6 @@ FILES = (
         "checkpoint/retention.py",
         "for file in (path, names.manifest_path(path)):",
         "for file in (names.manifest_path(path), path):",
-        (f"{_RETENTION}::test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_said_once",),
+        (f"{_RETENTION}::test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_logged_once",),
     ),
 )

@@ -24,7 +24,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a host that was cut off loses processes that would have come back",
         "I4",
-        "launch/contact.py",
+        "launch/overdue.py",
         "if now_ms - self._free_since_ms < answer.returns_ms:",
         "if now_ms < self._free_since_ms:",
         (
@@ -43,8 +43,8 @@ LAUNCHER: tuple[Bug, ...] = (
         "a launcher in the background is looked for by the wall clock",
         "I14",
         "launch/background.py",
-        "_life_of(noted.pid) == noted.life if noted.life else",
-        "_life_of(noted.pid) == noted.life if not noted.life else",
+        "        if noted.identity:",
+        "        if not noted.identity:",
         (
             "tests/cluster/test_launcher_failures.py::test_a_launcher_in_the_background_is_found_after_a_step_of_the_wall_clock",
         ),

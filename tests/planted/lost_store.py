@@ -7,7 +7,7 @@ from tests.planted.bug import Bug
 GONE = "tests/store/test_store_gone.py"
 CORE = "tests/core/test_rebuild.py"
 POLICY = "tests/core/test_rebuild_policy.py"
-MEMORY = "tests/core/test_memory.py"
+MEMORY = "tests/core/test_job_memory.py"
 SHELL = "tests/scheduler/test_rebuild.py"
 
 LOST_STORE = (
@@ -15,7 +15,7 @@ LOST_STORE = (
         "an owner whose file was taken away acknowledges on",
         "I5",
         "store/repository.py",
-        "        self._database.place.check()\n        self._lock.assert_held",
+        "        self._database.file_identity.check()\n        self._lock.assert_held",
         "        self._lock.assert_held",
         (f"{GONE}::test_an_owner_whose_file_was_taken_away_writes_no_more",),
     ),
@@ -23,8 +23,8 @@ LOST_STORE = (
         "a file that goes during the write is not noticed",
         "I5",
         "store/repository.py",
-        "        self._database.place.check()  # what went",
-        "        self._lock.assert_held(self._path)  # what went",
+        "        self._database.file_identity.check()\n        self._database.commits",
+        "        self._lock.assert_held(self._path)\n        self._database.commits",
         (f"{GONE}::test_a_file_that_goes_while_a_batch_is_written_takes_the_batch_with_it",),
     ),
     Bug(
@@ -55,24 +55,24 @@ LOST_STORE = (
         "a living worker of another job is taken in by a new one",
         "I9",
         "core/scheduler/lost_store.py",
-        "return [lost(table, what)]",
-        "return None",
+        "return [_end(state, what)]\n\n\ndef _was",
+        "return None\n\n\ndef _was",
         (f"{CORE}::test_a_living_worker_of_another_job_ends_a_scheduler_that_knows_nothing",),
     ),
     Bug(
         "a scheduler that ends for a lost store still plans",
         "I9",
         "core/scheduler/lost_store.py",
-        "table.is_over = True",
-        "table.is_over = False",
+        "state.store_is_lost = True",
+        "state.store_is_lost = False",
         (f"{CORE}::test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing",),
     ),
     Bug(
-        "numbers of a rebuilt job begin anew",
+        "numbers of a rebuilt job begin again at one",
         "I2",
         "core/scheduler/lost_store.py",
         "generation=built.generation,\n        scheduler_incarnation",
-        "generation=table.job.generation,\n        scheduler_incarnation",
+        "generation=state.job.generation,\n        scheduler_incarnation",
         (f"{CORE}::test_it_takes_the_job_up_with_its_ranks_its_numbers_and_its_newest_common_step",),
     ),
     Bug(
@@ -92,11 +92,11 @@ LOST_STORE = (
         (f"{POLICY}::test_who_has_saved_keeps_the_plan_from_step_0_even_without_files",),
     ),
     Bug(
-        "a rebuilt job's plan is not told by its own name",
+        "a rebuilt job's plan is not sent with its own name",
         "I8",
         "core/worker/machine.py",
-        "job=plan.job or self.admitted.job,",
-        "job=self.admitted.job,",
+        "job=plan.job or self._admitted.job,",
+        "job=self._admitted.job,",
         (
             f"{MEMORY}::test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_is_asked_by_another",
         ),
@@ -110,7 +110,7 @@ LOST_STORE = (
         (f"{MEMORY}::test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before",),
     ),
     Bug(
-        "a window stands still while no scheduler lives",
+        "a window is paused while no scheduler runs",
         "I3",
         "scheduler/startup.py",
         "max(0, node.rejoin_left_ms - away_ms)",

@@ -1,4 +1,4 @@
-"""Bugs in what people are told: when each rank trained, how far it is, and who lives."""
+"""Bugs in what people are shown: when each rank trained, how far it is, and who runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.planted.bug import Bug
 
 NUMBERS: tuple[Bug, ...] = (
     Bug(
-        "a standstill is noted as training",
+        "a pause is noted as training",
         "I19",
         "core/worker/activity.py",
         "elif now_ms - self._noted_ms > self._due_ms:",
@@ -14,33 +14,33 @@ NUMBERS: tuple[Bug, ...] = (
         ("tests/core/test_activity.py::test_a_note_that_is_late_begins_a_stretch_of_its_own",),
     ),
     Bug(
-        "a dead host is told as training until somebody notices",
+        "a dead host counts as training until somebody notices",
         "I19",
         "report/training_time.py",
-        "if 0 < over_ms - end_ms <= pieces[-1].due_ms:",
-        "if 0 < over_ms - end_ms:",
-        ("tests/report/test_known.py::test_what_nobody_saw_while_the_scheduler_was_away_is_unknown",),
+        "0 < over_ms - end_ms <= recorded[-1].due_ms",
+        "0 < over_ms - end_ms",
+        ("tests/report/test_training_time.py::test_what_nobody_saw_while_the_scheduler_was_away_is_unknown",),
     ),
     Bug(
         "steps are lost from the newest that the scheduler knew",
         "I19",
         "report/timeline.py",
-        "return max(generation.ended_step, noted, saved,",
+        "return max(generation.ended_step, recorded, saved,",
         "return max(generation.ended_step, saved,",
-        ("tests/report/test_known.py::test_lost_steps_count_from_the_newest_that_anybody_noted",),
+        ("tests/report/test_training_time.py::test_lost_steps_count_from_the_newest_that_anybody_recorded",),
     ),
     Bug(
         "an owner on another host counts as dead",
         "I19",
         "store/lock.py",
-        "if held is not None and holder.host == socket.gethostname() else",
+        "if held is not None and ran_here else",
         "if held is not None else",
-        ("tests/store/test_lives.py::test_a_store_tells_whether_its_owner_runs_here",),
+        ("tests/store/test_owner_state.py::test_a_store_shows_whether_its_owner_runs_here",),
     ),
     Bug(
         "whom a restarted scheduler has not heard stays live in its file",
         "I19",
-        "core/scheduler/machine.py",
+        "core/scheduler/restart.py",
         "[Persist((*records, *silent))]",
         "[Persist(tuple(records))]",
         ("tests/core/test_activity.py::test_a_restarted_scheduler_writes_down_whom_it_has_not_heard",),

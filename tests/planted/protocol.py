@@ -6,11 +6,11 @@ from tests.planted.bug import Bug
 
 ANSWERS = (
     Bug(
-        "the end of the job is told before it is written",
+        "the end of the job is sent before it is written",
         "I5",
-        "core/scheduler/generations.py",
+        "core/scheduler/runs.py",
         "return [Persist((job, run, event), answers), SetTimer(",
-        "return [*(Send(told.connection, told.message) for told in answers), Persist((job, run, event)), SetTimer(",
+        "return [*(Send(one.connection, one.message) for one in answers), Persist((job, run, event)), SetTimer(",
         ("tests/core/test_late_words.py::test_nobody_hears_of_the_end_before_it_is_written",),
     ),
     Bug(
@@ -26,25 +26,25 @@ ANSWERS = (
     Bug(
         "a worker reports a checkpoint before its row is written",
         "I5",
-        "core/worker/machine.py",
+        "core/worker/checkpoint_messages.py",
         "return [Persist((row,), (Report(report),))]",
-        "return [Tell(report), Persist((row,))]",
-        ("tests/core/test_member_life.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
+        "return [Send(report), Persist((row,))]",
+        ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(
-        "a commit is told that is not written",
+        "a commit is sent that is not written",
         "I5",
         "core/scheduler/checkpoint_messages.py",
-        "[*table.coordinator.committed_records(), *table.coordinator.retire()]",
-        "table.coordinator.retire()",
+        "[*state.checkpoints.committed_records(), *state.checkpoints.retire()]",
+        "state.checkpoints.retire()",
         ("tests/core/test_cluster_life.py::test_a_step_is_committed_when_every_rank_holds_it",),
     ),
     Bug(
-        "a request told twice has two effects",
+        "a request that is sent twice has two effects",
         "I13",
         "core/scheduler/machine.py",
-        "if answer is not None:  # a repeat",
-        "if answer is not None and node.done:  # a repeat",
+        "if answer is not None:",
+        "if answer is not None and node.done:",
         ("tests/core/test_late_words.py::test_a_request_told_twice_has_one_effect_and_the_same_answer",),
     ),
     Bug(
@@ -56,26 +56,26 @@ ANSWERS = (
         ("tests/core/test_cluster_ends.py::test_answers_kept_for_repeats_are_bounded",),
     ),
     Bug(
-        "what was not answered is not told again",
+        "what was not answered is not sent again",
         "I13",
-        "core/worker/machine.py",
-        "again = [Tell(request) for request in self._requests.values()]",
-        "again = [Tell(request) for request in tuple(self._requests.values())[:0]]",
-        ("tests/core/test_member_life.py::test_what_was_not_answered_is_told_again_after_a_reconnect",),
+        "core/worker/requests.py",
+        "return [Send(request) for request in self._unanswered.values()]",
+        "return [Send(request) for request in tuple(self._unanswered.values())[:0]]",
+        ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(
-        "a fenced life may name the rendezvous",
+        "a fenced incarnation may name the rendezvous",
         "I12",
-        "core/scheduler/machine.py",
-        "if opened.generation != table.job.generation or table.job.state is not JobState.RUNNING:",
-        "if table.job.state is not JobState.RUNNING:",
+        "core/scheduler/training_messages.py",
+        "if opened.generation != state.job.generation or state.job.state is not JobState.RUNNING:",
+        "if state.job.state is not JobState.RUNNING:",
         ("tests/core/test_cluster_ends.py::test_rendezvous_first_steps_and_late_words",),
     ),
 )
 
 EXITS = (
     Bug(
-        "a launcher's word about an earlier life takes the next one's place",
+        "a launcher's report about an earlier process counts for the next one",
         "I12",
         "core/scheduler/liveness.py",
         "if node.record.pid != exited.pid:",
@@ -94,8 +94,8 @@ EXITS = (
         "everybody waits for a worker that its launcher has given up",
         "I14",
         "core/scheduler/liveness.py",
-        "if node.given_up and not table.ended:",
-        "if node.given_up and table.ended:",
+        "if node.given_up and not state.job_ended:",
+        "if node.given_up and state.job_ended:",
         ("tests/core/test_exits_seen.py::test_a_launcher_that_gives_up_ends_the_job_for_everybody",),
     ),
 )
@@ -104,11 +104,11 @@ DEADLINES = (
     Bug(
         "a main thread that does not come back is waited for, for ever",
         "I14",
-        "core/worker/machine.py",
-        'SetTimer("abort", now_ms + self._rules.abort_timeout_ms),',
+        "core/worker/main_thread.py",
+        "SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms),",
         "",
         (
-            "tests/core/test_member_life.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
+            "tests/core/test_worker_machine.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
         ),
     ),
     Bug(
@@ -117,24 +117,24 @@ DEADLINES = (
         "core/worker/connection.py",
         "if silent_ms >= self._rules.receive_timeout_ms:",
         "if silent_ms < 0:",
-        ("tests/core/test_member_life.py::test_silence_of_the_scheduler_is_ended_by_dialling_anew",),
+        ("tests/core/test_worker_machine.py::test_silence_of_the_scheduler_is_ended_by_dialling_again",),
     ),
     Bug(
         "a missing worker is waited for, for ever",
         "I14",
-        "core/scheduler/generations.py",
-        "if table.deadline_ms is None or now_ms < table.deadline_ms or",
-        "if table.deadline_ms is None or now_ms <= table.deadline_ms + 10 or",
+        "core/scheduler/attendance.py",
+        "if state.deadline_ms is None or now_ms < state.deadline_ms or",
+        "if state.deadline_ms is None or now_ms <= state.deadline_ms + 10 or",
         ("tests/core/test_cluster_ends.py::test_a_lost_worker_that_stays_away_fails_the_job_by_name",),
     ),
     Bug(
         "a refused worker asks again at once",
         "I17",
         "core/worker/connection.py",
-        'SetTimer("dial", now_ms + refused.retry_after_ms)]',
-        'SetTimer("dial", now_ms)]',
+        "SetTimer(WorkerTimer.DIAL, now_ms + refused.retry_after_ms)",
+        "SetTimer(WorkerTimer.DIAL, now_ms)",
         (
-            "tests/core/test_member_life.py::test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time",
+            "tests/core/test_worker_machine.py::test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time",
         ),
     ),
     Bug(
@@ -201,7 +201,7 @@ BOUNDS = (
         ("tests/transport/test_wire_codec.py::test_what_a_peer_wrote_cannot_break_a_log_line",),
     ),
     Bug(
-        "a closed connection is not told",
+        "a closed connection is not reported",
         "I14",
         "transport/server.py",
         "if self._connections.pop(connection.number, None) is None or not connection.delivered:",

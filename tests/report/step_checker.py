@@ -1,4 +1,4 @@
-"""Tells a job's useful time and its lost steps from the step logs alone: deliberately dumb, and of no use but to check the product's figures.
+"""Works out a job's useful time and its lost steps from the step logs alone: deliberately dumb, and of no use but to check the product.
 
 It knows nothing of events, stores or schedulers: a line for each step that a rank applied, with the wall time at which it did.
 """

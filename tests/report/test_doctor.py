@@ -1,4 +1,4 @@
-"""What the doctor says of this machine, and of devices by a stand-in for their tool."""
+"""What the doctor says of this machine, and of devices, whose tool is replaced by a script."""
 
 from __future__ import annotations
 

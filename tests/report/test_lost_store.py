@@ -1,4 +1,4 @@
-"""Who looks at a path whose scheduler's store is lost is told so, and what to do, before anything is started."""
+"""Every command says of a path whose scheduler's store is lost that it is, and what to do, before anything is started."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def test_doctor_names_a_store_that_cannot_be_read(path: Path) -> None:
 
 
 def test_a_rebuilt_store_is_planned_from_its_newest_common_step(path: Path) -> None:
-    told, aside = rebuild_store(path)
+    sentence, archive = rebuild_store(path)
 
-    assert told.startswith("worker_0: rank 0, generation 2, holds steps 10; worker_1: rank 1")
-    assert aside is None
+    assert sentence.startswith("worker_0: rank 0, generation 2, holds steps 10; worker_1: rank 1")
+    assert archive is None
     found = plan(stored.read(path))
     assert (found.action, found.step) == ("resume", 10)
     assert [file.verified for file in found.files] == [True, True]

@@ -1,4 +1,4 @@
-"""Goodput and lost steps of a hundred stories, told by the product and by a checker that knows nothing but the step logs."""
+"""Goodput and lost steps of a hundred simulated jobs, by the product and by a checker that knows nothing but the step logs."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from pathlib import Path
 import pytest
 
 from recovery.report import stored
-from recovery.report.timeline import Story, read_story
+from recovery.report.timeline import Timeline, read_timeline
 from tests.report import step_checker
-from tests.report.fault_stories import FAULTS, HEARTBEAT_MS, STEP_MS, Lived, live
+from tests.report.simulated_jobs import FAULTS, HEARTBEAT_MS, STEP_MS, SimulatedJob, simulate
 
-STORIES = 100
+JOBS = 100
 APART_MS = HEARTBEAT_MS
-"""How exactly the end of a training can be known: so long may it be since the last note."""
+"""How exactly the end of a training can be known: so long may it be since the last record."""
 
 
-def by_the_step_logs(lived: Lived) -> dict[int, step_checker.Figures]:
-    return step_checker.figures(lived.steps, ranks=lived.workers, pause_ms=HEARTBEAT_MS)
+def by_the_step_logs(job: SimulatedJob) -> dict[int, step_checker.Figures]:
+    return step_checker.figures(job.steps, ranks=job.workers, pause_ms=HEARTBEAT_MS)
 
 
-def differences(story: Story, lived: Lived) -> list[str]:
+def differences(timeline: Timeline, job: SimulatedJob) -> list[str]:
     """Where the two disagree by more than what lies between two heartbeats."""
-    expected = by_the_step_logs(lived)
-    lost = step_checker.lost_steps(expected, lived.steps)
-    told = {one.generation: one for one in story.by_generation}
+    expected = by_the_step_logs(job)
+    lost = step_checker.lost_steps(expected, job.steps)
+    of_product = {one.generation: one for one in timeline.by_generation}
     found: list[str] = []
     for generation, figures in expected.items():
-        if generation not in told:
-            found.append(f"generation {generation} is not told")
+        if generation not in of_product:
+            found.append(f"generation {generation} is missing")
             continue
-        ours = told[generation]
+        ours = of_product[generation]
         bounds = 1 + figures.pauses
         for name, mine, theirs, at_most in (
             ("useful", ours.useful_ms, figures.useful_ms, bounds + (figures.redone_ms > 0)),
@@ -39,7 +39,7 @@ def differences(story: Story, lived: Lived) -> list[str]:
         ):
             if abs(mine - theirs) > at_most * APART_MS:
                 found.append(f"generation {generation}: {name} {mine} ms, by the step logs {theirs} ms")
-    for one in story.recoveries:
+    for one in timeline.recoveries:
         apart = abs(one.lost_steps - lost.get(one.generation, one.lost_steps))
         if apart * STEP_MS[0] > APART_MS:
             found.append(
@@ -48,19 +48,19 @@ def differences(story: Story, lived: Lived) -> list[str]:
     return found
 
 
-def test_a_hundred_stories_are_told_as_their_step_logs_tell_them() -> None:
+def test_the_figures_of_a_hundred_jobs_are_those_of_their_step_logs() -> None:
     seen: Counter[str] = Counter()
     wrong: list[str] = []
     useful_ms = theirs_ms = 0
-    for seed in range(STORIES):
-        lived = live(seed)
-        seen.update(fault.partition(" s ")[2] for fault in lived.faults)
-        seen["ended"] += lived.ended
-        story = lived.told()
-        wrong += [f"{seed} ({', '.join(lived.faults)}): {one}" for one in differences(story, lived)]
-        useful_ms += story.useful_ms
-        theirs_ms += sum(one.useful_ms for one in by_the_step_logs(lived).values())
-        assert 0 <= story.useful_ms <= story.end_ms - story.begin_ms
+    for seed in range(JOBS):
+        job = simulate(seed)
+        seen.update(fault.partition(" s ")[2] for fault in job.faults)
+        seen["ended"] += job.ended
+        timeline = job.timeline()
+        wrong += [f"{seed} ({', '.join(job.faults)}): {one}" for one in differences(timeline, job)]
+        useful_ms += timeline.useful_ms
+        theirs_ms += sum(one.useful_ms for one in by_the_step_logs(job).values())
+        assert 0 <= timeline.useful_ms <= timeline.end_ms - timeline.begin_ms
     assert wrong == [], "\n".join(wrong)
     assert all(seen[kind] >= 10 for kind in FAULTS), seen
     assert seen["ended"] >= 95
@@ -68,10 +68,10 @@ def test_a_hundred_stories_are_told_as_their_step_logs_tell_them() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_stories_in_real_stores_are_told_alike(tmp_path: Path, seed: int) -> None:
-    lived = live(seed)
-    lived.write(tmp_path / "recovery")
+def test_the_figures_are_the_same_from_real_stores(tmp_path: Path, seed: int) -> None:
+    job = simulate(seed)
+    job.write(tmp_path / "recovery")
     state = stored.read(tmp_path / "recovery")
 
-    assert read_story(state) == (lived.told(), ())
-    assert state.job.worker_count == lived.workers
+    assert read_timeline(state) == (job.timeline(), ())
+    assert state.job.worker_count == job.workers

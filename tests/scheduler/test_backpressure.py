@@ -26,7 +26,8 @@ from recovery.core.messages import (
     Rollback,
 )
 from recovery.core.records import EventKind, Record
-from recovery.core.scheduler.machine import SchedulerMachine, new_job
+from recovery.core.scheduler.job import new_job
+from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.scheduler.service import _Service
 from recovery.store import writer as writer_module
 from recovery.store.reader import read_events
@@ -122,7 +123,7 @@ def test_everybody_who_asked_while_the_disk_stood_still_is_let_in_afterwards(
                 await peer.ask_in()
             await until(lambda: service._holding, "a full queue")
             await until(lambda: service._server.connection_count == workers, "every connection")
-            known = len(service._cluster.table.nodes)
+            known = len(service._machine.state.nodes)
             assert 0 < known < workers / 2, "it takes no more than fits"
             assert waiting(service) <= 12 + 8, "one stimulus more than the bound at most"
             assert not any(peer.messages for peer in peers)

@@ -28,12 +28,12 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.job import new_job
 from recovery.core.scheduler.lost_store import REBUILDING
-from recovery.core.scheduler.machine import new_job
 from recovery.errors import StoreLostError
 from recovery.scheduler import store_rebuild
-from recovery.scheduler.startup import load_cluster, open_store
-from recovery.store.archive import lay_aside
+from recovery.scheduler.startup import load_machine, open_store
+from recovery.store.archive import archive_stores
 from recovery.store.reader import read_events, read_job, read_scheduler
 from recovery.store.repository import SchedulerStore, WorkerStore
 
@@ -137,14 +137,14 @@ def test_the_store_is_made_again_with_ranks_tokens_numbers_and_checkpoints(path:
     store = open_store(settings(path, MS_REBUILD_STORE="1"))
 
     assert store is not None
-    cluster = load_cluster(store, settings(path))
+    machine = load_machine(store, settings(path))
     store.close()
-    table = cluster.table
-    assert (table.job.job, table.job.generation, table.job.run) == (JOB, 2, 1)
-    assert [one.step for one in table.generations] == [0, 10]
-    assert table.coordinator.committed_step == 20
-    state = read_scheduler(path)
-    assert [(one.node_id, one.rank, one.incarnation, one.token_digest) for one in state.nodes] == [
+    state = machine.state
+    assert (state.job.job, state.job.generation, state.job.run) == (JOB, 2, 1)
+    assert [one.step for one in state.generations] == [0, 10]
+    assert state.checkpoints.committed_step == 20
+    stored = read_scheduler(path)
+    assert [(one.node_id, one.rank, one.incarnation, one.token_digest) for one in stored.nodes] == [
         ("worker_0", 0, 3, "ab" * 32),
         ("worker_1", 1, 3, "ab" * 32),
     ]
@@ -279,20 +279,20 @@ def test_jobs_that_a_person_has_laid_aside_are_known_to_the_machine(
     store = open_store(settings(path, MS_REBUILD_STORE="1"))
     assert store is not None
     store.close()
-    lay_aside(path, "reset-1")
+    archive_stores(path, "reset-1")
     (path / "reset-2").mkdir()
 
     store = open_store(settings(path))
-    cluster = load_cluster(store, settings(path))
+    machine = load_machine(store, settings(path))
     assert store is not None
     store.close()
 
-    assert cluster.table.laid_aside == {JOB}
+    assert machine.state.archived_jobs == {JOB}
     assert "reset-2" in caplog.text
 
 
 def test_what_is_left_of_a_lost_job_can_be_laid_aside(path: Path) -> None:
-    lay_aside(path, "reset-1")
+    archive_stores(path, "reset-1")
     store = open_store(settings(path))
     assert store is not None
     assert store.load().job is None
@@ -316,8 +316,8 @@ def test_an_open_window_runs_on_while_no_scheduler_lives(
 
     again = open_store(settings(tmp_path))
     assert again is not None
-    cluster = load_cluster(again, settings(tmp_path))
+    restarted = load_machine(again, settings(tmp_path))
     again.close()
 
-    [known] = cluster.table.nodes.values()
+    [known] = restarted.state.nodes.values()
     assert left_s * 1_000 - 1_000 <= known.record.rejoin_left_ms <= left_s * 1_000

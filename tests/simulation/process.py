@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.effects import Exit, Persist, Report, SetTimer
+from recovery.core.effects import Exit, Persist, Report
 from recovery.core.ids import NodeId, RequestId, ResumeToken
 from recovery.core.policy.retention import Kept, removable
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import (
-    Confirmed,
+    ConfirmPlace,
     Connect,
     Disconnect,
     FindCheckpoints,
@@ -23,11 +23,13 @@ from recovery.core.worker.effects import (
     OpenRendezvous,
     ReplaceProcess,
     Retain,
-    Tell,
+    Send,
+    SetTimer,
     WorkerEffect,
 )
 from recovery.core.worker.job_memory import joined
 from recovery.core.worker.machine import WorkerMachine
+from recovery.core.worker.timers import WorkerTimer
 from tests.simulation.clock import OwnClock
 from tests.simulation.network import UP, Wire
 
@@ -76,8 +78,8 @@ class Process:
         self.last_request: m.FromNode | None = None
         self._saving: tuple[m.Rollback, int] | None = None
         self._addresses: set[int] = set()
-        self._due: dict[str, int] = {}
-        self.member = WorkerMachine(Identity(node_id=NodeId(name), role=role, host="h", pid=1), world.rules)
+        self._due: dict[WorkerTimer, int] = {}
+        self.machine = WorkerMachine(Identity(node_id=NodeId(name), role=role, host="h", pid=1), world.rules)
         self.handle(s.Started(self._request(), token, hangs or s.Hangs()))
 
     def _request(self) -> RequestId:
@@ -95,19 +97,22 @@ class Process:
         if self.clock.now < self.frozen_until:
             self.clock.later(self.frozen_until - self.clock.now, lambda: self.handle(stimulus))
             return
-        if isinstance(stimulus, s.WorkerTimerFired):
-            if self._due.get(stimulus.key, self.own.read() + 1) > self.own.read():
-                return  # a later one took its place
-            del self._due[stimulus.key]
-            if stimulus.key in ("heartbeat", "abort") and self.plan is not None:
+        if isinstance(stimulus, s.TimerFired):
+            if self._due.get(stimulus.timer, self.own.read() + 1) > self.own.read():
+                # A later one took its place.
+                return
+            del self._due[stimulus.timer]
+            if stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT) and self.plan is not None:
                 self.handle(s.StepsDone(self.plan.generation, self.step, 1, self.step))
-        for effect in self.member.handle(stimulus, self.own.read()):
+        effects = self.machine.handle(stimulus, self.own.read())
+        self.machine.check()
+        for effect in effects:
             if self.alive:
                 self._do(effect)
 
     def hear(self, wire: Wire, message: m.FromScheduler) -> None:
         """A message has arrived."""
-        self._when_awake(lambda: self.handle(s.SchedulerSpoke(message)) if self.wire is wire else None)
+        self._when_awake(lambda: self.handle(s.MessageReceived(message)) if self.wire is wire else None)
 
     def disconnected(self, wire: Wire, reason: str) -> None:
         """The end of a connection is known here."""
@@ -125,7 +130,7 @@ class Process:
             self.handle(s.Disconnected(reason, self._jitter()))
 
     def _do(self, effect: WorkerEffect) -> None:
-        if isinstance(effect, Tell):
+        if isinstance(effect, Send):
             self.tell(effect.message)
         elif isinstance(effect, Persist):
             self.world.notes[self.name].write(effect.records)
@@ -134,8 +139,8 @@ class Process:
             else:
                 self.clock.soon("disk", 1, 10, lambda: self._release(effect))
         elif isinstance(effect, SetTimer):
-            self._due[effect.key] = effect.at_ms
-            fired = s.WorkerTimerFired(effect.key, self._jitter())
+            self._due[effect.timer] = effect.at_ms
+            fired = s.TimerFired(effect.timer, self._jitter())
             self.clock.later(self.own.until(effect.at_ms), lambda: self.handle(fired))
         elif isinstance(effect, Connect):
             self.clock.soon("network", 1, 10, self._dial)
@@ -152,11 +157,11 @@ class Process:
             self._addresses.add(effect.generation)
             self._join()
         elif isinstance(effect, ReplaceProcess):
-            assert self.member.admitted is not None, "only a member replaces itself"
-            self.world.replaced(self, self.member.admitted.token, effect.hangs)
+            assert self.machine.admitted is not None, "only a member replaces itself"
+            self.world.replaced(self, self.machine.admitted.token, effect.hangs)
         elif isinstance(effect, FindCheckpoints):
             self.clock.soon("disk", 1, 50, lambda: self._found(effect))
-        elif isinstance(effect, Confirmed):
+        elif isinstance(effect, ConfirmPlace):
             self.confirmed = True
         elif isinstance(effect, Retain):
             if effect.step > self.committed:
@@ -185,7 +190,8 @@ class Process:
         if wire is not None:
             self.wire = wire
             self.handle(s.Connected())
-        elif self.world.network.is_blocked(self.name):  # nobody refuses: the dial's own deadline ends it
+        elif self.world.network.is_blocked(self.name):
+            # Nobody refuses: the dial's own deadline ends it.
             self.clock.later(5_000, lambda: self.handle(s.ConnectFailed("no answer", self._jitter())))
         else:
             self.handle(s.ConnectFailed("refused", self._jitter()))
@@ -288,7 +294,8 @@ class Process:
         self.handle(s.TrainingDone(self._request(), self.plan.generation, step))
 
     def _save(self, plan: m.Rollback, step: int) -> None:
-        self._saved()  # one save at a time
+        # One save at a time.
+        self._saved()
         if self.clock.draw("disk").random() < self.world.failing_saves:
             self.clock.seen["a save failed"] += 1
             return
@@ -345,8 +352,8 @@ class Process:
             self.phase = "waiting"
             self.handle(s.DataPlaneBroke(plan.generation, self.step, collective_error))
             return
-        assert self.member.admitted is not None, "it trained"
-        self.world.replaced(self, self.member.admitted.token, self.member.hangs)
+        assert self.machine.admitted is not None, "it trained"
+        self.world.replaced(self, self.machine.admitted.token, self.machine.hangs)
 
 
 def _is_usable(file: Saved, plan: m.Rollback) -> bool:

@@ -37,7 +37,6 @@ from recovery.core.records import (
 )
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus
-from tests.core.counts import check_counts
 
 if TYPE_CHECKING:
     from tests.simulation.process import Content, Process
@@ -95,14 +94,14 @@ class Promises:
         job = store.job
         if job is not None and not self._lost:
             assert (job.run, job.generation) >= self._planned, f"I5: the plan {self._planned} is lost"
-            self._plans = [
-                plan for plan in self._plans if plan[:2] <= (job.run, job.generation)
-            ]  # a plan that was not written was not sent
-        number = scheduler.cluster.table.job.scheduler_incarnation
+            # A plan that was not written was not sent.
+            self._plans = [plan for plan in self._plans if plan[:2] <= (job.run, job.generation)]
+        number = scheduler.machine.state.job.scheduler_incarnation
         assert number > self._scheduler_sent, (
             f"I2: the scheduler's number {number} was sent by an earlier process"
         )
-        self._claims.clear()  # every node reports again what it holds before there is a plan
+        # Every node reports again what it holds before there is a plan.
+        self._claims.clear()
         self._bad = {
             row.digest for row in store.all(CheckpointRecord) if row.state is CheckpointState.INVALID
         }
@@ -110,13 +109,13 @@ class Promises:
     def counted(self, scheduler: SchedulerProcess) -> None:
         """I14: whether all ranks are ready is known by counts that are kept as nodes change; counted again they are the same."""
         self.checked["I14"] += 1
-        check_counts(scheduler.cluster.table)
+        scheduler.machine.check()
 
     def before(self, scheduler: SchedulerProcess, stimulus: SchedulerStimulus) -> Watch:
         """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""
-        table = scheduler.cluster.table
+        known = scheduler.machine.state
         if isinstance(stimulus, ConnectionLost):
-            speaker = table.speaker(stimulus.connection)
+            speaker = known.speaker(stimulus.connection)
             if speaker is not None:
                 self._hear(speaker.record)
             return self._after_all
@@ -125,7 +124,7 @@ class Promises:
         message = stimulus.message
         if isinstance(message, m.Register):
             return self._before_register(scheduler, message)
-        speaker = table.speaker(stimulus.connection)
+        speaker = known.speaker(stimulus.connection)
         if speaker is None:
             state = _state(scheduler)
             return lambda effects: self._unchanged(
@@ -135,12 +134,13 @@ class Promises:
         if getattr(message, "request_id", RequestId("")) in speaker.answers:
             state, answer = _state(scheduler), speaker.answers[message.request_id]  # type: ignore[union-attr]  # it has one: see above
             return lambda effects: self._repeated(scheduler, state, answer, effects)
-        if speaker.record.state is not NodeState.LEFT:  # who left has said its last word
-            self._note_claims(speaker.record.node_id, message, table.job.generation)
+        # A node that has left reports nothing more.
+        if speaker.record.state is not NodeState.LEFT:
+            self._note_claims(speaker.record.node_id, message, known.job.generation)
         return self._after_all
 
     def _before_register(self, scheduler: SchedulerProcess, register: m.Register) -> Watch:
-        node = scheduler.cluster.table.nodes.get(register.node_id)
+        node = scheduler.machine.state.nodes.get(register.node_id)
         before = node.record if node is not None else None
         state = _state(scheduler)
 
@@ -148,11 +148,10 @@ class Promises:
             if any(isinstance(effect, Send) and isinstance(effect.message, m.Refused) for effect in effects):
                 self._unchanged("I4", scheduler, state, f"the refused try of {register.node_id}")
                 return
-            now = scheduler.cluster.table.nodes.get(register.node_id)
+            now = scheduler.machine.state.nodes.get(register.node_id)
             admitted = now is not None and (before is None or now.record.incarnation > before.incarnation)
-            if admitted and not _rebuilt(
-                effects
-            ):  # who reports an incarnation to a rebuilt store is given the next number at once
+            # Who reports an incarnation to a rebuilt store is given the next number at once.
+            if admitted and not _rebuilt(effects):
                 self._window_is_over(before, register.node_id)
             if now is not None and now.connection is not None:
                 self._hear(now.record)
@@ -177,9 +176,10 @@ class Promises:
         assert before.state is NodeState.LOST, (
             f"I1: {name} was {before.state.value} when its next incarnation was admitted"
         )
+        # A rebuilt store gives a living process its next number.
         silent_ms = self.world.clock.now - self._heard.get(
             (name, before.incarnation), max(at for (one, _), at in self._heard.items() if one == name)
-        )  # a rebuilt store gives a living process its next number
+        )
         least_ms = self.world.rules.rejoin_window_ms * (1 - self.world.shape.drift) - 1
         assert silent_ms >= least_ms, f"I3: {name} was let in again after {silent_ms} ms"
 
@@ -278,8 +278,8 @@ class Promises:
 
     def _note_claims(self, name: str, message: m.FromNode, generation: int) -> None:
         if isinstance(message, m.Ready):
-            node = self.world.scheduler.cluster.table.nodes[name] if self.world.scheduler else None  # type: ignore[index]  # a NodeId
-            if node is not None and message.generation >= node.told_generation:
+            node = self.world.scheduler.machine.state.nodes[name] if self.world.scheduler else None  # type: ignore[index]  # a NodeId
+            if node is not None and message.generation >= node.sent_generation:
                 reported = message.past.held if message.past is not None else message.held
                 self._claims[name] = {held.step: held for held in reported}
         elif isinstance(message, m.CheckpointReport) and self._is_past(message.checkpoint):
@@ -351,7 +351,7 @@ class Promises:
 
     def plan_received(self, process: Process, plan: m.Rollback) -> None:
         """I1, I8: one process per rank and generation, and it holds the file it is sent to."""
-        admitted = process.member.admitted
+        admitted = process.machine.admitted
         assert admitted is not None, "a plan is for members"
         if self.is_fenced(process):
             self.world.clock.seen["a fenced incarnation woke up to an old plan"] += 1
@@ -373,7 +373,7 @@ class Promises:
     def is_fenced(self, process: Process) -> bool:
         """Has a newer incarnation of its id been admitted?"""
         row = self.world.store.rows.get((NodeRecord, process.name))
-        admitted = process.member.admitted
+        admitted = process.machine.admitted
         if row is None or admitted is None:
             return True
         newest: int = max(row.incarnation, self._newest_incarnation.get(process.name, 0))
@@ -395,7 +395,8 @@ class Promises:
             self.world.clock.seen[
                 "a world that nobody could reach trained on after its places were taken"
             ] += 1
-            return  # its files are of a history that was left: nobody goes back to them
+            # Its files are of a history that was left: nobody goes back to them.
+            return
         if now != before:
             assert now > before, f"I10: rank {plan.rank} stepped in generation {now} after {before}"
             if plan.run != before[0]:
@@ -429,10 +430,10 @@ def _rebuilt(effects: list[SchedulerEffect]) -> bool:
 
 def _state(scheduler: SchedulerProcess) -> Any:
     """Everything that a message without effect must leave alone, but for when a node was heard."""
-    table = scheduler.cluster.table
+    known = scheduler.machine.state
     return (
-        msgspec.structs.astuple(table.job),
-        table.coordinator.committed_step,
+        msgspec.structs.astuple(known.job),
+        known.checkpoints.committed_step,
         tuple(
             (
                 msgspec.structs.astuple(node.record),
@@ -440,9 +441,9 @@ def _state(scheduler: SchedulerProcess) -> Any:
                 node.suspect_until_ms,
                 node.window_ends_ms,
                 node.done,
-                node.told_generation,
+                node.sent_generation,
                 node.ready,
             )
-            for node in table.nodes.values()
+            for node in known.nodes.values()
         ),
     )

@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, Exit, Persist, SetTimer
+from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.records import EventKind, EventRecord
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+from recovery.core.scheduler.timers import SchedulerTimer
 from tests.simulation.clock import OwnClock
 from tests.simulation.network import DOWN, Wire
 
@@ -33,13 +34,13 @@ class SchedulerProcess:
         self.own = OwnClock(world.clock, world.shape.drift)
         self.up, self.frozen_until = True, 0
         self.wires: dict[ConnectionId, Wire] = {}
-        self._due: dict[str, int] = {}
+        self._due: dict[SchedulerTimer, int] = {}
         self._writes: deque[Persist] = deque()
         self._committed = False
         self._tokens = 0
-        self.cluster = world.store.cluster(world.rules)
+        self.machine = world.store.machine(world.rules)
         world.promises.scheduler_started(self)
-        self._do(self.cluster.start(self.own.read()))
+        self._do(self.machine.start(self.own.read()))
 
     # --- in ------------------------------------------------------------------------------------------------------------
 
@@ -51,11 +52,12 @@ class SchedulerProcess:
             self.clock.later(self.frozen_until - self.clock.now, lambda: self.handle(stimulus))
             return
         if isinstance(stimulus, TimerFired):
-            if self._due.get(stimulus.key, self.own.read() + 1) > self.own.read():
-                return  # a later one took its place
-            del self._due[stimulus.key]
+            if self._due.get(stimulus.timer, self.own.read() + 1) > self.own.read():
+                # A later one took its place.
+                return
+            del self._due[stimulus.timer]
         watch = self.world.promises.before(self, stimulus)
-        effects = self.cluster.handle(stimulus, self.own.read())
+        effects = self.machine.handle(stimulus, self.own.read())
         watch(effects)
         self.world.promises.counted(self)
         self._do(effects)
@@ -93,8 +95,8 @@ class SchedulerProcess:
             elif isinstance(effect, CloseConnection):
                 self._close(effect.connection, effect.reason)
             elif isinstance(effect, SetTimer):
-                self._due[effect.key] = effect.at_ms
-                fired = partial(self.handle, TimerFired(effect.key))
+                self._due[effect.timer] = effect.at_ms
+                fired = partial(self.handle, TimerFired(effect.timer))
                 self.clock.later(self.own.until(effect.at_ms), fired)
             else:
                 assert isinstance(effect, Exit), effect
@@ -115,7 +117,8 @@ class SchedulerProcess:
         if self.world.next_sync_fails and self._writes[0].records:
             self.world.next_sync_fails = False
             self.clock.seen["an fsync failed"] += 1
-            self.world.kill_scheduler()  # it ends itself and starts again from what is on disk
+            # It ends itself and starts again from what is on disk.
+            self.world.kill_scheduler()
             return
         self.world.store.commit(self._writes[0].records)
         self._committed = True

@@ -57,7 +57,8 @@ def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = Non
         lease_ms=lease_ms,
         rejoin_window_ms=draw.choice((0, lease_ms, lease_ms, 2 * lease_ms)),
         reconnect_grace_ms=draw.choice((0, 500, 500, 2_000)),
-        topology_timeout_ms=100_000,  # longer than any wait that faults explain: a job that only waits is found by its reason
+        # Longer than any wait that faults explain: a job that only waits is found by its reason.
+        topology_timeout_ms=100_000,
         abort_timeout_ms=draw.choice((1_000, 3_000)),
         receive_timeout_ms=lease_ms // 2,
         rebuild_store=True,

@@ -25,7 +25,8 @@ from recovery.core.records import (
     RunRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler.machine import SchedulerMachine, new_job, next_life
+from recovery.core.scheduler.job import new_job, next_incarnation
+from recovery.core.scheduler.machine import SchedulerMachine
 
 Batch = tuple[Record, ...]
 Rows = dict[tuple[Any, ...], Any]
@@ -88,14 +89,14 @@ class StoreModel:
         row: JobRecord | None = self.rows.get((JobRecord,))
         return row
 
-    def cluster(self, rules: Rules) -> SchedulerMachine:
+    def machine(self, rules: Rules) -> SchedulerMachine:
         """The machine of the scheduler's next process."""
         job = self.job
         if job is None:
             return SchedulerMachine(new_job(self._new_job, rules), rules)
-        cluster = SchedulerMachine(next_life(job), rules)
-        cluster.restore(self.all(NodeRecord), self.all(GenerationRecord), self.all(CheckpointRecord))
-        return cluster
+        machine = SchedulerMachine(next_incarnation(job), rules)
+        machine.restore(self.all(NodeRecord), self.all(GenerationRecord), self.all(CheckpointRecord))
+        return machine
 
 
 def key_of(record: Record) -> tuple[Any, ...]:

@@ -91,9 +91,8 @@ def test_a_failure_is_shrunk_to_the_faults_that_it_needs(monkeypatch: pytest.Mon
     smallest = shrink(failed)
 
     assert len(failed.faults) > len(smallest.faults) >= 2
-    for number in range(
-        len(smallest.faults)
-    ):  # a delay may be needed too: it keeps the job alive until the second stop
+    # A delay may be needed too: it keeps the job alive until the second stop.
+    for number in range(len(smallest.faults)):
         fewer = [*smallest.faults[:number], *smallest.faults[number + 1 :]]
         assert not run(failed.seed, faults=fewer).failure, f"{smallest.faults[number]} was not needed"
 

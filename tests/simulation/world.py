@@ -180,7 +180,8 @@ class World:
         if len(plane) < plan.world_size or any(rank.phase != "training" for rank in plane):
             return
         if any(self.clock.now < rank.frozen_until or not rank.confirmed for rank in plane):
-            self._next(plan, step)  # a collective waits for who is paused
+            # A collective waits for who is paused.
+            self._next(plan, step)
         elif plan.step == self.shape.steps:
             for rank in list(plane):
                 rank.finish(step - 1)

@@ -81,7 +81,8 @@ class Faults:
         files = checker.saved(self._cluster.directory / "ckpt" / str(rank))
         if files:
             newest = files[max(files)]
-            with contextlib.suppress(FileNotFoundError):  # retired in this moment
+            # Retired in this moment.
+            with contextlib.suppress(FileNotFoundError):
                 content = bytearray(newest.read_bytes())
                 content[self._draw.randrange(len(content))] ^= 1
                 newest.write_bytes(content)
@@ -129,7 +130,8 @@ def soak(place: Path, *, workers: int, seconds: float, seed: int, period_s: floa
     Returns:
         What was done, in one line.
     """
-    steps = int(seconds * 1_000 / STEP_MS / 2)  # about half of the time goes into coming back
+    # About half of the time goes into coming back.
+    steps = int(seconds * 1_000 / STEP_MS / 2)
     environment = {"JOB_EPOCHS": str(max(2, steps // STEPS_PER_EPOCH)), **LEASE}
     sound, disturbed = place / "undisturbed", place / "disturbed"
     for directory in (sound, disturbed):
@@ -147,7 +149,8 @@ def soak(place: Path, *, workers: int, seconds: float, seed: int, period_s: floa
         faults, begun = Faults(cluster, random.Random(seed), disks), time.monotonic()
         while (passed := time.monotonic() - begun) < seconds:
             _PAUSE.wait(min(period_s, seconds - passed))
-            faults.one()  # the job is not over: a kill after its end would begin the next run
+            # The job is not over: a kill after its end would begin the next run.
+            faults.one()
         cluster.go_on()
         cluster.wait_end(timeout_s=60 + seconds)
         cluster.check_same_as(undisturbed)

@@ -30,7 +30,8 @@ from recovery.core.records import (
     RunRecord,
     StepRecord,
 )
-from recovery.store.repository import SchedulerState, SchedulerStore
+from recovery.store.repository import SchedulerStore
+from recovery.store.stored_records import SchedulerRecords
 
 WALL_MS = 1_763_640_131_000
 ONE = RunId(1)
@@ -85,7 +86,7 @@ def generation(number: int) -> GenerationRecord:
         step=0,
         epoch=1,
         step_in_epoch=0,
-        because="the first full house",
+        because="all ranks are ready",
     )
 
 
@@ -129,8 +130,8 @@ ONE_OF_EACH: tuple[Record, ...] = (
 )
 
 
-def filled(path: Path) -> SchedulerState:
-    """Make a store with a row in every table, close it cleanly, tell what it holds."""
+def filled(path: Path) -> SchedulerRecords:
+    """Make a store with a row in every table, close it cleanly, give what it holds."""
     store = SchedulerStore.open(path)
     store.apply([*ONE_OF_EACH, node("worker_10"), checkpoint(200)], wall_ms=WALL_MS)
     state = store.load()

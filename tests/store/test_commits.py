@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from recovery.errors import StoreCorruptError, StoreRowsMissingError
-from recovery.store import engine
+from recovery.store import connections
 from recovery.store.models import META
 from recovery.store.reader import read_scheduler
 from recovery.store.repository import SchedulerStore
@@ -95,7 +95,7 @@ def test_a_note_that_cannot_be_written_refuses_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_does_not_say_how_many_writes_it_holds_is_damaged(tmp_path: Path) -> None:
     SchedulerStore.open(tmp_path).close()
-    connection = engine._connect(tmp_path / "scheduler.db", wal=False)
+    connection = connections.connect(tmp_path / "scheduler.db", wal=False)
     with connection.begin():
         connection.execute(META.update().where(META.c.name == "commits").values(value="many"))
     connection.close()
@@ -105,7 +105,7 @@ def test_a_file_that_does_not_say_how_many_writes_it_holds_is_damaged(tmp_path: 
 
 def test_a_file_of_before_the_count_is_counted_from_now_on(tmp_path: Path) -> None:
     SchedulerStore.open(tmp_path).close()
-    connection = engine._connect(tmp_path / "scheduler.db", wal=False)
+    connection = connections.connect(tmp_path / "scheduler.db", wal=False)
     with connection.begin():
         connection.execute(META.delete().where(META.c.name == "commits"))
     connection.close()

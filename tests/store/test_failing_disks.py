@@ -18,7 +18,7 @@ from recovery.errors import (
     StoreFullError,
     StoreWriteError,
 )
-from recovery.store import engine, lock, paths, rows
+from recovery.store import connections, engine, lock, paths, rows
 from recovery.store.repository import SchedulerStore
 from tests.store import samples
 
@@ -135,7 +135,8 @@ def test_a_value_that_cannot_be_stored_is_an_error_of_the_write(tmp_path: Path) 
     store = SchedulerStore.open(tmp_path)
     with pytest.raises(StoreWriteError):
         store.apply([RunRecord(run=RunId(2**70))], wall_ms=1)
-    store.close()  # after a failed write the files stay as they are
+    # After a failed write the files stay as they are.
+    store.close()
     assert (tmp_path / "scheduler.db-wal").exists()
     SchedulerStore.open(tmp_path).close()
 
@@ -178,7 +179,7 @@ def test_a_forked_child_leaves_the_files_alone(tmp_path: Path, monkeypatch: pyte
 def test_errors_of_sqlite_become_ours_at_one_border(
     tmp_path: Path, error: Exception, reading: bool, kind: type[Exception]
 ) -> None:
-    with pytest.raises(kind), engine.translated(tmp_path / "scheduler.db", reading=reading):
+    with pytest.raises(kind), connections.translated(tmp_path / "scheduler.db", reading=reading):
         raise error
 
 
@@ -189,7 +190,8 @@ def test_a_damaged_page_is_found_at_open(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.db"
     content = bytearray(path.read_bytes())
     last_page = len(content) - 4096
-    content[last_page + 8 : last_page + 12] = b"\x0f\xf0\x0f\xf0"  # where its first rows lie
+    # Where its first rows lie.
+    content[last_page + 8 : last_page + 12] = b"\x0f\xf0\x0f\xf0"
     path.write_bytes(content)
     with pytest.raises(StoreCorruptError):
         SchedulerStore.open(tmp_path)

@@ -23,10 +23,11 @@ from recovery.errors import (
     StoreWalMissingError,
     StoreWriteError,
 )
-from recovery.store import engine, migrations, reader, repository
+from recovery.store import connections, migrations, reader, repository, snapshot
 from recovery.store.models import METADATA
 from recovery.store.reader import read_events, read_scheduler, read_worker
-from recovery.store.repository import SchedulerStore, WorkerStore, scheduler_state
+from recovery.store.repository import SchedulerStore, WorkerStore
+from recovery.store.stored_records import scheduler_records
 from tests.store import samples
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,7 @@ def test_durability_is_asserted_on_the_connection(tmp_path: Path) -> None:
 
 def test_a_file_system_that_cannot_keep_a_log_is_refused() -> None:
     with pytest.raises(RecoveryPathError, match="write-ahead log"):
-        engine.harden(sqlite3.connect(":memory:"), "nowhere")
+        connections.harden(sqlite3.connect(":memory:"), "nowhere")
 
 
 def test_the_wal_is_folded_after_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +145,7 @@ def test_an_older_file_is_brought_up_to_date_at_open(tmp_path: Path) -> None:
 # --- what is refused ------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_owner_is_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_owner_learns_who_has_it(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from recovery.store.repository import SchedulerStore;"
         "store = SchedulerStore.open(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
@@ -160,7 +161,8 @@ def test_a_second_owner_is_told_who_has_it(tmp_path: Path) -> None:
         (tmp_path / "scheduler.db.lock.holder").write_bytes(b"half a no")
         with pytest.raises(StoreLockedError, match="pid unknown"):
             SchedulerStore.open(tmp_path)
-        assert read_scheduler(tmp_path).job is None  # reading needs no lock
+        # Reading needs no lock.
+        assert read_scheduler(tmp_path).job is None
         assert owner.stdin is not None
         owner.stdin.close()
     SchedulerStore.open(tmp_path).close()
@@ -253,7 +255,8 @@ def test_a_file_that_is_not_right_is_refused_and_left_as_it_is(
     with pytest.raises(error):
         SchedulerStore.open(tmp_path)
     assert (path.read_bytes() if path.is_file() else None) == before
-    if damage is not no_mark:  # a reader does not care who closed the file, as long as nothing can be missing
+    # A reader does not care who closed the file, as long as nothing can be missing.
+    if damage is not no_mark:
         with pytest.raises((error, RecoveryPathError)):
             read_scheduler(tmp_path)
 
@@ -295,9 +298,8 @@ def test_a_killed_owner_leaves_what_it_acknowledged(tmp_path: Path) -> None:
     kill_owner(tmp_path)
     assert read_scheduler(tmp_path).job == samples.job(5)
     shutil.copytree(tmp_path, tmp_path / "copy", ignore=shutil.ignore_patterns("*-shm", "copy"))
-    assert read_scheduler(tmp_path / "copy").job == samples.job(
-        5
-    )  # a copy without its index is read from a private one
+    # A copy without its index is read from a private one.
+    assert read_scheduler(tmp_path / "copy").job == samples.job(5)
     store = SchedulerStore.open(tmp_path)
     assert store.load().job == samples.job(5)
     store.close()
@@ -316,7 +318,7 @@ def test_a_file_that_changes_whenever_it_is_read_is_given_up(
     if damaged:
         (tmp_path / "scheduler.db").write_bytes(b"half of it")
     facts = iter(range(1_000))
-    monkeypatch.setattr(reader, "_facts", lambda path: (next(facts),))
+    monkeypatch.setattr(snapshot, "_facts", lambda path: (next(facts),))
     with pytest.raises(StoreWriteError, match="changed each time"):
         read_scheduler(tmp_path)
 
@@ -335,9 +337,9 @@ def test_a_file_that_an_owner_takes_and_leaves_meanwhile_is_read_again(
             owner = SchedulerStore.open(tmp_path)
             owner.apply([samples.job(2)], wall_ms=2)
             owner.close()
-        return scheduler_state(connection, path)
+        return scheduler_records(connection, path)
 
-    monkeypatch.setattr(reader, "scheduler_state", meanwhile)
+    monkeypatch.setattr(reader, "scheduler_records", meanwhile)
     assert read_scheduler(tmp_path).job == samples.job(2)
     assert len(asked) == 2
 
@@ -355,6 +357,6 @@ def test_a_log_that_an_owner_folds_while_it_is_copied_is_no_error(
             SchedulerStore.open(tmp_path).close()
         shutil.copyfile(source, place)
 
-    monkeypatch.setattr(reader, "shutil", SimpleNamespace(copyfile=copy_late))
+    monkeypatch.setattr(snapshot, "shutil", SimpleNamespace(copyfile=copy_late))
     assert read_scheduler(tmp_path).job == samples.job(5)
     assert [path.name for path in copied] == ["scheduler.db", "scheduler.db-wal"]

@@ -24,7 +24,7 @@ from recovery.errors import (
     StoreNotOursError,
     StoreVersionError,
 )
-from recovery.store import engine, migrations
+from recovery.store import connections, migrations
 from recovery.store.models import METADATA
 from recovery.store.reader import read_scheduler
 from recovery.store.repository import SchedulerStore, WorkerStore
@@ -152,12 +152,13 @@ def test_a_newer_schema_is_refused_with_both_versions_and_its_log_is_kept(tmp_pa
     with closing(sqlite3.connect(tmp_path / "scheduler.db")) as later:
         later.execute("UPDATE alembic_version SET version_num='0042'")
         later.commit()
-        keeper = engine.read_only(tmp_path / "scheduler.db")
+        keeper = connections.read_only(tmp_path / "scheduler.db")
     before = files(tmp_path)
 
     with pytest.raises(StoreVersionError, match="has schema 0042, this release knows up to 00"):
         SchedulerStore.open(tmp_path)
-    with pytest.raises(StoreVersionError):  # and not StoreWalMissingError: the refusal deleted nothing
+    # And not StoreWalMissingError: the refusal deleted nothing.
+    with pytest.raises(StoreVersionError):
         SchedulerStore.open(tmp_path)
 
     keeper.close()
@@ -186,14 +187,14 @@ def schema_of(connection: sqlite3.Connection) -> list[str]:
 def test_a_fresh_file_and_a_migrated_one_have_the_same_schema_to_the_letter(tmp_path: Path) -> None:
     filled(tmp_path)
     migrated = tmp_path / "migrated.db"
-    connection = engine._connect(migrated, wal=False)
+    connection = connections.connect(migrated, wal=False)
     with connection.begin():
         migrations.upgrade(connection)
     connection.close()
 
     with (
-        closing(engine.read_only(tmp_path / "scheduler.db")) as fresh,
-        closing(engine.read_only(migrated)) as other,
+        closing(connections.read_only(tmp_path / "scheduler.db")) as fresh,
+        closing(connections.read_only(migrated)) as other,
     ):
         assert schema_of(fresh) == schema_of(other)
         assert len(schema_of(fresh)) == len(METADATA.tables)
@@ -216,11 +217,11 @@ def test_a_file_of_an_older_release_is_migrated_and_keeps_its_rows(tmp_path: Pat
     )
     file = tmp_path / "scheduler.db"
 
-    connection = engine._connect(file, wal=True)
+    connection = connections.connect(file, wal=True)
     migrations.migrate(connection, file, revisions=(*known, "9999"), versions=versions)
     connection.close()
 
-    with closing(engine.read_only(file)) as raw:
+    with closing(connections.read_only(file)) as raw:
         assert raw.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
         assert raw.execute("SELECT name, colour FROM meta ORDER BY name").fetchall() == [
             ("commits", None),

@@ -15,7 +15,7 @@ import pytest
 from recovery.errors import (
     StoreWalMissingError,
 )
-from recovery.store import engine
+from recovery.store import connections
 from recovery.store.reader import read_events, read_scheduler
 from recovery.store.repository import SchedulerStore
 from tests.store.any_records import WALL_MS, files, filled, job, node
@@ -77,10 +77,10 @@ def test_a_reader_sees_one_commit_and_never_parts_of_two(tmp_path: Path) -> None
 def test_a_reader_that_stays_does_not_hold_up_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BUSY_S", 0.05)
+    monkeypatch.setattr(connections, "BUSY_S", 0.05)
     store = SchedulerStore.open(tmp_path)
     store.apply([job(1)], wall_ms=WALL_MS)
-    with closing(engine.read_only(tmp_path / "scheduler.db")) as stranger:
+    with closing(connections.read_only(tmp_path / "scheduler.db")) as stranger:
         stranger.execute("BEGIN")
         stranger.execute("SELECT * FROM job").fetchall()
 
@@ -95,9 +95,9 @@ def test_a_reader_that_stays_does_not_hold_up_the_writer(
 def test_a_reader_at_the_open_delays_the_mark_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BUSY_S", 0.05)
+    monkeypatch.setattr(connections, "BUSY_S", 0.05)
     filled(tmp_path)
-    with closing(engine.read_only(tmp_path / "scheduler.db")) as stranger:
+    with closing(connections.read_only(tmp_path / "scheduler.db")) as stranger:
         stranger.execute("BEGIN")
         stranger.execute("SELECT * FROM job").fetchall()
         store = SchedulerStore.open(tmp_path)
@@ -190,36 +190,37 @@ def test_a_closed_store_takes_nothing_more(tmp_path: Path) -> None:
         store.apply([job()], wall_ms=WALL_MS)
 
 
-LIVES = """
-# One warm parent; each life is a fork: it opens, writes pairs, and is killed at a random point.
-# Every other life may die while it still opens, the others after a random number of answers: a slow machine has both.
+OWNERS = """
+# One warm parent; each owner is a fork: it opens, writes pairs, and is killed at a random point.
+# Every other owner may die while it still opens, the others after a random number of answers: a slow machine has both.
 import random, select, signal, time
 seed = int(sys.argv[2])
 dice = random.Random(seed)
-told, number, opened, asked, opening = [], 0, 0, 0, 0.0
-for life in range(40):
+acknowledged, number, opened, asked, opening = [], 0, 0, 0, 0.0
+for turn in range(40):
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
-        store = SchedulerStore.open(path / str(life // 4))
-        room = threading.Semaphore(20)
+        store = SchedulerStore.open(path / str(turn // 4))
+        free = threading.Semaphore(20)
         def durable(ticket):
             os.write(write, b"%d\\n" % ticket)
-            room.release()
+            free.release()
         writer = Writer(store, on_durable=durable, on_failure=print, wall_ms=lambda: 1)
         for ticket in range(number, number + 100_000):
-            room.acquire()
+            free.acquire()
             writer.submit([event(ticket), checkpoint(ticket), event(ticket)], ticket)
         os._exit(3)
     os.close(write)
     begun, lines = time.monotonic(), b""
-    answers, grace = (dice.randint(1, 60), 0) if life % 2 == 0 else (1, dice.uniform(0, opening))
-    asked += answers if life % 2 == 0 else 0
+    answers, grace = (dice.randint(1, 60), 0) if turn % 2 == 0 else (1, dice.uniform(0, opening))
+    asked += answers if turn % 2 == 0 else 0
     while lines.count(b"\\n") < answers and select.select([read], [], [], grace or 20)[0]:
         lines += os.read(read, 65536)
         opening = opening or time.monotonic() - begun
-    time.sleep(dice.uniform(0, 0.002))  # between two answers as well as at one
+    # Between two answers as well as at one.
+    time.sleep(dice.uniform(0, 0.002))
     os.kill(child, signal.SIGKILL)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     while more := os.read(read, 65536):
@@ -227,18 +228,19 @@ for life in range(40):
     os.close(read)
     tickets = [int(line) for line in lines.split(b"\\n")[:-1]]
     assert tickets == list(range(number, number + len(tickets))), "tickets out of order"
-    told += [(life // 4, ticket) for ticket in tickets]
+    acknowledged += [(turn // 4, ticket) for ticket in tickets]
     number += 100_000
-    store = SchedulerStore.open(path / str(life // 4))  # a killed owner's file opens, whenever it was killed
+    # A killed owner's file opens, whenever it was killed.
+    store = SchedulerStore.open(path / str(turn // 4))
     store.close()
     opened += 1
-print(opened, asked, len(told))
+print(opened, asked, len(acknowledged))
 from recovery.store.reader import read_events, read_scheduler
 for place in range(10):
     steps = [line.event.step for line in read_events(path / str(place), limit=10**9)]
     rows = {row.step for row in read_scheduler(path / str(place)).checkpoints}
     assert steps[::2] == steps[1::2] == sorted(rows), "half a batch"
-    lost = [ticket for where, ticket in told if where == place and ticket not in rows]
+    lost = [ticket for where, ticket in acknowledged if where == place and ticket not in rows]
     assert not lost, f"{len(lost)} acknowledged batches are lost"
 """
 
@@ -248,12 +250,12 @@ def test_forty_kills_at_random_points_lose_nothing_acknowledged_and_leave_no_hal
     tmp_path: Path,
 ) -> None:
     seed = random.randrange(10**6)
-    command = [sys.executable, "-c", HEAD + LIVES, str(tmp_path), str(seed)]
+    command = [sys.executable, "-c", HEAD + OWNERS, str(tmp_path), str(seed)]
 
     done = subprocess.run(command, cwd=ROOT, check=False, timeout=300, capture_output=True, text=True)
 
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
-    opened, asked, told = map(int, done.stdout.split())
+    opened, asked, acknowledged = map(int, done.stdout.split())
     assert opened == 40
-    assert told >= asked, "a life that was to be killed after its answers never gave them"
-    assert told > 40, "the owners were killed before they wrote anything"
+    assert acknowledged >= asked, "an owner that was to be killed after its answers never gave them"
+    assert acknowledged > 40, "the owners were killed before they wrote anything"

@@ -1,4 +1,4 @@
-"""An owner whose file was taken away says so and writes no more; whoever has its place is left alone."""
+"""An owner whose file was taken away says so and writes no more; another file under its name is left alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from recovery.errors import StoreError, StoreGoneError
 from recovery.store import file_identity
-from recovery.store import file_identity as place_module
 from recovery.store.reader import read_scheduler
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import Writer
@@ -60,7 +59,8 @@ def test_an_owner_whose_file_was_taken_away_writes_no_more(
     with pytest.raises(StoreGoneError):
         store.look()
     store.close()
-    store.look()  # closed: there is nothing to look at
+    # A closed store has nothing to look at.
+    store.look()
     assert _files(path) == before, "it wrote into a directory that is no longer its own"
 
 
@@ -72,8 +72,8 @@ def test_a_file_that_goes_while_a_batch_is_written_takes_the_batch_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SchedulerStore.open(tmp_path / "job")
-    place = store._database.place
-    look, looks = place.check, [0]
+    identity = store._database.file_identity
+    look, looks = identity.check, [0]
 
     def taken_away_before_the_second_look() -> None:
         looks[0] += 1
@@ -81,7 +81,7 @@ def test_a_file_that_goes_while_a_batch_is_written_takes_the_batch_with_it(
             _remove_the_path(tmp_path / "job")
         look()
 
-    monkeypatch.setattr(file_identity, "check", taken_away_before_the_second_look)
+    monkeypatch.setattr(identity, "check", taken_away_before_the_second_look)
 
     with pytest.raises(StoreGoneError):
         store.apply([samples.job(2)], wall_ms=1)
@@ -98,7 +98,7 @@ def test_a_file_system_that_is_gone_is_a_store_that_is_gone(
     def stale(file: Path) -> tuple[int, int]:
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr(place_module, "_identity", stale)
+    monkeypatch.setattr(file_identity, "_identity", stale)
     with pytest.raises(StoreGoneError, match=r"cannot be looked at \(Stale file handle\)"):
         store.look()
     store.close()
@@ -107,17 +107,17 @@ def test_a_file_system_that_is_gone_is_a_store_that_is_gone(
 def test_a_writer_without_work_notices_within_a_heartbeat(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path / "job")
     failures: list[StoreError] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     def failed(error: StoreError) -> None:
         failures.append(error)
-        told.set()
+        reported.set()
 
     released: list[object] = []
     writer = Writer(store, on_durable=released.append, on_failure=failed, wall_ms=lambda: 1)
     _delete(tmp_path / "job")
 
-    assert told.wait(3.0)
+    assert reported.wait(3.0)
     writer.submit([samples.job(2)], "never")
     assert not writer.close(5.0)
     store.close()
@@ -125,7 +125,7 @@ def test_a_writer_without_work_notices_within_a_heartbeat(tmp_path: Path) -> Non
     assert released == []
 
 
-def test_an_owner_that_folds_and_writes_for_long_keeps_its_place(tmp_path: Path) -> None:
+def test_an_owner_that_folds_and_writes_for_long_keeps_its_files(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path / "job")
     for generation in range(300):
         store.apply([samples.job(generation), *(samples.event() for _ in range(20))], wall_ms=1)

@@ -15,9 +15,9 @@ from tests.store import samples
 
 
 @pytest.fixture
-def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """What is fsynced and renamed from now on, by name below `tmp_path`; of a directory also what is in it then."""
-    told: list[str] = []
+    recorded: list[str] = []
     fsync: Callable[[int], None] = os.fsync
     rename: Callable[[Path, Path], Path] = Path.rename
 
@@ -27,28 +27,28 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
             or "."
         )
 
-    def told_fsync(descriptor: int) -> None:
+    def recorded_fsync(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         inside = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
         kept = [name for name in inside if not name.startswith(".") and not re.search(r"\.lock|-shm", name)]
-        told.append(" ".join(["fsync", name_of(path), *(["with", *kept] if kept else [])]))
+        recorded.append(" ".join(["fsync", name_of(path), *(["with", *kept] if kept else [])]))
         fsync(descriptor)
 
-    def told_rename(path: Path, target: Path) -> Path:
-        told.append(f"rename {name_of(path)} to {name_of(target)}")
+    def recorded_rename(path: Path, target: Path) -> Path:
+        recorded.append(f"rename {name_of(path)} to {name_of(target)}")
         return rename(path, target)
 
-    monkeypatch.setattr(os, "fsync", told_fsync)
-    monkeypatch.setattr(Path, "rename", told_rename)
-    return told
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "rename", recorded_rename)
+    return recorded
 
 
 def test_a_new_store_is_durable_before_its_name_and_its_name_before_its_first_row(
-    tmp_path: Path, story: list[str]
+    tmp_path: Path, calls: list[str]
 ) -> None:
     SchedulerStore.open(tmp_path / "job").close()
 
-    assert story == [
+    assert calls == [
         "fsync . with job",
         "fsync job/.scheduler.db.new",
         "rename job/.scheduler.db.new to job/scheduler.db",
@@ -57,10 +57,10 @@ def test_a_new_store_is_durable_before_its_name_and_its_name_before_its_first_ro
     ]
 
 
-def test_every_directory_that_is_made_on_the_way_is_durable(tmp_path: Path, story: list[str]) -> None:
+def test_every_directory_that_is_made_on_the_way_is_durable(tmp_path: Path, calls: list[str]) -> None:
     WorkerStore.open(tmp_path / "jobs" / "today" / "job", "w0").close()
 
-    assert story[:4] == [
+    assert calls[:4] == [
         "fsync . with jobs",
         "fsync jobs with today",
         "fsync jobs/today with job",
@@ -68,24 +68,25 @@ def test_every_directory_that_is_made_on_the_way_is_durable(tmp_path: Path, stor
     ]
 
 
-def test_the_log_of_a_store_that_was_there_is_durable_by_name_too(tmp_path: Path, story: list[str]) -> None:
+def test_the_log_of_a_store_that_was_there_is_durable_by_name_too(tmp_path: Path, calls: list[str]) -> None:
     SchedulerStore.open(tmp_path / "job").close()
     assert not (tmp_path / "job" / "scheduler.db-wal").exists(), "a clean close leaves no log"
-    story.clear()
+    calls.clear()
 
     SchedulerStore.open(tmp_path / "job").close()
 
-    assert story == ["fsync job with scheduler.db scheduler.db-wal scheduler.db.commits"]
+    assert calls == ["fsync job with scheduler.db scheduler.db-wal scheduler.db.commits"]
 
 
 def test_an_owner_whose_lock_file_was_replaced_writes_no_more(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path)
     lock = tmp_path / "scheduler.db.lock"
-    aside = lock.rename(tmp_path / "aside")  # kept, so that its inode is not given away again
+    # Kept, so that its inode is not used again.
+    kept = lock.rename(tmp_path / "kept")
     lock.touch(mode=0o600)
 
     with pytest.raises(StoreWriteError, match="was removed or replaced"):
         store.apply([samples.job()], wall_ms=1)
 
-    assert aside.exists()
+    assert kept.exists()
     store.close()

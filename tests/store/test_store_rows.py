@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, create_engine
 
-from recovery.core.records import EventRecord, JobRecord, NodeState, StepRecord
+from recovery.core.records import EventRecord, JobRecord, NodeState, Record, StepRecord
 from recovery.errors import StoreCorruptError, StoreWriteError
-from recovery.store import repository, rows
+from recovery.store import rows
 from recovery.store.models import METADATA
+from recovery.store.paths import worker_path
 from recovery.store.reader import read_events
-from recovery.store.repository import SchedulerStore, WorkerStore, records_of, worker_path
+from recovery.store.repository import SchedulerStore, WorkerStore
 from recovery.store.rows import SHAPES, record_of, row_of
+from recovery.store.stored_records import WorkerRecords, records_of
 from tests.store.any_records import ONE_OF_EACH, WALL_MS, any_of, checkpoint, event, generation, job, node
 
 MEMORY = Path("memory")
@@ -71,6 +73,10 @@ def test_a_real_file_holds_the_last_record_of_each_key(tmp_path: Path) -> None:
     store.close()
 
 
+def test_every_class_of_record_has_a_table() -> None:
+    assert set(SHAPES) == set(get_args(Record))
+
+
 def test_every_table_has_exactly_the_columns_of_its_record() -> None:
     for shape in SHAPES.values():
         bookkeeping = {"one", "sequence", "wall_ms", "digest"}
@@ -85,8 +91,8 @@ def test_a_written_key_is_replaced_and_an_event_is_appended(tmp_path: Path) -> N
     store.apply([node(state=NodeState.LOST, rank=None), event(1)], wall_ms=WALL_MS + 1)
 
     assert store.load().nodes == (node(state=NodeState.LOST, rank=None),)
-    told = read_events(tmp_path)
-    assert [(line.sequence, line.wall_ms, line.event) for line in told] == [
+    found = read_events(tmp_path)
+    assert [(line.sequence, line.wall_ms, line.event) for line in found] == [
         (1, WALL_MS, event(1)),
         (2, WALL_MS + 1, event(1)),
     ]
@@ -117,7 +123,7 @@ def test_the_state_comes_in_the_order_of_its_keys(tmp_path: Path) -> None:
 
 def test_a_worker_finds_its_directories_checkpoints_step_and_node_again(tmp_path: Path) -> None:
     store = WorkerStore.open(tmp_path, "worker_3")
-    assert store.load() == repository.WorkerState()
+    assert store.load() == WorkerRecords()
 
     store.apply(ONE_OF_EACH, wall_ms=WALL_MS)
     store.close()

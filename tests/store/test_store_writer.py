@@ -19,8 +19,8 @@ from tests.store.any_records import WALL_MS, checkpoint, event
 DEADLINE_S = 60.0
 
 
-class Told:
-    """What a writer said, and in which thread."""
+class Reports:
+    """What a writer reported, and in which thread."""
 
     def __init__(self) -> None:
         self.tickets: list[object] = []
@@ -65,8 +65,8 @@ class HeldStore:
         self.transactions.append(len(records))
 
 
-def a_writer(store: writer_module.Store, told: Told) -> Writer:
-    return Writer(store, on_durable=told.durable, on_failure=told.failed, wall_ms=lambda: WALL_MS)
+def a_writer(store: writer_module.Store, reports: Reports) -> Writer:
+    return Writer(store, on_durable=reports.durable, on_failure=reports.failed, wall_ms=lambda: WALL_MS)
 
 
 @pytest.fixture
@@ -77,28 +77,28 @@ def held() -> Iterator[HeldStore]:
 
 
 def test_what_queued_up_during_a_commit_goes_into_the_next_one(held: HeldStore) -> None:
-    told = Told()
-    writer = a_writer(held, told)
+    reports = Reports()
+    writer = a_writer(held, reports)
 
     writer.submit([event(0)], 0)
     assert held.begun.wait(DEADLINE_S)
     for number in range(1, 100):
         writer.submit([event(number)], number)
-    assert told.tickets == [], "an answer left before its write"
+    assert reports.tickets == [], "an answer left before its write"
     held.go.set()
     assert writer.close(DEADLINE_S)
 
     assert held.transactions == [1, 99]
-    assert told.tickets == list(range(100))
-    assert told.threads == {"store-writer"}
+    assert reports.tickets == list(range(100))
+    assert reports.threads == {"store-writer"}
 
 
 def test_an_empty_batch_is_released_in_its_turn_and_writes_nothing(held: HeldStore) -> None:
-    told = Told()
-    writer = a_writer(held, told)
+    reports = Reports()
+    writer = a_writer(held, reports)
 
     writer.submit((), "alone")
-    told.wait(tickets=1)
+    reports.wait(tickets=1)
     assert held.transactions == []
     writer.submit([event(1)], "first")
     assert held.begun.wait(DEADLINE_S)
@@ -106,12 +106,12 @@ def test_an_empty_batch_is_released_in_its_turn_and_writes_nothing(held: HeldSto
     held.go.set()
     assert writer.close(DEADLINE_S)
 
-    assert told.tickets == ["alone", "first", "second"]
+    assert reports.tickets == ["alone", "first", "second"]
 
 
 def test_tickets_of_many_threads_are_released_once_each_and_after_the_row_is_readable(tmp_path: Path) -> None:
-    store, told = SchedulerStore.open(tmp_path), Told()
-    writer = a_writer(store, told)
+    store, reports = SchedulerStore.open(tmp_path), Reports()
+    writer = a_writer(store, reports)
 
     def submit(thread: int) -> None:
         for number in range(20):
@@ -124,33 +124,33 @@ def test_tickets_of_many_threads_are_released_once_each_and_after_the_row_is_rea
         thread.join(DEADLINE_S)
     assert writer.close(DEADLINE_S)
 
-    assert [line.event.step for line in read_events(tmp_path)] == told.tickets
-    assert len(set(told.tickets)) == 80
+    assert [line.event.step for line in read_events(tmp_path)] == reports.tickets
+    assert len(set(reports.tickets)) == 80
     store.close()
 
 
-def test_a_full_disk_is_told_once_per_spell_and_the_answer_waits(tmp_path: Path) -> None:
-    store, told = SchedulerStore.open(tmp_path), Told()
+def test_a_full_disk_is_reported_once_per_spell_and_the_answer_waits(tmp_path: Path) -> None:
+    store, reports = SchedulerStore.open(tmp_path), Reports()
     raw = store._database.connection.connection.dbapi_connection
     assert raw is not None
-    writer = a_writer(store, told)
+    writer = a_writer(store, reports)
     pages = raw.execute("PRAGMA page_count").fetchone()[0]
     many = [checkpoint(step) for step in range(1, 2_000)]
 
     for spell in (1, 2):
         raw.execute(f"PRAGMA max_page_count={pages}")
         writer.submit([*many, event(spell)], f"big {spell}")
-        told.wait(failures=spell)
+        reports.wait(failures=spell)
         writer.submit([event(100 + spell)], f"small {spell}")
-        assert f"big {spell}" not in told.tickets
+        assert f"big {spell}" not in reports.tickets
         raw.execute("PRAGMA max_page_count=1073741823")
-        told.wait(tickets=2 * spell)
+        reports.wait(tickets=2 * spell)
         many = [checkpoint(step, spell) for step in range(1, 2_000)]
         pages = raw.execute("PRAGMA page_count").fetchone()[0]
     assert writer.close(DEADLINE_S)
 
-    assert [type(error) for error in told.failures] == [StoreFullError, StoreFullError]
-    assert told.tickets == ["big 1", "small 1", "big 2", "small 2"]
+    assert [type(error) for error in reports.failures] == [StoreFullError, StoreFullError]
+    assert reports.tickets == ["big 1", "small 1", "big 2", "small 2"]
     assert [line.event.step for line in read_events(tmp_path)] == [1, 101, 2, 102], (
         "a retried batch is there once"
     )
@@ -158,35 +158,35 @@ def test_a_full_disk_is_told_once_per_spell_and_the_answer_waits(tmp_path: Path)
 
 
 def test_a_writer_closed_on_a_full_disk_says_that_not_all_was_written(tmp_path: Path) -> None:
-    store, told = SchedulerStore.open(tmp_path), Told()
+    store, reports = SchedulerStore.open(tmp_path), Reports()
     raw = store._database.connection.connection.dbapi_connection
     assert raw is not None
     raw.execute(f"PRAGMA max_page_count={raw.execute('PRAGMA page_count').fetchone()[0]}")
-    writer = a_writer(store, told)
+    writer = a_writer(store, reports)
     writer.submit([checkpoint(step) for step in range(1, 2_000)], "never")
-    told.wait(failures=1)
+    reports.wait(failures=1)
 
     assert not writer.close(0.01)
 
-    assert told.tickets == []
+    assert reports.tickets == []
     assert not writer._thread.is_alive()
     store.close()
 
 
 def test_any_other_failure_stops_for_good_and_releases_nothing_more(tmp_path: Path) -> None:
-    store, told = SchedulerStore.open(tmp_path), Told()
-    writer = a_writer(store, told)
+    store, reports = SchedulerStore.open(tmp_path), Reports()
+    writer = a_writer(store, reports)
     writer.submit([event(1)], "before")
-    told.wait(tickets=1)
+    reports.wait(tickets=1)
     (tmp_path / "scheduler.db.lock").rename(tmp_path / "gone")
 
     writer.submit([event(2)], "failing")
-    told.wait(failures=1)
+    reports.wait(failures=1)
     writer.submit([event(3)], "after")
 
     assert not writer.close(DEADLINE_S)
-    assert [type(error) for error in told.failures] == [StoreWriteError]
-    assert told.tickets == ["before"]
+    assert [type(error) for error in reports.failures] == [StoreWriteError]
+    assert reports.tickets == ["before"]
     assert [line.event.step for line in read_events(tmp_path)] == [1]
     store.close()
 
@@ -195,8 +195,8 @@ def test_a_queue_says_when_it_is_full_and_takes_what_is_under_way(
     held: HeldStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "QUEUE_MAX", 6)
-    told = Told()
-    writer = a_writer(held, told)
+    reports = Reports()
+    writer = a_writer(held, reports)
     writer.submit([event(0)], 0)
     assert held.begun.wait(DEADLINE_S)
 
@@ -208,14 +208,14 @@ def test_a_queue_says_when_it_is_full_and_takes_what_is_under_way(
     writer.submit([event(4)], 4)
 
     held.go.set()
-    told.wait(tickets=5)
+    reports.wait(tickets=5)
     assert not writer.crowded
     assert writer.close(DEADLINE_S)
-    assert told.tickets == [0, 1, 2, 3, 4]
+    assert reports.tickets == [0, 1, 2, 3, 4]
 
 
 def test_a_stuck_disk_does_not_hold_the_close(held: HeldStore) -> None:
-    writer = a_writer(held, Told())
+    writer = a_writer(held, Reports())
     writer.submit([event(0)], 0)
     assert held.begun.wait(DEADLINE_S)
 
@@ -223,7 +223,7 @@ def test_a_stuck_disk_does_not_hold_the_close(held: HeldStore) -> None:
 
 
 def test_a_closed_writer_takes_nothing(held: HeldStore) -> None:
-    writer = a_writer(held, Told())
+    writer = a_writer(held, Reports())
     assert writer.close(DEADLINE_S)
 
     with pytest.raises(InvariantError, match="closed writer"):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import Record
-from recovery.store.paths import companion
-from recovery.store.repository import FOLD_PAGES, SchedulerStore, scheduler_path
+from recovery.store.paths import companion, scheduler_path
+from recovery.store.repository import FOLD_PAGES, SchedulerStore
 from tests.store import samples
 
 PAGE_BYTES = 4_096

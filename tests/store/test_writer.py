@@ -96,7 +96,7 @@ def test_an_answer_waits_for_its_write() -> None:
     assert opened.close(10)
 
 
-def test_a_full_disk_is_told_once_and_the_batch_waits_until_there_is_space(
+def test_a_full_disk_is_reported_once_and_the_batch_waits_until_there_is_space(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(writer, "RETRY_S", 0.01)
@@ -126,7 +126,7 @@ def test_any_other_failure_stops_the_writer_for_good() -> None:
     assert heard.durable == []
 
 
-def test_a_failure_that_nobody_foresaw_is_told_and_not_swallowed_with_the_thread() -> None:
+def test_a_failure_that_nobody_foresaw_is_reported_and_not_swallowed_with_the_thread() -> None:
     opened, heard = open_writer(Disk(ValueError("a bug")))
     opened.submit([samples.event()], "a")
     heard.wait(failures=1)
@@ -154,23 +154,23 @@ from recovery.store.repository import SchedulerStore
 from recovery.store.writer import Writer
 from tests.store import samples
 store = SchedulerStore.open(Path(sys.argv[1]))
-room = threading.Semaphore(50)
-def told(ticket):
+free = threading.Semaphore(50)
+def durable(ticket):
     print(ticket, flush=True)
-    room.release()
-writer = Writer(store, on_durable=told, on_failure=print, wall_ms=lambda: 1)
+    free.release()
+writer = Writer(store, on_durable=durable, on_failure=print, wall_ms=lambda: 1)
 base = int(sys.argv[2])
 for number in range(base, base + 100_000):
-    room.acquire()
+    free.acquire()
     writer.submit([samples.event(f"{number}a"), samples.event(f"{number}b")], number)
 """
 
 
 def test_sigkill_at_a_commit_loses_nothing_acknowledged_and_leaves_nothing_half(tmp_path: Path) -> None:
     acknowledged: set[int] = set()
-    for life in range(12):
+    for turn in range(12):
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path), str(life * 1_000_000)],
+            [sys.executable, "-c", CHILD, str(tmp_path), str(turn * 1_000_000)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

@@ -19,9 +19,10 @@ from recovery.core.records import (
     GenerationRecord,
     JobRecord,
     NodeRecord,
+    to_record,
 )
 
-TOLD = "told by the workers"
+REPORTED = "reported by the workers"
 NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
 
 
@@ -135,7 +136,7 @@ def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
     return msgspec.structs.replace(built, guesses=(*built.guesses, *lost))
 
 
-def told(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
+def report(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
     """What was taken from where, and what nobody knew, for the story."""
     of_each = "; ".join(
         f"{node_id}: rank {past.rank}, generation {past.generation}, "
@@ -194,8 +195,8 @@ def _generations(run: RunId, pasts: Iterable[Past]) -> tuple[tuple[GenerationRec
             step=one.step,
             epoch=one.epoch,
             step_in_epoch=one.step_in_epoch,
-            because=TOLD,
-            ended=TOLD,
+            because=REPORTED,
+            ended=REPORTED,
         )
         for one in sorted(began.values(), key=lambda one: one.generation)
     )
@@ -206,28 +207,18 @@ def _checkpoints(
     worker_count: int, pasts: Mapping[NodeId, Past], generations: tuple[GenerationRecord, ...]
 ) -> tuple[tuple[CheckpointRecord, ...], list[str]]:
     held = {past.rank: rollback.in_lineage(past.held, generations) for past in pasts.values()}
-    common = set.intersection(
-        *({one.step for one in held.get(Rank(rank), ())} for rank in range(worker_count))
-    )
+    steps = {rank: {one.step for one in files} for rank, files in held.items()}
+    common = set(rollback.common_steps(steps, worker_count))
     proven = bool(common) or any(one.step for one in generations)
     saved = [past for past in pasts.values() if past.held or past.saved_step]
     guesses = []
     if saved and not proven:
         guesses.append("whether any step was ever held by all ranks: taken for so, since some have saved")
     records = [
-        CheckpointRecord(
-            run=one.run,
-            step=one.step,
-            rank=rank,
-            generation=one.generation,
-            epoch=one.epoch,
-            step_in_epoch=one.step_in_epoch,
-            path=one.path,
-            digest=one.digest,
-            file_bytes=one.file_bytes,
-            state=CheckpointState.COMMITTED
-            if one.step in common or not proven
-            else CheckpointState.PUBLISHED,
+        to_record(
+            rank,
+            one,
+            CheckpointState.COMMITTED if one.step in common or not proven else CheckpointState.PUBLISHED,
             reason="" if proven else NOT_KNOWN,
         )
         for rank, files in held.items()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Union
 
 import msgspec
@@ -26,7 +26,7 @@ class ToCheckpoint(msgspec.Struct, frozen=True):
 
 
 class ToStart(msgspec.Struct, frozen=True):
-    """Start at step 0 with weights initialised anew. Said loudly."""
+    """Start at step 0 with freshly initialised weights. Said loudly."""
 
     reason: str
 
@@ -47,7 +47,7 @@ def in_lineage(
     """Keep the checkpoints that lead to where training is now.
 
     A checkpoint written in generation g at step s belongs to a rolled-back suffix when a later generation started below s.
-    Its bits may differ from those of the steps done again, so it never mixes with files of the newer history.
+    Its bits may differ from those of the steps trained again, so it never mixes with files of the newer history.
     """
     starts = _lowest_starts(generations)
     return tuple(
@@ -71,10 +71,20 @@ def _lowest_after(starts: Sequence[tuple[int, int]], generation: int) -> float:
     return starts[position][1] if position < len(starts) else math.inf
 
 
-def newest_common(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], world_size: int) -> int:
+def common_steps(held: Mapping[Rank, Collection[int]], world_size: int) -> list[int]:
+    """Find the steps that every rank of 0..world_size-1 holds, oldest first.
+
+    Args:
+        held: per rank its steps, for example as the keys of a mapping; ranks without any may be absent.
+        world_size: number of ranks, at least 1.
+    """
+    of_each = [held.get(Rank(rank), ()) for rank in range(world_size)]
+    return sorted(step for step in of_each[0] if all(step in steps for steps in of_each))
+
+
+def newest_common(held: Mapping[Rank, Collection[int]], world_size: int) -> int:
     """Find the newest step that every rank of 0..world_size-1 holds; 0 when there is none."""
-    common = set.intersection(*(set(held.get(Rank(rank), {})) for rank in range(world_size)))
-    return max(common, default=0)
+    return max(common_steps(held, world_size), default=0)
 
 
 def plan(

@@ -1,4 +1,4 @@
-"""What the scheduler's machine may ask of the world, beside what both may ask."""
+"""What the scheduler's machine asks of its executor, beside what both machines may ask."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.effects import Exit, Persist, Say, SetTimer
+from recovery.core.effects import Exit, Log, Persist
 from recovery.core.ids import ConnectionId
 from recovery.core.messages import FromScheduler
+from recovery.core.scheduler.timers import SchedulerTimer
 
 
 class Send(msgspec.Struct, frozen=True, tag="send"):
-    """To a node; promises nothing that must be durable."""
+    """Send to a node a message that promises nothing durable."""
 
     connection: ConnectionId
     message: FromScheduler
@@ -25,4 +26,11 @@ class CloseConnection(msgspec.Struct, frozen=True, tag="close_connection"):
     reason: str
 
 
-SchedulerEffect = Union[Persist, Send, CloseConnection, SetTimer, Say, Exit]
+class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
+    """Deliver `TimerFired(timer)` at `at_ms`. A later one of the same timer replaces it."""
+
+    timer: SchedulerTimer
+    at_ms: int
+
+
+SchedulerEffect = Union[Persist, Send, CloseConnection, SetTimer, Log, Exit]

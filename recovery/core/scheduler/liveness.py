@@ -1,4 +1,4 @@
-"""Who is here: what a closed connection and a timer mean for a node. Functions over the table.
+"""Who is here: what a heartbeat, a closed connection, an exit and a timer mean for a node.
 
 LIVE -> SUSPECT when its connection closes -> LOST when it does not come back in time; LIVE -> LOST when it is silent for its lease.
 """
@@ -7,50 +7,86 @@ from __future__ import annotations
 
 import msgspec
 
-from recovery.core.effects import Persist, SetTimer
-from recovery.core.ids import NodeId
-from recovery.core.messages import Exited, JobOutcome
+from recovery.core import messages as m
+from recovery.core.effects import Persist
+from recovery.core.ids import ConnectionId
 from recovery.core.records import EventKind, JobState, NodeState, Record
-from recovery.core.scheduler import generations
-from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler import generations, runs
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.node import Node
-from recovery.core.scheduler.state import STANDSTILL_MS, WINDOW_NOTE_MS, SchedulerState
-from recovery.core.scheduler.stimuli import ConnectionLost, TimerFired
+from recovery.core.scheduler.state import SchedulerState
+from recovery.core.scheduler.stimuli import ConnectionLost
+from recovery.core.scheduler.timers import GraceTimer, LeaseTimer, WindowsTimer
+
+WINDOW_NOTE_MS = 1_000
+"""How often what is left of open rejoin windows is written down: so much can a scheduler restart add to one, at most."""
+
+PAUSE_MS = 1_000
+"""A timer that is so late shows that this process itself was paused (SIGSTOP, a frozen machine): nobody is lost by that. A busy
+loop is late by tens of milliseconds; at twice it a pause of two seconds could cost a lease that ended within it."""
 
 
-def connection_lost(table: SchedulerState, lost: ConnectionLost, now_ms: int) -> list[SchedulerEffect]:
+def on_heartbeat(state: SchedulerState, node: Node, beat: m.Heartbeat) -> list[SchedulerEffect]:
+    """It is here, and at this step."""
+    assert node.connection is not None, "it just spoke"
+    if beat.generation == state.job.generation:
+        node.record = msgspec.structs.replace(node.record, step=beat.step)
+    return [Send(node.connection, m.HeartbeatAck(sequence=beat.sequence))]
+
+
+def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int) -> list[SchedulerEffect]:
     """A connection closed: its node is suspect, unless it said why it ends."""
-    node = table.speaker(lost.connection)
-    table.speakers.pop(lost.connection, None)
+    node = state.speaker(lost.connection)
     if node is None:
-        return []  # a socket of an earlier life, or of nobody: it speaks for nobody
-    node.connection = None
-    if table.ended:
-        return _hung_up(table, node, now_ms)
+        # It was an earlier incarnation's, or nobody's.
+        return []
+    state.disconnect(node)
+    if state.job_ended:
+        return runs.on_disconnected(state, node, now_ms)
     if node.record.state is not NodeState.LIVE:
         return []
-    node.heard_ms = now_ms  # the kernel that closed the socket was heard just now
-    if node.record.reason:  # why it ends is known already (its own code raised, its launcher saw it): there is nothing to wait for
-        return _gone(table, node, node.record.reason, now_ms)
-    node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms
+    # The kernel that closed the socket was heard just now.
+    node.heard_ms = now_ms
+    if node.record.reason:
+        # Why it ends is known (its own code raised, its launcher saw it end): there is nothing to wait for.
+        return _gone(state, node, node.record.reason, now_ms)
+    node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
     record = node.move(NodeState.SUSPECT, reason=lost.reason)
     return [
-        Persist((record, table.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
-        SetTimer(f"grace:{record.node_id}", node.suspect_until_ms),
+        Persist((record, state.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
+        SetTimer(GraceTimer(record.node_id), node.suspect_until_ms),
     ]
 
 
-def exit_seen(table: SchedulerState, exited: Exited, now_ms: int) -> list[SchedulerEffect]:
-    """A launcher saw a node's process end, and how: once its connection is closed too, there is nothing to wait for.
+def on_leave(state: SchedulerState, node: Node, leave: m.Leave, now_ms: int) -> list[SchedulerEffect]:
+    """It goes on purpose: its id is free at once, and a worker's generation is over."""
+    record = node.move(NodeState.LEFT, reason=leave.reason)
+    event = state.node_event(EventKind.NODE_LEFT, node, reason=leave.reason)
+    effects: list[SchedulerEffect] = [state.answer(node, leave.request_id, [record, event])]
+    if record.role is m.Role.WORKER:
+        effects += generations.interrupt(state, f"{record.node_id} left: {leave.reason}", now_ms)
+    return effects
 
-    While the connection is open the word is only kept: whoever says it wrongly takes nobody's place away.
+
+def on_exited(
+    state: SchedulerState, connection: ConnectionId, exited: m.Exited, now_ms: int
+) -> list[SchedulerEffect]:
+    """A launcher saw a process end. It speaks on a connection of its own, which has served its purpose."""
+    effects = _exit_seen(state, exited, now_ms)
+    return effects if connection in state.speakers else [*effects, CloseConnection(connection, "received")]
+
+
+def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[SchedulerEffect]:
+    """Once the connection of a process that ended is closed too, there is nothing to wait for.
+
+    While the connection is open the reason is only kept: whoever reports it wrongly takes nobody's place away.
     """
-    node = table.nodes.get(exited.node_id)
-    if table.ended:
+    node = state.nodes.get(exited.node_id)
+    if state.job_ended:
         return []
     if node is None:
-        never_came = exited.gives_up and table.job.state is JobState.FORMING
-        return _given_up(table, f"{exited.node_id}: {exited.reason}", now_ms) if never_came else []
+        never_came = exited.gives_up and state.job.state is JobState.FORMING
+        return _give_up(state, f"{exited.node_id}: {exited.reason}", now_ms) if never_came else []
     if node.record.pid != exited.pid:
         return []
     node.given_up = exited.gives_up
@@ -58,92 +94,79 @@ def exit_seen(table: SchedulerState, exited: Exited, now_ms: int) -> list[Schedu
         node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)
         return []
     if node.record.state is NodeState.SUSPECT:
-        return _gone(table, node, exited.reason, now_ms)
-    return _given_up(table, f"{exited.node_id}: {node.record.reason}", now_ms) if exited.gives_up else []
+        return _gone(state, node, exited.reason, now_ms)
+    return _give_up(state, f"{exited.node_id}: {node.record.reason}", now_ms) if exited.gives_up else []
 
 
-def _gone(table: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def _gone(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """It has ended for certain, and this is why."""
-    effects = generations.lose(table, node, reason, now_ms)
-    if node.given_up and not table.ended:
-        effects += _given_up(table, f"{node.record.node_id}: {reason}", now_ms)
+    effects = _lose(state, node, reason, now_ms)
+    if node.given_up and not state.job_ended:
+        effects += _give_up(state, f"{node.record.node_id}: {reason}", now_ms)
     return effects
 
 
-def _given_up(table: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect]:
-    return generations.end(table, JobOutcome.JOB_FAILED, f"{what}; it is not started again", now_ms)
+def _give_up(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect]:
+    return runs.end(state, m.JobOutcome.JOB_FAILED, f"{what}; it is not started again", now_ms)
 
 
-def _hung_up(table: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
-    """A node leaves an ended job, or was cut off before it heard so and asks again within the reconnect grace.
-
-    Without recovery a failed job ends everywhere within a second, and half of that went by until the loss was certain: the
-    scheduler then waits for nobody. Who was cut off at that very moment finds no scheduler any more and fails all the same.
-    """
-    effects: list[SchedulerEffect] = [Persist(tuple(generations.part(table, [node])))]
-    if not any(
-        other.connection is not None or other.record.state is NodeState.SUSPECT
-        for other in table.nodes.values()
-    ):
-        at_once = table.job.state is JobState.FAILED and not table.rules.recovery_enabled
-        effects.append(SetTimer("farewell", now_ms + (0 if at_once else table.rules.reconnect_grace_ms)))
+def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+    """A node is lost: its generation is over and its id is refused until the window ends, counted from when it was last heard."""
+    node.window_ends_ms = node.heard_ms + state.rules.rejoin_window_ms
+    record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
+    node.ready, node.done = None, False
+    connection = state.disconnect(node)
+    effects: list[SchedulerEffect] = []
+    if connection is not None:
+        effects.append(CloseConnection(connection, f"lost: {reason}"))
+    event = state.node_event(EventKind.NODE_LOST, node, step=record.step, reason=reason)
+    effects += [
+        Persist((record, state.incarnation_record(node, ended=reason), event)),
+        SetTimer(WindowsTimer(), now_ms + WINDOW_NOTE_MS),
+    ]
+    # Without recovery any loss ends the job, a server's too.
+    if record.role is m.Role.WORKER or not state.rules.recovery_enabled:
+        effects += generations.interrupt(state, f"{record.node_id} lost: {reason}", now_ms)
     return effects
 
 
-def timer_fired(table: SchedulerState, fired: TimerFired, now_ms: int) -> list[SchedulerEffect]:
-    """A timer is due. The table says whether it still means anything."""
-    what, _, name = fired.key.partition(":")
-    if what == "farewell":
-        return _farewell_due(table)
-    if table.ended:
+def on_grace_over(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
+    """A suspect node has not come back: it is lost, unless it was this process that was paused."""
+    if node.record.state is not NodeState.SUSPECT or now_ms < node.suspect_until_ms:
         return []
-    if what == "windows":
-        return _note_windows(table, now_ms)
-    if what == "topology":
-        return generations.full_house_missed(table, now_ms)
-    node = table.nodes[NodeId(name)]
-    if what == "grace" and node.record.state is NodeState.SUSPECT and now_ms >= node.suspect_until_ms:
-        if now_ms - node.suspect_until_ms >= STANDSTILL_MS:
-            node.suspect_until_ms = now_ms + table.rules.reconnect_grace_ms
-            return [SetTimer(fired.key, node.suspect_until_ms)]
-        return generations.lose(table, node, node.record.reason, now_ms)
-    if what == "lease" and node.record.state is NodeState.LIVE:
-        return _check_lease(table, node, now_ms)
-    return []
+    if now_ms - node.suspect_until_ms >= PAUSE_MS:
+        node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
+        return [SetTimer(GraceTimer(node.record.node_id), node.suspect_until_ms)]
+    return _lose(state, node, node.record.reason, now_ms)
 
 
-def _farewell_due(table: SchedulerState) -> list[SchedulerEffect]:
-    """Who has not come to hear the end by now does not come back: its id is free for the next run."""
-    assert table.ended, "it is set by the end, and no run begins in the life of an ended scheduler"
-    records = tuple(generations.part(table, list(table.nodes.values())))
-    return [Persist(records, (generations.farewell(table),))]
-
-
-def _check_lease(table: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
-    if now_ms - node.lease_check_ms >= STANDSTILL_MS:
-        node.heard_ms = (
-            now_ms  # this process stood still itself: what the node said meanwhile is not read yet
-        )
+def on_lease_due(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
+    """A live node must have been heard within its lease."""
+    if node.record.state is not NodeState.LIVE:
+        return []
+    if now_ms - node.lease_check_ms >= PAUSE_MS:
+        # This process was paused itself: what the node sent meanwhile is not read yet.
+        node.heard_ms = now_ms
     silent_ms = now_ms - node.heard_ms
-    if silent_ms < table.rules.lease_ms:
-        return [next_lease_check(table, node)]
-    reason = f"silent for {silent_ms / 1000:.1f} s, its lease (MS_NODE_TIMEOUT) is {table.rules.lease_ms / 1000:g} s"
+    if silent_ms < state.rules.lease_ms:
+        return [next_lease_check(state, node)]
+    reason = f"silent for {silent_ms / 1000:.1f} s, its lease (MS_NODE_TIMEOUT) is {state.rules.lease_ms / 1000:g} s"
     node.hangs = True
-    return generations.lose(table, node, reason, now_ms)
+    return _lose(state, node, reason, now_ms)
 
 
-def next_lease_check(table: SchedulerState, node: Node) -> SetTimer:
+def next_lease_check(state: SchedulerState, node: Node) -> SetTimer:
     """When to look again whether the node was heard within its lease."""
-    node.lease_check_ms = node.heard_ms + table.rules.lease_ms
-    return SetTimer(f"lease:{node.record.node_id}", node.lease_check_ms)
+    node.lease_check_ms = node.heard_ms + state.rules.lease_ms
+    return SetTimer(LeaseTimer(node.record.node_id), node.lease_check_ms)
 
 
-def _note_windows(table: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+def on_windows_due(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Write down what is left of each open window, so that a restarted scheduler applies just that."""
     noted: list[Record] = []
-    for node in table.nodes.values():
+    for node in state.nodes.values():
         left_ms = max(0, node.window_ends_ms - now_ms)
         if node.record.state is NodeState.LOST and node.record.rejoin_left_ms != left_ms:
             node.record = msgspec.structs.replace(node.record, rejoin_left_ms=left_ms)
             noted.append(node.record)
-    return [Persist(tuple(noted)), SetTimer("windows", now_ms + WINDOW_NOTE_MS)] if noted else []
+    return [Persist(tuple(noted)), SetTimer(WindowsTimer(), now_ms + WINDOW_NOTE_MS)] if noted else []

@@ -1,9 +1,8 @@
-"""One node as the scheduler's machine sees it: its record plus what lives only as long as this scheduler."""
+"""One node as the scheduler's machine sees it: its record, plus what no other incarnation of the scheduler needs to know."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 
 import msgspec
 
@@ -11,6 +10,7 @@ from recovery.core.ids import ConnectionId, RequestId
 from recovery.core.messages import FromScheduler, PassedOver, Ready
 from recovery.core.policy.registration import Held, Window
 from recovery.core.records import NodeRecord, NodeState
+from recovery.core.scheduler.seats import Seats
 
 NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
     NodeState.LIVE: frozenset({NodeState.LIVE, NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT}),
@@ -22,37 +22,35 @@ NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
 
 
 class Node:
-    """A node of the table. Changed only by the cluster machine."""
+    """A node of the scheduler's state. Changed only by the modules of this package."""
 
     def __init__(self, record: NodeRecord, *, heard_ms: int) -> None:
         """Start from what is stored.
 
         Args:
             record: the stored row.
-            heard_ms: when it was last heard, on the clock of this scheduler's life.
+            heard_ms: when it was last heard, on the clock of this scheduler's process.
         """
         self._record = record
         self._ready: Ready | None = None
         self._done = False
-        self.watch: Callable[[Node], None] = _nobody
-        """Called after each change of what is counted over all nodes; the table's, once the node is in it."""
-        self.counted: tuple[bool, bool, bool] = (False, False, False)
-        """What the table has counted of it: has a seat, is ready, is done."""
+        self._seats: Seats | None = None
         self.heard_ms = heard_ms
         self.connection: ConnectionId | None = None
         self.suspect_until_ms = heard_ms
         self.lease_check_ms = heard_ms
-        """When its lease is looked at next. Long after that, it was the scheduler that stood still."""
+        """When its lease is looked at next. If that is long past, the scheduler itself was paused."""
         self.window_ends_ms = heard_ms + record.rejoin_left_ms
         self.hangs = False
         """It was lost by its lease while its connection stood open: nothing of it answers, and nothing of it ended either."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()
-        """What it said last that it passed over: only what is new is told."""
-        self.told_generation = 0
+        """What it reported last that it passed over: only what is new becomes an event."""
+        self.sent_generation = 0
         """Newest plan that was sent on the current connection. A Ready from before it is a leftover."""
         self.answers: OrderedDict[RequestId, FromScheduler] = OrderedDict()
+        """The newest answers, for repeats of their requests."""
 
     @property
     def record(self) -> NodeRecord:
@@ -62,17 +60,17 @@ class Node:
     @record.setter
     def record(self, record: NodeRecord) -> None:
         self._record = record
-        self.watch(self)
+        self.count()
 
     @property
     def ready(self) -> Ready | None:
-        """What it said when it was last ready to follow a plan; None while it is not."""
+        """Its Ready, while it waits for the next plan; None while it does not."""
         return self._ready
 
     @ready.setter
     def ready(self, ready: Ready | None) -> None:
         self._ready = ready
-        self.watch(self)
+        self.count()
 
     @property
     def done(self) -> bool:
@@ -82,7 +80,17 @@ class Node:
     @done.setter
     def done(self, done: bool) -> None:
         self._done = done
-        self.watch(self)
+        self.count()
+
+    def count_in(self, seats: Seats | None) -> None:
+        """Be counted there from now on; None: another incarnation of the id is counted instead."""
+        self._seats = seats
+        self.count()
+
+    def count(self) -> None:
+        """Let what it is now be counted."""
+        if self._seats is not None:
+            self._seats.count(self._record, said_ready=self._ready is not None, done=self._done)
 
     def move(self, state: NodeState, *, reason: str = "", rejoin_left_ms: int = 0) -> NodeRecord:
         """Go to `state` and give the row to persist."""
@@ -113,7 +121,3 @@ class Node:
         self.answers[request] = answer
         while len(self.answers) > at_most:
             self.answers.popitem(last=False)
-
-
-def _nobody(_: Node) -> None:
-    """Nobody counts this node yet."""

@@ -1,4 +1,4 @@
-"""What the scheduler's machine knows, and the small pieces that its rooms share. Nothing is decided here."""
+"""What the scheduler's machine knows, and the small pieces that its modules share. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -18,33 +18,22 @@ from recovery.core.records import (
     IncarnationRecord,
     JobRecord,
     JobState,
-    NodeState,
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.job import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.seats import Seats
 
-WINDOW_NOTE_MS = 1_000
-"""How often what is left of open rejoin windows is written down: so much can a scheduler restart add to one, at most."""
-
-FAREWELL_MS = 2_000
-"""How long a scheduler whose job has ended waits for its nodes to hang up. A lost answer is asked for again within 50 ms."""
-
-
-STANDSTILL_MS = 1_000
-"""A timer that is so late tells that this process itself stood still (SIGSTOP, a frozen machine): nobody is lost by that. A busy
-loop is late by tens of milliseconds; at twice it a standstill of two seconds could cost a lease that ended within it."""
-
 RUN_FINISHED = "its run finished"
-"""Why a node has left: it did its part to the end. Should it not have heard so, it is told when it asks."""
+"""Why a node has left: it did its part to the end. Should it not have heard so, it is answered when it asks. Stores hold these words."""
 
 REFUSALS_REMEMBERED = 1_024
 """How many refused ids are remembered so that a repeat is no news. Ten times the nodes of a large job on this machine."""
 
 
 class SchedulerState:
-    """State of the cluster machine. Changed by the modules of this package only."""
+    """Changed by the modules of this package only. `invariants.check` says what is always true of it."""
 
     def __init__(self, job: JobRecord, rules: Rules) -> None:
         """Start with a job and no nodes."""
@@ -52,38 +41,39 @@ class SchedulerState:
         self.rules = rules
         self.nodes: dict[NodeId, Node] = {}
         """Changed by `put` alone."""
-        self.seats = {role: Seats() for role in m.Role}
+        self.seats = {role: Seats(forming=job.state is JobState.FORMING) for role in m.Role}
         """What is asked at each message, counted as it changes."""
-        self.places: tuple[tuple[RunId, Generation], dict[Rank, tuple[int, int]]] | None = None
-        """Of a generation, each rank's place among those of its host."""
+        self.local_places: tuple[tuple[RunId, Generation], dict[Rank, tuple[int, int]]] | None = None
+        """Of a generation, each rank's (local rank, local world size)."""
         self.speakers: dict[ConnectionId, NodeId] = {}
-        self.coordinator = CheckpointCoordinator(rules.world_size)
+        """Whose current incarnation speaks on a connection."""
+        self.checkpoints = CheckpointCoordinator(rules.world_size)
         self.generations: list[GenerationRecord] = []
+        """Of this run, oldest first."""
         self.rendezvous: m.Rendezvous | None = None
+        """Where rank 0 of the current generation listens."""
         self.outcome = m.JobOutcome.FINISHED if job.state is JobState.FINISHED else m.JobOutcome.JOB_FAILED
-        """How the job ended; said once it has."""
+        """How the job ended; sent once it has."""
         self.deadline_ms: int | None = None
-        """When the wait for the full house ends; None while nobody waits, or for ever."""
-        self.because_is_guess = False
+        """When the wait for all ranks ends; None while nobody waits, or for ever."""
+        self.cause_is_guess = False
         """The data plane broke before anybody knew whose fault it was; the next loss names it."""
-        self.laid_aside: frozenset[str] = frozenset()
-        """Jobs whose state a person has laid aside in this path: who tells of one of them may begin anew."""
-        self.is_over = False
-        """This scheduler ends because the job's store is lost: nothing is decided any more, whatever is still heard."""
+        self.archived_jobs: frozenset[str] = frozenset()
+        """Jobs whose state a person has archived in this path: a worker that knows one of them may begin anew."""
+        self.store_is_lost = False
+        """This scheduler ends because the job's store is lost: nothing is decided any more, whatever still arrives."""
         self._refusals: OrderedDict[NodeId, str] = OrderedDict()
 
     # --- looking -------------------------------------------------------------------------------------------------------
 
     @property
-    def ended(self) -> bool:
+    def job_ended(self) -> bool:
         """Is the job over?"""
-        return self.job.state in (JobState.FINISHED, JobState.FAILED)
+        return self.job.state in ENDED
 
     def has_seat(self, node: Node) -> bool:
-        """While forming, a seat belongs to who is here; afterwards to who has a rank of this run."""
-        if self.job.state is JobState.FORMING:
-            return node.record.state in (NodeState.LIVE, NodeState.SUSPECT)
-        return node.record.rank is not None
+        """Does it hold one of the places of its role?"""
+        return self.seats[node.record.role].has_seat(node.record)
 
     def seated(self, role: m.Role) -> list[Node]:
         """The nodes of a role that hold a seat."""
@@ -93,19 +83,6 @@ class SchedulerState:
     def workers(self) -> list[Node]:
         """The nodes of the world."""
         return self.seated(m.Role.WORKER)
-
-    def put(self, node: Node) -> None:
-        """Take in a node, in the place of an earlier life of its id."""
-        earlier = self.nodes.get(node.record.node_id)
-        if earlier is not None:
-            earlier.watch = lambda _: None
-            self.seats[earlier.record.role].change(earlier, has_seat=False)
-        self.nodes[node.record.node_id] = node
-        node.watch = self._count
-        self._count(node)
-
-    def _count(self, node: Node) -> None:
-        self.seats[node.record.role].change(node, has_seat=self.has_seat(node))
 
     def speaker(self, connection: ConnectionId) -> Node | None:
         """The node whose current incarnation speaks on this connection, if any."""
@@ -124,6 +101,49 @@ class SchedulerState:
     def held_by(self, ready: m.Ready) -> tuple[m.HeldCheckpoint, ...]:
         """What a worker holds of this job and run that leads to where training is now."""
         return rollback.in_lineage(self.held_of_this_run(ready), self.generations)
+
+    # --- changing ------------------------------------------------------------------------------------------------------
+
+    def put(self, node: Node) -> None:
+        """Take in a node, in the place of an earlier incarnation of its id."""
+        earlier = self.nodes.get(node.record.node_id)
+        if earlier is not None:
+            earlier.count_in(None)
+        self.nodes[node.record.node_id] = node
+        node.count_in(self.seats[node.record.role])
+
+    def disconnect(self, node: Node) -> ConnectionId | None:
+        """Nobody speaks for the node any more; gives the connection on which somebody did."""
+        connection, node.connection = node.connection, None
+        if connection is not None:
+            del self.speakers[connection]
+        return connection
+
+    def change_job(
+        self,
+        fact: JobFact,
+        *,
+        reason: str = "",
+        generation: Generation | None = None,
+        run: RunId | None = None,
+    ) -> JobRecord:
+        """Move the job as its table says, and give the row to persist."""
+        was_forming = self.job.state is JobState.FORMING
+        self.job = msgspec.structs.replace(
+            self.job,
+            state=next_state(self.job.state, fact),
+            reason=reason,
+            generation=self.job.generation if generation is None else generation,
+            run=self.job.run if run is None else run,
+        )
+        is_forming = self.job.state is JobState.FORMING
+        if is_forming != was_forming:
+            # What a seat is has changed, so everybody is counted again.
+            for seats in self.seats.values():
+                seats.forming = is_forming
+            for node in self.nodes.values():
+                node.count()
+        return self.job
 
     def note_refusal(self, node_id: NodeId, code: str) -> bool:
         """Is this refusal news? A repeated one is not: whoever hammers fills neither log nor store."""
@@ -153,7 +173,7 @@ class SchedulerState:
             Answer(node.connection, message) for node in self.nodes.values() if node.connection is not None
         )
 
-    def life_of(self, node: Node, *, ended: str = "") -> IncarnationRecord:
+    def incarnation_record(self, node: Node, *, ended: str = "") -> IncarnationRecord:
         """The row of a node's current incarnation."""
         record = node.record
         return IncarnationRecord(
@@ -176,7 +196,7 @@ class SchedulerState:
         reason: str = "",
         details: str = "",
     ) -> EventRecord:
-        """A line of the story about the job."""
+        """An event of the job."""
         return EventRecord(
             kind=kind,
             run=self.job.run,
@@ -191,7 +211,7 @@ class SchedulerState:
     def node_event(
         self, kind: EventKind, node: Node, *, step: int | None = None, reason: str = "", details: str = ""
     ) -> EventRecord:
-        """A line of the story about one node. It names the first failure when it follows from one."""
+        """An event of one node. It names the first failure when it follows from one."""
         return EventRecord(
             kind=kind,
             node_id=node.record.node_id,
@@ -204,25 +224,3 @@ class SchedulerState:
             details=details,
             because=self.job.reason,
         )
-
-    def change_job(
-        self,
-        state: JobState,
-        *,
-        reason: str = "",
-        generation: Generation | None = None,
-        run: RunId | None = None,
-    ) -> JobRecord:
-        """Move the job and give the row to persist."""
-        was_forming = self.job.state is JobState.FORMING
-        self.job = msgspec.structs.replace(
-            self.job,
-            state=state,
-            reason=reason,
-            generation=self.job.generation if generation is None else generation,
-            run=self.job.run if run is None else run,
-        )
-        if was_forming != (state is JobState.FORMING):  # what a seat is has changed
-            for node in self.nodes.values():
-                self._count(node)
-        return self.job

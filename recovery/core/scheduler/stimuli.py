@@ -1,4 +1,4 @@
-"""What may happen to the scheduler's machine. Past tense. Randomness rides along as a field, so that the core draws none."""
+"""What happens to the scheduler's machine. Past tense. Randomness comes along as a field, so that the core draws none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.messages import FromNode
+from recovery.core.scheduler.timers import SchedulerTimer
 
 
 class MessageReceived(msgspec.Struct, frozen=True, tag="message_received"):
@@ -31,7 +32,7 @@ class ConnectionLost(msgspec.Struct, frozen=True, tag="connection_lost"):
 class TimerFired(msgspec.Struct, frozen=True, tag="timer_fired"):
     """A timer that the machine set is due."""
 
-    key: str
+    timer: SchedulerTimer
 
 
 SchedulerStimulus = Union[MessageReceived, ConnectionLost, TimerFired]

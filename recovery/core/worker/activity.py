@@ -1,7 +1,7 @@
-"""What a worker notes of its own training, so that people can be told later when each rank last did anything.
+"""What a worker notes of its own training, so that people can see later when each rank last did anything.
 
-A stretch is a time without a pause: from a rank's first step in a generation, or its first note after it stood still, to its newest
-note. The scheduler sees neither a standstill nor the last seconds before its own death, and what it does not see it cannot tell.
+A stretch is a time without a pause: from a rank's first step in a generation, or its first note after a pause, to its newest note. The
+scheduler sees neither a pause nor the last seconds before its own death, and cannot report what it does not see.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.records import ActivityRecord
 
 LATE_MS = 1_000
-"""A note that is later than the longest heartbeat by this tells of a standstill. A busy process is late by tens of milliseconds; at
-twice it a rank that stood still for two heartbeats would be told as one that trained."""
+"""A note that is later than the longest heartbeat by this means that the process was paused. A busy process is late by tens of
+milliseconds; at twice it a rank that was paused for two heartbeats would be shown as one that trained."""
 
 
 class Stretches:
@@ -24,15 +24,22 @@ class Stretches:
             heartbeat_ms: the longest time between two notes.
         """
         self._due_ms = heartbeat_ms + LATE_MS
+        """Within which the next note follows if the rank was not paused."""
         self._generation = Generation(0)
-        self._number = self._notes = self._notes_max = 0
+        """The one that the newest note is of; 0: there is none."""
+        self._number = 0
+        """Of the newest piece in its generation: 1, 2, 3, ..."""
+        self._notes = self._notes_max = 0
+        """How many notes are in the newest piece, and how many it may hold."""
         self._begun_ms = self._noted_ms = 0
+        """When the newest piece began, and when its newest note was made; on the monotonic clock."""
         self._first_step = self._step = 0
+        """The newest step at the one and at the other."""
 
     def note(self, generation: Generation, step: int, now_ms: int) -> None:
         """The rank trains and has come so far.
 
-        A stretch is told in pieces of 1, 2, 4, 8, ... notes: between the ends of a piece steps are taken to follow each other evenly,
+        A stretch is written in pieces of 1, 2, 4, 8, ... notes: between the ends of a piece steps are taken to follow each other evenly,
         which shall be true near the beginning, where steps are done again.
         """
         if generation != self._generation:

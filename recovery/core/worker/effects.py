@@ -6,20 +6,28 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.effects import Exit, Persist, Say, SetTimer
+from recovery.core.effects import Exit, Log, Persist
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import Admitted, FromNode, Past, Rollback
 from recovery.core.worker.stimuli import Hangs
+from recovery.core.worker.timers import WorkerTimer
 
 
-class Tell(msgspec.Struct, frozen=True, tag="tell"):
+class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
+    """Deliver `TimerFired(timer)` at `at_ms`. A later one of the same timer replaces it."""
+
+    timer: WorkerTimer
+    at_ms: int
+
+
+class Send(msgspec.Struct, frozen=True, tag="send"):
     """To the scheduler, if connected; promises nothing that must be durable."""
 
     message: FromNode
 
 
 class Connect(msgspec.Struct, frozen=True, tag="connect"):
-    """Dial the scheduler now; tells `Connected` or `ConnectFailed`."""
+    """Dial the scheduler now; `Connected` or `ConnectFailed` follows."""
 
 
 class Disconnect(msgspec.Struct, frozen=True, tag="disconnect"):
@@ -40,7 +48,7 @@ class OpenGeneration(msgspec.Struct, frozen=True, tag="open_generation"):
 
 
 class OpenRendezvous(msgspec.Struct, frozen=True, tag="open_rendezvous"):
-    """Tell the main thread where rank 0 listens."""
+    """Let the main thread know where rank 0 listens."""
 
     generation: Generation
     address: str
@@ -53,36 +61,36 @@ class ReplaceProcess(msgspec.Struct, frozen=True, tag="replace_process"):
     hangs: Hangs
 
 
-class Joined(msgspec.Struct, frozen=True, tag="joined"):
-    """This process is an incarnation of its node now: open its store and name it in every log line."""
+class NoteAdmission(msgspec.Struct, frozen=True, tag="note_admission"):
+    """Note that this process is an incarnation of its node now: its store may be opened, and nobody need look for a finished job."""
 
     admitted: Admitted
 
 
 class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
-    """Look which checkpoints of this job, run and rank lie in this node's directories; tells `CheckpointsFound`."""
+    """Look which checkpoints of this job, run and rank lie in this node's directories; `CheckpointsFound` follows."""
 
     job: str
     run: RunId
     rank: Rank | None = None
     """None: this process was never given one, so a file's rank is looked at when it is loaded."""
     past: Past | None = None
-    """Another job that this process remembers to have trained: what is held of that one is told too."""
+    """Another job that this process remembers to have trained: what is held of that one is looked for too."""
 
 
-class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):
-    """After a pause: the scheduler still knows this incarnation; the main thread may step and save again."""
+class ConfirmPlace(msgspec.Struct, frozen=True, tag="confirm_place"):
+    """Let the main thread step and save again after a pause: the scheduler still knows this incarnation."""
 
 
 class Retain(msgspec.Struct, frozen=True, tag="retain"):
-    """Older checkpoints may go now: this step is held by all ranks."""
+    """Let older checkpoints go: this step is held by all ranks."""
 
     step: int
 
 
 WorkerEffect = Union[
     Persist,
-    Tell,
+    Send,
     SetTimer,
     Connect,
     Disconnect,
@@ -90,10 +98,10 @@ WorkerEffect = Union[
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
-    Joined,
+    NoteAdmission,
     FindCheckpoints,
-    Confirmed,
+    ConfirmPlace,
     Retain,
-    Say,
+    Log,
     Exit,
 ]

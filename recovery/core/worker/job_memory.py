@@ -12,7 +12,7 @@ BEGAN_MAX = 1_000
 """Plans that are remembered: 60 KB, of a message of at most 1 MiB. Where an older one began, its files say (policy/rebuild.py)."""
 
 
-class Memory:
+class JobMemory:
     """The newest plan that this process was given, and where the earlier ones of its run began."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Memory:
 
 
 def joined(past: m.Past, of_store: m.Past | None) -> m.Past:
-    """What a process remembers with what its node's store holds of the same job and run: that one knows the other lives too."""
+    """What a process remembers, with what its node's store holds of the same job and run: the store knows earlier incarnations too."""
     if of_store is None or (of_store.job, of_store.run) != (past.job, past.run):
         return past
     began = {one.generation: one for one in (*of_store.began, *past.began)}

@@ -1,49 +1,52 @@
-"""The worker's machine: connect, register, wait out the window, train by the plan, stop when told, roll back, leave.
+"""The worker's machine: connect, register, wait out the window, train by the plan, stop when asked, roll back, leave.
 
-`handle(stimulus, now_ms) -> effects`, no I/O. What the main thread does is one of three:
+`handle(stimulus, now_ms) -> effects`, no I/O. Each part keeps a small state of its own, which nobody else writes; the machine hands it
+what it needs. What the main thread does and where the connection stands are two states, whose moves stand in states.py.
 
-    IDLE      it waits for a plan (just started, or stopped)
-    TRAINING  it is in the training function of a generation
-    LEAVING   it is done, has raised or was asked to stop; only the farewell is left
-
-The connection to the scheduler comes and goes underneath without the main thread noticing. What must not be lost on the way
-(requests) is kept until it is answered and told again after every reconnect; their ids make repeats harmless.
+    connection.py            dials, registers, waits out refusals, notices silence
+    main_thread.py           the generation that the main thread is in, and how it gets in and out
+    requests.py              what must not be lost on the way to the scheduler
+    checkpoint_messages.py   saved, damaged, held, committed checkpoints
+    heartbeats.py            numbers the heartbeats, confirms this process's place after a pause
+    job_memory.py            what is known of the job, for a scheduler that has lost its store
+    departure.py             how this process leaves by its own decision
+    wait_note.py             says what is waited for
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
-
 import msgspec
+from typing_extensions import assert_never
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import to_record
-from recovery.core.effects import Exit, Persist, Report, Say, SetTimer
-from recovery.core.ids import Generation, Rank
+from recovery.core.effects import Log, Persist
+from recovery.core.ids import Incarnation, RequestId
 from recovery.core.policy import backoff
-from recovery.core.records import CheckpointState, StepRecord
 from recovery.core.rules import Rules
-from recovery.core.worker import ready
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.activity import Stretches
-from recovery.core.worker.connection import REPLACEMENTS_MAX, REPORT_PATIENCE_MS, Identity, Link, Main
+from recovery.core.worker.checkpoint_messages import CheckpointMessages
+from recovery.core.worker.connection import Connection, GivenUp, Identity
+from recovery.core.worker.departure import SHUTDOWN_GRACE_MS, Departure, failure_of, leave_of
 from recovery.core.worker.effects import (
-    Confirmed,
+    ConfirmPlace,
     FindCheckpoints,
-    Interrupt,
-    Joined,
-    OpenGeneration,
+    NoteAdmission,
     OpenRendezvous,
-    ReplaceProcess,
     Retain,
-    Tell,
+    Send,
+    SetTimer,
     WorkerEffect,
 )
+from recovery.core.worker.heartbeats import Heartbeats
+from recovery.core.worker.job_memory import JobMemory
+from recovery.core.worker.main_thread import MainThread
+from recovery.core.worker.requests import Requests
+from recovery.core.worker.states import WorkerState
+from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.wait_note import WaitNote
 
 
-class WorkerMachine(Link):
+class WorkerMachine:
     """One process's membership."""
 
     def __init__(self, identity: Identity, rules: Rules) -> None:
@@ -53,344 +56,333 @@ class WorkerMachine(Link):
             identity: who registers.
             rules: durations and limits.
         """
-        super().__init__(identity, rules)
-        self._rank: Rank | None = None
-        self._plan_step = 0
-        self._committed_step = 0
-        self._beats = 0
-        self._progress = s.StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
-        self._stretches = Stretches(heartbeat_ms=rules.heartbeat_ms_max)
-        self._interrupted = Generation(0)
-        self._ready: m.Ready | None = None
-        self._rendezvous: m.RendezvousOpen | None = None
-        self._next_plan: m.Rollback | None = None
-        self._broke: m.CollectiveFailed | None = None
+        self._rules = rules
+        self._wait = WaitNote()
+        self._connection = Connection(identity, rules, self._wait)
+        self._main_thread = MainThread(identity.node_id, rules)
+        self._requests = Requests()
+        self._checkpoints = CheckpointMessages(rules, self._requests)
+        self._departure = Departure(self._requests)
+        self._heartbeats = Heartbeats()
+        self._memory = JobMemory()
+        self._admitted: m.Admitted | None = None
+        """The last admission, with what later plans said of job, run and incarnation. None in OUTSIDE."""
 
-    def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:
+    @property
+    def state(self) -> WorkerState:
+        """What the main thread does."""
+        return self._main_thread.state
+
+    @property
+    def admitted(self) -> m.Admitted | None:
+        """The last admission, with what later plans said of job, run and incarnation; None: there was none."""
+        return self._admitted
+
+    @property
+    def past(self) -> m.Past | None:
+        """What this process remembers of the job it trains; None: it was given no plan."""
+        return self._memory.past
+
+    @property
+    def hangs(self) -> s.Hangs:
+        """What a program that takes this process over must know of hangs, if the main thread does not hang now."""
+        return self._main_thread.hangs.total
+
+    @property
+    def _leaving(self) -> bool:
+        return self._main_thread.state is WorkerState.LEAVING
+
+    def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:  # noqa: PLR0911, PLR0912, C901 - one line per stimulus, nothing else
         """Take one stimulus and say what is to be done, in order."""
-        handlers: dict[type, Callable[[Any, int], list[WorkerEffect]]] = {
-            s.Started: self._on_started,
-            s.Connected: self._on_connected,
-            s.ConnectFailed: self._on_connect_failed,
-            s.Disconnected: self._on_disconnected,
-            s.SchedulerSpoke: self._on_scheduler_spoke,
-            s.WorkerTimerFired: self._on_timer,
-            s.StateRestored: self._on_state_restored,
-            s.StepsDone: self._on_steps_done,
-            s.CheckpointPublished: self._on_checkpoint_published,
-            s.CheckpointRejected: self._on_checkpoint_rejected,
-            s.RendezvousOpened: self._on_rendezvous_opened,
-            s.CheckpointsFound: self._on_checkpoints_found,
-            s.StoreRefused: self._on_store_refused,
-            s.TrainingStopped: self._on_training_stopped,
-            s.DataPlaneBroke: self._on_data_plane_broke,
-            s.TrainingRaised: self._on_training_raised,
-            s.TrainingDone: self._on_training_done,
-            s.StopAsked: self._on_stop_asked,
-            s.PauseNoticed: self._on_pause_noticed,
-        }
-        return handlers[type(stimulus)](stimulus, now_ms)
+        match stimulus:
+            case s.Started():
+                return self._on_started(stimulus, now_ms)
+            case s.Connected():
+                return self._on_connected(now_ms)
+            case s.ConnectFailed():
+                return self._on_connect_failed(stimulus, now_ms)
+            case s.Disconnected():
+                return self._connection.on_disconnected(stimulus, now_ms, leaving=self._leaving)
+            case s.MessageReceived():
+                return self._on_message(stimulus.message, now_ms)
+            case s.TimerFired():
+                return self._on_timer(stimulus, now_ms)
+            case s.StateRestored():
+                return self._main_thread.on_state_restored(stimulus)
+            case s.StepsDone():
+                return self._main_thread.on_steps_done(stimulus, now_ms, self._admitted)
+            case s.CheckpointPublished():
+                return self._checkpoints.on_published(stimulus, self._main_thread.rank)
+            case s.CheckpointRejected():
+                return self._checkpoints.on_rejected(stimulus)
+            case s.RendezvousOpened():
+                return self._main_thread.on_rendezvous_opened(stimulus)
+            case s.CheckpointsFound():
+                return self._on_checkpoints_found(stimulus)
+            case s.StoreRefused():
+                return self._on_store_refused(stimulus, now_ms)
+            case s.TrainingStopped():
+                return self._on_training_stopped(stimulus, now_ms)
+            case s.DataPlaneBroke():
+                return self._main_thread.on_data_plane_broke(stimulus, now_ms, self._admitted)
+            case s.TrainingRaised():
+                return self._on_training_raised(stimulus, now_ms)
+            case s.TrainingDone():
+                return self._on_training_done(stimulus, now_ms)
+            case s.StopAsked():
+                return self._on_stop_asked(stimulus, now_ms)
+            case s.PauseNoticed():
+                return self._on_pause_noticed(stimulus)
+            case _:
+                assert_never(stimulus)
 
-    # --- time ----------------------------------------------------------------------------------------------------------
+    def _on_message(self, message: m.FromScheduler, now_ms: int) -> list[WorkerEffect]:  # noqa: PLR0911 - one line per message
+        self._connection.heard(now_ms)
+        match message:
+            case m.Admitted():
+                return self._on_admitted(message, now_ms)
+            case m.Refused():
+                return self._on_refused(message, now_ms)
+            case m.HeartbeatAck():
+                return [ConfirmPlace()] if self._heartbeats.confirms(message) else []
+            case m.Received():
+                return self._on_received(message)
+            case m.Interrupt():
+                return self._on_interrupt(message, now_ms)
+            case m.Rollback():
+                return self._on_rollback(message, now_ms)
+            case m.Rendezvous():
+                return [OpenRendezvous(message.generation, message.address)]
+            case m.Committed():
+                return self._checkpoints.on_committed(message)
+            case m.JobEnded():
+                return self._on_job_ended(message)
+            case _:
+                assert_never(message)
 
-    def _on_timer(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        timers: dict[str, Callable[[s.WorkerTimerFired, int], list[WorkerEffect]]] = {
-            "dial": self._on_dial_due,
-            "heartbeat": self._on_heartbeat_due,
-            "silence": self._on_silence_due,
-            "abort": self._on_abort_due,
-            "wait": self._on_wait_due,
-            "farewell": self._on_farewell_due,
-            "reports": self._on_reports_due,
-        }
-        return timers[fired.key](fired, now_ms)
+    def _on_timer(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
+        match fired.timer:
+            case WorkerTimer.DIAL:
+                return self._connection.on_dial_due()
+            case WorkerTimer.HEARTBEAT:
+                return self._on_heartbeat_due(fired, now_ms)
+            case WorkerTimer.SILENCE:
+                return self._connection.on_silence_due(now_ms)
+            case WorkerTimer.ABORT:
+                return self._on_abort_due(now_ms)
+            case WorkerTimer.WAIT_NOTE:
+                return self._wait.on_due(now_ms)
+            case WorkerTimer.SHUTDOWN:
+                return [self._departure.exit()]
+            case WorkerTimer.REPORTS:
+                # While nobody listens they wait: the next admission sends them.
+                return self._requests.on_reports_due() if self._connection.is_admitted else []
+            case _:
+                assert_never(fired.timer)
 
-    def _on_heartbeat_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        again = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
-        return [*(self._beat() if self._in else []), *self._note_progress(now_ms), again]
+    # --- the connection ------------------------------------------------------------------------------------------------
 
-    def _beat(self) -> list[WorkerEffect]:
-        self._beats += 1
-        if self._confirm_sequence:
-            self._confirm_sequence = self._beats
-        return [
-            Tell(
-                m.Heartbeat(
-                    sequence=self._beats, generation=self._progress.generation, step=self._progress.step
-                )
-            )
-        ]
+    def _on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
+        self._main_thread.hangs.begin(started.hangs)
+        return self._connection.on_started(started, now_ms)
 
-    def _on_pause_noticed(self, noticed: s.PauseNoticed, now_ms: int) -> list[WorkerEffect]:
-        """The process stood still for a good part of its lease: it may be fenced, so it asks before it steps or saves."""
-        self._confirm_sequence = self._beats + 1
-        said = Say(
-            "paused",
-            f"this process stood still for {noticed.paused_ms / 1000:.1f} s; asking whether its place is still its own",
-            warning=True,
+    def _on_connected(self, now_ms: int) -> list[WorkerEffect]:
+        return self._connection.on_connected(
+            now_ms,
+            incarnation=self._admitted.incarnation if self._admitted else Incarnation(0),
+            generation=self._main_thread.generation,
+            job=self._memory.job,
         )
-        return [said, *(self._beat() if self._in else [])]
 
-    # --- the scheduler's words -----------------------------------------------------------------------------------------
+    def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
+        outside = self._main_thread.state is WorkerState.OUTSIDE
+        outcome = self._connection.on_connect_failed(
+            failed, now_ms, outside=outside, limit_ms=self._unreachable_limit_ms()
+        )
+        return self._follow(outcome)
 
-    def _on_scheduler_spoke(self, spoke: s.SchedulerSpoke, now_ms: int) -> list[WorkerEffect]:
-        self._heard_ms = now_ms
-        handlers: dict[type, Callable[[Any, int], list[WorkerEffect]]] = {
-            m.Admitted: self._on_admitted,
-            m.Refused: self._on_refused,
-            m.HeartbeatAck: self._on_heartbeat_ack,
-            m.Received: self._on_received,
-            m.Interrupt: self._on_interrupt,
-            m.Rollback: self._on_rollback,
-            m.Rendezvous: self._on_rendezvous,
-            m.Committed: self._on_committed,
-            m.JobEnded: self._on_job_ended,
-        }
-        return handlers[type(spoke.message)](spoke.message, now_ms)
+    def _unreachable_limit_ms(self) -> int | None:
+        """Who waits for others: as long as the cluster forms. Who trains: for ever with recovery, since training needs no scheduler."""
+        if self._leaving:
+            return SHUTDOWN_GRACE_MS
+        if self._admitted is None or (self._rules.recovery_enabled and not self._trains_on()):
+            return self._rules.topology_timeout_ms
+        return None if self._rules.recovery_enabled else self._rules.heartbeat_retry_timeout_ms
+
+    def _trains_on(self) -> bool:
+        """Does one step follow the other without a scheduler? Not before the world has met, after a pause, nor when done."""
+        waits = self._requests.is_done or self._heartbeats.awaits_confirmation
+        return self._main_thread.world_has_met and not waits
+
+    def _on_refused(self, refused: m.Refused, now_ms: int) -> list[WorkerEffect]:
+        return self._follow(self._connection.on_refused(refused, now_ms, leaving=self._leaving))
+
+    def _follow(self, outcome: list[WorkerEffect] | GivenUp) -> list[WorkerEffect]:
+        if isinstance(outcome, GivenUp):
+            return [*outcome.before, *self._end(outcome.code, outcome.reason)]
+        return outcome
+
+    def _on_received(self, received: m.Received) -> list[WorkerEffect]:
+        match self._requests.answered(received.request_id):
+            case m.Failure() | m.Leave():
+                return [self._departure.exit()]
+            case m.CheckpointReport():
+                return self._requests.send_done_if_due()
+            case _:
+                return []
+
+    def _on_heartbeat_due(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
+        again = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
+        beat = [self._heartbeat()] if self._connection.is_admitted else []
+        return [*beat, *self._main_thread.note_progress(now_ms, self._admitted), again]
+
+    def _heartbeat(self) -> Send:
+        return self._heartbeats.send(self._main_thread.progress.generation, self._main_thread.progress.step)
+
+    def _on_pause_noticed(self, noticed: s.PauseNoticed) -> list[WorkerEffect]:
+        """The process was paused for a good part of its lease: it may be fenced, so it asks before it steps or saves."""
+        self._heartbeats.ask_for_confirmation()
+        text = f"this process was paused for {noticed.paused_ms / 1000:.1f} s; asking whether its place is still its own"
+        beat = [self._heartbeat()] if self._connection.is_admitted else []
+        return [Log("paused", text, warning=True), *beat]
+
+    # --- the admission -------------------------------------------------------------------------------------------------
 
     def _on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
-        before, self.admitted, self._committed_step = self.admitted, admitted, admitted.committed_step
-        self._token, self._in, self._admitted_ms = admitted.token, True, now_ms
-        self._refused_code = ""
-        again = [Tell(request) for request in self._requests.values()]
+        before, self._admitted = self._admitted, admitted
+        self._connection.on_admitted(admitted, now_ms)
+        self._checkpoints.admitted(admitted.committed_step)
+        self._main_thread.admit()
         if before is not None and admitted.resumed and before.job == admitted.job:
-            back: list[WorkerEffect] = [Say("resumed", "the scheduler knows this process again")]
-            if self._rendezvous is not None and self._rendezvous.generation == self.generation:
-                back.append(Tell(self._rendezvous))
-            if self._broke is not None:
-                back.append(Tell(self._broke))
-            back += again  # before Ready: a checkpoint that is not usable must be known before the next plan
-            if self._ready is not None:
-                back.append(Tell(self._ready))
-            if self._confirm_sequence or self.main is Main.TRAINING:
-                back += self._beat()  # how far it is: a scheduler that was restarted knows where it began
-            return [*back, *([Retain(admitted.committed_step)] if admitted.committed_step else [])]
-        beat = SetTimer("heartbeat", now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
-        waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
-        look = self._look()
-        if self.main is Main.TRAINING:  # its store is not the one it knew: this life is new to the scheduler
-            return [
-                Joined(admitted),
-                beat,
-                *self._interrupt_main("the scheduler admitted this process anew", now_ms),
-                *again,
-            ]
-        return [Joined(admitted), beat, *waiting, look, *again]
+            return self._resume(admitted)
+        return self._join(admitted, now_ms)
 
-    def _on_heartbeat_ack(self, ack: m.HeartbeatAck, now_ms: int) -> list[WorkerEffect]:
-        if not self._confirm_sequence or ack.sequence < self._confirm_sequence:
-            return []
-        self._confirm_sequence = 0
-        return [Confirmed()]
-
-    def _on_received(self, received: m.Received, now_ms: int) -> list[WorkerEffect]:
-        request = self._requests.get(received.request_id)
-        if request is None or isinstance(request, m.Done):
-            return []  # Done is told again to a restarted scheduler: it counts heads from what it hears
-        del self._requests[received.request_id]
-        if isinstance(request, (m.Failure, m.Leave)):
-            return [Exit(self._exit_code, self._exit_reason)]
-        return self._done() if isinstance(request, m.CheckpointReport) else []
-
-    def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
-        if self._next_plan is not None and interrupt.generation >= self._next_plan.generation:
-            self.generation = self._interrupted = (
-                self._next_plan.generation
-            )  # over before it began; Ready says that it was told
-            self._next_plan = None
-        if self.main is Main.TRAINING and interrupt.generation >= self.generation:
-            return self._interrupt_main(interrupt.reason, now_ms)
-        return [Tell(self._ready)] if self._ready is not None else []
-
-    def _interrupt_main(self, reason: str, now_ms: int) -> list[WorkerEffect]:
-        if self._interrupted == self.generation:
-            return []
-        self._interrupted = self.generation
-        return [
-            Interrupt(self.generation, reason),
-            Say("interrupted", f"generation {self.generation} ended: {reason}"),
-            SetTimer("abort", now_ms + self._rules.abort_timeout_ms),
+    def _resume(self, admitted: m.Admitted) -> list[WorkerEffect]:
+        """The scheduler knows this incarnation: say again what may have been lost on the way."""
+        # Requests before Ready: a checkpoint that is not usable must be known before the next plan.
+        again = [
+            *self._main_thread.send_again(),
+            *self._requests.send_all(),
+            *self._checkpoints.send_ready(),
         ]
+        if self._heartbeats.awaits_confirmation or self._main_thread.in_generation:
+            # How far it is: a scheduler that was restarted knows where it began.
+            again.append(self._heartbeat())
+        retain = [Retain(admitted.committed_step)] if admitted.committed_step else []
+        return [Log("resumed", "the scheduler knows this process again"), *again, *retain]
 
-    def _on_abort_due(self, fired: s.WorkerTimerFired, now_ms: int) -> list[WorkerEffect]:
-        if self.main is not Main.TRAINING or self._interrupted != self.generation:
-            return []
-        reason = f"the main thread did not come back within {self._rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
-        hangs = self.hangs
-        if hangs.count < REPLACEMENTS_MAX:
-            return [ReplaceProcess(reason, s.Hangs(hangs.count + 1, hangs.step))]
-        failure = self._hung(reason)
-        return self._leave_with(failure, "PROCESS_HUNG", failure.error, now_ms)
+    def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
+        """This process is a new incarnation to the scheduler."""
+        beat = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
+        if self._main_thread.in_generation:
+            # The scheduler's store is not the one that knew this process.
+            next_ = self._main_thread.interrupt("the scheduler admitted this process as a new one", now_ms)
+        else:
+            next_ = [*self._wait_for_all_ready(now_ms), self._find_checkpoints()]
+        return [NoteAdmission(admitted), beat, *next_, *self._requests.send_all()]
+
+    # --- generations ---------------------------------------------------------------------------------------------------
 
     def _on_rollback(self, plan: m.Rollback, now_ms: int) -> list[WorkerEffect]:
-        if plan.generation <= self.generation or self.main is Main.LEAVING:
-            return []  # told twice
-        if self.main is Main.TRAINING:  # the interrupt before it was lost on the way
-            self._next_plan = plan
-            return self._interrupt_main(f"generation {plan.generation} was planned", now_ms)
+        if plan.generation <= self._main_thread.generation or self._leaving:
+            # Sent twice, or too late.
+            return []
+        if self._main_thread.in_generation:
+            return self._main_thread.postpone(plan, now_ms)
         return self._open(plan)
 
     def _open(self, plan: m.Rollback) -> list[WorkerEffect]:
-        self.main, self.generation = Main.TRAINING, plan.generation
-        self._rank, self._plan_step, self._committed_step = plan.rank, plan.step, plan.committed_step
-        self._ready, self._next_plan, self._rendezvous, self._waiting_for = None, None, None, ""
-        self._broke = None
-        assert self.admitted is not None, "a plan is for members"
-        self.admitted = msgspec.structs.replace(
-            self.admitted,
-            job=plan.job or self.admitted.job,
+        assert self._admitted is not None, "a plan is for members"
+        opened = self._main_thread.open(plan)
+        self._checkpoints.planned(plan.committed_step)
+        self._wait.end()
+        self._admitted = msgspec.structs.replace(
+            self._admitted,
+            job=plan.job or self._admitted.job,
             run=plan.run,
-            incarnation=plan.incarnation or self.admitted.incarnation,
+            incarnation=plan.incarnation or self._admitted.incarnation,
         )
-        facts = self.memory.note(plan, self.admitted, self._rules, self._own_row(plan, self.admitted))
-        return [OpenGeneration(plan), Persist(facts)]
+        own = self._connection.own_record(plan, self._admitted)
+        return [opened, Persist(self._memory.note(plan, self._admitted, self._rules, own))]
 
-    def _look(self) -> FindCheckpoints:
-        assert self.admitted is not None, "who looks is in"
-        past = self.memory.past
-        of_another_job = past is not None and past.job != self.admitted.job
-        rank = self._rank if self.admitted.rank is None else self.admitted.rank
-        return FindCheckpoints(self.admitted.job, self.admitted.run, rank, past if of_another_job else None)
+    def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
+        """Stop the main thread, or say again that it has stopped long since."""
+        return [*self._main_thread.on_interrupt(interrupt, now_ms), *self._checkpoints.send_ready()]
 
-    def _on_rendezvous(self, rendezvous: m.Rendezvous, now_ms: int) -> list[WorkerEffect]:
-        return [OpenRendezvous(rendezvous.generation, rendezvous.address)]
-
-    def _on_committed(self, committed: m.Committed, now_ms: int) -> list[WorkerEffect]:
-        self._committed_step = committed.step
-        return [Retain(committed.step)]
-
-    def _on_job_ended(self, ended: m.JobEnded, now_ms: int) -> list[WorkerEffect]:
-        late = self.admitted is None and not ended.outcome.code
-        said = f"this process came when the job had finished ({ended.reason}). To train again, start the job anew"
-        return [
-            *([Say("nothing_to_do", said, warning=True)] if late else []),
-            *self._end(ended.outcome.code, ended.reason),
-        ]
-
-    # --- the main thread's words ---------------------------------------------------------------------------------------
-
-    def _on_state_restored(self, restored: s.StateRestored, now_ms: int) -> list[WorkerEffect]:
-        if restored.generation != self.generation:
-            return []
-        return [Tell(m.StateLoaded(generation=restored.generation, step=self._plan_step))]
-
-    def _on_steps_done(self, done: s.StepsDone, now_ms: int) -> list[WorkerEffect]:
-        self._progress, self._newest_step = done, max(self._newest_step, done.step)
-        if done.generation != self.generation or done.step <= self._plan_step:
-            return []
-        if self._first_step_told == done.generation:
-            return []
-        self._first_step_told = done.generation
-        return [Tell(m.FirstStep(generation=done.generation, step=done.step)), *self._note_progress(now_ms)]
-
-    def _note_progress(self, now_ms: int, *, stopped: bool = False) -> list[WorkerEffect]:
-        """Write how far this rank is, with its first step, once per heartbeat and when it stops: for people, recovery does not need it."""
-        if self.admitted is None or self._rank is None or not self._progress.generation:
-            return []
-        record = StepRecord(
-            node_id=self._identity.node_id,
-            rank=self._rank,
-            run=self.admitted.run,
-            generation=self._progress.generation,
-            incarnation=self.admitted.incarnation,
-            step=self._progress.step,
-            epoch=self._progress.epoch,
-            step_in_epoch=self._progress.step_in_epoch,
-        )
-        over = self.main is not Main.TRAINING or self._broke is not None
-        if over or self._first_step_told != record.generation:
-            return [Persist((record,))]
-        self._stretches.note(record.generation, record.step, now_ms)
-        lasted = self._stretches.record(
-            record.node_id, record.rank, record.run, record.incarnation, stopped=stopped
-        )
-        return [Persist((record, lasted))]
-
-    def _on_checkpoint_published(self, published: s.CheckpointPublished, now_ms: int) -> list[WorkerEffect]:
-        report = m.CheckpointReport(request_id=published.request_id, checkpoint=published.checkpoint)
-        self._requests[report.request_id] = report
-        assert self._rank is not None, "whoever saves has a rank"
-        row = to_record(self._rank, published.checkpoint, CheckpointState.PUBLISHED)
-        return [Persist((row,), (Report(report),))]
-
-    def _on_checkpoint_rejected(self, bad: s.CheckpointRejected, now_ms: int) -> list[WorkerEffect]:
-        request = m.CheckpointInvalid(
-            request_id=bad.request_id,
-            generation=bad.generation,
-            step=bad.step,
-            path=bad.path[-1024:],
-            reason=bad.reason[:1024],
-        )
-        return [*self._request(request), Say("checkpoint_invalid", bad.reason, warning=True)]
-
-    def _on_rendezvous_opened(self, opened: s.RendezvousOpened, now_ms: int) -> list[WorkerEffect]:
-        self._rendezvous = m.RendezvousOpen(generation=opened.generation, address=opened.address)
-        return [Tell(self._rendezvous)]
+    def _on_abort_due(self, now_ms: int) -> list[WorkerEffect]:
+        outcome = self._main_thread.on_abort_due(RequestId(f"{self._connection.register_id}.hung"))
+        if isinstance(outcome, m.Failure):
+            return self._leave_with(outcome, "PROCESS_HUNG", outcome.error, now_ms)
+        return [outcome] if outcome is not None else []
 
     def _on_training_stopped(self, stopped: s.TrainingStopped, now_ms: int) -> list[WorkerEffect]:
-        if self.main is Main.LEAVING:
+        if self._leaving:
             return []
-        assert self.admitted is not None, "it trained"
-        self._progress = s.StepsDone(
-            generation=stopped.generation, step=stopped.step, epoch=0, step_in_epoch=0
-        )
-        effects = self._note_progress(now_ms, stopped=True)
-        self.main, self._interrupted = Main.IDLE, self.generation
-        self._requests = OrderedDict(
-            (request_id, request)
-            for request_id, request in self._requests.items()
-            if not isinstance(request, m.Done)
-        )
-        if self._next_plan is not None:  # whatever stopped it belongs to a generation that is over
-            return [*effects, *self._open(self._next_plan)]
-        if stopped.collective_error:
-            effects += self._collective_failed(stopped.generation, stopped.step, stopped.collective_error)
-        waiting = self._wait_for(f"all {self._rules.world_size} workers to be ready", now_ms)
-        return [*effects, *waiting, self._look()]
+        effects = self._main_thread.on_stopped(stopped, now_ms, self._admitted)
+        self._requests.forget_done()
+        if self._main_thread.next_plan is not None:
+            return [*effects, *self._open(self._main_thread.next_plan)]
+        return [*effects, *self._wait_for_all_ready(now_ms), self._find_checkpoints()]
 
-    def _on_data_plane_broke(self, broke: s.DataPlaneBroke, now_ms: int) -> list[WorkerEffect]:
-        noted = self._note_progress(now_ms, stopped=True)
-        return [*noted, *self._collective_failed(broke.generation, broke.step, broke.reason)]
+    def _wait_for_all_ready(self, now_ms: int) -> list[WorkerEffect]:
+        return self._wait.begin(f"all {self._rules.world_size} workers to be ready", now_ms)
 
-    def _collective_failed(self, generation: Generation, step: int, reason: str) -> list[WorkerEffect]:
-        self._broke = m.CollectiveFailed(generation=generation, step=step, reason=reason[:1024])
-        return [Tell(self._broke), Say("collective_failed", reason, warning=True)]
+    def _find_checkpoints(self) -> FindCheckpoints:
+        assert self._admitted is not None, "who searches is admitted"
+        return self._checkpoints.find(self._admitted, self._main_thread.rank, self._memory.past)
 
-    def _on_checkpoints_found(self, found: s.CheckpointsFound, now_ms: int) -> list[WorkerEffect]:
-        if self.main is not Main.IDLE:
+    def _on_checkpoints_found(self, found: s.CheckpointsFound) -> list[WorkerEffect]:
+        if self._main_thread.state is not WorkerState.IDLE:
             return []
-        self._ready = ready.ready(
-            found,
-            generation=self.generation,
-            step=self._progress.step,
-            committed_step=self._committed_step,
-            frame_bytes_max=self._rules.frame_bytes_max,
+        return self._checkpoints.on_found(
+            found, self._main_thread.generation, self._main_thread.progress.step
         )
-        if not self._ready.left_out:
-            return [Tell(self._ready)]
-        text = f"telling the newest {len(self._ready.held)} of {len(found.held)} checkpoints: a message carries no more"
-        return [Tell(self._ready), Say("checkpoints_left_out", text, warning=True)]
-
-    def _on_store_refused(self, refused: s.StoreRefused, now_ms: int) -> list[WorkerEffect]:
-        leave = m.Leave(request_id=refused.request_id, reason=refused.reason[:1024])
-        return self._leave_with(leave, refused.code, refused.reason, now_ms)
-
-    def _on_training_raised(self, raised: s.TrainingRaised, now_ms: int) -> list[WorkerEffect]:
-        failure = m.Failure(
-            request_id=raised.request_id,
-            generation=raised.generation,
-            step=raised.step,
-            error=raised.error[:1024],
-            traceback=raised.traceback[-16_384:],
-        )
-        return self._leave_with(failure, "TRAINING_RAISED", raised.error, now_ms)
 
     def _on_training_done(self, done: s.TrainingDone, now_ms: int) -> list[WorkerEffect]:
         request = m.Done(request_id=done.request_id, generation=done.generation, step=done.step)
-        self._requests[request.request_id] = request
-        late = [SetTimer("reports", now_ms + REPORT_PATIENCE_MS)] if self._reports() else []
-        return [*self._done(), *late, *self._wait_for("all ranks to be done", now_ms)]
+        return [*self._requests.finish(request, now_ms), *self._wait.begin("all ranks to be done", now_ms)]
+
+    # --- the end -------------------------------------------------------------------------------------------------------
+
+    def _on_training_raised(self, raised: s.TrainingRaised, now_ms: int) -> list[WorkerEffect]:
+        return self._leave_with(failure_of(raised), "TRAINING_RAISED", raised.error, now_ms)
+
+    def _on_store_refused(self, refused: s.StoreRefused, now_ms: int) -> list[WorkerEffect]:
+        leave = leave_of(refused.request_id, refused.reason)
+        return self._leave_with(leave, refused.code, refused.reason, now_ms)
 
     def _on_stop_asked(self, asked: s.StopAsked, now_ms: int) -> list[WorkerEffect]:
-        leave = m.Leave(request_id=asked.request_id, reason=asked.reason[:1024])
-        return self._leave_with(leave, "STOPPED", asked.reason, now_ms)
+        return self._leave_with(leave_of(asked.request_id, asked.reason), "STOPPED", asked.reason, now_ms)
+
+    def _leave_with(
+        self, last: m.Failure | m.Leave, code: str, reason: str, now_ms: int
+    ) -> list[WorkerEffect]:
+        self._main_thread.leave()
+        return self._departure.begin(last, code, reason, now_ms, admitted=self._admitted is not None)
+
+    def _on_job_ended(self, ended: m.JobEnded) -> list[WorkerEffect]:
+        end = self._end(ended.outcome.code, ended.reason)
+        if self._admitted is not None or ended.outcome.code:
+            return end
+        text = f"this process came when the job had finished ({ended.reason}). To train again, start the job again"
+        return [Log("nothing_to_do", text, warning=True), *end]
+
+    def _end(self, code: str, reason: str) -> list[WorkerEffect]:
+        return [self._departure.exit(code, reason), *self._main_thread.end(reason)]
+
+    def check(self) -> None:
+        """Assert what is always true between two stimuli. Tests and the simulation call it after each one."""
+        self._main_thread.check(ready=self._checkpoints.ready is not None, done=self._requests.is_done)
+        self._connection.check(self._admitted.token if self._admitted else None)
+        self._requests.check()
+        self._heartbeats.check()
+        if self._admitted is None:
+            outside = (WorkerState.OUTSIDE, WorkerState.LEAVING)
+            assert self._main_thread.state in outside, (
+                "who was never admitted neither waits for a plan nor trains"
+            )
+            assert not self._connection.is_admitted, "who is admitted on this connection was admitted"
+        else:
+            assert self._main_thread.state is not WorkerState.OUTSIDE, (
+                "who was admitted is inside, also while disconnected"
+            )

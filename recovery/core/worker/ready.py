@@ -1,4 +1,4 @@
-"""Which of its checkpoints does a rank tell of, when it holds more than one message can carry?
+"""Which of its checkpoints does a rank report, when it holds more than one message can carry?
 
 The newest, and the newest committed one: ranks save together, so what they have in common is among their newest files, and where one
 of them could not save for long it is the step that was committed last.
@@ -22,14 +22,14 @@ common steps are damaged."""
 _encoder = msgspec.msgpack.Encoder()
 
 
-def told(
+def newest_that_fit(
     held: Iterable[HeldCheckpoint], *, committed_step: int, frame_bytes_max: int
 ) -> tuple[HeldCheckpoint, ...]:
     """Choose what a message can carry, newest first.
 
     Args:
         held: every checkpoint that the rank holds, in any order.
-        committed_step: the newest step that all ranks held, as far as this rank was told; its file is never left out.
+        committed_step: the newest step that all ranks held, as far as this rank knows; its file is never left out.
         frame_bytes_max: largest message, in bytes.
     """
     left = frame_bytes_max // FRAME_SHARE
@@ -43,7 +43,7 @@ def told(
     return tuple(one for one in newest_first if one.step in chosen)
 
 
-def ready(
+def make_ready(
     found: CheckpointsFound, *, generation: Generation, step: int, committed_step: int, frame_bytes_max: int
 ) -> Ready:
     """Make the message that says what a rank holds, bounded in each of its lists.
@@ -52,13 +52,13 @@ def ready(
         found: what lies in its directories.
         generation: the last one whose plan it was given.
         step: how far it is.
-        committed_step: as `told`.
-        frame_bytes_max: as `told`.
+        committed_step: as `newest_that_fit`.
+        frame_bytes_max: as `newest_that_fit`.
     """
-    held = told(found.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
+    held = newest_that_fit(found.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
     named, past = found.passed_over[:PASSED_OVER_MAX], found.past
     if past is not None:
-        of_past = told(past.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
+        of_past = newest_that_fit(past.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
         past = msgspec.structs.replace(past, held=of_past)
     return Ready(
         request_id=found.request_id,

@@ -8,10 +8,11 @@ import msgspec
 
 from recovery.core.ids import Generation, RequestId, ResumeToken
 from recovery.core.messages import FromScheduler, HeldCheckpoint, PassedOver, Past
+from recovery.core.worker.timers import WorkerTimer
 
 
 class Hangs(msgspec.Struct, frozen=True):
-    """What a process that replaces itself tells the program that follows."""
+    """What a process that replaces itself hands over to the program that follows."""
 
     count: int = 0
     """How often in a row it was replaced because its main thread did not come back, without a new step between."""
@@ -47,16 +48,16 @@ class Disconnected(msgspec.Struct, frozen=True, tag="disconnected"):
     jitter: float
 
 
-class SchedulerSpoke(msgspec.Struct, frozen=True, tag="scheduler_spoke"):
+class MessageReceived(msgspec.Struct, frozen=True, tag="message_received"):
     """A decoded message of the scheduler."""
 
     message: FromScheduler
 
 
-class WorkerTimerFired(msgspec.Struct, frozen=True, tag="worker_timer_fired"):
+class TimerFired(msgspec.Struct, frozen=True, tag="timer_fired"):
     """A timer is due. `jitter` is random, 0..1."""
 
-    key: str
+    timer: WorkerTimer
     jitter: float
 
 
@@ -67,7 +68,7 @@ class StateRestored(msgspec.Struct, frozen=True, tag="state_restored"):
 
 
 class StepsDone(msgspec.Struct, frozen=True, tag="steps_done"):
-    """The main thread has applied steps up to this one (told when the heartbeat asks, and at the first step)."""
+    """The main thread has applied steps up to this one (reported when the heartbeat asks, and at the first step)."""
 
     generation: Generation
     step: int
@@ -100,7 +101,7 @@ class RendezvousOpened(msgspec.Struct, frozen=True, tag="rendezvous_opened"):
 
 
 class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
-    """The look into the directories is done."""
+    """The search of the directories is done."""
 
     request_id: RequestId
     held: tuple[HeldCheckpoint, ...]
@@ -124,7 +125,7 @@ class TrainingStopped(msgspec.Struct, frozen=True, tag="training_stopped"):
     generation: Generation
     step: int
     collective_error: str = ""
-    """Not empty: it stopped because the data plane broke, before anyone told it to."""
+    """Not empty: it stopped because the data plane broke, before anyone asked it to."""
 
 
 class DataPlaneBroke(msgspec.Struct, frozen=True, tag="data_plane_broke"):
@@ -161,7 +162,7 @@ class StopAsked(msgspec.Struct, frozen=True, tag="stop_asked"):
 
 
 class PauseNoticed(msgspec.Struct, frozen=True, tag="pause_noticed"):
-    """The whole process stood still (SIGSTOP, a frozen virtual machine)."""
+    """The whole process was paused (SIGSTOP, a frozen virtual machine)."""
 
     paused_ms: int
 
@@ -171,8 +172,8 @@ WorkerStimulus = Union[
     Connected,
     ConnectFailed,
     Disconnected,
-    SchedulerSpoke,
-    WorkerTimerFired,
+    MessageReceived,
+    TimerFired,
     StateRestored,
     StepsDone,
     CheckpointPublished,

@@ -56,8 +56,9 @@ def upgrade(connection: Connection, versions: Path = VERSIONS) -> None:
     from alembic import command  # noqa: PLC0415 - 150 ms, paid only when a file is of an older release
     from alembic.config import Config  # noqa: PLC0415 - as above
 
-    def escaped(place: Path) -> str:  # '%' is a reference in Alembic's options
-        return str(place).replace("%", "%%")
+    def escaped(directory: Path) -> str:
+        # '%' is a reference in Alembic's options.
+        return str(directory).replace("%", "%%")
 
     config = Config()
     config.set_main_option("script_location", escaped(Path(__file__).parent))

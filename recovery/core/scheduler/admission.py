@@ -1,0 +1,233 @@
+"""Who is let in: gathers the facts of one registration, asks the policy, and does what it says."""
+
+from __future__ import annotations
+
+import msgspec
+from typing_extensions import assert_never
+
+from recovery.core import messages as m
+from recovery.core.effects import Answer, Persist
+from recovery.core.ids import ConnectionId, Incarnation, ResumeToken
+from recovery.core.policy.registration import (
+    Admit,
+    Applicant,
+    Held,
+    Refuse,
+    Resume,
+    Seats,
+    Situation,
+    Token,
+    Window,
+    decide,
+)
+from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
+from recovery.core.scheduler.stimuli import MessageReceived
+from recovery.core.tokens import token_digest
+
+ASK_AGAIN_MS = 1_000
+"""When the bearer of a living node's id may ask again. The node may die at any moment, so there is no exact time."""
+
+
+def admit_or_refuse(
+    state: SchedulerState, received: MessageReceived, register: m.Register, now_ms: int
+) -> list[SchedulerEffect]:
+    """Let a node in, or refuse it. A refusal changes nothing of the holder, its lease and its window included."""
+    node = state.nodes.get(register.node_id)
+    fault = _fault_of(state, register)
+    if fault is not None:
+        return refuse(state, received.connection, register, fault)
+    if node is not None and node.record.reason == RUN_FINISHED and _token_of(node, register) is Token.SAME:
+        # It did not receive the message that ended it.
+        ended = m.JobEnded(outcome=m.JobOutcome.FINISHED, reason=RUN_FINISHED)
+        return [Persist((), (Answer(received.connection, ended),))]
+    decision = decide(_applicant(state, node, register, now_ms), state.rules)
+    match decision:
+        case Refuse():
+            return refuse(state, received.connection, register, decision)
+        case Resume():
+            assert node is not None, "only a known node resumes"
+            return _resume(state, node, received, register, now_ms)
+        case Admit():
+            return _admit(state, node, received, register, now_ms)
+        case _:
+            assert_never(decision)
+
+
+def job_fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:
+    """What makes this process no member of this job, whatever its id and whatever the run."""
+    rules = state.rules
+    if register.protocol != m.PROTOCOL_VERSION:
+        return Refuse(
+            "PROTOCOL_VERSION",
+            f"this process speaks protocol {register.protocol}, the scheduler {m.PROTOCOL_VERSION}. "
+            "Install the same release everywhere.",
+        )
+    for field, its, ours in (
+        ("MS_WORKER_NUM", register.worker_count, rules.worker_count),
+        ("MS_SERVER_NUM", register.server_count, rules.server_count),
+        ("MS_ENABLE_RECOVERY", int(register.recovery_enabled), int(rules.recovery_enabled)),
+    ):
+        if its != ours:
+            return Refuse(
+                "JOB_MISMATCH",
+                f'{field}={its} in node "{register.node_id}", but {ours} in the scheduler: it must be the same in every process.',
+            )
+    return None
+
+
+def _fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:
+    """What makes this process no member of this run under this id."""
+    fault = job_fault_of(state, register)
+    if fault is not None:
+        return fault
+    node = state.nodes.get(register.node_id)
+    if node is not None and node.record.role is not register.role:
+        return Refuse(
+            "NODE_ID_INVALID",
+            f'MS_NODE_ID="{register.node_id}" is the id of a {node.record.role.value}, this is a {register.role.value}. '
+            "Give each process its own id.",
+        )
+    misfit = state.seats[register.role].ids.fault_of(register.node_id, _seat_count(state, register.role))
+    return Refuse("NODE_ID_INVALID", f"{misfit}. Give each process its own id.") if misfit else None
+
+
+def _seat_count(state: SchedulerState, role: m.Role) -> int:
+    return state.rules.worker_count if role is m.Role.WORKER else state.rules.server_count
+
+
+def _applicant(state: SchedulerState, node: Node | None, register: m.Register, now_ms: int) -> Applicant:
+    others = state.seats[register.role].taken - (node is not None and state.has_seat(node))
+    # Standbys: Seats.STANDBY is given to nobody before warm standbys exist; the policy's table has its rows already.
+    seats = Seats.FREE if others < _seat_count(state, register.role) else Seats.NONE
+    if node is None:
+        token = Token.NONE if register.token is None else Token.FOREIGN
+        situation = Situation(Held.UNKNOWN, token, Window.OVER, seats)
+        return Applicant(
+            node_id=register.node_id, situation=situation, silent_ms=0, suspect_left_ms=0, window_left_ms=0
+        )
+    held = node.held(has_seat=seats is Seats.FREE)
+    situation = Situation(held, _token_of(node, register), node.window(now_ms), seats)
+    suspect = node.record.state is NodeState.SUSPECT
+    return Applicant(
+        node_id=register.node_id,
+        situation=situation,
+        silent_ms=now_ms - node.heard_ms,
+        suspect_left_ms=max(1, node.suspect_until_ms - now_ms) if suspect else ASK_AGAIN_MS,
+        window_left_ms=max(0, node.window_ends_ms - now_ms),
+    )
+
+
+def _token_of(node: Node, register: m.Register) -> Token:
+    record = node.record
+    if register.request_id == record.admission_request:
+        # The answer to its admission was lost on the way: it asks again.
+        return Token.SAME
+    if register.token is None:
+        return Token.NONE
+    if token_digest(register.token) == record.token_digest:
+        return Token.SAME
+    return Token.EARLIER if register.incarnation < record.incarnation else Token.FOREIGN
+
+
+def refuse(
+    state: SchedulerState, connection: ConnectionId, register: m.Register, refusal: Refuse
+) -> list[SchedulerEffect]:
+    """Say no. It becomes an event once: a repeat fills neither log nor store."""
+    event = EventRecord(
+        kind=EventKind.NODE_REFUSED,
+        node_id=register.node_id,
+        run=state.job.run,
+        reason=f"{refusal.code}: {refusal.reason}",
+    )
+    refused = m.Refused(
+        request_id=register.request_id,
+        code=refusal.code,
+        reason=refusal.reason,
+        retry_after_ms=refusal.retry_after_ms,
+        holder_connected=refusal.holder_connected,
+    )
+    effects: list[SchedulerEffect] = [
+        Send(connection, refused),
+        CloseConnection(connection, f"refused: {refusal.code}"),
+    ]
+    if state.note_refusal(register.node_id, refusal.code):
+        effects.insert(0, Persist((event,)))
+    return effects
+
+
+def _resume(
+    state: SchedulerState, node: Node, received: MessageReceived, register: m.Register, now_ms: int
+) -> list[SchedulerEffect]:
+    effects = _close_older_connection(state, node)
+    was_here = node.record.state is NodeState.LIVE
+    node.move(NodeState.LIVE)
+    node.hangs = False
+    if not node.record.host:
+        # A rebuilt store does not know under which address it was seen.
+        node.record = msgspec.structs.replace(node.record, host=register.host or received.peer)
+    token = register.token or received.fresh_token
+    if token_digest(register.token or "") != node.record.token_digest:
+        # A repeat of the admission: a new secret for the same incarnation.
+        token = received.fresh_token
+        node.record = msgspec.structs.replace(node.record, token_digest=token_digest(token))
+    _connect(state, node, received.connection, now_ms)
+    reason = "a new connection" if was_here else "it came back"
+    event = state.node_event(EventKind.NODE_RESUMED, node, reason=reason)
+    admitted = _admitted(state, node, register, token, resumed=True)
+    records = (node.record, state.incarnation_record(node), event)
+    return [*effects, Persist(records, (Answer(received.connection, admitted),))]
+
+
+def _admit(
+    state: SchedulerState, node: Node | None, received: MessageReceived, register: m.Register, now_ms: int
+) -> list[SchedulerEffect]:
+    record = NodeRecord(
+        node_id=register.node_id,
+        role=register.role,
+        rank=node.record.rank if node else None,
+        incarnation=Incarnation(node.record.incarnation + 1 if node else 1),
+        state=NodeState.LIVE,
+        token_digest=token_digest(received.fresh_token),
+        admission_request=register.request_id,
+        host=register.host or received.peer,
+        pid=register.pid,
+    )
+    effects = _close_older_connection(state, node) if node else []
+    node = Node(record, heard_ms=now_ms)
+    state.put(node)
+    _connect(state, node, received.connection, now_ms)
+    event = state.node_event(EventKind.NODE_ADMITTED, node)
+    admitted = _admitted(state, node, register, received.fresh_token, resumed=False)
+    records = (record, state.incarnation_record(node), event)
+    return [*effects, Persist(records, (Answer(received.connection, admitted),))]
+
+
+def _connect(state: SchedulerState, node: Node, connection: ConnectionId, now_ms: int) -> None:
+    node.connection, node.heard_ms, node.sent_generation = connection, now_ms, 0
+    state.speakers[connection] = node.record.node_id
+    state.forget_refusals(node.record.node_id)
+
+
+def _close_older_connection(state: SchedulerState, node: Node) -> list[SchedulerEffect]:
+    """An older connection of the id speaks for nobody any more."""
+    older = state.disconnect(node)
+    return [] if older is None else [CloseConnection(older, "replaced by a newer connection")]
+
+
+def _admitted(
+    state: SchedulerState, node: Node, register: m.Register, token: ResumeToken, *, resumed: bool
+) -> m.Admitted:
+    return m.Admitted(
+        request_id=register.request_id,
+        incarnation=node.record.incarnation,
+        token=token,
+        rank=node.record.rank,
+        job=state.job.job,
+        run=state.job.run,
+        scheduler_incarnation=state.job.scheduler_incarnation,
+        resumed=resumed,
+        committed_step=state.checkpoints.committed_step,
+    )

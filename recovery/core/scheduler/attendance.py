@@ -1,0 +1,85 @@
+"""Which ranks are here and ready, until when that is waited for, and who is named when they did not come."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from recovery.core import messages as m
+from recovery.core.policy import ranks
+from recovery.core.records import JobState, NodeState
+from recovery.core.scheduler import runs
+from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.job import WAITING
+from recovery.core.scheduler.state import SchedulerState
+from recovery.core.scheduler.timers import TopologyTimer
+
+
+def all_ranks_ready(state: SchedulerState) -> bool:
+    """Is every rank live and ready, and every server here while the job forms?"""
+    workers, servers = state.seats[m.Role.WORKER], state.seats[m.Role.SERVER]
+    if workers.taken < state.rules.world_size:
+        return False
+    if state.job.state is JobState.FORMING and servers.taken < state.rules.server_count:
+        return False
+    return workers.all_ready
+
+
+def wait_for_all_ranks(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """Start the deadline within which every rank must be ready (MS_TOPO_TIMEOUT)."""
+    if state.rules.topology_timeout_ms is None:
+        return []
+    state.deadline_ms = now_ms + state.rules.topology_timeout_ms
+    return [SetTimer(TopologyTimer(), state.deadline_ms)]
+
+
+def on_deadline(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """The deadline has passed: the job fails, and says who was missing."""
+    if state.deadline_ms is None or now_ms < state.deadline_ms or state.job.state not in WAITING:
+        return []
+    return runs.end(state, m.JobOutcome.WAIT_TIMEOUT, _who_is_missing(state), now_ms)
+
+
+def _who_is_missing(state: SchedulerState) -> str:
+    assert state.rules.topology_timeout_ms is not None, "there was a deadline"
+    roles = [_attendance(state, m.Role.WORKER, state.rules.world_size)]
+    # Servers are waited for only while the job forms.
+    if state.job.state is JobState.FORMING and state.rules.server_count:
+        roles.append(_attendance(state, m.Role.SERVER, state.rules.server_count))
+    unready = [
+        node.record.node_id
+        for node in state.workers
+        if node.record.state is NodeState.LIVE and node.ready is None
+    ]
+    reason = (
+        f"{' and '.join(role.counted for role in roles)} are here after "
+        f"{state.rules.topology_timeout_ms / 1000:g} s (MS_TOPO_TIMEOUT); "
+        f"missing: {', '.join(name for role in roles for name in role.missing) or 'none'}; "
+    )
+    if unready:
+        names = ", ".join(sorted(unready, key=ranks.natural_key))
+        reason += f"here and not ready, still looking at its checkpoints: {names}; "
+    reason += f"here: {', '.join(name for role in roles for name in role.here) or 'none'}"
+    if state.job.reason:
+        reason += f"; first failure: {state.job.reason}"
+    return reason
+
+
+class _Attendance(NamedTuple):
+    """Who of a role is here and who is not, as people read it."""
+
+    counted: str
+    missing: list[str]
+    here: list[str]
+
+
+def _attendance(state: SchedulerState, role: m.Role, wanted: int) -> _Attendance:
+    name = "worker" if role is m.Role.WORKER else "server"
+    here: list[str] = []
+    missing: list[str] = []
+    for node in sorted(state.seated(role), key=lambda one: ranks.natural_key(one.record.node_id)):
+        (here if node.record.state is NodeState.LIVE else missing).append(node.record.node_id)
+    unknown = wanted - len(here) - len(missing)
+    if unknown:
+        which = "" if role is m.Role.WORKER else f" {name}{'s' if unknown > 1 else ''}"
+        missing.append(f"{unknown}{which} that never registered")
+    return _Attendance(f"{len(here)} of {wanted} {name}s", missing, here)

@@ -1,0 +1,95 @@
+"""What is always true of the scheduler's state between two stimuli. Tests and the simulation ask after every one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from recovery.core.messages import Role
+from recovery.core.records import JobState, NodeState
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import SchedulerState
+
+
+def check(state: SchedulerState) -> None:
+    """Look at everything.
+
+    Raises:
+        AssertionError: something is not as it must be; the sentence says what.
+    """
+    _check_connections(state)
+    for node in state.nodes.values():
+        _check_node(state, node)
+    for role in Role:
+        _check_counts(state, role)
+        _check_ranks(state, role)
+    _check_generations(state)
+    if state.job.state is JobState.RUNNING:
+        _check_running(state)
+
+
+def _check_connections(state: SchedulerState) -> None:
+    connected = {
+        node.connection: node.record.node_id for node in state.nodes.values() if node.connection is not None
+    }
+    assert state.speakers == connected, (
+        "every connection on which somebody speaks belongs to exactly one node"
+    )
+
+
+def _check_node(state: SchedulerState, node: Node) -> None:
+    record, name = node.record, node.record.node_id
+    if record.state is NodeState.LIVE:
+        assert node.connection is not None or state.job_ended, f"{name} is live, so it is connected"
+    if record.state in (NodeState.SUSPECT, NodeState.LOST):
+        assert node.connection is None, f"{name} is {record.state.value}, so it is not connected"
+    if record.state is not NodeState.LOST:
+        assert record.rejoin_left_ms == 0, (
+            f"{name} is {record.state.value}: only a lost id has a rejoin window"
+        )
+    if node.done:
+        assert state.job.state is JobState.RUNNING or state.job_ended, f"{name} is done with no generation"
+    assert node.sent_generation <= state.job.generation, f"{name} was sent a plan that does not exist"
+    assert len(node.answers) <= state.rules.requests_remembered, f"the answers kept for {name} are bounded"
+
+
+def _check_counts(state: SchedulerState, role: Role) -> None:
+    seats, seated = state.seats[role], state.seated(role)
+    counted = (seats.taken, seats.ready, seats.done, sorted(seats.ids))
+    recounted = (
+        len(seated),
+        sum(node.record.state is NodeState.LIVE and node.ready is not None for node in seated),
+        sum(node.done for node in seated),
+        sorted(node.record.node_id for node in seated),
+    )
+    assert counted == recounted, f"the {role.value}s are counted as {counted}, they are {recounted}"
+
+
+def _check_ranks(state: SchedulerState, role: Role) -> None:
+    ranks = [
+        node.record.rank
+        for node in state.nodes.values()
+        if node.record.role is role and node.record.rank is not None
+    ]
+    assert len(set(ranks)) == len(ranks), f"two {role.value}s have one rank: {sorted(ranks)}"
+
+
+def _check_generations(state: SchedulerState) -> None:
+    numbers = [record.generation for record in state.generations]
+    assert all(earlier < later for earlier, later in pairwise(numbers)), f"generations only rise: {numbers}"
+    assert all(record.run == state.job.run for record in state.generations), "generations are of this run"
+    assert not numbers or numbers[-1] <= state.job.generation, "no generation is newer than the job's"
+    if state.rendezvous is not None:
+        assert state.rendezvous.generation == state.job.generation, "the rendezvous is the generation's own"
+
+
+def _check_running(state: SchedulerState) -> None:
+    ranks = sorted(node.record.rank for node in state.workers if node.record.rank is not None)
+    assert ranks == list(range(state.rules.world_size)), f"a running job has all its ranks, not {ranks}"
+    assert state.generations, "a running job has a generation"
+    current = state.generations[-1]
+    assert current.generation == state.job.generation, "a running job is in its newest generation"
+    assert not current.ended, f"generation {current.generation} has ended, and the job runs"
+    assert state.checkpoints.committed_step >= current.step, (
+        f"the committed step is {state.checkpoints.committed_step}, the plan went to {current.step}"
+    )
+    assert state.deadline_ms is None, "nobody is waited for while all ranks run"

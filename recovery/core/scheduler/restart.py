@@ -1,0 +1,96 @@
+"""A scheduler starts: on nothing, or on what an earlier process of it stored."""
+
+from __future__ import annotations
+
+from recovery.core import messages as m
+from recovery.core.effects import Persist
+from recovery.core.records import (
+    CheckpointRecord,
+    EventKind,
+    GenerationRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+    Record,
+    RunRecord,
+)
+from recovery.core.scheduler import attendance, generations, runs
+from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.job import WAITING, JobFact
+from recovery.core.scheduler.liveness import WINDOW_NOTE_MS
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import SchedulerState
+from recovery.core.scheduler.timers import GraceTimer, ShutdownTimer, WindowsTimer
+
+
+def restore(
+    state: SchedulerState,
+    nodes: tuple[NodeRecord, ...],
+    generations: tuple[GenerationRecord, ...],
+    checkpoints: tuple[CheckpointRecord, ...],
+) -> None:
+    """Take over what an earlier process stored. Called before `start`."""
+    run = state.job.run
+    state.generations = [record for record in generations if record.run == run]
+    state.checkpoints.load((record for record in checkpoints if record.run == run), state.generations)
+    for record in nodes:
+        state.put(Node(record, heard_ms=0))
+
+
+def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """Begin to serve: whoever was alive gets one lease to come back, deadlines start again."""
+    first = state.job.scheduler_incarnation == 1
+    kind = EventKind.SCHEDULER_STARTED if first else EventKind.SCHEDULER_RESTARTED
+    records: list[Record] = []
+    if state.job.state is JobState.FINISHED and all(runs.has_left(node) for node in state.nodes.values()):
+        records += runs.begin_run(state)
+    if state.job.state is JobState.FAILED:
+        _try_again(state)
+    if not state.job_ended:
+        records.append(RunRecord(run=state.job.run))
+    records += [state.job, state.event(kind, incarnation=state.job.scheduler_incarnation)]
+    silent = [node.record for node in state.nodes.values() if _await_return(state, node, now_ms)]
+    effects: list[SchedulerEffect] = [Persist((*records, *silent))]
+    effects += [
+        SetTimer(GraceTimer(record.node_id), state.nodes[record.node_id].suspect_until_ms)
+        for record in silent
+    ]
+    if any(node.window_ends_ms > now_ms for node in state.nodes.values()):
+        effects.append(SetTimer(WindowsTimer(), now_ms + WINDOW_NOTE_MS))
+    return effects + _go_on(state, now_ms)
+
+
+def _try_again(state: SchedulerState) -> None:
+    """A failed job was relaunched on purpose: the same run, one more try. A rebuilt one may not have all its ranks yet."""
+    ranks = {node.record.rank for node in state.nodes.values() if node.record.role is m.Role.WORKER}
+    formed = bool(state.job.generation) and len(ranks - {None}) == state.rules.world_size
+    fact = JobFact.RELAUNCHED if formed else JobFact.RELAUNCHED_UNFORMED
+    state.change_job(fact, reason=state.job.reason)
+
+
+def _await_return(state: SchedulerState, node: Node, now_ms: int) -> bool:
+    """Apply what was left of the node's times, never more than a full window: the earlier process had another monotonic clock.
+
+    Gives whether the node is suspect until it is heard again, which whoever looks at the store sees too.
+    """
+    node.heard_ms = now_ms
+    node.window_ends_ms = now_ms + min(node.record.rejoin_left_ms, state.rules.rejoin_window_ms)
+    if node.record.state not in (NodeState.LIVE, NodeState.SUSPECT):
+        return False
+    if node.record.state is NodeState.LIVE:
+        node.move(NodeState.SUSPECT, reason=node.record.reason or "not heard since the scheduler restarted")
+    node.suspect_until_ms = now_ms + state.rules.lease_ms
+    return True
+
+
+def _go_on(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    if state.job.state is JobState.FINISHED:
+        return [SetTimer(ShutdownTimer(), now_ms + state.rules.lease_ms)]
+    if state.job.state in WAITING:
+        return attendance.wait_for_all_ranks(state, now_ms)
+    gone = [node for node in state.workers if node.record.state in (NodeState.LOST, NodeState.LEFT)]
+    if gone:
+        # The earlier process ended between writing the loss and ending the generation.
+        reason = f"{gone[0].record.node_id} lost: {gone[0].record.reason}"
+        return generations.interrupt(state, reason, now_ms)
+    return []

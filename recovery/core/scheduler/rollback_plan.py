@@ -1,0 +1,86 @@
+"""The plan of a generation: as each rank is sent it, and as the event log explains it."""
+
+from __future__ import annotations
+
+from recovery.core import messages as m
+from recovery.core.ids import Rank
+from recovery.core.policy import given_up, ranks, rollback
+from recovery.core.records import EventKind, Record
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import SchedulerState
+
+
+def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
+    """The current generation's plan, as this node is sent it."""
+    generation = state.generations[-1]
+    rank = node.record.rank
+    assert rank is not None, "a plan is for ranks"
+    local_rank, local_world_size = _local_places(state)[rank]
+    file = state.checkpoints.file_of(rank, generation.step)
+    return m.Rollback(
+        generation=generation.generation,
+        run=generation.run,
+        step=generation.step,
+        epoch=generation.epoch,
+        step_in_epoch=generation.step_in_epoch,
+        rank=rank,
+        world_size=state.rules.world_size,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
+        path=file.path if file else "",
+        digest=file.digest if file else "",
+        committed_step=state.checkpoints.committed_step,
+        because=generation.because[:1024],
+        job=state.job.job,
+        incarnation=node.record.incarnation,
+    )
+
+
+def _local_places(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
+    """Each rank's (local rank, local world size), found once for each generation."""
+    generation = (state.job.run, state.job.generation)
+    if state.local_places is None or state.local_places[0] != generation:
+        hosts = {
+            worker.record.rank: worker.record.host
+            for worker in state.workers
+            if worker.record.rank is not None
+        }
+        state.local_places = (generation, ranks.local_places(hosts))
+    return state.local_places[1]
+
+
+def why_there(state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart, step: int) -> str:
+    """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
+    reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
+    why = given_up.sentence(state.checkpoints.given_up(step))
+    if why:
+        reasons.append(why)
+    count = sum(
+        len(node.ready.passed_over) + node.ready.passed_over_more
+        for node in state.workers
+        if node.ready is not None
+    )
+    if count and not why:
+        reasons.append(f"files that were passed over: {count}")
+    return "; ".join(reasons)
+
+
+def missing_files(state: SchedulerState, target: int) -> list[Record]:
+    """An event for every file of a newer committed step that nobody found; what was found and is bad has its own already."""
+    nodes = {node.record.rank: node for node in state.workers}
+    missing = [
+        (step, rank, one.path)
+        for step, unusable in state.checkpoints.given_up(target).items()
+        for rank, one in unusable.items()
+        if one.reason == given_up.MISSING
+    ]
+    return [
+        state.node_event(
+            EventKind.CHECKPOINT_PASSED_OVER,
+            nodes[rank],
+            step=step,
+            reason="it was committed and is missing",
+            details=path,
+        )
+        for step, rank, path in missing[: m.PASSED_OVER_MAX]
+    ]

@@ -1,0 +1,88 @@
+"""How the job of a run ends, how this scheduler ends after it, and how the next run begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core.checkpoints import CheckpointCoordinator
+from recovery.core.effects import Exit, Persist
+from recovery.core.ids import Generation, RunId
+from recovery.core.records import EventKind, JobState, NodeState, Record, RunRecord
+from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.job import JobFact
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
+from recovery.core.scheduler.timers import ShutdownTimer
+
+SHUTDOWN_MS = 2_000
+"""How long a scheduler whose job has ended waits for its nodes to disconnect. A lost answer is asked for again within 50 ms."""
+
+
+def end(state: SchedulerState, outcome: m.JobOutcome, reason: str, now_ms: int) -> list[SchedulerEffect]:
+    """The job is over: written first, then sent to everyone connected. A node has left when it disconnects after that."""
+    state.outcome = outcome
+    finished = outcome is m.JobOutcome.FINISHED
+    event = state.event(EventKind.JOB_FINISHED if finished else EventKind.JOB_FAILED, reason=reason)
+    job = state.change_job(JobFact.ALL_RANKS_DONE if finished else JobFact.FAILED, reason=reason)
+    run = RunRecord(run=job.run, outcome=outcome.value, reason=reason)
+    answers = state.to_all(job_ended(state))
+    return [Persist((job, run, event), answers), SetTimer(ShutdownTimer(), now_ms + SHUTDOWN_MS)]
+
+
+def job_ended(state: SchedulerState) -> m.JobEnded:
+    """What a node of an ended job is sent."""
+    return m.JobEnded(outcome=state.outcome, reason=state.job.reason[:1024])
+
+
+def has_left(node: Node) -> bool:
+    """Did it go on purpose?"""
+    return node.record.state is NodeState.LEFT
+
+
+def leave(state: SchedulerState, nodes: Iterable[Node]) -> list[Record]:
+    """These have nothing more to do in a finished run: their ids are free. A failed one keeps them for its next try."""
+    if state.job.state is not JobState.FINISHED:
+        return []
+    return [node.move(NodeState.LEFT, reason=RUN_FINISHED) for node in nodes if not has_left(node)]
+
+
+def on_disconnected(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
+    """A node leaves an ended job, or was cut off before it heard so and asks again within the reconnect grace.
+
+    Without recovery a failed job ends everywhere within a second, and half of that went by until the loss was certain: the
+    scheduler then waits for nobody. Who was cut off at that very moment finds no scheduler any more and fails all the same.
+    """
+    effects: list[SchedulerEffect] = [Persist(tuple(leave(state, [node])))]
+    if not any(
+        other.connection is not None or other.record.state is NodeState.SUSPECT
+        for other in state.nodes.values()
+    ):
+        at_once = state.job.state is JobState.FAILED and not state.rules.recovery_enabled
+        wait_ms = 0 if at_once else state.rules.reconnect_grace_ms
+        effects.append(SetTimer(ShutdownTimer(), now_ms + wait_ms))
+    return effects
+
+
+def on_shutdown_due(state: SchedulerState) -> list[SchedulerEffect]:
+    """Who has not come to hear the end by now does not come back: its id is free for the next run."""
+    assert state.job_ended, "it is set by the end, and no run begins in the process of an ended scheduler"
+    records = tuple(leave(state, state.nodes.values()))
+    return [Persist(records, (Exit(state.outcome.code, state.job.reason),))]
+
+
+def begin_run(state: SchedulerState) -> list[Record]:
+    """A finished job's path starts its next run: same node ids, no ranks, no checkpoints, new generations.
+
+    Called when a scheduler starts and every node of the run before has left.
+    """
+    job = state.change_job(JobFact.RUN_BEGUN, generation=Generation(0), run=RunId(state.job.run + 1))
+    state.checkpoints = CheckpointCoordinator(state.rules.world_size)
+    state.generations = []
+    records: list[Record] = [job, RunRecord(run=job.run)]
+    for node in state.nodes.values():
+        node.record = msgspec.structs.replace(node.record, rank=None, step=0, generation=Generation(0))
+        records.append(node.record)
+    return records

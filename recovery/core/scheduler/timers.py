@@ -1,0 +1,36 @@
+"""What the scheduler waits for. Two timers with equal values are the same timer: the later one replaces the earlier."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from recovery.core.ids import NodeId
+
+
+class GraceTimer(msgspec.Struct, frozen=True, tag="grace"):
+    """A suspect node has not come back: it is lost when this is due."""
+
+    node_id: NodeId
+
+
+class LeaseTimer(msgspec.Struct, frozen=True, tag="lease"):
+    """A live node must have been heard by then."""
+
+    node_id: NodeId
+
+
+class WindowsTimer(msgspec.Struct, frozen=True, tag="windows"):
+    """What is left of the open rejoin windows is written down."""
+
+
+class TopologyTimer(msgspec.Struct, frozen=True, tag="topology"):
+    """All ranks must be ready by then (MS_TOPO_TIMEOUT)."""
+
+
+class ShutdownTimer(msgspec.Struct, frozen=True, tag="shutdown"):
+    """The job has ended, and the scheduler's process ends after it."""
+
+
+SchedulerTimer = Union[GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, ShutdownTimer]

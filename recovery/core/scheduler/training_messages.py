@@ -1,0 +1,75 @@
+"""What ranks report of their training: it has begun, the data plane is open or broke, the code raised, it is done."""
+
+from __future__ import annotations
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core.effects import Persist
+from recovery.core.records import EventKind, JobState
+from recovery.core.scheduler import generations, runs
+from recovery.core.scheduler.effects import SchedulerEffect, Send
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import SchedulerState
+
+
+def on_rendezvous_open(state: SchedulerState, node: Node, opened: m.RendezvousOpen) -> list[SchedulerEffect]:
+    """Rank 0 listens: everybody else is sent where."""
+    if opened.generation != state.job.generation or state.job.state is not JobState.RUNNING:
+        return []
+    known = state.rendezvous is not None and state.rendezvous.address == opened.address
+    state.rendezvous = m.Rendezvous(generation=opened.generation, address=opened.address)
+    effects: list[SchedulerEffect] = [
+        Send(other.connection, state.rendezvous)
+        for other in state.workers
+        if other.connection is not None and other is not node
+    ]
+    if not known:
+        event = state.node_event(EventKind.RENDEZVOUS_OPENED, node, reason=opened.address)
+        effects.append(Persist((event,)))
+    return effects
+
+
+def on_begun(state: SchedulerState, node: Node, begun: m.StateLoaded | m.FirstStep) -> list[SchedulerEffect]:
+    """It has loaded the plan's step, or done the first one after it."""
+    if begun.generation != state.job.generation:
+        return []
+    node.record = msgspec.structs.replace(node.record, step=begun.step)
+    loaded = isinstance(begun, m.StateLoaded)
+    kind = EventKind.STATE_LOADED if loaded else EventKind.FIRST_STEP_DONE
+    return [Persist((state.node_event(kind, node, step=begun.step),))]
+
+
+def on_collective_failed(
+    state: SchedulerState, node: Node, failed: m.CollectiveFailed, now_ms: int
+) -> list[SchedulerEffect]:
+    """The data plane broke: the generation is over. Whose fault it was is usually known a moment later."""
+    if failed.generation != state.job.generation or state.job.state is not JobState.RUNNING:
+        return []
+    reason = f"{node.record.node_id}: the data plane broke at step {failed.step}: {failed.reason}"
+    effects = generations.interrupt(state, reason, now_ms)
+    state.cause_is_guess = True
+    return effects
+
+
+def on_failure(state: SchedulerState, node: Node, failure: m.Failure) -> list[SchedulerEffect]:
+    """Its own code raised. It counts as lost when it disconnects, which it does as soon as it has this answer."""
+    node.record = msgspec.structs.replace(node.record, reason=f"its own code raised {failure.error}"[:1024])
+    event = state.node_event(
+        EventKind.NODE_FAILED, node, step=failure.step, reason=failure.error, details=failure.traceback
+    )
+    return [state.answer(node, failure.request_id, [node.record, event])]
+
+
+def on_done(state: SchedulerState, node: Node, done: m.Done, now_ms: int) -> list[SchedulerEffect]:
+    """It has trained to the end; the job has when every rank has."""
+    if done.generation != state.job.generation or state.job.state is not JobState.RUNNING:
+        # Its generation is over: it is interrupted, comes back and reports it again.
+        return []
+    node.done = True
+    node.record = msgspec.structs.replace(node.record, step=done.step)
+    effects: list[SchedulerEffect] = [state.answer(node, done.request_id, [node.record])]
+    if state.seats[m.Role.WORKER].all_done:
+        reason = f"all {state.rules.world_size} ranks are done at step {done.step}"
+        effects += runs.end(state, m.JobOutcome.FINISHED, reason, now_ms)
+    return effects

@@ -1,0 +1,77 @@
+"""What people are shown of the live state: the same words for HTTP, files and the CLI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from recovery.core.records import NodeState
+from recovery.core.scheduler.state import SchedulerState
+
+
+def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
+    """The state of the job and of each node, as plain values.
+
+    Args:
+        state: the live state.
+        now_ms: monotonic time, for what is left of windows and how long a node has been silent.
+    """
+    job = state.job
+    return {
+        "job": job.job,
+        "run": job.run,
+        "state": job.state.value,
+        "generation": job.generation,
+        "reason": job.reason,
+        "scheduler_incarnation": job.scheduler_incarnation,
+        "world_size": job.worker_count,
+        "committed_step": state.checkpoints.committed_step,
+        "nodes": [
+            {
+                "node_id": node.record.node_id,
+                "role": node.record.role.value,
+                "rank": node.record.rank,
+                "incarnation": node.record.incarnation,
+                "pid": node.record.pid,
+                "state": node.record.state.value,
+                "generation": node.record.generation,
+                "step": node.record.step,
+                "silent_ms": now_ms - node.heard_ms,
+                "rejoin_left_ms": max(0, node.window_ends_ms - now_ms)
+                if node.record.state is NodeState.LOST
+                else 0,
+                "reason": node.record.reason,
+            }
+            for node in sorted(
+                state.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0)
+            )
+        ],
+    }
+
+
+def lost_view(state: SchedulerState) -> dict[str, Any]:
+    """The nodes that were lost by silence, for the launchers that watch their processes: short, since each asks every second.
+
+    Whose connection closed is not among them: its process may have replaced itself by exec, and imports for as long as that takes.
+    `returns_ms` is how long a process that is well, and whose way here is free, takes at most to be heard.
+    """
+    return {
+        "returns_ms": state.rules.returns_ms,
+        "nodes": [
+            {"node_id": node.record.node_id, "pid": node.record.pid, "reason": node.record.reason}
+            for node in state.nodes.values()
+            if node.hangs and node.record.state is NodeState.LOST
+        ],
+        "job": state.job.job,
+    }
+
+
+def generations_view(state: SchedulerState) -> list[Any]:
+    """The generations of this run, oldest first, as they are stored."""
+    return [msgspec.to_builtins(record) for record in state.generations]
+
+
+def checkpoints_view(state: SchedulerState) -> list[Any]:
+    """What the checkpoint index holds, newest step first."""
+    return [msgspec.to_builtins(record) for record in state.checkpoints.held_records()]

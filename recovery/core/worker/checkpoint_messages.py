@@ -1,0 +1,103 @@
+"""What a worker and the scheduler say to each other about checkpoints: saved, damaged, held, committed."""
+
+from __future__ import annotations
+
+from recovery.core import messages as m
+from recovery.core.effects import Log, Persist, Report
+from recovery.core.ids import Generation, Rank
+from recovery.core.records import CheckpointState, to_record
+from recovery.core.rules import Rules
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.effects import FindCheckpoints, Retain, Send, WorkerEffect
+from recovery.core.worker.ready import make_ready
+from recovery.core.worker.requests import Requests
+
+
+class CheckpointMessages:
+    """The checkpoints of one process, as far as the scheduler must know them."""
+
+    def __init__(self, rules: Rules, requests: Requests) -> None:
+        """Nothing is held yet.
+
+        Args:
+            rules: for the size of a message.
+            requests: where a report is kept until it is answered.
+        """
+        self._rules, self._requests = rules, requests
+        self._committed_step = 0
+        """The newest step that all ranks hold, as far as this worker knows; 0: none."""
+        self._ready: m.Ready | None = None
+        """What this worker is ready with. Set while its main thread waits for a plan and the directories have been searched."""
+
+    @property
+    def ready(self) -> m.Ready | None:
+        """The message that says what this worker holds and that it can follow a plan; None while it cannot."""
+        return self._ready
+
+    def send_ready(self) -> list[WorkerEffect]:
+        """Say again that this worker is ready, if it is."""
+        return [Send(self._ready)] if self._ready is not None else []
+
+    def admitted(self, committed_step: int) -> None:
+        """The scheduler has said at the admission which step is committed."""
+        self._committed_step = committed_step
+
+    def planned(self, committed_step: int) -> None:
+        """A plan is followed: who trains is not ready for the next one."""
+        self._committed_step, self._ready = committed_step, None
+
+    def on_committed(self, committed: m.Committed) -> list[WorkerEffect]:
+        """All ranks hold this step: older files may go."""
+        self._committed_step = committed.step
+        return [Retain(committed.step)]
+
+    def on_published(self, published: s.CheckpointPublished, rank: Rank | None) -> list[WorkerEffect]:
+        """A file is complete: report it, once this worker's own store has its row."""
+        assert rank is not None, "whoever saves has a rank"
+        report = m.CheckpointReport(request_id=published.request_id, checkpoint=published.checkpoint)
+        self._requests.keep(report)
+        row = to_record(rank, published.checkpoint, CheckpointState.PUBLISHED)
+        return [Persist((row,), (Report(report),))]
+
+    def on_rejected(self, bad: s.CheckpointRejected) -> list[WorkerEffect]:
+        """The plan's file does not verify: the scheduler must plan from an older one."""
+        request = m.CheckpointInvalid(
+            request_id=bad.request_id,
+            generation=bad.generation,
+            step=bad.step,
+            path=bad.path[-1024:],
+            reason=bad.reason[:1024],
+        )
+        return [*self._requests.send(request), Log("checkpoint_invalid", bad.reason, warning=True)]
+
+    def find(self, admitted: m.Admitted, rank: Rank | None, past: m.Past | None) -> FindCheckpoints:
+        """Have the directories searched.
+
+        Args:
+            admitted: into which job and run.
+            rank: that this process had before; the admission's counts more.
+            past: what it remembers of the job it trained; None: it has trained none.
+        """
+        of_another_job = past is not None and past.job != admitted.job
+        known = rank if admitted.rank is None else admitted.rank
+        return FindCheckpoints(admitted.job, admitted.run, known, past if of_another_job else None)
+
+    def on_found(self, found: s.CheckpointsFound, generation: Generation, step: int) -> list[WorkerEffect]:
+        """The directories were searched: this worker is ready for a plan.
+
+        Args:
+            found: what lies there.
+            generation: the last one whose plan it was given.
+            step: how far it is.
+        """
+        self._ready = make_ready(
+            found,
+            generation=generation,
+            step=step,
+            committed_step=self._committed_step,
+            frame_bytes_max=self._rules.frame_bytes_max,
+        )
+        if not self._ready.left_out:
+            return [Send(self._ready)]
+        text = f"reporting the newest {len(self._ready.held)} of {len(found.held)} checkpoints: a message carries no more"
+        return [Send(self._ready), Log("checkpoints_left_out", text, warning=True)]

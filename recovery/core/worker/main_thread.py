@@ -1,0 +1,253 @@
+"""What the worker's main thread does, as its machine sees it: the generation it is in, and how it gets in and out.
+
+The worker's state is moved here and nowhere else, by the table in states.py.
+"""
+
+from __future__ import annotations
+
+from recovery.core import messages as m
+from recovery.core.effects import Log, Persist
+from recovery.core.ids import Generation, NodeId, Rank, RequestId
+from recovery.core.rules import Rules
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.effects import (
+    Interrupt,
+    OpenGeneration,
+    ReplaceProcess,
+    Send,
+    SetTimer,
+    WorkerEffect,
+)
+from recovery.core.worker.hangs import HangCounter
+from recovery.core.worker.progress import Progress
+from recovery.core.worker.states import WorkerFact, WorkerState, next_worker_state
+from recovery.core.worker.timers import WorkerTimer
+
+
+class MainThread:
+    """The main thread of one process, over all its generations."""
+
+    def __init__(self, node_id: NodeId, rules: Rules) -> None:
+        """Start outside the cluster.
+
+        Args:
+            node_id: of this process.
+            rules: durations.
+        """
+        self._rules = rules
+        self._hangs = HangCounter()
+        self._progress = Progress(node_id, heartbeat_ms=rules.heartbeat_ms_max)
+        self._state = WorkerState.OUTSIDE
+        """Changed only by `_move`."""
+        self._generation = Generation(0)
+        """The last one whose plan was given, or that ended before it could be; 0: none. Only rises."""
+        self._rank: Rank | None = None
+        """Of the last plan; None: there was none."""
+        self._plan_step = 0
+        """Step that the last plan goes back to. Used in TRAINING and STOPPING."""
+        self._next_plan: m.Rollback | None = None
+        """A plan that came while the main thread was in a generation: followed as soon as it has stopped. Set in STOPPING."""
+        self._rendezvous: m.RendezvousOpen | None = None
+        """Where this rank 0 listens, sent again after a reconnect. Set in TRAINING, forgotten with the next plan."""
+        self._broke: m.CollectiveFailed | None = None
+        """How the data plane broke under this rank, sent again after a reconnect. Set from then to the next plan."""
+
+    # --- where it stands -----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> WorkerState:
+        """What it does."""
+        return self._state
+
+    @property
+    def in_generation(self) -> bool:
+        """Is it in a training function?"""
+        return self._state in (WorkerState.TRAINING, WorkerState.STOPPING)
+
+    @property
+    def generation(self) -> Generation:
+        """The last one whose plan it was given, or that ended before it could be; 0: none."""
+        return self._generation
+
+    @property
+    def rank(self) -> Rank | None:
+        """Of the last plan; None: there was none."""
+        return self._rank
+
+    @property
+    def next_plan(self) -> m.Rollback | None:
+        """The plan to follow as soon as it has stopped, if one has come."""
+        return self._next_plan
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return self._progress
+
+    @property
+    def hangs(self) -> HangCounter:
+        """How often it did not come back."""
+        return self._hangs
+
+    @property
+    def world_has_met(self) -> bool:
+        """Has it applied a step of the generation that it is in?"""
+        return self.in_generation and self._progress.has_begun(self._generation)
+
+    def _move(self, fact: WorkerFact) -> None:
+        self._state = next_worker_state(self._state, fact)
+
+    # --- what the scheduler wants of it --------------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """This process is in the cluster."""
+        self._move(WorkerFact.ADMITTED)
+
+    def open(self, plan: m.Rollback) -> OpenGeneration:
+        """Follow a plan. The main thread waits for one."""
+        self._move(WorkerFact.PLANNED)
+        self._generation, self._rank, self._plan_step = plan.generation, plan.rank, plan.step
+        self._next_plan, self._rendezvous, self._broke = None, None, None
+        return OpenGeneration(plan)
+
+    def postpone(self, plan: m.Rollback, now_ms: int) -> list[WorkerEffect]:
+        """A plan has come while it is in a generation: the interrupt of that one was lost on the way."""
+        self._next_plan = plan
+        return self.interrupt(f"generation {plan.generation} was planned", now_ms)
+
+    def on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
+        """A generation has ended; perhaps it is the one that waits, or the one that it is in."""
+        if self._next_plan is not None and interrupt.generation >= self._next_plan.generation:
+            # It was over before it began; Ready says that this worker knows of it.
+            self._generation, self._next_plan = self._next_plan.generation, None
+        if self.in_generation and interrupt.generation >= self._generation:
+            return self.interrupt(interrupt.reason, now_ms)
+        return []
+
+    def interrupt(self, reason: str, now_ms: int) -> list[WorkerEffect]:
+        """Stop it at its step, unless that was asked before."""
+        if self._state is WorkerState.STOPPING:
+            return []
+        self._move(WorkerFact.INTERRUPTED)
+        return [
+            Interrupt(self._generation, reason),
+            Log("interrupted", f"generation {self._generation} ended: {reason}"),
+            SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms),
+        ]
+
+    def on_abort_due(self, request_id: RequestId) -> ReplaceProcess | m.Failure | None:
+        """It has had its time to come back.
+
+        Args:
+            request_id: of the failure, should it come to that.
+
+        Returns:
+            None when it came back in time; else what the process does about it, as `HangCounter.on_hang`.
+        """
+        if self._state is not WorkerState.STOPPING:
+            return None
+        reason = f"the main thread did not come back within {self._rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
+        return self._hangs.on_hang(reason, request_id, self._generation)
+
+    def send_again(self) -> list[WorkerEffect]:
+        """Say after a reconnect what is no request and may have been lost."""
+        again: list[WorkerEffect] = []
+        if self._rendezvous is not None and self._rendezvous.generation == self._generation:
+            again.append(Send(self._rendezvous))
+        if self._broke is not None:
+            again.append(Send(self._broke))
+        return again
+
+    def end(self, reason: str) -> list[WorkerEffect]:
+        """The process ends. Training is interrupted; it finds out why when it waits for a plan."""
+        in_generation = self.in_generation
+        self._move(WorkerFact.ENDED)
+        return [Interrupt(self._generation, reason)] if in_generation else []
+
+    def leave(self) -> None:
+        """The process ends in order, by itself."""
+        self._move(WorkerFact.ENDED)
+
+    # --- what it has done ----------------------------------------------------------------------------------------------
+
+    def on_rendezvous_opened(self, opened: s.RendezvousOpened) -> list[WorkerEffect]:
+        """As rank 0 it listens for its world."""
+        self._rendezvous = m.RendezvousOpen(generation=opened.generation, address=opened.address)
+        return [Send(self._rendezvous)]
+
+    def on_state_restored(self, restored: s.StateRestored) -> list[WorkerEffect]:
+        """It holds the state of the plan's step."""
+        if restored.generation != self._generation:
+            return []
+        return [Send(m.StateLoaded(generation=restored.generation, step=self._plan_step))]
+
+    def on_steps_done(
+        self, done: s.StepsDone, now_ms: int, admitted: m.Admitted | None
+    ) -> list[WorkerEffect]:
+        """It has applied steps; the first one of a generation is reported."""
+        self._progress.applied(done)
+        self._hangs.applied(done.step)
+        if done.generation != self._generation or done.step <= self._plan_step:
+            return []
+        if self._progress.has_begun(done.generation):
+            return []
+        self._progress.begin(done.generation)
+        first = m.FirstStep(generation=done.generation, step=done.step)
+        return [Send(first), *self.note_progress(now_ms, admitted)]
+
+    def note_progress(
+        self, now_ms: int, admitted: m.Admitted | None, *, stopped: bool = False
+    ) -> list[Persist]:
+        """Write how far it is, as `Progress.note`."""
+        trains = self.in_generation and self._broke is None
+        return self._progress.note(self._rank, admitted, now_ms, trains=trains, stopped=stopped)
+
+    def on_stopped(
+        self, stopped: s.TrainingStopped, now_ms: int, admitted: m.Admitted | None
+    ) -> list[WorkerEffect]:
+        """It has left the training function. A collective that failed is reported, unless that generation is over anyway."""
+        self._progress.stopped(stopped.generation, stopped.step)
+        noted = self.note_progress(now_ms, admitted, stopped=True)
+        self._move(WorkerFact.STOPPED)
+        if self._next_plan is not None or not stopped.collective_error:
+            return [*noted]
+        return [*noted, *self._collective_failed(stopped.generation, stopped.step, stopped.collective_error)]
+
+    def on_data_plane_broke(
+        self, broke: s.DataPlaneBroke, now_ms: int, admitted: m.Admitted | None
+    ) -> list[WorkerEffect]:
+        """A collective failed, and it waits in its training function for the end of the generation."""
+        noted = self.note_progress(now_ms, admitted, stopped=True)
+        return [*noted, *self._collective_failed(broke.generation, broke.step, broke.reason)]
+
+    def _collective_failed(self, generation: Generation, step: int, reason: str) -> list[WorkerEffect]:
+        self._broke = m.CollectiveFailed(generation=generation, step=step, reason=reason[:1024])
+        return [Send(self._broke), Log("collective_failed", reason, warning=True)]
+
+    def check(self, *, ready: bool, done: bool) -> None:
+        """Assert what is always true of the main thread.
+
+        Args:
+            ready: this worker has said that it can follow a plan.
+            done: it has said that it is done.
+        """
+        if self.in_generation:
+            assert self._generation > 0, "who is in a generation was given its plan"
+            assert self._rank is not None, "a plan gives a rank"
+        if self._next_plan is not None:
+            assert self._state in (WorkerState.STOPPING, WorkerState.LEAVING), "a plan waits only for a stop"
+            assert self._next_plan.generation > self._generation, (
+                "the plan that waits is newer than the one it waits for"
+            )
+        if ready:
+            assert self._state in (WorkerState.IDLE, WorkerState.LEAVING), (
+                "who trains is not ready for a plan"
+            )
+        if done:
+            assert self.in_generation or self._state is WorkerState.LEAVING, (
+                "who waits for a plan is not done"
+            )
+        if self._rendezvous is not None:
+            assert self._rendezvous.generation <= self._generation, (
+                "it listens for no generation without a plan"
+            )

@@ -1,0 +1,126 @@
+"""The two states of a worker and all their moves: what its main thread does, and where its connection stands.
+
+They are independent: the connection comes and goes underneath training without the main thread noticing. A fact that a state's row
+does not name leaves that state as it is.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class WorkerState(str, Enum):
+    """What the process does, as its main thread sees it."""
+
+    OUTSIDE = "outside"
+    """Not admitted yet: it dials, registers, waits out refusals."""
+    IDLE = "idle"
+    """Admitted; the main thread waits for a plan."""
+    TRAINING = "training"
+    """The main thread is in the training function of a generation, or has finished it and waits for the other ranks."""
+    STOPPING = "stopping"
+    """The generation is over; the main thread was interrupted and has not come back yet."""
+    LEAVING = "leaving"
+    """The process ends: the job is over, its own code raised, it was asked to stop, or it was given up."""
+
+
+class WorkerFact(str, Enum):
+    """What moves the worker's state."""
+
+    ADMITTED = "admitted"
+    """The scheduler has admitted this process."""
+    PLANNED = "planned"
+    """The plan of a generation was given to the main thread."""
+    INTERRUPTED = "interrupted"
+    """The generation is over for the scheduler; the main thread was asked to stop."""
+    STOPPED = "stopped"
+    """The main thread has left the training function and can follow a plan."""
+    ENDED = "ended"
+    """The process is to end."""
+
+
+WORKER_MOVES: dict[WorkerState, dict[WorkerFact, WorkerState]] = {
+    WorkerState.OUTSIDE: {
+        WorkerFact.ADMITTED: WorkerState.IDLE,
+        WorkerFact.ENDED: WorkerState.LEAVING,
+    },
+    WorkerState.IDLE: {
+        WorkerFact.PLANNED: WorkerState.TRAINING,
+        WorkerFact.ENDED: WorkerState.LEAVING,
+    },
+    WorkerState.TRAINING: {
+        WorkerFact.INTERRUPTED: WorkerState.STOPPING,
+        WorkerFact.STOPPED: WorkerState.IDLE,
+        WorkerFact.ENDED: WorkerState.LEAVING,
+    },
+    WorkerState.STOPPING: {
+        WorkerFact.STOPPED: WorkerState.IDLE,
+        WorkerFact.ENDED: WorkerState.LEAVING,
+    },
+    WorkerState.LEAVING: {},
+}
+"""All moves of a worker. From TRAINING straight to IDLE goes who stops by itself, because a collective failed under it."""
+
+
+class ConnectionState(str, Enum):
+    """Where the connection to the scheduler stands."""
+
+    DISCONNECTED = "disconnected"
+    """There is no connection: a dial is under way, or the timer for the next one runs."""
+    CONNECTED = "connected"
+    """The connection stands, and the scheduler has not answered the registration, or its refusal has run out."""
+    ADMITTED = "admitted"
+    """The scheduler has admitted this process on the current connection."""
+    REFUSED = "refused"
+    """The scheduler has refused it for now, and the connection still stands."""
+    WAITING = "waiting"
+    """It was refused for now and the connection is closed: it asks again when the refusal has run out."""
+
+
+class ConnectionFact(str, Enum):
+    """What moves the connection's state."""
+
+    OPENED = "opened"
+    """A dial succeeded."""
+    ADMITTED = "admitted"
+    """The scheduler has admitted this process."""
+    REFUSED = "refused"
+    """The scheduler refuses it and says when to ask again."""
+    DIAL_DUE = "dial_due"
+    """The time of the next dial has come."""
+    CLOSED = "closed"
+    """The connection has closed, from either side."""
+
+
+CONNECTION_MOVES: dict[ConnectionState, dict[ConnectionFact, ConnectionState]] = {
+    ConnectionState.DISCONNECTED: {
+        ConnectionFact.OPENED: ConnectionState.CONNECTED,
+    },
+    ConnectionState.CONNECTED: {
+        ConnectionFact.ADMITTED: ConnectionState.ADMITTED,
+        ConnectionFact.REFUSED: ConnectionState.REFUSED,
+        ConnectionFact.CLOSED: ConnectionState.DISCONNECTED,
+    },
+    ConnectionState.ADMITTED: {
+        ConnectionFact.CLOSED: ConnectionState.DISCONNECTED,
+    },
+    ConnectionState.REFUSED: {
+        ConnectionFact.ADMITTED: ConnectionState.ADMITTED,
+        ConnectionFact.DIAL_DUE: ConnectionState.CONNECTED,
+        ConnectionFact.CLOSED: ConnectionState.WAITING,
+    },
+    ConnectionState.WAITING: {
+        ConnectionFact.DIAL_DUE: ConnectionState.DISCONNECTED,
+    },
+}
+"""All moves of the connection. A refusal that runs out while the connection stands has it closed; its end dials by itself."""
+
+
+def next_worker_state(state: WorkerState, fact: WorkerFact) -> WorkerState:
+    """Look up what a worker becomes."""
+    return WORKER_MOVES[state].get(fact, state)
+
+
+def next_connection_state(state: ConnectionState, fact: ConnectionFact) -> ConnectionState:
+    """Look up what the connection becomes."""
+    return CONNECTION_MOVES[state].get(fact, state)

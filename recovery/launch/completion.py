@@ -1,0 +1,87 @@
+"""Was a worker done when it ended with exit code 0? The code alone does not say: a script may call `os._exit(0)` in the middle of training.
+
+The scheduler knows. It reports the job as finished to its workers only once that is written, so whoever was done finds it so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from recovery import clock
+from recovery.core.ids import NodeId
+from recovery.core.records import JobState
+from recovery.core.scheduler.state import RUN_FINISHED
+from recovery.launch import console
+from recovery.launch.placement import Kind, Placed
+from recovery.transport import inspection_client
+
+_RETRY_S = 0.2
+_PATIENCE_MS = 10_000
+"""How long a scheduler that does not answer is asked. Its relaunch takes a second or two; one whose job is over does not come back."""
+
+
+class Completion:
+    """What one launcher knows of the end of its job."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Any]]) -> None:
+        """Know nothing yet.
+
+        Args:
+            ask: gives the scheduler's `/status`, or raises `NoAnswerError`.
+        """
+        self._ask = ask
+        self._finished = False
+        self._job = ""
+        """The job that this launcher's processes belong to; empty: not known yet."""
+        self._asking = asyncio.Lock()
+
+    def note_job(self, job: str) -> None:
+        """The scheduler says whose it is. The first answer stays: a later one may be of the next job at the same address."""
+        self._job = self._job or job
+
+    async def includes(self, placed: Placed) -> bool:
+        """Was this process done when it ended with 0? A scheduler ends so only after a finished job."""
+        if placed.kind is Kind.SCHEDULER:
+            self._finished = True
+            return True
+        return await self.includes_worker(placed.node_id, placed.name)
+
+    async def includes_worker(self, node_id: NodeId, name: str) -> bool:
+        """Was this worker done when it ended with 0? One that no scheduler knows anything of is believed, which the console says."""
+        give_up_ms = clock.monotonic_ms() + _PATIENCE_MS
+        while True:
+            async with self._asking:
+                if self._finished:
+                    return True
+                try:
+                    status = await self._ask()
+                except inspection_client.NoAnswerError as error:
+                    reason = str(error)
+                else:
+                    if self._job and status["job"] != self._job:
+                        console.say(
+                            f"{name}: the scheduler of another job answers; its exit code 0 is believed"
+                        )
+                        return True
+                    self._finished = status["state"] == JobState.FINISHED.value
+                    return self._finished or _left_in_order(status, node_id)
+            if clock.monotonic_ms() >= give_up_ms:
+                console.say(
+                    f"{name}: no scheduler says whether it was done ({reason}); its exit code 0 is believed",
+                    style="yellow",
+                )
+                return True
+            await asyncio.sleep(_RETRY_S)
+
+
+def completion_at(host: str, port: int) -> Completion:
+    """Ask the scheduler at this address."""
+    return Completion(lambda: inspection_client.ask(host, port, "/status"))
+
+
+def _left_in_order(status: dict[str, Any], node_id: NodeId) -> bool:
+    """Its job is over, and the next run has begun on the same path."""
+    reasons = [node["reason"] for node in status["nodes"] if node["node_id"] == node_id]
+    return reasons == [RUN_FINISHED]

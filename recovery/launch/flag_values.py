@@ -1,0 +1,184 @@
+"""From what was typed behind a flag to its value: a reader for each kind, which refuses with a named error.
+
+Every reader takes the flag's name and the text, and raises SettingTypeError or SettingRangeError.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from recovery.errors import SettingRangeError, SettingTypeError
+from recovery.launch.bind_file import NUMBERS, PLACE, BindFile
+from recovery.launch.bind_file import read as read_bind_file
+
+_HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
+_STREAMS = ("0", "1", "2", "3")
+_DIGITS_MAX = 12
+"""More digits than any bound has: what is cut off is out of every range anyway."""
+_LOG_NAME_FIELDS = ("ip", "hostname")
+"""What a --worker_log_name may hold in braces."""
+
+
+class Restart(str, Enum):
+    """What is started again after a failure."""
+
+    AUTO = "auto"
+    """By the script's imports."""
+    WORKER = "worker"
+    """The process that failed: the script uses recovery, and its survivors stay."""
+    WORLD = "world"
+    """All workers' programs, which load their own newest checkpoint."""
+
+
+CpuBinding = bool | dict[str, list[str]]
+"""Off, shared evenly, or processor lists by `scheduler` and `device<n>`."""
+
+
+def _refuse(flag: str, text: object, rule: str, example: str) -> SettingRangeError:
+    return SettingRangeError(
+        field=f"--{flag}",
+        value=text,
+        rule=f"must be {rule}",
+        next_step=f"Give, for example, --{flag}={example}.",
+    )
+
+
+def _whole(flag: str, text: str) -> int:
+    try:
+        return int(text[:_DIGITS_MAX])
+    except ValueError:
+        raise SettingTypeError(
+            field=f"--{flag}",
+            value=text,
+            rule="must be a whole number",
+            next_step=f"Give, for example, --{flag}=4.",
+        ) from None
+
+
+def number(minimum: int, maximum: int | None, rule: str, example: str) -> Callable[[str, str], int]:
+    """Give a reader of whole numbers of a range.
+
+    Args:
+        minimum: the least.
+        maximum: the greatest; None: there is none.
+        rule: the range in words, after "must be".
+        example: a value that may be typed.
+    """
+
+    def read(flag: str, text: str) -> int:
+        value = _whole(flag, text)
+        if value < minimum or (maximum is not None and value > maximum):
+            raise _refuse(flag, text, rule, example)
+        return value
+
+    return read
+
+
+def switch(flag: str, text: str) -> bool:
+    """Read True or False."""
+    if text not in ("True", "False"):
+        raise _refuse(flag, text, "True or False", "True")
+    return text == "True"
+
+
+def host(flag: str, text: str) -> str:
+    """Read an address or a host name; an IPv6 address may stand in brackets."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        ipaddress.ip_address(bare)
+    except ValueError:
+        looks_like_an_address = re.fullmatch(r"[0-9.]+|.*:.*", text) is not None
+        if looks_like_an_address or _HOST.fullmatch(text) is None:
+            raise _refuse(
+                flag, text, "an IPv4 address, an IPv6 address or a host name", "192.168.1.10"
+            ) from None
+        return text
+    return bare
+
+
+def binding(flag: str, text: str) -> CpuBinding:
+    """Read which processors each process gets."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not given:
+        example = '\'{"device0": ["0-3"]}\''
+        raise _refuse(flag, text, "True, False or a JSON object", example)
+    for place, cpus in given.items():
+        if PLACE.fullmatch(place) is None:
+            raise _refuse(
+                flag, place, "an object whose keys are scheduler or device<n>", '\'{"device0": ["0-3"]}\''
+            )
+        listed = (
+            isinstance(cpus, list)
+            and cpus
+            and all(isinstance(cpu, str) and NUMBERS.fullmatch(cpu) for cpu in cpus)
+        )
+        if not listed:
+            raise _refuse(
+                flag,
+                f"{place}: {cpus}",
+                'an object whose values are lists like ["0-3"], ["5"] or ["1,2"]',
+                '\'{"device0": ["0-3"]}\'',
+            )
+    return given
+
+
+def numa_binding(flag: str, text: str) -> CpuBinding | BindFile:
+    """Read which memory nodes each process gets, or the file that says so."""
+    if text.lower().endswith(".json") or Path(text).is_file():
+        return read_bind_file(Path(text))
+    return binding(flag, text)
+
+
+def tail(flag: str, text: str) -> tuple[int, ...] | None:
+    """Read the ranks whose log is shown; None: all."""
+    if text == "-1":
+        return None
+    ranks = text.split(",")
+    if not all(rank.isascii() and rank.isdigit() for rank in ranks):
+        raise _refuse(flag, text, "-1 for all, or ranks with commas", "0,3")
+    return tuple(int(rank) for rank in ranks)
+
+
+def tee(flag: str, text: str) -> tuple[int, ...] | None:
+    """Read as torchrun does which streams are shown, of all ranks or by rank. One log holds both streams, so any means all of it."""
+    if text in _STREAMS:
+        return None if text != "0" else ()
+    places = [place.partition(":") for place in text.split(",")]
+    if not all(rank.isascii() and rank.isdigit() and streams in _STREAMS for rank, _, streams in places):
+        raise _refuse(flag, text, "0, 1, 2 or 3, or ranks with one of them", "0:3,1:3")
+    return tuple(int(rank) for rank, _, streams in places if streams != "0")
+
+
+def restart(flag: str, text: str) -> Restart:
+    """Read what is started again after a failure."""
+    try:
+        return Restart(text)
+    except ValueError:
+        raise _refuse(flag, text, "auto, worker or world", "world") from None
+
+
+def log_name(flag: str, text: str) -> str:
+    """Read a file name that may hold `_LOG_NAME_FIELDS` in braces."""
+    left = text
+    for field in _LOG_NAME_FIELDS:
+        left = left.replace(f"{{{field}}}", "")
+    if not text or "/" in text or "{" in left or "}" in left or not text.isprintable():
+        raise _refuse(flag, text, "a file name that may hold {ip} and {hostname}", "worker_{hostname}")
+    return text
+
+
+def path(flag: str, text: str) -> Path:
+    """Read a path."""
+    if not text or "\0" in text:
+        raise _refuse(flag, text, "a path", "logs")
+    return Path(text)

@@ -1,0 +1,103 @@
+"""What a launcher and the scheduler say to each other: how processes ended, who is lost, who was ever a member."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+from typing_extensions import override
+
+from recovery.core.converter import Converter
+from recovery.core.ids import NodeId
+from recovery.core.messages import Exited
+from recovery.core.rules import Rules
+from recovery.launch.overdue import LostNodes
+from recovery.transport import inspection_client
+from recovery.transport.client import Client
+
+_CONNECT_S = 2.0
+"""The scheduler may be dead itself: then it learns from the node's next registration what there is to know."""
+
+_to_lost_nodes = Converter(LostNodes)
+
+
+class Contact(Protocol):
+    """All of it. Nothing raises: a scheduler that does not answer is no failure of the launcher."""
+
+    async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
+        """Report how a process ended: then the scheduler knows why, and need not wait whether the process comes back.
+
+        Args:
+            node_id: whose process.
+            pid: its process id.
+            reason: how it ended.
+            gives_up: it is not started again, so that the job cannot go on.
+        """
+
+    async def lost_nodes(self) -> LostNodes | None:
+        """Ask for the nodes that the scheduler holds for lost; None: it does not answer."""
+
+    async def was_member(self, node_id: NodeId, pid: int) -> bool:
+        """Ask whether the scheduler has ever let this process in; no, where it does not answer."""
+
+
+class SchedulerContact(Contact):
+    """With the scheduler at one address."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            host: of the scheduler.
+            port: its own.
+        """
+        self._host, self._port = host, port
+
+    @override
+    async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
+        client = Client(
+            host=self._host,
+            port=self._port,
+            rules=Rules(worker_count=1),
+            on_message=lambda message: None,
+            on_lost=lambda why: None,
+        )
+        # RuntimeError: no thread could be started to look up a name.
+        with contextlib.suppress(OSError, RuntimeError):
+            await client.connect(_CONNECT_S)
+            client.send(Exited(node_id=node_id, pid=pid, reason=reason, gives_up=gives_up))
+            await client.close()
+
+    @override
+    async def lost_nodes(self) -> LostNodes | None:
+        try:
+            return _to_lost_nodes(await inspection_client.ask(self._host, self._port, "/lost"))
+        except (inspection_client.NoAnswerError, msgspec.ValidationError):
+            return None
+
+    @override
+    async def was_member(self, node_id: NodeId, pid: int) -> bool:
+        try:
+            status = await inspection_client.ask(self._host, self._port, "/status")
+        except inspection_client.NoAnswerError:
+            return False
+        nodes: Sequence[dict[str, Any]] = status["nodes"]
+        return any((node["node_id"], node.get("pid")) == (node_id, pid) for node in nodes)
+
+
+class NoScheduler(Contact):
+    """A dry run has none."""
+
+    @override
+    async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
+        return
+
+    @override
+    async def lost_nodes(self) -> LostNodes | None:
+        return None
+
+    @override
+    async def was_member(self, node_id: NodeId, pid: int) -> bool:
+        return False

@@ -1,0 +1,126 @@
+"""What each interruption of a run cost, part by part: from its notice to the first step of all ranks of the next generation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from recovery.core.records import EventKind
+from recovery.report.event_index import EventIndex
+from recovery.report.training_time import TrainingTimes
+from recovery.store.reader import StoredEvent
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """One interruption, from its notice to the first step of all ranks, in milliseconds."""
+
+    generation: int
+    """That ended."""
+    at_ms: int
+    because: str
+    lost_steps: int
+    notice_ms: int
+    """From the closed connection to the loss."""
+    window_ms: int
+    """Until the last missing node was let in."""
+    start_ms: int
+    """Until all were ready and the plan was made."""
+    rendezvous_ms: int
+    """Until rank 0 listened for the new world."""
+    load_ms: int
+    """Until the last rank had formed the world and loaded its checkpoint."""
+    first_step_ms: int
+    """Until the last rank had done its first step."""
+    unknown_ms: int = 0
+    """Before all that: from the last moment at which all ranks are known to have trained to the notice."""
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The times from the notice on, in their order."""
+        return (
+            self.notice_ms,
+            self.window_ms,
+            self.start_ms,
+            self.rendezvous_ms,
+            self.load_ms,
+            self.first_step_ms,
+        )
+
+    @property
+    def total_ms(self) -> int:
+        """All of it."""
+        return self.unknown_ms + sum(self.parts)
+
+
+def recoveries(
+    times: TrainingTimes, begun: Mapping[int, int], reached: Mapping[int, int]
+) -> Iterator[Recovery]:
+    """Every interruption that a next generation followed.
+
+    Args:
+        times: of the run.
+        begun: by generation, the step at which it began.
+        reached: by generation, the highest step that a rank is known to have applied.
+    """
+    log = times.log
+    for position, stored in log.of_kind(EventKind.GENERATION_INTERRUPTED):
+        planned = log.first_from(position, EventKind.PLAN_MADE)
+        if planned is None:
+            continue
+        plan = log.events[planned]
+        before, following = stored.event.generation or 0, plan.event.generation or 0
+        of_next = log.in_generation(plan.event.generation or 0, *_BEGINNING)
+        ends = (
+            stored.wall_ms,
+            _last_ms(log.events[position:planned], EventKind.NODE_ADMITTED, EventKind.NODE_RESUMED),
+            plan.wall_ms,
+            *(_last_ms(of_next, kind) for kind in _BEGINNING),
+        )
+        # A part whose end is not in the event log takes no time.
+        noticed_ms = _noticed_ms(log, position)
+        marks = list(itertools.accumulate(ends, max, initial=noticed_ms))
+        notice, window, start, rendezvous, load, first_step = (
+            end - begin for begin, end in itertools.pairwise(marks)
+        )
+        yield Recovery(
+            generation=stored.event.generation or 0,
+            at_ms=stored.wall_ms,
+            because=stored.event.reason,
+            lost_steps=max(0, reached[before] - begun[following]) if {before, following} <= set(begun) else 0,
+            notice_ms=notice,
+            window_ms=window,
+            start_ms=start,
+            rendezvous_ms=rendezvous,
+            load_ms=load,
+            first_step_ms=first_step,
+            unknown_ms=_unknown_ms(times, before, noticed_ms),
+        )
+
+
+_BEGINNING = (EventKind.RENDEZVOUS_OPENED, EventKind.STATE_LOADED, EventKind.FIRST_STEP_DONE)
+"""What happens in a generation after its plan, in this order."""
+
+
+def _unknown_ms(times: TrainingTimes, generation: int, noticed_ms: int) -> int:
+    """How long before the notice all ranks are known to have trained last; 0: until then, or they never did."""
+    together = times.generations[generation].together if generation in times.generations else ()
+    return max(0, noticed_ms - together[-1][1]) if together else 0
+
+
+def _noticed_ms(log: EventIndex, interrupted: int) -> int:
+    """When the connection closed whose node's loss ended the generation; else when it ended."""
+    now_ms, before = log.events[interrupted].wall_ms, log.events[max(0, interrupted - 1)]
+    begun = log.last_before(interrupted, EventKind.PLAN_MADE)
+    if before.event.kind is not EventKind.NODE_LOST or begun is None:
+        return now_ms
+    of_node = (
+        stored for stored in log.events[begun:interrupted] if stored.event.node_id == before.event.node_id
+    )
+    return _last_ms(of_node, EventKind.NODE_SUSPECTED) or now_ms
+
+
+def _last_ms(events: Iterable[StoredEvent], *kinds: EventKind) -> int:
+    """When the last event of these kinds was written; 0: there is none."""
+    return max((stored.wall_ms for stored in events if stored.event.kind in kinds), default=0)

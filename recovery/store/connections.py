@@ -1,0 +1,111 @@
+"""Connections to SQLite: for the owner, durable or refused; for readers, unable to write. Its errors become ours here."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, NullPool, create_engine, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from recovery.errors import RecoveryPathError, StoreCorruptError, StoreFullError, StoreWriteError
+from recovery.store.paths import refused
+
+BUSY_S = 5.0
+"""How long a write waits for another program's lock (a backup tool). Twice that would look like a dead scheduler to a
+worker that waits for an answer (15 s); half would fail a backup of a slow disk."""
+
+_FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
+"""No space for rows, or for the index of the -wal. Nothing was half written, so trying again is safe."""
+
+
+def connect(path: Path, *, wal: bool) -> Connection:
+    """Open a file for its owner.
+
+    Args:
+        path: the file.
+        wal: make each commit durable (see `harden`); a new file is written without.
+    """
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        poolclass=NullPool,
+        connect_args={"check_same_thread": False, "timeout": BUSY_S, "isolation_level": None},
+    )
+    if wal:
+        event.listen(engine, "connect", lambda raw, _record: harden(raw, str(path)))
+    event.listen(engine, "begin", _begin)
+    return engine.connect()
+
+
+def _begin(connection: Connection) -> None:
+    """The driver's own implicit BEGIN comes late and spares DDL; ours covers all, and waits for its lock at once."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def read_only(path: Path, *options: str) -> sqlite3.Connection:
+    """Open a file with SQLite's own means so that nothing can write through it, and attach to its -wal."""
+    connection = sqlite3.connect(
+        f"file:{quote(os.fsencode(path))}?{'&'.join(('mode=ro', *options))}",
+        uri=True,
+        timeout=BUSY_S,
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def raw_connection(connection: Connection) -> sqlite3.Connection:
+    """The driver's own connection underneath."""
+    return cast("sqlite3.Connection", connection.connection.dbapi_connection)
+
+
+def harden(connection: sqlite3.Connection, path: str) -> None:
+    """Set what makes a commit durable, and read it back: where it cannot be had, nothing may be acknowledged.
+
+    Raises:
+        RecoveryPathError: the file system cannot hold a write-ahead log.
+    """
+    mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    connection.execute("PRAGMA synchronous=FULL")
+    level = connection.execute("PRAGMA synchronous").fetchone()[0]
+    if (mode, level) != ("wal", 2):
+        reason = f"SQLite cannot keep a write-ahead log there (journal_mode {mode}, synchronous {level})"
+        raise RecoveryPathError(path=path, reason=reason, next_step="Choose a directory on a local disk.")
+    connection.execute("PRAGMA wal_autocheckpoint=0")
+
+
+@contextmanager
+def translated(path: Path, *, reading: bool) -> Iterator[None]:
+    """Turn errors of SQLite into ours, once, at this border.
+
+    Args:
+        path: the file, for the error.
+        reading: whether an unknown failure means a damaged file (reading) or a failed write.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        # SQLite's message quotes a damaged schema, and the driver cannot decode it.
+        raise StoreCorruptError(path=str(path), reason=f"its schema is not text ({error})") from error
+    except OSError as error:
+        raise refused(path.parent, error) from error
+    except (DBAPIError, sqlite3.Error) as error:
+        cause = (error.orig if isinstance(error, DBAPIError) else error) or error
+        name, text = getattr(cause, "sqlite_errorname", ""), str(cause)
+        if name in _FULL or "disk is full" in text:
+            raise StoreFullError(path=str(path), reason=text) from error
+        if reading or "malformed" in text or "not a database" in text:
+            raise StoreCorruptError(path=str(path), reason=text) from error
+        raise StoreWriteError(path=str(path), reason=text) from error
+    except SQLAlchemyError as error:
+        # The process ends while its writer is in the middle of a transaction.
+        raise StoreWriteError(path=str(path), reason=str(error)) from error

@@ -1,0 +1,106 @@
+"""The records of a whole file: what the scheduler, or a worker's next incarnation, begins with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, Select
+
+from recovery.core.ids import NodeId
+from recovery.core.records import (
+    ActivityRecord,
+    CheckpointRecord,
+    CheckpointState,
+    DirectoryRecord,
+    EventRecord,
+    GenerationRecord,
+    JobRecord,
+    NodeRecord,
+    RunRecord,
+    StepRecord,
+)
+from recovery.store.models import CHECKPOINTS
+from recovery.store.rows import SHAPES, record_of
+
+RecordType = TypeVar("RecordType", bound=msgspec.Struct)
+
+
+class SchedulerRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a restarted scheduler begins with: no retired checkpoints. Each tuple is in the order of its key."""
+
+    job: JobRecord | None = None
+    runs: tuple[RunRecord, ...] = ()
+    nodes: tuple[NodeRecord, ...] = ()
+    generations: tuple[GenerationRecord, ...] = ()
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+
+
+class WorkerRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a worker's next incarnation begins with. Each tuple is in the order of its key."""
+
+    directories: tuple[DirectoryRecord, ...] = ()
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    step: StepRecord | None = None
+    node: NodeRecord | None = None
+    job: JobRecord | None = None
+    """As the newest plan said. None in a store that has never seen a plan, or none since the release that stores it."""
+    generations: tuple[GenerationRecord, ...] = ()
+    """The plans that this node received, of all runs."""
+
+
+def records_of(
+    connection: Connection, record: type[RecordType], path: Path, *, read: Select[Any] | None = None
+) -> tuple[RecordType, ...]:
+    """Read all rows of a record class (or what `read` finds of them) in the order of their key, each checked against its digest."""
+    rows = connection.execute(SHAPES[record].read if read is None else read)
+    return tuple(record_of(record, row, path) for row in rows)
+
+
+def check_rows(connection: Connection, path: Path) -> None:
+    """Check the digest of every row that counts.
+
+    Events, activity and retired checkpoints are history, and a long one would delay each start.
+
+    Raises:
+        StoreCorruptError: names table and key.
+    """
+    for record in SHAPES:
+        if record is CheckpointRecord:
+            _checkpoints(connection, path)
+        elif record not in (EventRecord, ActivityRecord):
+            records_of(connection, record, path)
+
+
+_NOT_RETIRED = SHAPES[CheckpointRecord].read.where(CHECKPOINTS.c.state != CheckpointState.RETIRED.value)
+
+
+def _checkpoints(connection: Connection, path: Path) -> tuple[CheckpointRecord, ...]:
+    return records_of(connection, CheckpointRecord, path, read=_NOT_RETIRED)
+
+
+def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
+    """Read the scheduler's records, in the transaction of `connection`."""
+    jobs = records_of(connection, JobRecord, path)
+    return SchedulerRecords(
+        job=jobs[0] if jobs else None,
+        runs=records_of(connection, RunRecord, path),
+        nodes=records_of(connection, NodeRecord, path),
+        generations=records_of(connection, GenerationRecord, path),
+        checkpoints=_checkpoints(connection, path),
+    )
+
+
+def worker_records(connection: Connection, path: Path) -> WorkerRecords:
+    """Read a worker's records, in the transaction of `connection`. The file holds rows of its own node only."""
+    steps = {step.node_id: step for step in records_of(connection, StepRecord, path)}
+    nodes = {node.node_id: node for node in records_of(connection, NodeRecord, path)}
+    return WorkerRecords(
+        directories=records_of(connection, DirectoryRecord, path),
+        checkpoints=records_of(connection, CheckpointRecord, path),
+        step=steps.get(NodeId(path.stem)),
+        node=nodes.get(NodeId(path.stem)),
+        job=next(iter(records_of(connection, JobRecord, path)), None),
+        generations=records_of(connection, GenerationRecord, path),
+    )

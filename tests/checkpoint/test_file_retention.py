@@ -1,0 +1,133 @@
+"""One executor removes older checkpoints, whoever else removes files of the directory meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from recovery.checkpoint import catalogue, names
+from recovery.checkpoint.retention import Retention, Rule, remove
+from recovery.core.messages import HeldCheckpoint
+
+if TYPE_CHECKING:
+    from tests.checkpoint.conftest import Save
+
+KEEP_TWO = Rule(keep_checkpoint_max=2, keep_checkpoint_per_n_minutes=0)
+
+
+def retention(
+    directory: Path,
+    *,
+    after_the_look: Callable[[], object] = lambda: None,
+    spares: Callable[[Path], bool] = lambda path: False,
+) -> Retention:
+    def held() -> tuple[HeldCheckpoint, ...]:
+        found = catalogue.scan(directory, None, job="job-a", run=1, rank=0)
+        after_the_look()
+        return found
+
+    return Retention(held, KEEP_TWO, spares)
+
+
+def left(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def pairs(*steps: int) -> list[str]:
+    return sorted(f"train-1_{step}{suffix}" for step in steps for suffix in (".ckpt", ".json"))
+
+
+def test_the_newest_stay_with_their_manifests_and_older_ones_go_with_theirs(save: Save) -> None:
+    for step in range(1, 6):
+        save(f"train-1_{step}.ckpt")
+
+    retention(save.directory).apply(committed_before=4)
+
+    assert left(save.directory) == pairs(4, 5)
+
+
+@pytest.mark.parametrize("gone", [1, 2, 4])
+def test_a_file_that_vanishes_between_the_look_and_its_time_costs_nobody_anything(
+    save: Save, gone: int
+) -> None:
+    for step in range(1, 6):
+        save(f"train-1_{step}.ckpt")
+
+    retention(save.directory, after_the_look=lambda: remove(save.directory / f"train-1_{gone}.ckpt")).apply(
+        committed_before=5
+    )
+
+    assert left(save.directory) == (pairs(3, 5) if gone == 4 else pairs(4, 5))
+
+
+def test_a_directory_that_cannot_be_listed_loses_nothing_and_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    executor = retention(tmp_path / "file")
+
+    executor.apply(committed_before=9)
+    executor.apply(committed_before=9)
+
+    [line] = caplog.messages
+    assert "event=checkpoint_not_removed" in line
+    assert "cannot be listed" in line
+
+
+def test_what_the_framework_removes_itself_is_spared_and_counts(save: Save) -> None:
+    for step in range(1, 5):
+        save(f"train-1_{step}.ckpt")
+
+    retention(save.directory, spares=lambda path: path.name == "train-1_1.ckpt").apply(committed_before=4)
+
+    assert left(save.directory) == pairs(1, 3, 4)
+
+
+def test_every_file_of_a_step_that_goes_goes(save: Save) -> None:
+    for prefix in ("train", "train_1"):
+        for step in (1, 2, 3):
+            save(f"{prefix}-1_{step}.ckpt")
+
+    retention(save.directory).apply(committed_before=3)
+
+    assert left(save.directory) == sorted(
+        f"{prefix}-1_{step}{suffix}"
+        for prefix in ("train", "train_1")
+        for step in (2, 3)
+        for suffix in (".ckpt", ".json")
+    )
+
+
+def test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_logged_once(
+    save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in range(1, 5):
+        save(f"train-1_{step}.ckpt")
+    in_the_way = save.directory / "train-1_1.ckpt"
+
+    def replace_by_a_directory() -> None:
+        """What nobody, root included, can unlink."""
+        if in_the_way.is_file():
+            in_the_way.unlink()
+            in_the_way.mkdir()
+
+    executor = retention(save.directory, after_the_look=replace_by_a_directory)
+    executor.apply(committed_before=4)
+
+    assert left(save.directory) == sorted([*pairs(3, 4), *pairs(1)])
+    [line] = caplog.messages
+    assert f"path={in_the_way}" in line
+
+
+def test_removing_takes_the_file_and_its_manifest_and_nothing_else(save: Save) -> None:
+    paths = [save(f"train-1_{step}.ckpt") for step in (1, 2)]
+
+    remove(paths[0])
+    # It is gone already.
+    remove(paths[0])
+
+    assert left(save.directory) == pairs(2)
+    assert names.manifest_path(paths[1]).exists()

@@ -1,0 +1,35 @@
+"""ResNet-50/CIFAR-10, made small: a worker is killed, and weights and running statistics end as if nothing had happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster.shell_example import ShellExample
+
+pytestmark = pytest.mark.cluster
+
+SMALL = ("--resize", "32", "--width", "8", "--blocks", "1,1,1,1", "--batch_size", "16", "--samples", "320")
+
+
+def test_a_worker_that_was_killed_comes_back_and_running_statistics_end_alike(tmp_path: Path) -> None:
+    for name in ("undisturbed", "disturbed"):
+        (tmp_path / name).mkdir()
+    shared = {"XDG_CACHE_HOME": str(tmp_path), "SAVE_STEPS": "5", "EPOCHS": "3"}
+    with ShellExample("resnet50_cifar10", tmp_path / "undisturbed", {**shared, "STEP_MS": "0"}) as example:
+        example.script("run.sh", *SMALL)
+        expected = example.final_digests()
+
+    with ShellExample("resnet50_cifar10", tmp_path / "disturbed", shared) as example:
+        example.script("run.sh", *SMALL)
+        example.wait(lambda: example.count(EventKind.CHECKPOINT_COMMITTED) >= 2, "second common checkpoint")
+        assert example.script("recover.sh") == "nothing is lost\n"
+        example.kill("worker_1")
+        assert example.script("recover.sh").split()[1] == "worker_1"
+
+        assert example.final_digests() == expected
+        assert expected[0] != expected[1], "each rank has statistics of its own"
+        assert example.count(EventKind.PLAN_MADE) == 2
+        assert example.script("recover.sh") == "the job is finished\n"

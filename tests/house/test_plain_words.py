@@ -1,0 +1,86 @@
+"""Code and documents use the words of the field; a file name means one thing; a comment has a line of its own."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.house.files import ROOT, name_of, python_files
+from tests.house.plain_words import found_in, looked_at
+
+PARALLELS: dict[str, str] = {
+    "__init__.py": "Python's own name for a package's face",
+    "checkpoint_messages.py": "what each machine does with the messages about checkpoints",
+    "connection.py": "the machine's view of the connection in core/worker, the connection itself in transport",
+    "effects.py": "what every machine can ask for in core, and what one of them can",
+    "executor.py": "carries out the effects of one machine: the scheduler's, the worker's",
+    "machine.py": "the two machines",
+    "progress.py": "how far training is: counted in a worker's machine, shown by a launcher",
+    "reader.py": "reads the settings in config, a store in store",
+    "registration.py": "the table of answers in core/policy, what the scheduler's machine does by it",
+    "retention.py": "which checkpoints go in core/policy, and how their files go",
+    "service.py": "the process around one machine: the scheduler's, the worker's",
+    "settings.py": "the settings in config, and what can be wrong with them in errors",
+    "state.py": "what a scheduler's machine knows; what a framework's training consists of",
+    "stimuli.py": "what one of the machines can be given",
+    "timers.py": "what one of the machines waits for",
+}
+"""File name -> what its files have in common, where several packages have one."""
+NOT_YET = (
+    "docs/guarantees.md",
+    "docs/reference/events.md",
+    "docs/reference/protocol.md",
+    "docs/reliability.md",
+    "recovery/core/",
+    "recovery/launch/background.py",
+    "recovery/report/",
+    "recovery/scheduler/",
+    "recovery/training/",
+    "recovery/worker/",
+)
+"""Where words and comments are still being changed."""
+ALLOWED_BEHIND_CODE = re.compile(r"# (noqa|type: ignore|pragma|fmt:)")
+
+
+def _program() -> list[Path]:
+    return [path for path in python_files() if path.is_relative_to(ROOT / "recovery")]
+
+
+def _is_done(path: Path) -> bool:
+    return not name_of(path).startswith(NOT_YET)
+
+
+def test_a_file_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in _program():
+        if path.parent.name != "cli" or path.name == "__init__.py":
+            # A file of cli has the name of its command, which is often the name of what it shows.
+            places[path.name].append(name_of(path.parent))
+
+    assert {name: at for name, at in places.items() if len(at) > 1 and name not in PARALLELS} == {}
+    assert [name for name in PARALLELS if len(places[name]) < 2] == []
+
+
+@pytest.mark.parametrize("path", [path for path in looked_at() if _is_done(path)], ids=name_of)
+def test_nothing_is_said_in_a_dialect(path: Path) -> None:
+    assert [f"{one.line}: [{one.word}] {one.text}" for one in found_in([path])] == []
+
+
+@pytest.mark.parametrize("path", [path for path in _program() if _is_done(path)], ids=name_of)
+def test_no_comment_stands_behind_code(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    lines = source.splitlines()
+    behind = [
+        f"{token.start[0]}: {token.string}"
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+        and lines[token.start[0] - 1][: token.start[1]].strip()
+        and not ALLOWED_BEHIND_CODE.match(token.string)
+    ]
+
+    assert behind == []

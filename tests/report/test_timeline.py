@@ -1,0 +1,146 @@
+"""A timeline is exact, and is made in time that grows with the length of the event log only."""
+
+from __future__ import annotations
+
+import time
+
+from recovery.core.records import EventKind
+from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, visible
+from recovery.report.timeline import Timeline, make_timeline
+from recovery.report.timeline_page import COLOURS, page
+from tests.report import long_job
+from tests.report.long_job import as_stored
+
+
+def spans(timeline: Timeline, node: str) -> list[tuple[Doing, int]]:
+    """What a node did and how long, in milliseconds."""
+    return [(span.doing, span.end_ms - span.begin_ms) for span in timeline.spans[node]]
+
+
+def test_each_part_of_a_recovery_has_its_time() -> None:
+    timeline = make_timeline(*as_stored(nodes=3, failures=2), run=1)
+
+    assert [one.generation for one in timeline.recoveries] == [1, 2]
+    for one in timeline.recoveries:
+        assert one.parts == (
+            long_job.NOTICE_MS,
+            long_job.WINDOW_MS,
+            long_job.START_MS,
+            long_job.RENDEZVOUS_MS,
+            long_job.LOAD_MS,
+            long_job.FIRST_STEP_MS,
+        )
+        assert one.total_ms == sum(one.parts)
+        assert one.lost_steps == long_job.LOST_STEPS
+        assert one.because == "worker lost"
+    assert len(timeline.plans) == 3
+    assert len(timeline.commits) == 2
+
+
+def test_useful_is_what_all_ranks_did_for_the_first_time() -> None:
+    timeline = make_timeline(*as_stored(nodes=3, failures=2), run=1)
+    until_the_connection_closed = 10_000 + 1_000
+    after_what_was_done_again = 1_000
+
+    assert timeline.useful_ms == until_the_connection_closed + after_what_was_done_again
+
+
+def test_steps_that_are_done_again_when_the_event_log_ends_are_not_useful_yet() -> None:
+    events, generations = as_stored(nodes=2, failures=2)
+    commits = [n for n, stored in enumerate(events) if stored.event.kind is EventKind.CHECKPOINT_COMMITTED]
+    until_lost = [stored for n, stored in enumerate(events[: commits[1] + 2]) if n != commits[1]]
+
+    timeline = make_timeline(until_lost, generations[:2], run=1)
+
+    assert timeline.useful_ms == 10_000 + 1_000, "that of the first generation"
+    assert spans(timeline, "worker_0")[-1] == (Doing.REDOING, 11_000)
+
+
+def test_each_nodes_spans_are_what_it_did() -> None:
+    timeline = make_timeline(*as_stored(nodes=2, failures=1), run=1)
+    start_ms = long_job.RENDEZVOUS_MS + long_job.LOAD_MS + long_job.FIRST_STEP_MS
+    first = [
+        (Doing.WAITING, long_job.START_MS),
+        (Doing.STARTING, start_ms),
+    ]
+
+    assert spans(timeline, "worker_0") == [
+        *first,
+        (Doing.RUNNING, 11_000),
+        (Doing.LOST, long_job.NOTICE_MS + long_job.WINDOW_MS // 2),
+        (Doing.REFUSED, long_job.WINDOW_MS // 2),
+        (Doing.WAITING, long_job.START_MS),
+        (Doing.STARTING, start_ms),
+    ]
+    assert spans(timeline, "worker_1") == [
+        *first,
+        (Doing.RUNNING, 11_000 + long_job.NOTICE_MS),
+        (Doing.WAITING, long_job.WINDOW_MS + long_job.START_MS),
+        (Doing.STARTING, start_ms),
+    ]
+
+
+def test_a_loss_that_took_its_time_is_not_mistaken_for_another_nodes() -> None:
+    events, generations = as_stored(nodes=3, failures=1)
+    quiet = [stored for stored in events if stored.event.kind.value != "node_suspected"]
+
+    [one] = make_timeline(quiet, generations, run=1).recoveries
+
+    assert one.notice_ms == 0
+    assert one.window_ms == long_job.WINDOW_MS
+
+
+def test_generations_without_events_have_no_useful_time() -> None:
+    _, generations = as_stored(nodes=2, failures=2)
+    assert make_timeline([], generations, run=1).useful_ms == 0
+
+
+def test_another_runs_events_are_left_out() -> None:
+    assert make_timeline(*as_stored(nodes=2, failures=2), run=2).recoveries == ()
+
+
+def test_a_timeline_of_thousands_of_failures_is_made_and_drawn_in_seconds() -> None:
+    events, generations = as_stored(nodes=8, failures=2_500)
+    assert len(events) > 80_000
+    begun = time.monotonic()
+
+    timeline = make_timeline(events, generations, run=1)
+    drawn = page(timeline, job="long", state="running")
+
+    assert time.monotonic() - begun < 10, "it took 108 s while each failure searched the whole event log"
+    assert len(timeline.recoveries) == 2_500
+    assert len(drawn) < 2_000_000
+    assert drawn.count("<path") < 8 * len(Doing) + 1_200, "one mark for each pixel at most"
+
+
+def test_what_is_too_short_to_be_seen_is_merged_into_what_it_mostly_is() -> None:
+    def span(doing: Doing, begin_ms: int, end_ms: int) -> Span:
+        return Span(doing=doing, begin_ms=begin_ms, end_ms=end_ms)
+
+    all_spans = [
+        span(Doing.RUNNING, 0, 100),
+        span(Doing.LOST, 100, 101),
+        span(Doing.WAITING, 101, 104),
+        span(Doing.RUNNING, 104, 200),
+        span(Doing.LOST, 200, 206),
+        span(Doing.WAITING, 206, 211),
+        span(Doing.STARTING, 211, 212),
+    ]
+
+    assert list(visible(all_spans, 10)) == [
+        span(Doing.RUNNING, 0, 100),
+        span(Doing.WAITING, 100, 104),
+        span(Doing.RUNNING, 104, 200),
+        span(Doing.LOST, 200, 206),
+        span(Doing.WAITING, 206, 212),
+    ]
+    assert list(visible(all_spans, 1)) == all_spans
+
+
+def test_each_event_has_one_meaning_for_the_nodes_spans() -> None:
+    meanings = [*OF_ONE_NODE, *OF_ALL_NODES, *NO_CHANGE]
+    assert sorted(meanings) == sorted(EventKind)
+
+
+def test_each_thing_that_a_node_does_has_a_colour() -> None:
+    assert set(COLOURS) == set(Doing)

@@ -1,0 +1,130 @@
+"""What one can ask of a store from outside: parts of the event log, who holds it, whether all of it is whole."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from recovery.core.ids import NodeId
+from recovery.core.records import CheckpointState
+from recovery.errors import RecoveryPathError, StoreCorruptError
+from recovery.store.lock import owner_of
+from recovery.store.paths import scheduler_path
+from recovery.store.reader import (
+    check_scheduler,
+    check_worker,
+    read_checkpoints,
+    read_events,
+    read_scheduler,
+    stored_workers,
+)
+from recovery.store.repository import SchedulerStore, WorkerStore
+from tests.store import samples
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log of five events, written 10 ms apart; every second is about worker_1."""
+    store = SchedulerStore.open(tmp_path)
+    store.apply([samples.job()], wall_ms=1)
+    for number in range(1, 6):
+        event = msgspec.structs.replace(
+            samples.event(f"line {number}"), node_id=NodeId(f"worker_{number % 2}")
+        )
+        store.apply([event], wall_ms=number * 10)
+    store.close()
+    return tmp_path
+
+
+def lines(path: Path, **asked: object) -> list[str]:
+    return [stored.event.reason for stored in read_events(path, **asked)]  # type: ignore[arg-type]  # a test's own
+
+
+def test_the_event_log_can_be_asked_for_in_parts(path: Path) -> None:
+    assert lines(path) == [f"line {number}" for number in range(1, 6)]
+    assert lines(path, limit=2) == ["line 1", "line 2"]
+    assert lines(path, limit=2, newest=True) == ["line 4", "line 5"]
+    assert lines(path, after=3) == ["line 4", "line 5"]
+    assert lines(path, node_id="worker_1") == ["line 1", "line 3", "line 5"]
+    assert lines(path, node_id="worker_1", limit=1, newest=True) == ["line 5"]
+    assert lines(path, since_ms=30) == ["line 3", "line 4", "line 5"]
+    assert lines(path, node_id="nobody") == []
+
+
+def test_an_owner_is_seen_by_the_kernels_own_list(
+    path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    database = scheduler_path(path)
+    assert owner_of(database) is None
+    store = SchedulerStore.open(path)
+    found = owner_of(database)
+    assert found is not None
+    assert found.pid == os.getpid()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    SchedulerStore.open(elsewhere).close()
+    assert owner_of(scheduler_path(elsewhere)) is None, "somebody else's lock is not its"
+    store.close()
+    assert owner_of(database) is None
+    assert owner_of(path / "none.db") is None
+
+
+def test_a_changed_store_is_noticed_and_a_whole_one_is_not(path: Path) -> None:
+    check_scheduler(path)
+    with closing(sqlite3.connect(scheduler_path(path))) as connection:
+        connection.execute("UPDATE events SET reason = 'another' WHERE sequence = 2")
+        connection.commit()
+    with pytest.raises(StoreCorruptError, match="sequence=2 of table events"):
+        check_scheduler(path)
+
+
+def test_damage_that_only_sqlite_sees_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(scheduler_path(path))) as connection:
+        connection.execute("CREATE INDEX by_kind ON events (kind)")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_master SET sql = 'CREATE INDEX by_kind ON events (reason)' WHERE name = 'by_kind'"
+        )
+        connection.commit()
+    with pytest.raises(StoreCorruptError, match="by_kind"):
+        check_scheduler(path)
+
+
+def test_workers_files_are_listed_and_checked(path: Path) -> None:
+    assert stored_workers(path) == ()
+    for name in ("worker_1", "worker_0"):
+        WorkerStore.open(path, name).close()
+    assert stored_workers(path) == ("worker_0", "worker_1")
+    check_worker(path, "worker_1")
+    (path / "workers" / "worker_1.db").write_bytes(b"")
+    with pytest.raises(StoreCorruptError, match="it is empty"):
+        check_worker(path, "worker_1")
+
+
+def test_a_directory_that_cannot_be_listed_is_named(path: Path) -> None:
+    assert stored_workers(path) == ()
+    (path / "workers").write_text("no directory")
+    with pytest.raises(RecoveryPathError, match="Not a directory"):
+        stored_workers(path)
+
+
+def test_what_is_retired_is_history_and_checked_as_such(path: Path) -> None:
+    retired = msgspec.structs.replace(samples.checkpoint(step=5), state=CheckpointState.RETIRED)
+    store = SchedulerStore.open(path)
+    store.apply([retired, samples.checkpoint(step=10)], wall_ms=1)
+    store.close()
+    assert read_scheduler(path).checkpoints == (samples.checkpoint(step=10),)
+    assert read_checkpoints(path) == (retired, samples.checkpoint(step=10))
+    check_scheduler(path)
+    with closing(sqlite3.connect(scheduler_path(path))) as connection:
+        connection.execute("UPDATE checkpoints SET path = 'elsewhere' WHERE step = 5")
+        connection.commit()
+    store = SchedulerStore.open(path)
+    assert store.load().checkpoints == (samples.checkpoint(step=10),)
+    store.close()
+    with pytest.raises(StoreCorruptError, match="step=5"):
+        check_scheduler(path)
