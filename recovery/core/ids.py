@@ -11,7 +11,7 @@ Rank = NewType("Rank", int)
 """Position in the world, 0..world_size-1, bound to a node id for the whole run."""
 
 Incarnation = NewType("Incarnation", int)
-"""One life of a node id: 1, 2, 3, ... Only rises, over scheduler restarts too. The fencing number."""
+"""Counts the processes that held a node id: 1, 2, 3, ... Only rises, over scheduler restarts too. The fencing number."""
 
 Generation = NewType("Generation", int)
 """One agreed membership plus one rollback plan: 1, 2, 3, ... within a run. 0 means none yet."""
@@ -20,7 +20,7 @@ RunId = NewType("RunId", int)
 """One training run in a recovery path: 1, 2, 3, ... A finished job's path starts the next."""
 
 ConnectionId = NewType("ConnectionId", int)
-"""One accepted connection, numbered by the transport, never used twice within one scheduler life."""
+"""One accepted connection, numbered by the transport, never used twice by one process of the scheduler."""
 
 RequestId = NewType("RequestId", str)
 """Random name of one request, chosen by the sender. A repeat carries the same one and has no second effect."""

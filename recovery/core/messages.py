@@ -45,7 +45,7 @@ class JobOutcome(str, Enum):
     FINISHED = "finished"
     JOB_FAILED = "failed"
     WAIT_TIMEOUT = "wait_timeout"
-    """The full house did not come within MS_TOPO_TIMEOUT."""
+    """Not all ranks were ready within MS_TOPO_TIMEOUT."""
     NO_COMMON_CHECKPOINT = "no_common_checkpoint"
 
     @property
@@ -55,11 +55,11 @@ class JobOutcome(str, Enum):
 
 
 class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's complete checkpoint file, as its manifest tells it."""
+    """One rank's complete checkpoint file, as its manifest describes it."""
 
     run: RunNumber
     generation: GenerationNumber
-    """The generation it was written in. With the plans of later generations this tells a rolled-back suffix."""
+    """The generation it was written in. With the plans of later generations this shows a rolled-back suffix."""
     step: Count
     """Global step, 1-based: this many steps are in it."""
     epoch: Count
@@ -81,11 +81,11 @@ class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
     path: ShortText
     reason: ShortText
     step: Count = 0
-    """Global step, where a manifest tells it; 0: nobody can say."""
+    """Global step, where a manifest says it; 0: nobody knows."""
 
 
 class Began(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a generation began, as a worker was told."""
+    """Where a generation began, as its plan said."""
 
     generation: GenerationNumber
     step: Count
@@ -106,7 +106,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """The newest whose plan it was given."""
     scheduler_incarnation: IncarnationNumber
     began: tuple[Began, ...] = ()
-    """Of this run, as far as it was told."""
+    """Of this run, as far as it received their plans."""
     held: tuple[HeldCheckpoint, ...] = ()
     """What it holds of that job and run."""
     saved_step: Count = 0
@@ -144,7 +144,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """Last step it applied; 0 for none."""
     held: tuple[HeldCheckpoint, ...] = ()
     left_out: Count = 0
-    """Older ones that it holds as well: more than fit into a message (`policy/telling.py`)."""
+    """Older ones that it holds as well: more than fit into a message (`core/worker/ready.py`)."""
     passed_over: Annotated[tuple[PassedOver, ...], msgspec.Meta(max_length=PASSED_OVER_MAX)] = ()
     """What lies there and was not taken, newest step first."""
     passed_over_more: Count = 0
@@ -186,7 +186,7 @@ class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_
 
 
 class StateLoaded(msgspec.Struct, frozen=True, kw_only=True, tag="state_loaded"):
-    """The rank has formed the world of this generation and loaded the plan's checkpoint, or begins anew at step 0."""
+    """The rank has formed the world of this generation and loaded the plan's checkpoint, or begins at step 0."""
 
     generation: GenerationNumber
     step: Count
@@ -233,11 +233,11 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
 
 
 class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
-    """A launcher saw a process end. It is no node itself: it says this on a connection of its own, and hangs up."""
+    """A launcher saw a process end. It is no node itself: it sends this on a connection of its own, and disconnects."""
 
     node_id: NodeName
     pid: Count
-    """Of the process that ended: a later life of the id has another one."""
+    """Of the process that ended: a later incarnation of the id has another one."""
     reason: ShortText
     """How: `killed by SIGKILL (out of memory?)`, `exit code 1`."""
     gives_up: bool = False
@@ -245,7 +245,7 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
-    """The node is in, anew or resumed."""
+    """The node is in: a new incarnation, or the same one resumed."""
 
     request_id: RequestName
     incarnation: IncarnationNumber
@@ -295,7 +295,7 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     generation: GenerationNumber
     run: RunNumber
     step: Count
-    """Step to go back to; 0: start with weights initialised anew."""
+    """Step to go back to; 0: start with freshly initialised weights."""
     epoch: Count
     step_in_epoch: Count
     rank: RankNumber

@@ -15,7 +15,7 @@ from recovery.core.messages import HeldCheckpoint, Role
 
 
 class JobState(str, Enum):
-    """The job's life; docs/architecture.md draws it."""
+    """States of a job; the table of its moves stands in core/scheduler/job.py."""
 
     FORMING = "forming"
     RUNNING = "running"
@@ -25,7 +25,7 @@ class JobState(str, Enum):
 
 
 class NodeState(str, Enum):
-    """One node's life."""
+    """States of a node; the table of its moves stands in core/scheduler/node.py."""
 
     LIVE = "live"
     """Connected and heard within its lease."""
@@ -47,24 +47,24 @@ class CheckpointState(str, Enum):
     INVALID = "invalid"
     """It failed its digest, or is gone. Never used again, never deleted by us."""
     RETIRED = "retired"
-    """Older than what the scheduler's books keep; its rank's directory says whether it is still there."""
+    """Older than what the scheduler's checkpoint index keeps; its rank's directory says whether it is still there."""
 
 
 class EventKind(str, Enum):
-    """Names of the story. The same word stands in the log, the events table, JSON and the docs."""
+    """Names of the events. The same word stands in the log, the events table, JSON and the docs."""
 
     SCHEDULER_STARTED = "scheduler_started"
     """A new job begins."""
     SCHEDULER_RESTARTED = "scheduler_restarted"
-    """The scheduler is back; `incarnation` counts its lives."""
+    """The scheduler is back; `incarnation` counts its processes."""
     STORE_REBUILT = "store_rebuilt"
-    """The scheduler's store was lost; `details` says what each worker told of the job, and what nobody knew."""
+    """The scheduler's store was lost; `details` says what each worker reported of the job, and what nobody knew."""
     NODE_ADMITTED = "node_admitted"
-    """A process has an id, and a rank if the world is formed; `incarnation` counts the id's lives."""
+    """A process has an id, and a rank if the world is formed; `incarnation` counts the processes of the id."""
     NODE_RESUMED = "node_resumed"
     """The same process came back by its token; nothing was lost."""
     NODE_REFUSED = "node_refused"
-    """An id was not given; `reason` begins with the code. Told once until it changes."""
+    """An id was not given; `reason` begins with the code. One event until it changes."""
     NODE_SUSPECTED = "node_suspected"
     """A connection closed; the node may come back within MS_RECONNECT_GRACE."""
     NODE_LOST = "node_lost"
@@ -84,7 +84,7 @@ class EventKind(str, Enum):
     RENDEZVOUS_OPENED = "rendezvous_opened"
     """Rank 0 listens for its world; `reason` is the address."""
     STATE_LOADED = "state_loaded"
-    """A rank has formed the world and loaded `step`, or begins anew."""
+    """A rank has formed the world and loaded `step`, or begins at step 0."""
     FIRST_STEP_DONE = "first_step_done"
     """A rank has applied its first step of this generation."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"
@@ -92,7 +92,7 @@ class EventKind(str, Enum):
     CHECKPOINT_INVALID = "checkpoint_invalid"
     """A file failed its digest; `details` names it. It is kept, the plan goes back further."""
     CHECKPOINT_PASSED_OVER = "checkpoint_passed_over"
-    """A file was found and not taken, or is not there although it was committed; `details` is its path. Told again when it changes."""
+    """A file was found and not taken, or is not there although it was committed; `details` is its path. Another event when it changes."""
     JOB_FINISHED = "job_finished"
     """Every rank is done."""
     JOB_FAILED = "job_failed"
@@ -141,12 +141,12 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     step: int = 0
     """Last step that it reported."""
     rejoin_left_ms: int = 0
-    """What is left of the rejoin window, as of this write. An instant of a monotonic clock would mean nothing in the next life."""
+    """What is left of the rejoin window, as of this write. An instant of a monotonic clock would mean nothing to the next process."""
     reason: str = ""
 
 
 class IncarnationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One life of a node id, kept for the story. Key: node_id, incarnation."""
+    """One incarnation of a node id, kept for the event log. Key: node_id, incarnation."""
 
     node_id: NodeId
     incarnation: Incarnation
@@ -155,7 +155,7 @@ class IncarnationRecord(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     run: RunId
     ended: str = ""
-    """Why it ended; empty while it lives."""
+    """Why it ended; empty while it goes on."""
 
 
 class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +223,7 @@ class ActivityRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of the story. Appended, never changed. Flat: no part of a cycle that a collector would look for."""
+    """One line of the event log. Appended, never changed. Flat: no part of a cycle that a collector would look for."""
 
     kind: EventKind
     node_id: NodeId | None = None

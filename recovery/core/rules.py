@@ -24,11 +24,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_grace_ms: int = 500
     """How long a node whose connection closed may come back with its token as if nothing happened (MS_RECONNECT_GRACE)."""
     topology_timeout_ms: int | None = 1_800_000
-    """How long the full house is waited for, when forming and after a loss (MS_TOPO_TIMEOUT)."""
+    """How long all ranks are waited for, when forming and after a loss (MS_TOPO_TIMEOUT)."""
     abort_timeout_ms: int = 10_000
     """How long an interrupted worker's main thread may take to come back before the process replaces itself (MS_ABORT_TIMEOUT)."""
     receive_timeout_ms: int = 15_000
-    """How long a worker waits for any word of the scheduler before it dials anew (MS_RECEIVE_MSG_TIMEOUT)."""
+    """How long a worker waits for any message of the scheduler before it dials again (MS_RECEIVE_MSG_TIMEOUT)."""
     heartbeat_retry_timeout_ms: int = 20_000
     """Without recovery: how long a worker tries to reach a silent scheduler before it ends itself (MS_HEARTBEAT_RETRY_TIMEOUT)."""
     heartbeat_enabled: bool = True
@@ -46,7 +46,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     allow_restart_from_zero: bool = False
     """True: when some ranks hold checkpoints but none in common, start again at step 0 (MS_ALLOW_RESTART_FROM_ZERO)."""
     rebuild_store: bool = False
-    """True: a job that the workers know and the store does not is taken up again from what they tell (MS_REBUILD_STORE)."""
+    """True: a job that the workers know and the store does not is taken up again from what they report (MS_REBUILD_STORE)."""
     requests_remembered: int = 64
     """Answers kept per node for repeats. A worker has a handful under way; 64 is ten times that."""
     frame_bytes_max: int = 1_048_576

@@ -132,7 +132,7 @@ def _lost_store(path: Path) -> Iterator[Check]:
         yield Check(
             name="store",
             ok=False,
-            found=f"the scheduler's store is lost, its job is not: {lost.told}",
+            found=f"the scheduler's store is lost, its job is not: {lost.description}",
             next_step=step,
         )
 

@@ -76,7 +76,7 @@ def read(path: Path) -> Stored:
     """
     lost = lost_in(path)
     if lost is not None:
-        raise StoreLostError(path=str(path), found=lost.told)
+        raise StoreLostError(path=str(path), found=lost.description)
     owner = owner_of(scheduler_path(path))
     state = read_scheduler(path)
     if state.job is None:

@@ -1,4 +1,4 @@
-"""The scheduler's loop: sockets, timers and the writer's word go through one queue, the event loop, into the machine."""
+"""The scheduler's loop: sockets, timers and the writer's reports go through one queue, the event loop, into the machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from recovery.transport.server import Server
 
 _logger = logging.getLogger("recovery.scheduler")
 _RECENT_EVENTS = 1_000
-"""Events of this life that can be asked for over HTTP: a page; the whole story is in the store."""
+"""Events of this process that can be asked for over HTTP: a page; all events are in the store."""
 _CLOSE_S = 5.0
 """How long the writer may take for what is queued when the process ends."""
 
@@ -156,14 +156,14 @@ class _Service:
         try:
             self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:
-            _logger.debug("the loop has ended, a word of the writer is dropped")
+            _logger.debug("the loop has ended, a report of the writer is dropped")
 
     def _deliver(self, stimulus: SchedulerStimulus) -> None:
         self._held.append(stimulus)
         self._take_held()
 
     def _take_held(self) -> None:
-        """Let the machine take what has come, unless the store's queue is full: then this process stands still until it is not.
+        """Let the machine take what has come, unless the store's queue is full: then this process pauses until it is not.
 
         Before, never in the middle: what a stimulus has changed in the machine is carried out whole.
         """

@@ -54,24 +54,25 @@ def open_store(settings: Settings) -> SchedulerStore | None:
 
 
 def _rebuild(path: Path, traces: store_rebuild.Traces, settings: Settings) -> None:
-    """Make the lost store again as far as the path tells; what it does not tell, the workers are asked for.
+    """Make the lost store again as far as the path shows; the workers are asked for the rest.
 
     Raises:
         StoreLostError: MS_REBUILD_STORE is not set, or the traces contradict each other.
     """
     if not settings.rules.rebuild_store:
-        raise StoreLostError(path=str(path), found=traces.told)
+        raise StoreLostError(path=str(path), found=traces.description)
     try:
         records = store_rebuild.records_of(traces)
     except StoreLostError as error:
         if traces.rebuilding:
-            return  # the workers are asked already
+            # The workers are asked already.
+            return
         job = new_job(uuid.uuid4().hex, settings.rules)
         records = (msgspec.structs.replace(job, reason=REBUILDING),)
         _logger.warning("event=store_rebuilding %s; every worker is asked", error)
     else:
-        told = next(record for record in records if isinstance(record, EventRecord))
-        _logger.warning("event=%s reason=%r details=%r", told.kind.value, told.reason, told.details)
+        event = next(record for record in records if isinstance(record, EventRecord))
+        _logger.warning("event=%s reason=%r details=%r", event.kind.value, event.reason, event.details)
     aside = store_rebuild.write(path, records)
     if aside is not None:
         _logger.warning("event=store_laid_aside what was left of the lost store lies in %s", aside)
@@ -100,11 +101,11 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
 
 
 def _as_of_now(nodes: tuple[NodeRecord, ...], away_ms: int | None) -> tuple[NodeRecord, ...]:
-    """A window runs on while no scheduler lives, as long as the machine's own clock can say for how long that was."""
+    """A window runs on while no scheduler runs, as long as the host's own clock can say for how long that was."""
     if not any(node.rejoin_left_ms for node in nodes):
         return nodes
     if away_ms is None:
-        text = "nobody can say for how long no scheduler lived: what was left of open rejoin windows runs now"
+        text = "nobody can say for how long no scheduler ran: what was left of open rejoin windows runs now"
         _logger.warning("event=windows_kept %s", text)
         return nodes
     return tuple(

@@ -1,6 +1,6 @@
-"""Is there a job here whose scheduler's store is lost? And its store again, from what the workers' own stores and files tell.
+"""Is there a job here whose scheduler's store is lost? And its store again, from the workers' own stores and files.
 
-Only what lies in the recovery path is looked at; what living workers tell is heard by the machine (core/scheduler/lost_store.py).
+Only what lies in the recovery path is looked at; what running workers report is for the machine (core/scheduler/lost_store.py).
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[NodeId, NodeRecord]
     """Their own rows; a store of an earlier release has none."""
     unreadable: tuple[str, ...]
-    """Why a worker's store told nothing."""
+    """Why a worker's store says nothing."""
     rebuilding: bool = False
-    """An earlier life of the scheduler has begun to ask the workers."""
+    """An earlier process of the scheduler has begun to ask the workers."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What was found, as the end of a sentence."""
         parts = [
             f"{name} (rank {past.rank}, run {past.run}, generation {past.generation}, job {past.job}, "
             f"{len(past.held)} checkpoints, newest step {max((one.step for one in past.held), default=past.saved_step)})"
             for name, past in sorted(self.pasts.items(), key=lambda item: natural_key(item[0]))
         ]
-        found = [f"the stores of its workers tell of it: {'; '.join(parts)}"] if parts else []
+        found = [f"the stores of its workers know it: {'; '.join(parts)}"] if parts else []
         found += [f"{', '.join(self.remains)} of its scheduler is left"] if self.remains else []
         found += [f"not readable: {'; '.join(self.unreadable)}"] if self.unreadable else []
         found += ["its scheduler has begun to ask the workers for it"] if self.rebuilding else []
@@ -80,7 +80,8 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
         StoreError: a scheduler's store is there and cannot be used as it is.
     """
     if not path.is_dir():
-        return None  # whoever opens a store there says what is wrong
+        # Whoever opens a store there says what is wrong.
+        return None
     remains, job = scheduler_files(path), None
     is_there = scheduler_path(path).name in remains
     if is_there:
@@ -110,7 +111,7 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
         unreadable=() if is_there else tuple(unreadable),
         rebuilding=rebuilding,
     )
-    return found if found.told else None
+    return found if found.description else None
 
 
 def _knows_nothing(job: JobRecord) -> bool:
@@ -153,25 +154,28 @@ def _manifests(directory: Path) -> list[Manifest]:
         try:
             found.append(manifests.read(path))
         except CheckpointError:
-            continue  # whoever plans with it says so
+            # Whoever plans with it says so.
+            continue
     return found
 
 
 def records_of(traces: Traces) -> tuple[Record, ...]:
-    """The rows of a scheduler's store, as far as the traces tell.
+    """The rows of a scheduler's store, as far as the traces show.
 
     Raises:
         StoreLostError: they contradict each other, or not every rank has left a trace.
     """
-    built = rebuild.rebuild(traces.pasts) if traces.pasts else Unclear("is told of by nothing that names it")
+    built = (
+        rebuild.rebuild(traces.pasts) if traces.pasts else Unclear("is named by nothing that is left of it")
+    )
     if isinstance(built, Unclear):
-        raise StoreLostError(path=str(traces.path), found=f"{traces.told}, but {built.reason}")
+        raise StoreLostError(path=str(traces.path), found=f"{traces.description}, but {built.reason}")
     missing = built.missing()
     if missing:
         ranks = ", ".join(str(rank) for rank in missing)
         raise StoreLostError(
             path=str(traces.path),
-            found=f"{traces.told}, but no store here tells of rank {ranks}: start its scheduler with MS_REBUILD_STORE=1, it asks the workers",
+            found=f"{traces.description}, but no store here is of rank {ranks}: start its scheduler with MS_REBUILD_STORE=1, it asks the workers",
         )
     job = JobRecord(
         job=built.job,
@@ -183,7 +187,7 @@ def records_of(traces: Traces) -> tuple[Record, ...]:
         scheduler_incarnation=built.scheduler_incarnation,
         reason=REBUILDING,
     )
-    story = EventRecord(
+    event = EventRecord(
         kind=EventKind.STORE_REBUILT,
         run=built.run,
         generation=built.generation,
@@ -191,7 +195,7 @@ def records_of(traces: Traces) -> tuple[Record, ...]:
         details=rebuild.report(built, traces.pasts) + _unsure(traces),
     )
     nodes = tuple(_node(traces, built, name) for name in built.ranks)
-    return (job, RunRecord(run=built.run), *nodes, *built.generations, *built.checkpoints, story)
+    return (job, RunRecord(run=built.run), *nodes, *built.generations, *built.checkpoints, event)
 
 
 def _unsure(traces: Traces) -> str:
@@ -221,7 +225,7 @@ def _node(traces: Traces, built: Rebuilt, name: NodeId) -> NodeRecord:
 
 
 def write(path: Path, records: Sequence[Record]) -> Path | None:
-    """Make a scheduler's store of these rows. What was left of the old one is laid aside, and nothing else is touched.
+    """Make a scheduler's store of these rows. What was left of the old one is archived, and nothing else is touched.
 
     Returns:
         Where the rest of the old one lies now; None when there was none.

@@ -1,4 +1,4 @@
-"""Options of this room's tests."""
+"""Options of the core's tests."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite`: write down what the stories tell now; the difference is reviewed like code."""
+    """`--rewrite`: write down how the stories go now; the difference is reviewed like code."""
     parser.addoption("--rewrite", action="store_true", help="renew the right sides of tests/core/stories")

@@ -67,7 +67,7 @@ class Desk:
         ]
 
     def kinds(self) -> list[EventKind]:
-        """The story's words."""
+        """The kinds of all events."""
         return [event.kind for event in self.events]
 
     # --- time and the wire -----------------------------------------------------------------------------------------------
@@ -202,14 +202,14 @@ class Worker:
             self.token, self.incarnation = answer.token, answer.incarnation
         return answer
 
-    def tell(self, message: m.FromNode) -> list[m.FromScheduler]:
+    def send(self, message: m.FromNode) -> list[m.FromScheduler]:
         return self.desk.say(self.connection, message)
 
     def ready(self, *held: m.HeldCheckpoint, step: int = 0) -> list[m.FromScheduler]:
-        return self.tell(m.Ready(request_id=self.request(), generation=self.generation, step=step, held=held))
+        return self.send(m.Ready(request_id=self.request(), generation=self.generation, step=step, held=held))
 
     def beat(self) -> None:
-        self.tell(m.Heartbeat(sequence=1, generation=self.generation, step=0))
+        self.send(m.Heartbeat(sequence=1, generation=self.generation, step=0))
 
     def last(self, kind: type[Kind]) -> Kind:
         """The newest message of a kind that it heard."""
@@ -228,19 +228,19 @@ class Worker:
     def save(self, step: int) -> m.HeldCheckpoint:
         """Report a checkpoint."""
         held = checkpoint(step, generation=self.generation, path=f"{self.node_id}/{step}")
-        self.tell(m.CheckpointReport(request_id=self.request(), checkpoint=held))
+        self.send(m.CheckpointReport(request_id=self.request(), checkpoint=held))
         return held
 
     def raises(self, error: str = "ValueError: x") -> None:
         """Its own code raised; it says so before it ends."""
-        self.tell(
+        self.send(
             m.Failure(
                 request_id=self.request(), generation=self.generation, step=3, error=error, traceback="T"
             )
         )
 
     def done(self, step: int = 100) -> None:
-        self.tell(m.Done(request_id=self.request(), generation=self.generation, step=step))
+        self.send(m.Done(request_id=self.request(), generation=self.generation, step=step))
 
     def die(self) -> None:
         self.desk.lose(self.connection)
@@ -260,7 +260,7 @@ def checkpoint(step: int, *, generation: int = 1, path: str = "", run: int = 1) 
     )
 
 
-def full_house(desk: Desk, *names: str) -> list[Worker]:
+def running_workers(desk: Desk, *names: str) -> list[Worker]:
     """Workers that have registered, are ready and follow the first plan."""
     workers = [Worker(desk, name) for name in names or ("worker_0", "worker_1")]
     for worker in workers:

@@ -1,4 +1,4 @@
-"""What workers know of an old job, and how they tell a scheduler that does not."""
+"""What workers know of an old job, and how they report it to a scheduler that does not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def built(*pasts: m.Past) -> Rebuilt:
 
 
 def ready(worker: Worker, known: m.Past | None, *held: m.HeldCheckpoint) -> list[m.FromScheduler]:
-    return worker.tell(
+    return worker.send(
         m.Ready(request_id=worker.request(), generation=worker.generation, step=0, held=held, past=known)
     )
 

@@ -10,7 +10,7 @@ from recovery.core.ids import RequestId
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
-from tests.core.desk import Desk, Worker, full_house
+from tests.core.desk import Desk, Worker, running_workers
 from tests.core.driven_worker import DrivenWorker
 
 
@@ -20,8 +20,8 @@ def desk() -> Desk:
 
 
 def finish(desk: Desk, *, hang_up: int) -> list[Worker]:
-    """A job whose two workers are done; so many have heard it and hung up."""
-    workers = full_house(desk)
+    """A job whose two workers are done; so many have received it and disconnected."""
+    workers = running_workers(desk)
     for worker in workers:
         worker.done()
     for worker in workers[:hang_up]:
@@ -31,7 +31,7 @@ def finish(desk: Desk, *, hang_up: int) -> list[Worker]:
 
 @pytest.mark.parametrize("name", ["worker_0", "worker_1", "worker_7"])
 @pytest.mark.parametrize("hang_up", [0, 1, 2])
-def test_who_registers_while_a_finished_scheduler_ends_is_told_so_and_begins_no_run(
+def test_who_registers_while_a_finished_scheduler_ends_is_sent_the_end_and_begins_no_run(
     desk: Desk, name: str, hang_up: int
 ) -> None:
     finish(desk, hang_up=hang_up)
@@ -57,7 +57,7 @@ def test_the_next_scheduler_begins_the_next_run_for_those_who_come(desk: Desk) -
     assert (job.run, job.state) == (2, JobState.FORMING)
 
 
-def test_a_leftover_of_the_finished_run_is_told_so_by_the_next_run_s_scheduler(desk: Desk) -> None:
+def test_a_leftover_of_the_finished_run_is_sent_the_end_by_the_next_run_s_scheduler(desk: Desk) -> None:
     [leftover, _] = finish(desk, hang_up=2)
     desk.at(desk.now + 10_000)
     desk.restart()
@@ -68,7 +68,7 @@ def test_a_leftover_of_the_finished_run_is_told_so_by_the_next_run_s_scheduler(d
     assert answer.outcome is m.JobOutcome.FINISHED
 
 
-def test_a_scheduler_that_was_killed_while_it_ended_tells_everybody_and_ends(desk: Desk) -> None:
+def test_a_scheduler_that_was_killed_while_it_ended_informs_everybody_and_ends(desk: Desk) -> None:
     finish(desk, hang_up=1)
     desk.restart()
 
@@ -90,19 +90,21 @@ def test_who_comes_after_the_end_says_that_there_is_nothing_to_do() -> None:
     assert driven.effects_of(e.Exit) == [e.Exit("", "all 2 ranks are done at step 9")]
 
 
-def test_who_took_part_needs_no_such_word() -> None:
+def test_who_took_part_needs_no_such_message() -> None:
     driven = DrivenWorker().training()
     driven.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="done"))
     assert driven.effects_of(e.Log) == []
 
 
-def test_the_story_tells_of_a_late_comer(desk: Desk) -> None:
+def test_a_late_comer_is_an_event(desk: Desk) -> None:
     finish(desk, hang_up=2)
     Worker(desk, "worker_7").register()
     Worker(desk, "worker_7").register()
 
-    told = [event for event in desk.events if event.kind is EventKind.NODE_REFUSED]
-    assert [(event.node_id, event.reason.partition(":")[0]) for event in told] == [("worker_7", "JOB_ENDED")]
+    refused = [event for event in desk.events if event.kind is EventKind.NODE_REFUSED]
+    assert [(event.node_id, event.reason.partition(":")[0]) for event in refused] == [
+        ("worker_7", "JOB_ENDED")
+    ]
 
 
 # --- no scheduler any more ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A launcher saw a process end: the scheduler knows why at once, and a wrong word takes nobody's place away."""
+"""A launcher saw a process end: the scheduler knows why at once, and a wrong report takes nobody's place away."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from recovery.core import messages as m
 from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, NodeRecord, NodeState
 from recovery.core.rules import Rules
-from tests.core.desk import Desk, Worker, full_house
+from tests.core.desk import Desk, Worker, running_workers
 
 KILLED = "killed by SIGKILL (out of memory?)"
 
@@ -32,8 +32,8 @@ def losses(desk: Desk) -> list[str]:
     return [event.reason for event in desk.events if event.kind is EventKind.NODE_LOST]
 
 
-def test_who_hung_up_and_was_seen_to_end_is_lost_without_grace(desk: Desk) -> None:
-    first, second = full_house(desk)
+def test_who_disconnected_and_was_seen_to_end_is_lost_without_grace(desk: Desk) -> None:
+    first, second = running_workers(desk)
     first.die()
     assert state(desk) is NodeState.SUSPECT
     see_exit(desk)
@@ -42,7 +42,7 @@ def test_who_hung_up_and_was_seen_to_end_is_lost_without_grace(desk: Desk) -> No
 
 
 def test_who_was_seen_to_end_before_its_socket_closed_is_lost_when_it_does(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     see_exit(desk)
     assert state(desk) is NodeState.LIVE
     assert not second.hears(m.Interrupt)
@@ -50,8 +50,8 @@ def test_who_was_seen_to_end_before_its_socket_closed_is_lost_when_it_does(desk:
     assert losses(desk) == [KILLED]
 
 
-def test_who_speaks_on_is_not_lost_by_a_wrong_word(desk: Desk) -> None:
-    workers = full_house(desk)
+def test_who_speaks_on_is_not_lost_by_a_wrong_report(desk: Desk) -> None:
+    workers = running_workers(desk)
     see_exit(desk)
     for now in range(10_000, 50_000, 10_000):
         desk.at(now)
@@ -62,15 +62,15 @@ def test_who_speaks_on_is_not_lost_by_a_wrong_word(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("node_id", "pid"), [("worker_0", 2), ("worker_7", 1)])
-def test_a_word_about_another_process_means_nothing(desk: Desk, node_id: str, pid: int) -> None:
-    first, _ = full_house(desk)
+def test_a_report_about_another_process_means_nothing(desk: Desk, node_id: str, pid: int) -> None:
+    first, _ = running_workers(desk)
     first.die()
     see_exit(desk, node_id, pid=pid)
     assert state(desk) is NodeState.SUSPECT
 
 
 def test_what_the_process_said_itself_stays_the_reason(desk: Desk) -> None:
-    first, _ = full_house(desk)
+    first, _ = running_workers(desk)
     first.raises()
     see_exit(desk, reason="exit code 1")
     first.die()
@@ -78,16 +78,16 @@ def test_what_the_process_said_itself_stays_the_reason(desk: Desk) -> None:
 
 
 def test_an_ended_job_has_no_losses(desk: Desk) -> None:
-    for worker in full_house(desk):
+    for worker in running_workers(desk):
         worker.done()
     see_exit(desk, reason="exit code 0")
     assert losses(desk) == []
 
 
 def test_a_node_may_say_it_of_another_and_stays_a_node(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     second.die()
-    first.tell(m.Exited(node_id=second.node_id, pid=1, reason=KILLED))
+    first.send(m.Exited(node_id=second.node_id, pid=1, reason=KILLED))
     assert losses(desk) == [KILLED]
     assert first.connection not in desk.closed
 
@@ -100,7 +100,7 @@ def give_up(desk: Desk, node_id: str, *, pid: int = 1, reason: str = KILLED) -> 
 
 
 def test_a_launcher_that_gives_up_ends_the_job_for_everybody(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.die()
     give_up(desk, "worker_0")
     ended = second.last(m.JobEnded)
@@ -110,7 +110,7 @@ def test_a_launcher_that_gives_up_ends_the_job_for_everybody(desk: Desk) -> None
 
 
 def test_giving_up_a_worker_whose_connection_is_open_waits_for_its_end(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.raises()
     give_up(desk, "worker_0", reason="exit code 1")
     assert not second.hears(m.JobEnded)
@@ -122,7 +122,7 @@ def test_giving_up_a_worker_whose_connection_is_open_waits_for_its_end(desk: Des
 
 
 def test_giving_up_a_worker_that_is_lost_already_ends_the_job(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.die()
     desk.at(600)
     see_exit(desk)
@@ -140,14 +140,14 @@ def test_giving_up_a_worker_that_never_came_ends_the_job_while_it_forms(desk: De
 
 @pytest.mark.parametrize(("node_id", "pid"), [("worker_0", 2), ("worker_7", 1)])
 def test_giving_up_another_process_means_nothing(desk: Desk, node_id: str, pid: int) -> None:
-    workers = full_house(desk)
+    workers = running_workers(desk)
     give_up(desk, node_id, pid=pid)
     assert not any(worker.hears(m.JobEnded) for worker in workers)
 
 
 def test_without_recovery_the_loss_has_ended_the_job_already() -> None:
     desk = Desk(Rules(worker_count=2, recovery_enabled=False))
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.die()
     give_up(desk, "worker_0")
     assert second.last(m.JobEnded).reason == f"worker_0 lost: {KILLED}"

@@ -49,7 +49,7 @@ def test_without_recovery_no_store_is_lost_and_the_process_is_refused() -> None:
     assert refused(desk, register(recovery_enabled=False)) == "JOB_MISMATCH"
 
 
-def test_a_worker_of_the_release_before_tells_of_another_job_by_its_generation() -> None:
+def test_a_worker_of_the_release_before_shows_another_job_by_its_generation() -> None:
     desk = Desk(Rules(worker_count=2))
     desk.say(desk.connect(), register(job=""))
     assert desk.exit is not None

@@ -13,7 +13,7 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.requests import REPORT_PATIENCE_MS
 from recovery.core.worker.timers import WorkerTimer
-from tests.core.desk import Desk, checkpoint, full_house
+from tests.core.desk import Desk, checkpoint, running_workers
 from tests.core.driven_worker import DrivenWorker
 
 
@@ -87,7 +87,7 @@ def test_a_restarted_scheduler_hears_of_the_checkpoint_before_it_hears_of_the_en
 
 
 def test_a_report_behind_the_end_still_counts(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.save(100)
     first.done()
     second.done()

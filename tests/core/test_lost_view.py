@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from recovery.core.rules import Rules
 from recovery.core.scheduler.views import job_view, lost_view
-from tests.core.desk import Desk, full_house
+from tests.core.desk import Desk, running_workers
 
 
 def test_only_who_was_lost_by_silence_is_shown_with_its_process_and_why() -> None:
     desk = Desk(Rules(worker_count=2))
-    _, second = full_house(desk)
+    _, second = running_workers(desk)
     assert lost_view(desk.machine.state)["nodes"] == []
     for now in range(1_000, 40_000, 1_000):
         desk.at(now)
@@ -22,7 +22,7 @@ def test_only_who_was_lost_by_silence_is_shown_with_its_process_and_why() -> Non
 
 def test_a_process_that_may_have_replaced_itself_is_not_shown() -> None:
     desk = Desk(Rules(worker_count=2))
-    _, second = full_house(desk)
+    _, second = running_workers(desk)
     second.die()
     desk.at(20_000)
     assert lost_view(desk.machine.state)["nodes"] == []

@@ -16,7 +16,7 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.timers import WorkerTimer
 from recovery.transport.codec import decode_from_node, encode
-from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.driven_worker import DrivenWorker, plan
 
 MANY = 6_000
@@ -85,9 +85,9 @@ def test_the_committed_checkpoint_is_reported_however_many_newer_ones_there_are(
 # --- what the scheduler makes of it ---------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_made_from_all_that_was_reported_and_only_the_newest_are_kept() -> None:
+def test_a_plan_is_made_from_all_that_was_reported_and_only_the_newest_are_indexed() -> None:
     desk = Desk(Rules(worker_count=2))
-    workers = full_house(desk)
+    workers = running_workers(desk)
     for step in (10, 20):
         for worker in workers:
             worker.save(step)
@@ -98,7 +98,7 @@ def test_a_plan_is_made_from_all_that_was_reported_and_only_the_newest_are_kept(
     back = Worker(desk, "worker_1")
     assert isinstance(back.register(), m.Admitted)
     rows = len(desk.row(CheckpointRecord))
-    workers[0].tell(
+    workers[0].send(
         m.Ready(
             request_id=workers[0].request(),
             generation=workers[0].generation,

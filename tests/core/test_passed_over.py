@@ -10,7 +10,7 @@ from recovery.core.records import EventKind, EventRecord
 from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.driven_worker import DrivenWorker, plan
 
 WINDOW_MS = 1_000
@@ -23,7 +23,7 @@ def over(path: str, reason: str = "cut short", step: int = 0) -> m.PassedOver:
 def stopped(*steps: int) -> tuple[Desk, list[Worker], dict[NodeId, list[m.HeldCheckpoint]]]:
     """Two workers that have committed these steps, one of which came back; both have yet to say what they hold."""
     desk = Desk(Rules(worker_count=2, rejoin_window_ms=WINDOW_MS))
-    workers = full_house(desk)
+    workers = running_workers(desk)
     held = {worker.node_id: [worker.save(step) for step in steps] for worker in workers}
     workers[1].die()
     desk.at(desk.now + WINDOW_MS)
@@ -35,7 +35,7 @@ def stopped(*steps: int) -> tuple[Desk, list[Worker], dict[NodeId, list[m.HeldCh
 def ready(
     worker: Worker, *held: m.HeldCheckpoint, over: tuple[m.PassedOver, ...] = (), more: int = 0
 ) -> None:
-    worker.tell(
+    worker.send(
         m.Ready(
             request_id=worker.request(),
             generation=worker.generation,
@@ -47,12 +47,12 @@ def ready(
     )
 
 
-def told(desk: Desk, kind: EventKind = EventKind.CHECKPOINT_PASSED_OVER) -> list[EventRecord]:
+def events_of(desk: Desk, kind: EventKind = EventKind.CHECKPOINT_PASSED_OVER) -> list[EventRecord]:
     return [event for event in desk.events if event.kind is kind]
 
 
 def planned(desk: Desk) -> tuple[int | None, str]:
-    event = told(desk, EventKind.PLAN_MADE)[-1]
+    event = events_of(desk, EventKind.PLAN_MADE)[-1]
     return event.step, event.reason
 
 
@@ -64,7 +64,7 @@ def test_a_committed_step_that_is_given_up_is_named_with_rank_and_reason() -> No
 
     why = [f"step {step} was committed and is not usable: rank 0: {reason}" for step, reason in given_up]
     assert planned(desk) == (10, "; ".join(["every rank holds step 10", *why]))
-    found = [(event.rank, event.step, event.details, event.reason) for event in told(desk)]
+    found = [(event.rank, event.step, event.details, event.reason) for event in events_of(desk)]
     assert found == [
         (0, None, "worker_0/30", "cut short"),
         (0, 20, "worker_0/20", "it was committed and is missing"),
@@ -88,7 +88,7 @@ def test_what_was_said_is_no_news_and_what_changed_is() -> None:
     for passed in ((over("a"),), (over("a"),), (over("a", "gone"), over("b"))):
         ready(first, *held[first.node_id], over=passed)
 
-    assert [(event.details, event.reason) for event in told(desk)] == [
+    assert [(event.details, event.reason) for event in events_of(desk)] == [
         ("a", "cut short"),
         ("a", "gone"),
         ("b", "cut short"),
@@ -100,7 +100,7 @@ def test_more_files_than_a_message_names_are_counted() -> None:
     ready(first, *held[first.node_id], over=(over("a"),), more=7)
     ready(second, *held[second.node_id])
 
-    assert told(desk)[-1].reason == "7 more files; the log of worker_0 names them"
+    assert events_of(desk)[-1].reason == "7 more files; the log of worker_0 names them"
     assert planned(desk) == (10, "every rank holds step 10; files that were passed over: 8")
 
 
@@ -127,7 +127,7 @@ def test_a_restarted_scheduler_still_knows_which_steps_were_committed_and_which_
     ready(first, *held[first.node_id])
     ready(second, *held[second.node_id])
     generation = second.follow().generation
-    second.tell(
+    second.send(
         m.CheckpointInvalid(
             request_id=second.request(), generation=generation, step=20, path="worker_1/20", reason="digest"
         )
@@ -185,33 +185,33 @@ def test_a_job_without_a_common_step_says_why() -> None:
     ready(first, over=(over("worker_0/10", "it is of rank 1, not of rank 0"),))
     ready(second, *held[second.node_id])
 
-    [failed] = told(desk, EventKind.JOB_FAILED)
+    [failed] = events_of(desk, EventKind.JOB_FAILED)
     why = "step 10 was committed and is not usable: rank 0: it is of rank 1, not of rank 0"
     assert failed.reason.endswith(f"at step 0. Why: {why}.")
 
 
 def test_a_rank_that_saves_a_given_up_step_again_has_it() -> None:
-    books = CheckpointCoordinator(2)
+    index = CheckpointCoordinator(2)
     for rank in (0, 1):
-        books.add(Rank(rank), checkpoint(10, path="a"))
-    books.replace(Rank(0), ())
-    assert list(books.given_up(0)[10]) == [0]
+        index.add(Rank(rank), checkpoint(10, path="a"))
+    index.replace(Rank(0), ())
+    assert list(index.given_up(0)[10]) == [0]
 
-    books.add(Rank(0), checkpoint(10, path="a"))
-    assert books.given_up(0) == {10: {}}
-    assert books.reject(Rank(1), 10, "digest") is not None
-    assert books.given_up(0) == {10: {1: Unusable(path="a", reason="digest")}}
-    assert books.reject(Rank(1), 11, "never held") is None
+    index.add(Rank(0), checkpoint(10, path="a"))
+    assert index.given_up(0) == {10: {}}
+    assert index.reject(Rank(1), 10, "digest") is not None
+    assert index.given_up(0) == {10: {1: Unusable(path="a", reason="digest")}}
+    assert index.reject(Rank(1), 11, "never held") is None
 
 
-def test_what_the_books_retire_is_given_up_by_nobody() -> None:
-    books = CheckpointCoordinator(1)
+def test_what_the_index_retires_is_given_up_by_nobody() -> None:
+    index = CheckpointCoordinator(1)
     for step in range(10, 10 * (INDEXED_STEPS + 2), 10):
-        books.add(Rank(0), checkpoint(step, path=f"/{step}"))
-    books.reject(Rank(0), 10, "digest")
-    books.retire()
+        index.add(Rank(0), checkpoint(step, path=f"/{step}"))
+    index.reject(Rank(0), 10, "digest")
+    index.retire()
 
-    assert min(books.given_up(0)) == 20
+    assert min(index.given_up(0)) == 20
 
 
 def test_a_sentence_names_a_few_and_counts_the_rest() -> None:

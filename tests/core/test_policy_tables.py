@@ -166,14 +166,14 @@ def test_files_that_are_all_gone_are_not_taken_for_none_yet() -> None:
 
 
 def test_nothing_in_common_stops_with_a_table_unless_allowed() -> None:
-    books = held({10}, set())
-    target = rollback.plan(books, world_size=2, ever_committed=True, allow_restart_from_zero=False)
+    holdings = held({10}, set())
+    target = rollback.plan(holdings, world_size=2, ever_committed=True, allow_restart_from_zero=False)
     assert target == rollback.NoCommonStep("rank 0: 10; rank 1: none")
-    allowed = rollback.plan(books, world_size=2, ever_committed=True, allow_restart_from_zero=True)
+    allowed = rollback.plan(holdings, world_size=2, ever_committed=True, allow_restart_from_zero=True)
     assert isinstance(allowed, rollback.ToStart)
 
 
-def test_a_death_between_the_very_first_saves_starts_anew() -> None:
+def test_a_death_between_the_very_first_saves_starts_at_step_zero() -> None:
     target = rollback.plan(
         held({10}, set()), world_size=2, ever_committed=False, allow_restart_from_zero=False
     )

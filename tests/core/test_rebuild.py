@@ -21,11 +21,11 @@ from recovery.core.records import (
     RunRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler import lost_store as room
+from recovery.core.scheduler import lost_store
 from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.tokens import token_digest
-from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.pasts import OLD, come, past, ready
 
 # --- a scheduler that is not asked to rebuild ----------------------------------------------------------------------------
@@ -66,11 +66,11 @@ def test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing() -> None
 
     assert desk.exit is not None
     assert desk.exit.code == "STORE_LOST"
-    assert f"the own store of worker_0 tells of job {OLD}: run 1, rank 0" in desk.exit.reason
+    assert f"the own store of worker_0 is of job {OLD}: run 1, rank 0" in desk.exit.reason
     assert EventKind.PLAN_MADE not in desk.kinds()
 
 
-def test_a_job_that_a_person_has_laid_aside_begins_anew() -> None:
+def test_a_job_that_a_person_has_archived_starts_over() -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
     desk.machine.state.archived_jobs = frozenset({OLD})
     workers = [Worker(desk, f"worker_{number}", job=OLD) for number in range(2)]
@@ -86,7 +86,7 @@ def test_a_job_that_a_person_has_laid_aside_begins_anew() -> None:
 
 def test_a_process_of_another_job_is_refused_where_there_is_a_plan() -> None:
     desk = Desk(Rules(worker_count=2))
-    full_house(desk)
+    running_workers(desk)
 
     answer = Worker(desk, "worker_9", job=OLD).register()
 
@@ -97,17 +97,17 @@ def test_a_process_of_another_job_is_refused_where_there_is_a_plan() -> None:
 
 def test_the_own_store_of_another_job_is_passed_over_aloud_where_there_is_a_plan() -> None:
     desk = Desk(Rules(worker_count=2))
-    [first, _] = full_house(desk)
+    [first, _] = running_workers(desk)
     state = desk.machine.state
     node = state.nodes[NodeId("worker_0")]
-    word = m.Ready(request_id=first.request(), generation=first.generation, step=1, past=past(0, 10))
+    message = m.Ready(request_id=first.request(), generation=first.generation, step=1, past=past(0, 10))
 
-    [said] = room.check_past(state, node, word)
+    [said] = lost_store.check_past(state, node, message)
 
     assert isinstance(said, e.Log)
     assert said.warning
     assert "it counts nowhere in this job" in said.text
-    assert room.check_past(state, node, msgspec.structs.replace(word, past=None)) == []
+    assert lost_store.check_past(state, node, msgspec.structs.replace(message, past=None)) == []
 
 
 # --- a scheduler that is asked to ----------------------------------------------------------------------------------------
@@ -136,18 +136,18 @@ def test_it_takes_the_job_up_with_its_ranks_its_numbers_and_its_newest_common_st
     assert (answer.resumed, answer.job, answer.rank) == (True, OLD, 1)
 
 
-def test_living_workers_are_let_in_to_tell() -> None:
+def test_running_workers_are_let_in_to_report() -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
     workers = [Worker(desk, f"worker_{number}", job=OLD) for number in range(2)]
     for rank, worker in enumerate(workers):
         worker.generation = Generation(4)
         assert isinstance(worker.register(), m.Admitted)
-        assert worker.last(m.Interrupt).generation == 4, "who trains is told to stop"
+        assert worker.last(m.Interrupt).generation == 4, "who trains is sent an interrupt"
         ready(worker, past(rank, 10, generation=4))
     assert workers[0].last(m.Rollback).step == 10
 
 
-def test_who_knows_nothing_takes_the_rank_that_is_free_and_the_job_stops_rather_than_begin_anew() -> None:
+def test_who_knows_nothing_takes_the_rank_that_is_free_and_the_job_stops_rather_than_start_over() -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
     come(desk, None, past(0, 10))
 
@@ -184,7 +184,7 @@ def test_what_does_not_fit_together_ends_it_by_name(pasts: tuple[m.Past, m.Past]
 def test_a_store_that_was_there_and_that_nobody_remembers_is_no_new_job() -> None:
     rules = Rules(worker_count=2, rebuild_store=True)
     desk = Desk(rules)
-    job = msgspec.structs.replace(new_job("new", rules), reason=room.REBUILDING)
+    job = msgspec.structs.replace(new_job("new", rules), reason=lost_store.REBUILDING)
     desk.machine = SchedulerMachine(next_incarnation(job), rules)
     come(desk, None, None)
     assert desk.exit is not None
@@ -199,7 +199,7 @@ def _rebuilt_store(desk: Desk, tokens: dict[str, str], generation: int = 4) -> N
     """As scheduler/store_rebuild.py writes it."""
     rows: list[Record] = [
         msgspec.structs.replace(
-            new_job(OLD, desk.rules), generation=Generation(generation), reason=room.REBUILDING
+            new_job(OLD, desk.rules), generation=Generation(generation), reason=lost_store.REBUILDING
         ),
         RunRecord(run=RunId(1)),
         GenerationRecord(
@@ -264,9 +264,9 @@ def test_a_rebuilt_job_that_failed_before_it_met_forms_again_and_one_that_had_me
     assert desk.machine.state.job.state is JobState.INTERRUPTED
 
 
-def test_a_worker_that_was_told_a_generation_which_the_store_has_lost_stops() -> None:
+def test_a_worker_that_knows_a_generation_which_the_store_has_lost_stops() -> None:
     desk = Desk(Rules(worker_count=2))
-    one, other = full_house(desk)
+    one, other = running_workers(desk)
     one.die()
     one.generation = Generation(3)
     one.register()

@@ -43,7 +43,7 @@ def test_a_file_of_a_suffix_that_was_rolled_back_is_left_out() -> None:
     assert found.generation == 2
 
 
-def test_of_two_words_on_where_a_generation_began_the_lower_counts() -> None:
+def test_of_two_reports_on_where_a_generation_began_the_lower_counts() -> None:
     found = built(past(0, began=(began(1, 5),)), past(1, began=(began(1, 3),)))
     assert [one.step for one in found.generations] == [3]
 

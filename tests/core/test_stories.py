@@ -1,4 +1,4 @@
-"""Stories: what people do on the left, what the scheduler says and tells on the right. `pytest tests/core --rewrite` renews the right.
+"""Stories: what people do on the left, what the scheduler sends and logs on the right. `pytest tests/core --rewrite` renews the right.
 
 Commands: `world N`, `train N` (w0 to wN-1 have formed and train), `start NAME [KEY]`, `stop NAME` (SIGSTOP), `ready NAME [STEPS...]`, `save STEP` (all), `kill NAME`, `at SECONDS`, `resume NAME`,
 `done NAME`, `raise NAME`, `leave NAME`, `bad NAME STEP`, `restart scheduler`. Times are seconds since the world began.
@@ -15,10 +15,10 @@ from recovery.core import messages as m
 from recovery.core.effects import Exit
 from recovery.core.records import EventKind, EventRecord, JobRecord
 from recovery.core.rules import Rules
-from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
-TOLD = (m.Admitted, m.Refused, m.Rollback, m.JobEnded)
+SHOWN = (m.Admitted, m.Refused, m.Rollback, m.JobEnded)
 """What the right side shows of what a worker hears; the rest stands in the events."""
 
 
@@ -58,7 +58,7 @@ class Stage:
         for worker in self.workers.values():
             tray = self.desk.tray[worker.connection]
             new = [
-                message for message in tray[heard.get(worker.connection, 0) :] if isinstance(message, TOLD)
+                message for message in tray[heard.get(worker.connection, 0) :] if isinstance(message, SHOWN)
             ]
             said += [f"{worker.node_id} hears {_message(message)}" for message in new]
             if any(isinstance(message, m.Rollback) for message in new):
@@ -73,7 +73,7 @@ class Stage:
 
     def _train(self, count: str) -> None:
         self._world(count)
-        for worker in full_house(self.desk, *(f"w{index}" for index in range(int(count)))):
+        for worker in running_workers(self.desk, *(f"w{index}" for index in range(int(count)))):
             self.workers[worker.node_id] = worker
 
     def _at(self, seconds: str) -> None:
@@ -109,7 +109,7 @@ class Stage:
     def _raise(self, name: str) -> None:
         worker = self.workers[name]
         error = "ValueError: loss is nan"
-        worker.tell(
+        worker.send(
             m.Failure(
                 request_id=worker.request(), generation=worker.generation, step=1, error=error, traceback=""
             )
@@ -117,11 +117,11 @@ class Stage:
 
     def _leave(self, name: str) -> None:
         worker = self.workers[name]
-        worker.tell(m.Leave(request_id=worker.request(), reason="SIGTERM"))
+        worker.send(m.Leave(request_id=worker.request(), reason="SIGTERM"))
 
     def _bad(self, name: str, step: str) -> None:
         worker = self.workers[name]
-        worker.tell(
+        worker.send(
             m.CheckpointInvalid(
                 request_id=worker.request(),
                 generation=worker.generation,
@@ -158,17 +158,17 @@ def _exit(exit_: Exit) -> str:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=[story.stem for story in STORIES])
-def test_a_story_is_told_as_it_is_written(story: Path, request: pytest.FixtureRequest) -> None:
-    stage, told = Stage(), []
+def test_a_story_goes_as_it_is_written(story: Path, request: pytest.FixtureRequest) -> None:
+    stage, played = Stage(), []
     written = story.read_text(encoding="utf-8")
     for line in written.splitlines():
         left = line.split(" ->")[0].strip()
         if left and not left.startswith("#"):
             right = stage.play(left)
-            told.append(f"{left:<18} -> {right}" if right else left)
+            played.append(f"{left:<18} -> {right}" if right else left)
         else:
-            told.append(line)
-    now = "\n".join(told) + "\n"
+            played.append(line)
+    now = "\n".join(played) + "\n"
 
     if request.config.getoption("--rewrite", default=False):
         story.write_text(now, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Words that come at the wrong moment. Each test is a bug that the simulation or a reader found, kept so that it stays mended."""
+"""Messages at the wrong moment. Each test is a bug that the simulation or a reader found, kept so that it stays fixed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recovery.core.scheduler.stimuli import MessageReceived, TimerFired
 from recovery.core.scheduler.timers import GraceTimer, LeaseTimer
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.driven_worker import DrivenWorker, plan
 
 
@@ -44,7 +44,7 @@ def _server(desk: Desk) -> Worker:
 
 
 def _finished(desk: Desk) -> list[Worker]:
-    workers = full_house(desk)
+    workers = running_workers(desk)
     for worker in workers:
         worker.done()
     return workers
@@ -53,7 +53,7 @@ def _finished(desk: Desk) -> list[Worker]:
 # --- the end ------------------------------------------------------------------------------------------------------------
 
 
-def test_no_word_of_the_end_leaves_before_its_write(desk: Desk) -> None:
+def test_no_message_of_the_end_leaves_before_its_write(desk: Desk) -> None:
     first, _ = _finished(desk)
     late = m.Ready(request_id=RequestId("late"), generation=Generation(1), step=0)
 
@@ -66,7 +66,7 @@ def test_no_word_of_the_end_leaves_before_its_write(desk: Desk) -> None:
 
 
 def test_a_suspect_worker_may_still_hear_of_the_end_after_the_others_have_left(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.done()
     first.die()
     second.done()
@@ -79,7 +79,7 @@ def test_a_suspect_worker_may_still_hear_of_the_end_after_the_others_have_left(d
 
 
 def test_the_scheduler_of_a_finished_job_frees_the_ids_of_those_who_never_came_back(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.done()
     first.die()
     second.done()
@@ -91,7 +91,7 @@ def test_the_scheduler_of_a_finished_job_frees_the_ids_of_those_who_never_came_b
 
 
 def test_a_relaunch_of_one_that_died_after_its_done_does_not_begin_a_new_run(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.done()
     first.die()
     second.done()
@@ -106,8 +106,8 @@ def test_a_server_that_left_just_before_the_end_does_not_disturb_it() -> None:
     desk = Desk(_rules(server_count=1))
     server = _server(desk)
     server.register()
-    workers = full_house(desk)
-    server.tell(m.Leave(request_id=server.request(), reason="SIGTERM"))
+    workers = running_workers(desk)
+    server.send(m.Leave(request_id=server.request(), reason="SIGTERM"))
     for worker in workers:
         worker.done()
 
@@ -131,7 +131,7 @@ def test_a_server_that_is_ready_does_not_interrupt_training() -> None:
     desk = Desk(_rules(server_count=1))
     server = _server(desk)
     server.register()
-    full_house(desk)
+    running_workers(desk)
 
     server.ready()
 
@@ -146,16 +146,16 @@ def test_a_server_cannot_call_a_checkpoint_invalid() -> None:
         request_id=server.request(), generation=Generation(0), step=1, path="", reason="x"
     )
 
-    heard = server.tell(bad)
+    heard = server.send(bad)
 
     assert [type(message) for message in heard] == [m.Received]
 
 
-# --- late and repeated words ---------------------------------------------------------------------------------------------
+# --- late and repeated messages ---------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_is_told_again_behind_its_write(desk: Desk) -> None:
-    first, second = full_house(desk)
+def test_an_interrupt_is_sent_again_behind_its_write(desk: Desk) -> None:
+    first, second = running_workers(desk)
 
     first.die()
     desk.at(500)
@@ -164,7 +164,7 @@ def test_an_interrupt_is_told_again_behind_its_write(desk: Desk) -> None:
 
 
 def test_a_checkpoint_of_an_older_plan_cannot_end_a_newer_one(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     for worker in (first, second):
         worker.ready(step=1)
     for worker in (first, second):
@@ -173,25 +173,25 @@ def test_a_checkpoint_of_an_older_plan_cannot_end_a_newer_one(desk: Desk) -> Non
         request_id=first.request(), generation=Generation(1), step=5, path="", reason="x"
     )
 
-    first.tell(bad)
+    first.send(bad)
 
     assert _job(desk).state is JobState.RUNNING
     assert EventKind.CHECKPOINT_INVALID not in desk.kinds()
 
 
 def test_who_has_left_says_nothing_more(desk: Desk) -> None:
-    first, _ = full_house(desk)
-    first.tell(m.Leave(request_id=first.request(), reason="SIGTERM"))
+    first, _ = running_workers(desk)
+    first.send(m.Leave(request_id=first.request(), reason="SIGTERM"))
 
-    again = first.tell(m.Leave(request_id=first.request(), reason="SIGTERM"))
+    again = first.send(m.Leave(request_id=first.request(), reason="SIGTERM"))
 
     assert again == []
     assert desk.kinds().count(EventKind.NODE_LEFT) == 1
 
 
 def test_a_restart_remembers_that_a_workers_own_code_had_raised(desk: Desk) -> None:
-    first, _ = full_house(desk)
-    first.tell(
+    first, _ = running_workers(desk)
+    first.send(
         m.Failure(
             request_id=first.request(), generation=Generation(1), step=3, error="ValueError: x", traceback=""
         )
@@ -203,8 +203,8 @@ def test_a_restart_remembers_that_a_workers_own_code_had_raised(desk: Desk) -> N
     assert "its own code raised ValueError: x" in _job(desk).reason
 
 
-def test_a_worker_that_missed_its_first_plan_is_told_it_again(desk: Desk) -> None:
-    first, second = full_house(desk)
+def test_a_worker_that_missed_its_first_plan_is_sent_it_again(desk: Desk) -> None:
+    first, second = running_workers(desk)
     first.die()
     first.generation = Generation(0)
 
@@ -215,7 +215,7 @@ def test_a_worker_that_missed_its_first_plan_is_told_it_again(desk: Desk) -> Non
 
 
 def test_generations_go_on_above_what_workers_know_when_the_store_was_lost() -> None:
-    # Workers of the release before tell no job: a scheduler that is not asked to rebuild ends by name (test_foreign_processes.py).
+    # Workers of the release before name no job: a scheduler that is not asked to rebuild ends by name (test_foreign_processes.py).
     desk = Desk(msgspec.structs.replace(_rules(), rebuild_store=True))
     workers = [Worker(desk, name) for name in ("worker_0", "worker_1")]
     for worker in workers:
@@ -229,9 +229,9 @@ def test_generations_go_on_above_what_workers_know_when_the_store_was_lost() -> 
 
 
 def test_a_bad_file_stays_bad_over_a_restart(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     bad, good = first.save(10), second.save(10)
-    first.tell(
+    first.send(
         m.CheckpointInvalid(
             request_id=first.request(), generation=Generation(1), step=10, path="", reason="digest"
         )
@@ -247,22 +247,22 @@ def test_a_bad_file_stays_bad_over_a_restart(desk: Desk) -> None:
 
 
 def test_a_file_that_was_called_bad_is_not_taken_again(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     bad = first.save(10)
     second.save(10)
-    first.tell(
+    first.send(
         m.CheckpointInvalid(
             request_id=first.request(), generation=Generation(1), step=10, path="", reason="x"
         )
     )
 
-    first.tell(m.CheckpointReport(request_id=first.request(), checkpoint=bad))
+    first.send(m.CheckpointReport(request_id=first.request(), checkpoint=bad))
 
     assert desk.machine.state.checkpoints.file_of(Rank(0), 10) is None
 
 
 def test_a_scheduler_that_was_paused_loses_nobody_by_that(desk: Desk) -> None:
-    first, _ = full_house(desk)
+    first, _ = running_workers(desk)
     first.die()
     grace, lease = GraceTimer(NodeId("worker_0")), LeaseTimer(NodeId("worker_1"))
     desk.timers.clear()
@@ -276,7 +276,7 @@ def test_a_scheduler_that_was_paused_loses_nobody_by_that(desk: Desk) -> None:
 
 
 def test_after_a_pause_the_fresh_lease_ends_as_any_other(desk: Desk) -> None:
-    full_house(desk)
+    running_workers(desk)
     desk.timers.clear()
     desk.now = 120_000
     desk.handle(TimerFired(LeaseTimer(NodeId("worker_1"))))
@@ -319,7 +319,7 @@ def test_a_plan_that_waits_is_opened_though_the_data_plane_broke() -> None:
     assert [opened.plan.generation for opened in driven.effects_of(we.OpenGeneration)] == [2]
 
 
-def test_a_broken_data_plane_is_told_again_after_a_reconnect() -> None:
+def test_a_broken_data_plane_is_reported_again_after_a_reconnect() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.DataPlaneBroke(Generation(1), 3, "connection closed by peer"))
     driven.reconnect()
@@ -329,7 +329,7 @@ def test_a_broken_data_plane_is_told_again_after_a_reconnect() -> None:
     assert [failed.generation for failed in driven.sent(m.CollectiveFailed)] == [1]
 
 
-def test_a_bad_checkpoint_is_told_before_ready_after_a_reconnect() -> None:
+def test_a_bad_checkpoint_is_reported_before_ready_after_a_reconnect() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.CheckpointRejected(RequestId("b"), Generation(1), 5, "p", "digest"))
     driven.handle(s.TrainingStopped(Generation(1), 5))

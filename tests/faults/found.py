@@ -39,12 +39,12 @@ FOUND = (
     Found(
         "A checkpoint report repeated after a scheduler restart took the commit back",
         "simulation, seed 228",
-        "`tests/core/test_told_again.py`, the seed; 3560388",
+        "`tests/core/test_sent_again.py`, the seed; 3560388",
     ),
     Found(
         "A process that was fenced, or of another job, began a new run of a finished job",
         "simulation, seed 226",
-        "`tests/core/test_told_again.py`, the seed; 3560388",
+        "`tests/core/test_sent_again.py`, the seed; 3560388",
     ),
     Found(
         "Retention deleted the step before the newest committed one, which a damaged newest file sends everybody back to",

@@ -25,7 +25,7 @@ from recovery.store import connections, migrations
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
 from recovery.store.stored_records import SchedulerRecords
-from tests.core.desk import Desk, Worker, full_house
+from tests.core.desk import Desk, Worker, running_workers
 
 IMPORTED_HERE = (command, config)
 """Once for all children of the migration: the store imports them only when a file is of an older release."""
@@ -114,7 +114,7 @@ def _go_on(
 
 def _register(desk: StoredDesk, _: list[Worker]) -> None:
     desk.restart()
-    full_house(desk)
+    running_workers(desk)
 
 
 def _change_generation(desk: StoredDesk, workers: list[Worker]) -> None:
@@ -141,7 +141,7 @@ def _commit(desk: StoredDesk, workers: list[Worker]) -> None:
 
 
 def _formed(desk: StoredDesk) -> list[Worker]:
-    workers = full_house(desk)
+    workers = running_workers(desk)
     for worker in workers:
         worker.save(10)
     return workers

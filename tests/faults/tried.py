@@ -110,7 +110,7 @@ TRIED = (
     Tried(
         "Refusals and deadlines contradicted themselves; a registration after the end began a run; a late worker waited half an hour; "
         "a downtime lengthened a window; a newer store counted as empty",
-        "`tests/core/test_words_of_refusal.py`, `tests/core/test_after_the_end.py`, `tests/cluster/test_late_workers.py`, "
+        "`tests/core/test_refusal_messages.py`, `tests/core/test_after_the_end.py`, `tests/cluster/test_late_workers.py`, "
         "`tests/cluster/test_store_refused.py`, `tests/store/test_boot_clock.py`",
         "3ee7d09, d7b8bab, 1d50fce",
     ),

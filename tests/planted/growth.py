@@ -46,7 +46,7 @@ GROWTH: tuple[Bug, ...] = (
         "scheduler/service.py",
         "while self._held and not self._crowded() and not self._over:",
         "while self._held and not self._over:",
-        (_HELD + "test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors",),
+        (_HELD + "test_a_loss_while_the_disk_is_stuck_reaches_the_survivors",),
     ),
     Bug(
         "what waited for the disk is not looked at when it has answered",
@@ -54,7 +54,7 @@ GROWTH: tuple[Bug, ...] = (
         "scheduler/service.py",
         "        if self._holding:\n            self._take_held()",
         "        if self._over:\n            self._take_held()",
-        (_HELD + "test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors",),
+        (_HELD + "test_a_loss_while_the_disk_is_stuck_reaches_the_survivors",),
     ),
     Bug(
         "messages are delivered to a scheduler that is paused",
@@ -80,7 +80,7 @@ GROWTH: tuple[Bug, ...] = (
         "core/scheduler/state.py",
         "if is_forming != was_forming:",
         "if is_forming and not was_forming:",
-        ("tests/core/test_cluster_life.py",),
+        ("tests/core/test_scheduler_machine.py",),
     ),
     Bug(
         "what becomes of a node is not counted",

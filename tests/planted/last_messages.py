@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 _END = "tests/core/test_after_the_end.py"
-_WORDS = "tests/core/test_words_of_refusal.py"
+_WORDS = "tests/core/test_refusal_messages.py"
 
 LAST_WORDS = (
     Bug(
@@ -14,7 +14,7 @@ LAST_WORDS = (
         "core/scheduler/registration.py",
         "if state.job_ended and job_fault_of(state, register) is None:",
         "if state.job.state is JobState.FAILED and job_fault_of(state, register) is None:",
-        (f"{_END}::test_who_registers_while_a_finished_scheduler_ends_is_told_so_and_begins_no_run",),
+        (f"{_END}::test_who_registers_while_a_finished_scheduler_ends_is_sent_the_end_and_begins_no_run",),
     ),
     Bug(
         "a worker of a finished job waits for a scheduler that has ended",
@@ -30,7 +30,7 @@ LAST_WORDS = (
         "core/scheduler/attendance.py",
         "if state.job.state is JobState.FORMING and state.rules.server_count:",
         "if state.job.state is JobState.INTERRUPTED and state.rules.server_count:",
-        ("tests/core/test_words_of_refusal.py::test_a_missed_deadline_names_the_server_that_never_came",),
+        ("tests/core/test_refusal_messages.py::test_a_missed_deadline_names_the_server_that_never_came",),
     ),
     Bug(
         "a relaunched process is asked to change its id",

@@ -47,8 +47,8 @@ LOST_STORE = (
         "a path full of another job's stores begins a new job",
         "I9",
         "scheduler/store_rebuild.py",
-        "return found if found.told else None",
-        "return found if found.told and rebuilding else None",
+        "return found if found.description else None",
+        "return found if found.description and rebuilding else None",
         (f"{SHELL}::test_a_scheduler_refuses_by_name_and_leaves_everything_as_it_is",),
     ),
     Bug(
@@ -115,6 +115,6 @@ LOST_STORE = (
         "scheduler/startup.py",
         "max(0, node.rejoin_left_ms - away_ms)",
         "max(0, node.rejoin_left_ms)",
-        (f"{SHELL}::test_an_open_window_runs_on_while_no_scheduler_lives",),
+        (f"{SHELL}::test_an_open_window_runs_on_while_no_scheduler_runs",),
     ),
 )

@@ -10,8 +10,8 @@ ANSWERS = (
         "I5",
         "core/scheduler/runs.py",
         "return [Persist((job, run, event), answers), SetTimer(",
-        "return [*(Send(one.connection, one.message) for one in answers), Persist((job, run, event)), SetTimer(",
-        ("tests/core/test_late_words.py::test_nobody_hears_of_the_end_before_it_is_written",),
+        "return [Persist((), answers), Persist((job, run, event)), SetTimer(",
+        ("tests/core/test_late_messages.py::test_nobody_hears_of_the_end_before_it_is_written",),
     ),
     Bug(
         "the scheduler's answers do not wait for the disk",
@@ -37,7 +37,7 @@ ANSWERS = (
         "core/scheduler/checkpoint_messages.py",
         "[*state.checkpoints.committed_records(), *state.checkpoints.retire()]",
         "state.checkpoints.retire()",
-        ("tests/core/test_cluster_life.py::test_a_step_is_committed_when_every_rank_holds_it",),
+        ("tests/core/test_scheduler_machine.py::test_a_step_is_committed_when_every_rank_holds_it",),
     ),
     Bug(
         "a request that is sent twice has two effects",
@@ -45,7 +45,7 @@ ANSWERS = (
         "core/scheduler/machine.py",
         "if answer is not None:",
         "if answer is not None and node.done:",
-        ("tests/core/test_late_words.py::test_a_request_told_twice_has_one_effect_and_the_same_answer",),
+        ("tests/core/test_late_messages.py::test_a_request_sent_twice_has_one_effect_and_the_same_answer",),
     ),
     Bug(
         "answers are kept without a bound",
@@ -53,7 +53,7 @@ ANSWERS = (
         "core/scheduler/node.py",
         "while len(self.answers) > at_most:",
         "while len(self.answers) > at_most * 1_000:",
-        ("tests/core/test_cluster_ends.py::test_answers_kept_for_repeats_are_bounded",),
+        ("tests/core/test_scheduler_ends.py::test_answers_kept_for_repeats_are_bounded",),
     ),
     Bug(
         "what was not answered is not sent again",
@@ -69,7 +69,7 @@ ANSWERS = (
         "core/scheduler/training_messages.py",
         "if opened.generation != state.job.generation or state.job.state is not JobState.RUNNING:",
         "if state.job.state is not JobState.RUNNING:",
-        ("tests/core/test_cluster_ends.py::test_rendezvous_first_steps_and_late_words",),
+        ("tests/core/test_scheduler_ends.py::test_rendezvous_first_steps_and_late_messages",),
     ),
 )
 
@@ -80,15 +80,15 @@ EXITS = (
         "core/scheduler/liveness.py",
         "if node.record.pid != exited.pid:",
         "if node.record.pid == -1:",
-        ("tests/core/test_exits_seen.py::test_a_word_about_another_process_means_nothing",),
+        ("tests/core/test_exits_seen.py::test_a_report_about_another_process_means_nothing",),
     ),
     Bug(
         "a launcher's word takes a place while its holder is connected",
         "I1",
         "core/scheduler/liveness.py",
         "reason=node.record.reason or exited.reason)\n        return []",
-        "reason=node.record.reason or exited.reason)\n        return _gone(table, node, exited.reason, now_ms)",
-        ("tests/core/test_exits_seen.py::test_who_speaks_on_is_not_lost_by_a_wrong_word",),
+        "reason=node.record.reason or exited.reason)\n        return _gone(state, node, exited.reason, now_ms)",
+        ("tests/core/test_exits_seen.py::test_who_speaks_on_is_not_lost_by_a_wrong_report",),
     ),
     Bug(
         "everybody waits for a worker that its launcher has given up",
@@ -125,7 +125,7 @@ DEADLINES = (
         "core/scheduler/attendance.py",
         "if state.deadline_ms is None or now_ms < state.deadline_ms or",
         "if state.deadline_ms is None or now_ms <= state.deadline_ms + 10 or",
-        ("tests/core/test_cluster_ends.py::test_a_lost_worker_that_stays_away_fails_the_job_by_name",),
+        ("tests/core/test_scheduler_ends.py::test_a_lost_worker_that_stays_away_fails_the_job_by_name",),
     ),
     Bug(
         "a refused worker asks again at once",
@@ -143,7 +143,7 @@ DEADLINES = (
         "core/policy/backoff.py",
         "return int(full / 2 + full / 2 * jitter)",
         "return int(full / 2)",
-        ("tests/core/test_late_words.py::test_dials_are_spread_over_half_of_the_wait",),
+        ("tests/core/test_late_messages.py::test_dials_are_spread_over_half_of_the_wait",),
     ),
 )
 

@@ -11,7 +11,7 @@ PLAN = (
         "core/policy/rollback.py",
         "if all(step in steps for steps in of_each)",
         "if any(step in steps for steps in of_each)",
-        ("tests/core/test_books.py::test_the_target_is_the_newest_of_several_common_steps",),
+        ("tests/core/test_checkpoint_index.py::test_the_target_is_the_newest_of_several_common_steps",),
     ),
     Bug(
         "the plan is the oldest common step",
@@ -19,7 +19,7 @@ PLAN = (
         "core/policy/rollback.py",
         "return max(common_steps(held, world_size), default=0)",
         "return min(common_steps(held, world_size), default=0)",
-        ("tests/core/test_books.py::test_the_target_is_the_newest_of_several_common_steps",),
+        ("tests/core/test_checkpoint_index.py::test_the_target_is_the_newest_of_several_common_steps",),
     ),
     Bug(
         "the last rank is not asked what it holds",
@@ -27,7 +27,7 @@ PLAN = (
         "core/policy/rollback.py",
         "()) for rank in range(world_size)]",
         "()) for rank in range(max(1, world_size - 1))]",
-        ("tests/core/test_books.py::test_the_target_is_the_newest_of_several_common_steps",),
+        ("tests/core/test_checkpoint_index.py::test_the_target_is_the_newest_of_several_common_steps",),
     ),
     Bug(
         "every rank is sent to the file of rank 0",
@@ -35,7 +35,7 @@ PLAN = (
         "core/scheduler/rollback_plan.py",
         "file = state.checkpoints.file_of(rank, generation.step)",
         "file = state.checkpoints.file_of(Rank(0), generation.step)",
-        ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
+        ("tests/core/test_scheduler_machine.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(
         "the lineage is ignored",
@@ -43,7 +43,7 @@ PLAN = (
         "core/policy/rollback.py",
         "if checkpoint.step <= _lowest_after(starts.get(checkpoint.run, []), checkpoint.generation)",
         "if checkpoint.step <= math.inf",
-        ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
+        ("tests/core/test_scheduler_machine.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(
         "the generation that saved a step disowns it",
@@ -52,7 +52,7 @@ PLAN = (
         "bisect_right(starts, (generation, math.inf))",
         "bisect_right(starts, (generation, -1))",
         (
-            "tests/core/test_cluster_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
+            "tests/core/test_scheduler_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
         ),
     ),
     Bug(
@@ -61,7 +61,7 @@ PLAN = (
         "core/checkpoints.py",
         "[other for other in held if other > step]",
         "[other for other in held if other < 0]",
-        ("tests/core/test_cluster_life.py::test_everybody_goes_back_to_the_newest_common_step",),
+        ("tests/core/test_scheduler_machine.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(
         "another run's checkpoints count",
@@ -69,7 +69,7 @@ PLAN = (
         "core/scheduler/state.py",
         "if checkpoint.run == self.job.run)",
         "if checkpoint.run <= self.job.run)",
-        ("tests/core/test_late_words.py::test_checkpoints_of_the_run_before_are_no_place_to_go_back_to",),
+        ("tests/core/test_late_messages.py::test_checkpoints_of_the_run_before_are_no_place_to_go_back_to",),
     ),
     Bug(
         "a bad file is not remembered",
@@ -77,7 +77,7 @@ PLAN = (
         "core/checkpoints.py",
         "self._invalid.add((rank, step, checkpoint.digest))",
         "self._invalid.discard((rank, step, checkpoint.digest))",
-        ("tests/core/test_cluster_life.py::test_a_bad_file_sends_all_to_the_next_older_step",),
+        ("tests/core/test_scheduler_machine.py::test_a_bad_file_sends_all_to_the_next_older_step",),
     ),
     Bug(
         "a bad file is good again after a restart",
@@ -93,7 +93,7 @@ PLAN = (
         "core/policy/rollback.py",
         "if not ever_committed:",
         "if not ever_committed or step == 0:",
-        ("tests/core/test_cluster_life.py::test_no_common_step_stops_the_job_unless_zero_is_allowed",),
+        ("tests/core/test_scheduler_machine.py::test_no_common_step_stops_the_job_unless_zero_is_allowed",),
     ),
     Bug(
         "a restart forgets that a step was committed",
@@ -102,7 +102,7 @@ PLAN = (
         "self._ever_committed or record.state is CheckpointState.COMMITTED",
         "self._ever_committed or record.state is CheckpointState.RETIRED",
         (
-            "tests/core/test_late_words.py::test_a_restarted_scheduler_remembers_that_there_was_something_to_lose",
+            "tests/core/test_late_messages.py::test_a_restarted_scheduler_remembers_that_there_was_something_to_lose",
         ),
     ),
     Bug(
@@ -112,7 +112,7 @@ PLAN = (
         "if len(indexed) < INDEXED_STEPS:",
         "if len(indexed) <= INDEXED_STEPS:",
         (
-            "tests/core/test_books.py::test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank",
+            "tests/core/test_checkpoint_index.py::test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank",
         ),
     ),
     Bug(
@@ -121,7 +121,7 @@ PLAN = (
         "core/checkpoints.py",
         "elif record.state is not CheckpointState.RETIRED:",
         "else:",
-        ("tests/core/test_books.py::test_a_restarted_scheduler_begins_with_the_books",),
+        ("tests/core/test_checkpoint_index.py::test_a_restarted_scheduler_begins_with_the_index",),
     ),
     Bug(
         "a late save takes the commit back",
@@ -129,7 +129,9 @@ PLAN = (
         "core/checkpoints.py",
         "checkpoint.step <= self.committed_step or not",
         "not",
-        ("tests/core/test_books.py::test_a_late_save_of_an_older_step_does_not_take_the_commit_back",),
+        (
+            "tests/core/test_checkpoint_index.py::test_a_late_save_of_an_older_step_does_not_take_the_commit_back",
+        ),
     ),
     Bug(
         "retention deletes the target",
@@ -166,7 +168,7 @@ GENERATIONS = (
         "core/scheduler/generations.py",
         "max(state.job.generation, newest) + 1",
         "max(state.job.generation, newest, 1)",
-        ("tests/core/test_cluster_ends.py::test_a_node_that_missed_its_plan_is_told_again",),
+        ("tests/core/test_scheduler_ends.py::test_a_node_that_missed_its_plan_is_sent_it_again",),
     ),
     Bug(
         "a generation that the workers know is used again after a store was lost",
@@ -174,7 +176,7 @@ GENERATIONS = (
         "core/scheduler/generations.py",
         "max(state.job.generation, newest) + 1",
         "min(state.job.generation, newest) + 1",
-        ("tests/core/test_stories.py::test_a_story_is_told_as_it_is_written",),
+        ("tests/core/test_stories.py::test_a_story_goes_as_it_is_written",),
     ),
     Bug(
         "a plan is made before all ranks are here",
@@ -182,7 +184,7 @@ GENERATIONS = (
         "core/scheduler/attendance.py",
         "if workers.taken < state.rules.world_size:",
         "if workers.taken < state.rules.world_size - 1:",
-        ("tests/core/test_late_words.py::test_no_plan_is_made_while_a_rank_has_not_come",),
+        ("tests/core/test_late_messages.py::test_no_plan_is_made_while_a_rank_has_not_come",),
     ),
     Bug(
         "a plan is made with a rank that is lost",
@@ -200,7 +202,7 @@ GENERATIONS = (
         "core/scheduler/checkpoint_messages.py",
         "if ready.generation < node.sent_generation:",
         "if ready.generation < 0:",
-        ("tests/core/test_cluster_ends.py::test_a_ready_from_before_the_newest_plan_is_a_leftover",),
+        ("tests/core/test_scheduler_ends.py::test_a_ready_from_before_the_newest_plan_is_a_leftover",),
     ),
     Bug(
         "a bad file of an older plan ends the newer one",
@@ -216,7 +218,7 @@ GENERATIONS = (
         "core/scheduler/training_messages.py",
         "if failed.generation != state.job.generation or state.job.state is not JobState.RUNNING:",
         "if state.job.state is not JobState.RUNNING:",
-        ("tests/core/test_late_words.py::test_a_broken_collective_of_the_generation_before_ends_nothing",),
+        ("tests/core/test_late_messages.py::test_a_broken_collective_of_the_generation_before_ends_nothing",),
     ),
     Bug(
         "Done is no barrier",
@@ -224,7 +226,7 @@ GENERATIONS = (
         "core/scheduler/training_messages.py",
         "if state.seats[m.Role.WORKER].all_done:",
         "if state.seats[m.Role.WORKER].done:",
-        ("tests/core/test_cluster_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
+        ("tests/core/test_scheduler_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
     ),
     Bug(
         "a Done of an older generation counts",
@@ -232,7 +234,7 @@ GENERATIONS = (
         "core/scheduler/training_messages.py",
         "if done.generation != state.job.generation or state.job.state is not JobState.RUNNING:",
         "if state.job.state is not JobState.RUNNING:",
-        ("tests/core/test_late_words.py::test_a_done_of_the_generation_before_does_not_count",),
+        ("tests/core/test_late_messages.py::test_a_done_of_the_generation_before_does_not_count",),
     ),
     Bug(
         "survivors are not interrupted",
@@ -241,7 +243,7 @@ GENERATIONS = (
         "answers.append(Answer(node.connection, interrupted))",
         "assert interrupted.generation",
         (
-            "tests/core/test_cluster_ends.py::test_a_broken_data_plane_interrupts_at_once_and_is_named_after_the_loss",
+            "tests/core/test_scheduler_ends.py::test_a_broken_data_plane_interrupts_at_once_and_is_named_after_the_loss",
         ),
     ),
     Bug(
@@ -251,7 +253,7 @@ GENERATIONS = (
         "if gone:",
         "if len(gone) > len(state.workers):",
         (
-            "tests/core/test_cluster_ends.py::test_a_loss_written_without_its_interruption_is_made_good_at_the_restart",
+            "tests/core/test_scheduler_ends.py::test_a_loss_written_without_its_interruption_is_made_good_at_the_restart",
         ),
     ),
     Bug(

@@ -11,7 +11,9 @@ REGISTRATION = (
         "core/scheduler/liveness.py",
         "node.window_ends_ms = node.heard_ms + state.rules.rejoin_window_ms",
         "node.window_ends_ms = node.heard_ms + state.rules.rejoin_window_ms - 1_000",
-        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
+        (
+            "tests/core/test_scheduler_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",
+        ),
     ),
     Bug(
         "the window begins at the loss instead of the last word",
@@ -19,7 +21,7 @@ REGISTRATION = (
         "core/scheduler/liveness.py",
         "node.window_ends_ms = node.heard_ms + state.rules.rejoin_window_ms",
         "node.window_ends_ms = now_ms + state.rules.rejoin_window_ms",
-        ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
+        ("tests/core/test_scheduler_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
     ),
     Bug(
         "the window is a millisecond too long",
@@ -27,7 +29,7 @@ REGISTRATION = (
         "core/scheduler/node.py",
         "if now_ms < self.window_ends_ms else",
         "if now_ms <= self.window_ends_ms else",
-        ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
+        ("tests/core/test_scheduler_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
     ),
     Bug(
         "a live id is taken over",
@@ -35,7 +37,7 @@ REGISTRATION = (
         "core/policy/registration.py",
         "_ANY_SEATS,       Verdict.NODE_ALIVE),",
         "_ANY_SEATS,       Verdict.ADMIT),",
-        ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
+        ("tests/core/test_scheduler_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
     ),
     Bug(
         "a lost id is let in at once",
@@ -43,7 +45,9 @@ REGISTRATION = (
         "core/policy/registration.py",
         "_ANY_SEATS,       Verdict.REJOIN_WINDOW),",
         "_ANY_SEATS,       Verdict.ADMIT),",
-        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
+        (
+            "tests/core/test_scheduler_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",
+        ),
     ),
     Bug(
         "an incarnation with an earlier token resumes",
@@ -51,7 +55,7 @@ REGISTRATION = (
         "core/policy/registration.py",
         "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED)",
         "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.RESUME)",
-        ("tests/core/test_cluster_life.py::test_a_stopped_life_is_fenced_once_the_next_is_in",),
+        ("tests/core/test_scheduler_machine.py::test_a_stopped_process_is_fenced_once_the_next_is_in",),
     ),
     Bug(
         "an earlier token counts as none",
@@ -59,7 +63,7 @@ REGISTRATION = (
         "core/scheduler/admission.py",
         "return Token.EARLIER if register.incarnation < record.incarnation else Token.FOREIGN",
         "return Token.FOREIGN",
-        ("tests/core/test_cluster_life.py::test_a_stopped_life_is_fenced_once_the_next_is_in",),
+        ("tests/core/test_scheduler_machine.py::test_a_stopped_process_is_fenced_once_the_next_is_in",),
     ),
     Bug(
         "any token of a known node is its own",
@@ -67,7 +71,7 @@ REGISTRATION = (
         "core/scheduler/admission.py",
         "if token_digest(register.token) == record.token_digest:",
         "if len(token_digest(register.token)) == len(record.token_digest):",
-        ("tests/core/test_cluster_life.py::test_a_stopped_life_is_fenced_once_the_next_is_in",),
+        ("tests/core/test_scheduler_machine.py::test_a_stopped_process_is_fenced_once_the_next_is_in",),
     ),
     Bug(
         "resume tokens are stored as they are",
@@ -75,7 +79,7 @@ REGISTRATION = (
         "core/tokens.py",
         "return hashlib.sha256(token.encode()).hexdigest()",
         "return token",
-        ("tests/core/test_late_words.py::test_a_resume_token_is_stored_as_a_digest_only",),
+        ("tests/core/test_late_messages.py::test_a_resume_token_is_stored_as_a_digest_only",),
     ),
     Bug(
         "a refused try extends the window",
@@ -83,7 +87,7 @@ REGISTRATION = (
         "core/scheduler/admission.py",
         "held = node.held(has_seat=seats is Seats.FREE)",
         "held, node.window_ends_ms = node.held(has_seat=seats is Seats.FREE), node.window_ends_ms + 1_000",
-        ("tests/core/test_cluster_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
+        ("tests/core/test_scheduler_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
     ),
     Bug(
         "a refused try refreshes the holder's lease",
@@ -91,7 +95,7 @@ REGISTRATION = (
         "core/scheduler/admission.py",
         "held = node.held(has_seat=seats is Seats.FREE)",
         "held, node.heard_ms = node.held(has_seat=seats is Seats.FREE), now_ms",
-        ("tests/core/test_cluster_life.py::test_a_living_id_is_refused_and_its_holder_untouched",),
+        ("tests/core/test_scheduler_machine.py::test_a_living_id_is_refused_and_its_holder_untouched",),
     ),
     Bug(
         "every refused try is written down",
@@ -100,7 +104,7 @@ REGISTRATION = (
         "if self._refusals.get(node_id) == code:",
         "if code in self._refusals:",
         (
-            "tests/core/test_cluster_life.py::test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing",
+            "tests/core/test_scheduler_machine.py::test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing",
         ),
     ),
     Bug(
@@ -109,7 +113,7 @@ REGISTRATION = (
         "core/scheduler/admission.py",
         "Incarnation(node.record.incarnation + 1 if node else 1)",
         "Incarnation(node.record.incarnation if node else 1)",
-        ("tests/core/test_cluster_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
+        ("tests/core/test_scheduler_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
     ),
     Bug(
         "a repeated admission begins another incarnation",
@@ -118,7 +122,7 @@ REGISTRATION = (
         "if register.request_id == record.admission_request:",
         "if register.request_id == record.token_digest:",
         (
-            "tests/core/test_cluster_life.py::test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_life",
+            "tests/core/test_scheduler_machine.py::test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_incarnation",
         ),
     ),
     Bug(
@@ -127,7 +131,7 @@ REGISTRATION = (
         "core/scheduler/admission.py",
         "if others < _seat_count(state, register.role) else Seats.NONE",
         "if others <= _seat_count(state, register.role) else Seats.NONE",
-        ("tests/core/test_cluster_life.py::test_an_extra_worker_is_refused_for_good",),
+        ("tests/core/test_scheduler_machine.py::test_an_extra_worker_is_refused_for_good",),
     ),
     Bug(
         "a worker of another world size is let in",
@@ -135,7 +139,7 @@ REGISTRATION = (
         "core/scheduler/admission.py",
         "if its != ours:",
         "if its < 0 != ours:",
-        ("tests/core/test_cluster_life.py::test_who_is_of_another_job_is_refused",),
+        ("tests/core/test_scheduler_machine.py::test_who_is_of_another_job_is_refused",),
     ),
 )
 
@@ -147,7 +151,7 @@ PRESENCE = (
         "connection = state.disconnect(node)\n    effects",
         "connection = node.connection\n    effects",
         (
-            "tests/core/test_cluster_life.py::test_a_silent_node_is_lost_after_its_lease_and_resumes_into_the_next_generation",
+            "tests/core/test_scheduler_machine.py::test_a_silent_node_is_lost_after_its_lease_and_resumes_into_the_next_generation",
         ),
     ),
     Bug(
@@ -157,7 +161,7 @@ PRESENCE = (
         "was heard just now.\n    node.heard_ms = now_ms",
         "was heard just now.\n    node.heard_ms = min(now_ms, node.heard_ms)",
         (
-            "tests/core/test_cluster_life.py::test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing",
+            "tests/core/test_scheduler_machine.py::test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing",
         ),
     ),
     Bug(
@@ -166,7 +170,7 @@ PRESENCE = (
         "core/scheduler/liveness.py",
         "node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms\n    record",
         "node.suspect_until_ms = now_ms\n    record",
-        ("tests/core/test_cluster_life.py::test_a_dropped_connection_costs_nothing_within_the_grace",),
+        ("tests/core/test_scheduler_machine.py::test_a_dropped_connection_costs_nothing_within_the_grace",),
     ),
     Bug(
         "a silent node keeps its place",
@@ -174,7 +178,9 @@ PRESENCE = (
         "core/scheduler/liveness.py",
         "if silent_ms < state.rules.lease_ms:",
         "if silent_ms <= 10 * state.rules.lease_ms:",
-        ("tests/core/test_cluster_life.py::test_servers_are_waited_for_and_their_loss_interrupts_nobody",),
+        (
+            "tests/core/test_scheduler_machine.py::test_servers_are_waited_for_and_their_loss_interrupts_nobody",
+        ),
     ),
     Bug(
         "a scheduler that was paused ends its nodes' leases",
@@ -190,7 +196,7 @@ PRESENCE = (
         "core/scheduler/restart.py",
         "node.suspect_until_ms = now_ms + state.rules.lease_ms",
         "node.suspect_until_ms = now_ms",
-        ("tests/core/test_stories.py::test_a_story_is_told_as_it_is_written",),
+        ("tests/core/test_stories.py::test_a_story_goes_as_it_is_written",),
     ),
     Bug(
         "a restart forgets the open windows",
@@ -198,7 +204,9 @@ PRESENCE = (
         "core/scheduler/restart.py",
         "now_ms + min(node.record.rejoin_left_ms, state.rules.rejoin_window_ms)",
         "now_ms",
-        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
+        (
+            "tests/core/test_scheduler_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",
+        ),
     ),
     Bug(
         "a restart begins every window again",
@@ -206,7 +214,9 @@ PRESENCE = (
         "core/scheduler/restart.py",
         "now_ms + min(node.record.rejoin_left_ms, state.rules.rejoin_window_ms)",
         "now_ms + state.rules.rejoin_window_ms",
-        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
+        (
+            "tests/core/test_scheduler_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",
+        ),
     ),
     Bug(
         "what is left of a window is not written down",
@@ -214,7 +224,9 @@ PRESENCE = (
         "core/scheduler/liveness.py",
         "if node.record.state is NodeState.LOST and node.record.rejoin_left_ms != left_ms:",
         "if node.record.state is NodeState.LEFT and node.record.rejoin_left_ms != left_ms:",
-        ("tests/core/test_cluster_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",),
+        (
+            "tests/core/test_scheduler_ends.py::test_what_was_left_of_a_window_is_applied_again_after_a_restart",
+        ),
     ),
     Bug(
         "the scheduler's incarnation does not rise",
@@ -223,7 +235,7 @@ PRESENCE = (
         "Incarnation(job.scheduler_incarnation + 1)",
         "Incarnation(job.scheduler_incarnation)",
         (
-            "tests/core/test_cluster_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
+            "tests/core/test_scheduler_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
         ),
     ),
     Bug(

@@ -1,4 +1,4 @@
-"""A scheduler whose disk does not keep up stands still before its queue is full: nothing that has happened is half carried out."""
+"""A scheduler whose disk does not keep up pauses before its queue is full: nothing that has happened is half carried out."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def waiting(service: _Service) -> int:
     return service._writer._waiting
 
 
-def test_everybody_who_asked_while_the_disk_stood_still_is_let_in_afterwards(
+def test_everybody_who_asked_while_the_disk_was_stuck_is_let_in_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(writer_module, "QUEUE_MAX", 12)
@@ -139,7 +139,7 @@ def test_everybody_who_asked_while_the_disk_stood_still_is_let_in_afterwards(
     assert caplog.text.count("event=store_behind") >= 1
 
 
-def test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors(
+def test_a_loss_while_the_disk_is_stuck_reaches_the_survivors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "QUEUE_MAX", 12)
@@ -173,5 +173,5 @@ def test_a_loss_while_the_disk_stands_still_is_told_to_the_survivors(
             await survivor.client.close()
 
     run(main())
-    told = [stored.event for stored in read_events(tmp_path, limit=10_000)]
-    assert NodeId("worker_1") in {event.node_id for event in told if event.kind is EventKind.NODE_LOST}
+    events = [stored.event for stored in read_events(tmp_path, limit=10_000)]
+    assert NodeId("worker_1") in {event.node_id for event in events if event.kind is EventKind.NODE_LOST}

@@ -1,4 +1,4 @@
-"""What a recovery path still tells of a job whose scheduler's store is lost, and the store that is made of it again."""
+"""What a recovery path still shows of a job whose scheduler's store is lost, and the store that is made of it again."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ def test_the_store_is_made_again_with_ranks_tokens_numbers_and_checkpoints(path:
         ("worker_0", 0, 3, "ab" * 32),
         ("worker_1", 1, 3, "ab" * 32),
     ]
-    [story] = read_events(path)
-    assert story.event.kind is EventKind.STORE_REBUILT
-    assert "worker_1: rank 1, generation 2, holds steps 10, 20" in story.event.details
-    assert "whose rejoin window was open" in story.event.details
+    [rebuilt] = read_events(path)
+    assert rebuilt.event.kind is EventKind.STORE_REBUILT
+    assert "worker_1: rank 1, generation 2, holds steps 10, 20" in rebuilt.event.details
+    assert "whose rejoin window was open" in rebuilt.event.details
     after = files(path.parent)
     assert {name: after[name] for name in others} == others, "something else was touched"
     assert store_rebuild.lost_in(path) is None
@@ -176,7 +176,7 @@ def test_a_job_that_its_store_knows_and_a_path_without_a_job_are_not_lost(path: 
 
 
 def test_a_new_store_beside_old_workers_stores_is_as_good_as_none(path: Path) -> None:
-    """An earlier release has begun a job of its own there; what it wrote is laid aside, not written over."""
+    """An earlier release has begun a job of its own there; what it wrote is archived, not written over."""
     fresh = SchedulerStore.open(path)
     fresh.apply([new_job("new", Rules(worker_count=2))], wall_ms=1)
     fresh.close()
@@ -187,8 +187,8 @@ def test_a_new_store_beside_old_workers_stores_is_as_good_as_none(path: Path) ->
 
     assert store is not None
     store.close()
-    [aside] = path.glob("lost-*")
-    before = read_job(aside)
+    [archived] = path.glob("lost-*")
+    before = read_job(archived)
     after = read_job(path)
     assert before is not None
     assert after is not None
@@ -196,13 +196,13 @@ def test_a_new_store_beside_old_workers_stores_is_as_good_as_none(path: Path) ->
 
 
 @pytest.mark.parametrize("part", ["-wal", ".commits"])
-def test_what_is_left_of_a_lost_store_tells_of_a_job_and_is_laid_aside(tmp_path: Path, part: str) -> None:
+def test_what_is_left_of_a_lost_store_shows_a_job_and_is_archived(tmp_path: Path, part: str) -> None:
     (tmp_path / f"scheduler.db{part}").write_bytes(b"left")
     with pytest.raises(StoreLostError, match=rf"scheduler\.db{part} of its scheduler is left"):
         open_store(settings(tmp_path))
     traces = store_rebuild.lost_in(tmp_path)
     assert traces is not None
-    with pytest.raises(StoreLostError, match="told of by nothing that names it"):
+    with pytest.raises(StoreLostError, match="named by nothing that is left of it"):
         store_rebuild.records_of(traces)
 
     store = open_store(settings(tmp_path, MS_REBUILD_STORE="1"))
@@ -212,8 +212,8 @@ def test_what_is_left_of_a_lost_store_tells_of_a_job_and_is_laid_aside(tmp_path:
     store.close()
     assert waiting is not None
     assert (waiting.state, waiting.reason) == (JobState.FORMING, REBUILDING)
-    [aside] = tmp_path.glob("lost-*")
-    assert (aside / f"scheduler.db{part}").read_bytes() == b"left"
+    [archived] = tmp_path.glob("lost-*")
+    assert (archived / f"scheduler.db{part}").read_bytes() == b"left"
     again = open_store(settings(tmp_path, MS_REBUILD_STORE="1"))
     assert again is not None
     again.close()
@@ -227,7 +227,7 @@ def test_a_rank_without_a_store_here_is_named_and_its_worker_is_asked(path: Path
         file.unlink()
     traces = store_rebuild.lost_in(path)
     assert traces is not None
-    with pytest.raises(StoreLostError, match="no store here tells of rank 1"):
+    with pytest.raises(StoreLostError, match="no store here is of rank 1"):
         store_rebuild.records_of(traces)
 
 
@@ -239,13 +239,13 @@ def test_stores_of_two_jobs_contradict_each_other(path: Path) -> None:
         store_rebuild.records_of(traces)
 
 
-def test_a_store_that_cannot_be_read_is_told_and_stands_in_the_story(path: Path) -> None:
+def test_a_store_that_cannot_be_read_is_named_and_stands_in_the_event_log(path: Path) -> None:
     (path / "workers/worker_7.db").write_bytes(b"")
     traces = store_rebuild.lost_in(path)
     assert traces is not None
-    assert "not readable: STORE_CORRUPT" in traces.told
-    story = next(one for one in store_rebuild.records_of(traces) if isinstance(one, EventRecord))
-    assert "not readable: STORE_CORRUPT" in story.details
+    assert "not readable: STORE_CORRUPT" in traces.description
+    event = next(one for one in store_rebuild.records_of(traces) if isinstance(one, EventRecord))
+    assert "not readable: STORE_CORRUPT" in event.details
 
 
 def test_stores_of_an_earlier_release_are_read_by_their_manifests(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_stores_of_an_earlier_release_are_read_by_their_manifests(tmp_path: Path
     assert len(found[NodeRecord]) == len(found[CheckpointRecord]) == 2
 
 
-def test_jobs_that_a_person_has_laid_aside_are_known_to_the_machine(
+def test_jobs_that_a_person_has_archived_are_known_to_the_machine(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store(settings(path, MS_REBUILD_STORE="1"))
@@ -291,7 +291,7 @@ def test_jobs_that_a_person_has_laid_aside_are_known_to_the_machine(
     assert "reset-2" in caplog.text
 
 
-def test_what_is_left_of_a_lost_job_can_be_laid_aside(path: Path) -> None:
+def test_what_is_left_of_a_lost_job_can_be_archived(path: Path) -> None:
     archive_stores(path, "reset-1")
     store = open_store(settings(path))
     assert store is not None
@@ -300,7 +300,7 @@ def test_what_is_left_of_a_lost_job_can_be_laid_aside(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("machine", "left_s"), [("the same", 4), ("another", 10)])
-def test_an_open_window_runs_on_while_no_scheduler_lives(
+def test_an_open_window_runs_on_while_no_scheduler_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, left_s: int
 ) -> None:
     from recovery import clock

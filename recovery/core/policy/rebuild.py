@@ -1,6 +1,6 @@
-"""What was this job? Told by its workers, when its scheduler's store is lost: they know together what it knew.
+"""What was this job? Its workers report it when its scheduler's store is lost: together they know what it knew.
 
-Nothing is guessed towards step 0: where a worker has ever saved, the plan counts a step as committed and stops rather than begin anew.
+Nothing is guessed towards step 0: where a worker has ever saved, the plan counts a step as committed and stops rather than start over.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     """What nobody could say, and what was taken instead."""
 
     def missing(self) -> list[int]:
-        """Ranks that no worker has told of."""
+        """Ranks of which no worker has reported."""
         return sorted(set(range(self.worker_count)) - set(self.ranks.values()))
 
 
@@ -63,16 +63,16 @@ def past_of(
     """What one worker knows, from the rows of its own store.
 
     Args:
-        job: as the newest plan told it.
+        job: as the newest plan named it.
         node: its own row.
-        generations: the plans that it was told.
+        generations: the plans that it received.
         saved: what it has noted to have saved; what it holds is for a scan of its directories to say.
     """
+    # Newer generations are of another job that the store served before.
     began = (
         Began(generation=one.generation, step=one.step, epoch=one.epoch, step_in_epoch=one.step_in_epoch)
         for one in generations
-        if one.run == job.run
-        and one.generation <= job.generation  # the store may have served another job before
+        if one.run == job.run and one.generation <= job.generation
     )
     return Past(
         job=job.job,
@@ -98,8 +98,8 @@ def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
     """
     jobs = {past.job: node_id for node_id, past in pasts.items()}
     if len(jobs) > 1:
-        told = ", ".join(f"{job} ({node_id})" for job, node_id in sorted(jobs.items()))
-        return Unclear(f"workers know {len(jobs)} different jobs: {told}")
+        named = ", ".join(f"{job} ({node_id})" for job, node_id in sorted(jobs.items()))
+        return Unclear(f"workers know {len(jobs)} different jobs: {named}")
     run = max(past.run for past in pasts.values())
     current = {node_id: past for node_id, past in sorted(pasts.items()) if past.run == run}
     newest = max(current.values(), key=lambda past: past.generation)
@@ -137,7 +137,7 @@ def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
 
 
 def report(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
-    """What was taken from where, and what nobody knew, for the story."""
+    """What was taken from where, and what nobody knew, for the event log."""
     of_each = "; ".join(
         f"{node_id}: rank {past.rank}, generation {past.generation}, "
         + (
@@ -165,7 +165,7 @@ def _clash(pasts: Mapping[NodeId, Past], worker_count: int) -> str:
 
 
 def _generations(run: RunId, pasts: Iterable[Past]) -> tuple[tuple[GenerationRecord, ...], list[str]]:
-    """Every plan that somebody was told, and where one that nobody remembers began: below whatever was saved in it.
+    """Every plan that somebody received, and where one that nobody remembers began: below whatever was saved in it.
 
     Of the files of one step only those of one generation stay then, and these are of one history.
     """

@@ -51,6 +51,7 @@ class Seats(str, Enum):
 
     FREE = "free"
     STANDBY = "standby"
+    """No free one, but a place among the warm standbys. Waits for them: no registration finds this before they exist."""
     NONE = "none"
 
 
@@ -59,6 +60,7 @@ class Verdict(str, Enum):
 
     ADMIT = "admit"
     ADMIT_STANDBY = "admit_standby"
+    """Its rows wait for warm standbys, as `Seats.STANDBY` does."""
     RESUME = "resume"
     UNKNOWN_TOKEN = "unknown_token"  # noqa: S105 - a verdict, not a secret
     NODE_ALIVE = "node_alive"
@@ -105,7 +107,8 @@ def _row(
     return Row(frozenset(held), frozenset(token), frozenset(window), frozenset(seats), verdict)
 
 
-_NEW = (Token.NONE, Token.FOREIGN)  # nothing that proves to be the holder
+# Nothing that proves to be the holder.
+_NEW = (Token.NONE, Token.FOREIGN)
 _KNOWN = (Held.LIVE, Held.SUSPECT, Held.LOST, Held.LEFT, Held.REPLACED)
 _GONE = (Held.LOST, Held.REPLACED)
 _ANY_WINDOW = tuple(Window)
@@ -116,7 +119,7 @@ _OVER = (Window.OVER,)
 # fmt: off
 ROWS: tuple[Row, ...] = (
     #    held                        token                                          window           seats             answer
-    # An id that this store does not know. A token for it comes from another store: the node registers anew.
+    # An id that this store does not know. A token for it comes from another store: the node registers again, without it.
     _row((Held.UNKNOWN,),            (Token.SAME, Token.EARLIER, Token.FOREIGN),    _ANY_WINDOW,     _ANY_SEATS,       Verdict.UNKNOWN_TOKEN),
     _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.FREE,),    Verdict.ADMIT),
     _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
@@ -159,6 +162,7 @@ class Admit(msgspec.Struct, frozen=True):
     """A new incarnation begins."""
 
     standby: bool = False
+    """As a warm standby, once there are any."""
 
 
 class Resume(msgspec.Struct, frozen=True):
@@ -178,7 +182,7 @@ Decision = Union[Admit, Resume, Refuse]
 
 
 class Applicant(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts around one registration, gathered by the cluster machine."""
+    """The facts around one registration, gathered by the scheduler's machine."""
 
     node_id: str
     situation: Situation
@@ -246,7 +250,7 @@ def _node_alive(applicant: Applicant, rules: Rules) -> Refuse:
 _REFUSALS = {
     Verdict.UNKNOWN_TOKEN: lambda node, rules: Refuse(
         "UNKNOWN_TOKEN",
-        f'node "{node}" brings a token that this scheduler\'s store never gave. It registers anew.',
+        f'node "{node}" brings a token that this scheduler\'s store never gave. It registers again, without it.',
         0,
     ),
     Verdict.FENCED: lambda node, rules: Refuse(

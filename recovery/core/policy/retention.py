@@ -14,7 +14,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     step: int
     saved_wall_s: float
-    """When it was saved, seconds of the wall clock (its file's time): lives of a process share no other clock."""
+    """When it was saved, seconds of the wall clock (its file's time): the processes of a node share no other clock."""
 
 
 def removable(

@@ -100,7 +100,7 @@ def _seat_count(state: SchedulerState, role: m.Role) -> int:
 
 def _applicant(state: SchedulerState, node: Node | None, register: m.Register, now_ms: int) -> Applicant:
     others = state.seats[register.role].taken - (node is not None and state.has_seat(node))
-    # Standbys: Seats.STANDBY is given to nobody before warm standbys exist; the policy's table has its rows already.
+    # Seats.STANDBY waits for warm standbys: the policy's table has its rows already.
     seats = Seats.FREE if others < _seat_count(state, register.role) else Seats.NONE
     if node is None:
         token = Token.NONE if register.token is None else Token.FOREIGN

@@ -62,7 +62,7 @@ def interrupt(state: SchedulerState, reason: str, now_ms: int) -> list[Scheduler
 
 
 def _another_failure(state: SchedulerState, reason: str, now_ms: int) -> list[SchedulerEffect]:
-    """One more failure of an interrupted generation: the wait begins anew, the first failure stays the reason."""
+    """One more failure of an interrupted generation: the wait begins again, the first failure stays the reason."""
     effects = wait_for_all_ranks(state, now_ms)
     if state.cause_is_guess:
         state.cause_is_guess = False

@@ -63,7 +63,7 @@ WAITING = frozenset({JobState.FORMING, JobState.INTERRUPTED})
 """All ranks are waited for."""
 
 ENDED = frozenset({JobState.FINISHED, JobState.FAILED})
-"""Nobody trains any more in the life of this scheduler's process."""
+"""Nobody trains any more while this process of the scheduler goes on."""
 
 
 def next_state(state: JobState, fact: JobFact) -> JobState:

@@ -25,7 +25,7 @@ from recovery.core.scheduler.stimuli import MessageReceived
 
 STORE_LOST = "STORE_LOST"
 REBUILDING = "the scheduler's store was lost and is rebuilt from what the workers tell"
-"""The reason of a job that waits for that. It stands in the store in these words, so that a restarted scheduler waits on."""
+"""The reason of a job that waits for that. Stores hold it in these words, so that a restarted scheduler waits on."""
 
 
 def knows_nothing(state: SchedulerState) -> bool:
@@ -69,7 +69,7 @@ def check_past(state: SchedulerState, node: Node, ready: m.Ready) -> list[Schedu
     if past is None or past.job in (state.job.job, *state.archived_jobs):
         return []
     what = (
-        f"the own store of {node.record.node_id} tells of job {past.job}: run {past.run}, rank {past.rank}, "
+        f"the own store of {node.record.node_id} is of job {past.job}: run {past.run}, rank {past.rank}, "
         f"generation {past.generation}, {len(past.held)} checkpoints, newest saved step {past.saved_step}"
     )
     if not knows_nothing(state):
@@ -101,7 +101,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         if REBUILDING not in state.job.reason:
             return []
         return _end(
-            state, f"is told of here, and no worker that came knows anything of it ({state.job.reason})"
+            state, f"has left traces here, and no worker that came knows anything of it ({state.job.reason})"
         )
     built = rebuild.rebuild(pasts)
     if isinstance(built, rebuild.Unclear):
@@ -123,7 +123,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         EventKind.STORE_REBUILT,
         generation=built.generation,
         step=state.checkpoints.committed_step,
-        reason="from what the workers told",
+        reason="from what the workers reported",
         details=rebuild.report(built, pasts),
     )
     return [RunRecord(run=built.run), *built.generations, *built.checkpoints, event]

@@ -26,7 +26,7 @@ from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.seats import Seats
 
 RUN_FINISHED = "its run finished"
-"""Why a node has left: it did its part to the end. Should it not have heard so, it is answered when it asks. Stores hold these words."""
+"""Why a node has left: it did its part to the end. If it does not know that, it is answered when it asks. Stores hold it in these words."""
 
 REFUSALS_REMEMBERED = 1_024
 """How many refused ids are remembered so that a repeat is no news. Ten times the nodes of a large job on this machine."""
@@ -59,7 +59,7 @@ class SchedulerState:
         self.cause_is_guess = False
         """The data plane broke before anybody knew whose fault it was; the next loss names it."""
         self.archived_jobs: frozenset[str] = frozenset()
-        """Jobs whose state a person has archived in this path: a worker that knows one of them may begin anew."""
+        """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.store_is_lost = False
         """This scheduler ends because the job's store is lost: nothing is decided any more, whatever still arrives."""
         self._refusals: OrderedDict[NodeId, str] = OrderedDict()

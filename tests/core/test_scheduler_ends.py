@@ -15,7 +15,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.views import checkpoints_view, generations_view, job_view
-from tests.core.desk import Desk, Worker, full_house
+from tests.core.desk import Desk, Worker, running_workers
 
 
 def rules(**changes: Any) -> Rules:
@@ -44,19 +44,19 @@ def refusal(answer: m.FromScheduler) -> str:
 
 
 def test_a_broken_data_plane_interrupts_at_once_and_is_named_after_the_loss(desk: Desk) -> None:
-    first, second = full_house(desk)
-    first.tell(m.CollectiveFailed(generation=first.generation, step=7, reason="reset"))
+    first, second = running_workers(desk)
+    first.send(m.CollectiveFailed(generation=first.generation, step=7, reason="reset"))
     assert first.hears(m.Interrupt)
     second.die()
     desk.at(500)
     assert job(desk).reason == "worker_1 lost: connection closed"
-    first.tell(m.CollectiveFailed(generation=first.generation, step=7, reason="late"))
+    first.send(m.CollectiveFailed(generation=first.generation, step=7, reason="late"))
     desk.at(600)
     assert job(desk).reason == "worker_1 lost: connection closed"
 
 
 def test_a_worker_that_raised_is_lost_by_its_reason(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.raises()
     assert [event.details for event in desk.events if event.kind is EventKind.NODE_FAILED] == ["T"]
     first.die()
@@ -65,8 +65,8 @@ def test_a_worker_that_raised_is_lost_by_its_reason(desk: Desk) -> None:
 
 
 def test_leaving_on_purpose_frees_the_id_at_once(desk: Desk) -> None:
-    first, second = full_house(desk)
-    first.tell(m.Leave(request_id=first.request(), reason="SIGTERM"))
+    first, second = running_workers(desk)
+    first.send(m.Leave(request_id=first.request(), reason="SIGTERM"))
     assert second.last(m.Interrupt).reason == "worker_0 left: SIGTERM"
     first.die()
     assert refusal(first.register()) == "FENCED"
@@ -77,14 +77,14 @@ def test_a_server_may_leave_without_interrupting_anybody() -> None:
     desk = Desk(rules(server_count=1))
     server = Worker(desk, "server_0", role=m.Role.SERVER)
     server.register()
-    first, _ = full_house(desk)
-    server.tell(m.Leave(request_id=server.request(), reason="SIGTERM"))
+    first, _ = running_workers(desk)
+    server.send(m.Leave(request_id=server.request(), reason="SIGTERM"))
     assert not first.hears(m.Interrupt)
 
 
 def test_without_recovery_the_first_loss_ends_the_job_everywhere() -> None:
     desk = Desk(rules(recovery_enabled=False))
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.die()
     desk.at(500)
     assert second.last(m.JobEnded).reason == "worker_0 lost: connection closed"
@@ -96,7 +96,7 @@ def test_without_recovery_the_first_loss_ends_the_job_everywhere() -> None:
 
 def test_a_lost_worker_that_stays_away_fails_the_job_by_name() -> None:
     desk = Desk(rules(topology_timeout_ms=5_000))
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     second.die()
     desk.at(600)
     first.beat()
@@ -110,23 +110,23 @@ def test_a_lost_worker_that_stays_away_fails_the_job_by_name() -> None:
 
 
 def test_a_ready_from_before_the_newest_plan_is_a_leftover(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     stale = m.Ready(request_id=first.request(), generation=Generation(0), step=0)
-    first.tell(stale)
+    first.send(stale)
     assert job(desk).state is JobState.RUNNING
     first.ready(step=4)  # this one knows the plan: it stopped by itself
     assert second.last(m.Interrupt).reason == "worker_0 stopped at step 4"
 
 
-def test_rendezvous_first_steps_and_late_words(desk: Desk) -> None:
-    first, second = full_house(desk)
-    first.tell(m.RendezvousOpen(generation=first.generation, address="h:1"))
-    first.tell(m.RendezvousOpen(generation=first.generation, address="h:1"))
+def test_rendezvous_first_steps_and_late_messages(desk: Desk) -> None:
+    first, second = running_workers(desk)
+    first.send(m.RendezvousOpen(generation=first.generation, address="h:1"))
+    first.send(m.RendezvousOpen(generation=first.generation, address="h:1"))
     assert desk.kinds().count(EventKind.RENDEZVOUS_OPENED) == 1
     assert second.last(m.Rendezvous).address == "h:1"
-    first.tell(m.StateLoaded(generation=first.generation, step=0))
+    first.send(m.StateLoaded(generation=first.generation, step=0))
     assert desk.kinds()[-1] is EventKind.STATE_LOADED
-    first.tell(m.FirstStep(generation=first.generation, step=1))
+    first.send(m.FirstStep(generation=first.generation, step=1))
     assert desk.kinds().count(EventKind.FIRST_STEP_DONE) == 1
     for late in (
         m.RendezvousOpen(generation=Generation(9), address="h:2"),
@@ -135,21 +135,21 @@ def test_rendezvous_first_steps_and_late_words(desk: Desk) -> None:
         m.Done(request_id=first.request(), generation=Generation(9), step=1),
         m.Heartbeat(sequence=1, generation=Generation(9), step=1),
     ):
-        first.tell(late)
+        first.send(late)
     assert job(desk).state is JobState.RUNNING
     second.register()
     assert second.last(m.Rendezvous).address == "h:1"
 
 
 def test_a_fresh_process_among_training_ones_interrupts_them(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.generation, first.incarnation = Generation(0), Incarnation(0)  # it replaced itself by exec
     first.register()
     assert second.last(m.Interrupt).reason == "worker_0 came back without its training state"
 
 
-def test_a_node_that_missed_its_plan_is_told_again(desk: Desk) -> None:
-    first, second = full_house(desk)
+def test_a_node_that_missed_its_plan_is_sent_it_again(desk: Desk) -> None:
+    first, second = running_workers(desk)
     first.ready(step=1)
     first.desk.lose(first.connection)
     first.register()
@@ -165,7 +165,7 @@ def test_a_node_that_missed_its_plan_is_told_again(desk: Desk) -> None:
 
 
 def test_done_is_a_barrier_and_the_next_start_is_the_next_run(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.done()
     assert job(desk).state is JobState.RUNNING
     second.done()
@@ -178,12 +178,12 @@ def test_done_is_a_barrier_and_the_next_start_is_the_next_run(desk: Desk) -> Non
     assert {row.state for row in desk.row(NodeRecord)} == {NodeState.LEFT}
     desk.restart()
     assert (job(desk).run, job(desk).state) == (2, JobState.FORMING)
-    again, _ = full_house(desk)
+    again, _ = running_workers(desk)
     assert (again.incarnation, again.follow().run, again.follow().generation) == (2, 2, 1)
 
 
 def test_one_that_falls_at_its_last_step_takes_the_others_back_with_it(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.done()
     second.die()
     desk.at(500)
@@ -191,8 +191,8 @@ def test_one_that_falls_at_its_last_step_takes_the_others_back_with_it(desk: Des
     assert job(desk).state is JobState.INTERRUPTED
 
 
-def test_who_missed_the_end_is_told_and_the_next_scheduler_begins_the_next_run(desk: Desk) -> None:
-    first, second = full_house(desk)
+def test_who_missed_the_end_is_sent_it_and_the_next_scheduler_begins_the_next_run(desk: Desk) -> None:
+    first, second = running_workers(desk)
     first.done()
     second.done()
     desk.restart()  # killed before anybody heard
@@ -212,7 +212,7 @@ def test_who_missed_the_end_is_told_and_the_next_scheduler_begins_the_next_run(d
 
 
 def test_an_ended_scheduler_goes_by_itself_and_answers_with_the_end_until_then(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.done()
     second.done()
     assert isinstance(first.ready()[-1], m.JobEnded)
@@ -225,7 +225,7 @@ def test_an_ended_scheduler_goes_by_itself_and_answers_with_the_end_until_then(d
 
 
 def test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.save(10)
     second.save(10)
     desk.at(5_000)
@@ -241,7 +241,7 @@ def test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened(desk: De
 
 
 def test_a_restarted_scheduler_gives_one_lease_to_return(desk: Desk) -> None:
-    first, _ = full_house(desk)
+    first, _ = running_workers(desk)
     desk.at(5_000)
     desk.restart()
     first.register()
@@ -254,7 +254,7 @@ def test_a_restarted_scheduler_gives_one_lease_to_return(desk: Desk) -> None:
 
 
 def test_what_was_left_of_a_window_is_applied_again_after_a_restart(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     second.die()
     desk.at(20_000)
     first.beat()
@@ -268,7 +268,7 @@ def test_what_was_left_of_a_window_is_applied_again_after_a_restart(desk: Desk) 
 
 
 def test_a_loss_written_without_its_interruption_is_made_good_at_the_restart(desk: Desk) -> None:
-    full_house(desk)
+    running_workers(desk)
     lost = node(desk, "worker_1")
     import msgspec
 
@@ -281,21 +281,21 @@ def test_a_loss_written_without_its_interruption_is_made_good_at_the_restart(des
 
 def test_answers_kept_for_repeats_are_bounded() -> None:
     desk = Desk(rules(requests_remembered=2))
-    first, _ = full_house(desk)
+    first, _ = running_workers(desk)
     for step in range(1, 6):
         first.save(step)
     assert len(desk.machine.state.nodes[first.node_id].answers) == 2
 
 
 def test_the_view_shows_every_node_by_rank(desk: Desk) -> None:
-    full_house(desk)
+    running_workers(desk)
     view = job_view(desk.machine.state, desk.now)
     assert [entry["node_id"] for entry in view["nodes"]] == ["worker_0", "worker_1"]
     assert (view["state"], view["generation"]) == ("running", 1)
 
 
 def test_the_views_show_what_is_held_and_where_training_began(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.save(10)
     second.save(10)
     first.save(20)

@@ -16,7 +16,7 @@ from recovery.core.records import (
     NodeState,
 )
 from recovery.core.rules import Rules
-from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 
 
 def rules(**changes: Any) -> Rules:
@@ -44,8 +44,8 @@ def refusal(answer: m.FromScheduler) -> str:
 # --- forming ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_house_is_ranked_and_starts_at_step_zero(desk: Desk) -> None:
-    first, second = full_house(desk, "worker_10", "worker_2")
+def test_when_all_are_ready_they_are_ranked_and_start_at_step_zero(desk: Desk) -> None:
+    first, second = running_workers(desk, "worker_10", "worker_2")
     assert (first.follow().rank, second.follow().rank) == (1, 0)
     assert first.follow().step == 0
     assert job(desk).state is JobState.RUNNING
@@ -53,7 +53,7 @@ def test_a_full_house_is_ranked_and_starts_at_step_zero(desk: Desk) -> None:
 
 
 def test_an_extra_worker_is_refused_for_good(desk: Desk) -> None:
-    full_house(desk)
+    running_workers(desk)
     answer = Worker(desk, "worker_9").register()
     assert isinstance(answer, m.Refused)
     assert (answer.code, answer.retry_after_ms) == ("WORLD_FULL", None)
@@ -130,7 +130,7 @@ def test_too_few_workers_fail_the_job_with_their_names() -> None:
     assert desk.exit.code == "WAIT_TIMEOUT"
 
 
-def test_without_a_deadline_the_full_house_is_waited_for_for_ever() -> None:
+def test_without_a_deadline_all_ranks_are_waited_for_for_ever() -> None:
     desk = Desk(rules(topology_timeout_ms=None))
     desk.at(10**9)
     assert job(desk).state is JobState.FORMING
@@ -140,7 +140,7 @@ def test_without_a_deadline_the_full_house_is_waited_for_for_ever() -> None:
 
 
 def test_a_dropped_connection_costs_nothing_within_the_grace(desk: Desk) -> None:
-    worker, other = full_house(desk)
+    worker, other = running_workers(desk)
     worker.die()
     assert node(desk, "worker_0").state is NodeState.SUSPECT
     desk.at(499)
@@ -152,7 +152,7 @@ def test_a_dropped_connection_costs_nothing_within_the_grace(desk: Desk) -> None
 
 
 def test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing(desk: Desk) -> None:
-    worker, other = full_house(desk)
+    worker, other = running_workers(desk)
     desk.at(1_000)
     worker.die()
     desk.at(1_500)
@@ -175,7 +175,7 @@ def test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing(desk: 
 
 
 def test_a_living_id_is_refused_and_its_holder_untouched(desk: Desk) -> None:
-    full_house(desk)
+    running_workers(desk)
     heard = desk.machine.state.nodes[next(iter(desk.machine.state.nodes))].heard_ms
     desk.at(2_000)
     answer = Worker(desk, "worker_0").register()
@@ -184,7 +184,7 @@ def test_a_living_id_is_refused_and_its_holder_untouched(desk: Desk) -> None:
 
 
 def test_a_silent_node_is_lost_after_its_lease_and_resumes_into_the_next_generation(desk: Desk) -> None:
-    worker, other = full_house(desk)
+    worker, other = running_workers(desk)
     for at in range(1_000, 30_000, 1_000):
         desk.at(at)
         other.beat()
@@ -192,7 +192,7 @@ def test_a_silent_node_is_lost_after_its_lease_and_resumes_into_the_next_generat
     assert node(desk, "worker_0").state is NodeState.LOST
     assert worker.connection in desk.closed
     assert (
-        worker.tell(m.Heartbeat(sequence=1, generation=Generation(1), step=5)) == []
+        worker.send(m.Heartbeat(sequence=1, generation=Generation(1), step=5)) == []
     )  # fenced off: no effect
     other.ready()
     assert isinstance(worker.register(), m.Admitted)
@@ -204,13 +204,13 @@ def test_a_silent_node_is_lost_after_its_lease_and_resumes_into_the_next_generat
 
 def test_without_heartbeats_silence_means_nothing() -> None:
     desk = Desk(rules(heartbeat_enabled=False))
-    full_house(desk)
+    running_workers(desk)
     desk.at(10**7)
     assert job(desk).state is JobState.RUNNING
 
 
-def test_a_stopped_life_is_fenced_once_the_next_is_in(desk: Desk) -> None:
-    worker, other = full_house(desk)
+def test_a_stopped_process_is_fenced_once_the_next_is_in(desk: Desk) -> None:
+    worker, other = running_workers(desk)
     for at in range(1_000, 62_000, 1_000):
         desk.at(at)
         other.beat()
@@ -218,7 +218,7 @@ def test_a_stopped_life_is_fenced_once_the_next_is_in(desk: Desk) -> None:
     assert refusal(worker.register()) == "FENCED"
 
 
-def test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_life(desk: Desk) -> None:
+def test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_incarnation(desk: Desk) -> None:
     worker = Worker(desk, "worker_0")
     request = RequestId("the same")
     worker.register(request=request)
@@ -228,8 +228,8 @@ def test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_life(desk
     assert (again.incarnation, again.resumed) == (1, True)
 
 
-def test_a_newer_connection_of_the_same_life_replaces_the_older(desk: Desk) -> None:
-    worker, _ = full_house(desk)
+def test_a_newer_connection_of_the_same_incarnation_replaces_the_older(desk: Desk) -> None:
+    worker, _ = running_workers(desk)
     older = worker.connection
     worker.register()
     assert older in desk.closed
@@ -237,7 +237,7 @@ def test_a_newer_connection_of_the_same_life_replaces_the_older(desk: Desk) -> N
     assert node(desk, "worker_0").state is NodeState.LIVE
 
 
-def test_a_foreign_token_registers_anew(desk: Desk) -> None:
+def test_a_foreign_token_registers_again(desk: Desk) -> None:
     worker = Worker(desk, "worker_0")
     worker.token = ResumeToken("of another store")
     answer = worker.register()
@@ -245,7 +245,7 @@ def test_a_foreign_token_registers_anew(desk: Desk) -> None:
     assert (answer.code, answer.retry_after_ms) == ("UNKNOWN_TOKEN", 0)
 
 
-def test_strangers_and_double_registrations_are_hung_up(desk: Desk) -> None:
+def test_strangers_and_double_registrations_are_disconnected(desk: Desk) -> None:
     connection = desk.connect()
     assert desk.say(connection, m.Heartbeat(sequence=1, generation=Generation(0), step=0)) == []
     assert connection in desk.closed
@@ -270,7 +270,7 @@ def test_strangers_and_double_registrations_are_hung_up(desk: Desk) -> None:
 
 
 def test_many_refused_ids_are_remembered_within_a_bound(desk: Desk) -> None:
-    full_house(desk)
+    running_workers(desk)
     for number in range(1_100):
         Worker(desk, f"extra_{number}").register()
     assert desk.kinds().count(EventKind.NODE_REFUSED) == 1_100
@@ -282,7 +282,7 @@ def test_many_refused_ids_are_remembered_within_a_bound(desk: Desk) -> None:
 
 
 def test_a_step_is_committed_when_every_rank_holds_it(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.save(10)
     assert not first.hears(m.Committed)
     second.save(10)
@@ -291,18 +291,18 @@ def test_a_step_is_committed_when_every_rank_holds_it(desk: Desk) -> None:
     assert states == {CheckpointState.COMMITTED}
 
 
-def test_a_report_told_twice_has_one_effect_and_the_same_answer(desk: Desk) -> None:
-    first, second = full_house(desk)
+def test_a_report_sent_twice_has_one_effect_and_the_same_answer(desk: Desk) -> None:
+    first, second = running_workers(desk)
     second.save(10)
     report = m.CheckpointReport(request_id=RequestId("r"), checkpoint=checkpoint(10, path="a"))
-    first.tell(report)
-    answers = first.tell(report)
+    first.send(report)
+    answers = first.send(report)
     assert [type(answer) for answer in answers] == [m.Received]
     assert desk.kinds().count(EventKind.CHECKPOINT_COMMITTED) == 1
 
 
 def test_everybody_goes_back_to_the_newest_common_step(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     for step in (10, 20):
         first.save(step)
     held = second.save(10)
@@ -318,7 +318,7 @@ def test_everybody_goes_back_to_the_newest_common_step(desk: Desk) -> None:
     assert (plan.step, plan.epoch, plan.step_in_epoch, plan.path) == (10, 1, 10, "worker_1/10")
     first.follow()
     # what was saved beyond the plan belongs to a suffix that is done again
-    first.tell(
+    first.send(
         m.CheckpointReport(
             request_id=first.request(), checkpoint=checkpoint(20, generation=1, path="worker_0/20")
         )
@@ -330,11 +330,11 @@ def test_everybody_goes_back_to_the_newest_common_step(desk: Desk) -> None:
 
 
 def test_a_bad_file_sends_all_to_the_next_older_step(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     for step in (10, 20):
         first.save(step)
         second.save(step)
-    first.tell(
+    first.send(
         m.CheckpointInvalid(
             request_id=first.request(), generation=first.generation, step=20, path="p", reason="sha256"
         )
@@ -350,9 +350,9 @@ def test_a_bad_file_sends_all_to_the_next_older_step(desk: Desk) -> None:
     desk.restart()
     # reporting the bad file again changes nothing
     first.register()
-    first.tell(m.CheckpointReport(request_id=first.request(), checkpoint=held[1]))
+    first.send(m.CheckpointReport(request_id=first.request(), checkpoint=held[1]))
     assert desk.machine.state.checkpoints.committed_step == 10
-    first.tell(
+    first.send(
         m.CheckpointInvalid(
             request_id=first.request(), generation=first.generation, step=77, path="p", reason="gone"
         )
@@ -362,7 +362,7 @@ def test_a_bad_file_sends_all_to_the_next_older_step(desk: Desk) -> None:
 @pytest.mark.parametrize("allowed", [False, True])
 def test_no_common_step_stops_the_job_unless_zero_is_allowed(allowed: bool) -> None:
     desk = Desk(rules(allow_restart_from_zero=allowed))
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     held = first.save(10)
     second.save(10)
     first.ready(held)

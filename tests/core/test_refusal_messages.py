@@ -7,7 +7,7 @@ import pytest
 from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core.rules import Rules
-from tests.core.desk import Desk, Worker, full_house
+from tests.core.desk import Desk, Worker, running_workers
 from tests.core.driven_worker import DrivenWorker, refused
 
 
@@ -71,7 +71,7 @@ def test_a_missed_deadline_names_who_is_here_and_not_ready() -> None:
 def test_servers_are_no_matter_once_the_world_has_formed() -> None:
     desk = Desk(Rules(worker_count=2, server_count=1, topology_timeout_ms=3_000))
     server(desk, "server_0").beat()
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     second.die()
     desk.at(600)
     first.ready()
@@ -93,7 +93,7 @@ def test_after_a_full_relaunch_the_refusal_says_that_nobody_is_connected_and_unt
     None
 ):
     desk = Desk(Rules(worker_count=2))
-    full_house(desk)
+    running_workers(desk)
     desk.restart()
     desk.at(desk.now + 4_000)
 
@@ -107,7 +107,7 @@ def test_after_a_full_relaunch_the_refusal_says_that_nobody_is_connected_and_unt
 
 def test_within_the_reconnect_grace_the_refusal_names_the_grace() -> None:
     desk = Desk(Rules(worker_count=2))
-    first, _ = full_house(desk)
+    first, _ = running_workers(desk)
     first.die()
     desk.at(desk.now + 200)
 
@@ -119,7 +119,7 @@ def test_within_the_reconnect_grace_the_refusal_names_the_grace() -> None:
 
 def test_beside_a_connected_holder_the_refusal_asks_for_an_id_of_its_own() -> None:
     desk = Desk(Rules(worker_count=2))
-    full_house(desk)
+    running_workers(desk)
 
     said = reason_of(Worker(desk, "worker_0").register())
 
@@ -156,7 +156,7 @@ def test_a_refusal_that_waiting_cannot_change_speaks_of_no_wait() -> None:
 
 def test_the_scheduler_does_not_speak_for_the_process_that_it_refuses() -> None:
     desk = Desk(Rules(worker_count=2))
-    first, _ = full_house(desk)
+    first, _ = running_workers(desk)
     first.die()
     desk.at(desk.now + 1_000)
     said = reason_of(Worker(desk, "worker_0").register())

@@ -1,4 +1,4 @@
-"""Words that come twice, or from a life that is over, change nothing. Each was found by the simulation."""
+"""Messages that come twice, or from a process that is over, change nothing. Each was found by the simulation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from recovery.core import messages as m
 from recovery.core.records import CheckpointRecord, CheckpointState, JobRecord, JobState, RunRecord
 from recovery.core.rules import Rules
-from tests.core.desk import Desk, Worker, full_house
+from tests.core.desk import Desk, Worker, running_workers
 
 
 @pytest.fixture
@@ -15,30 +15,30 @@ def desk() -> Desk:
     return Desk(Rules(worker_count=2))
 
 
-def test_a_checkpoint_told_again_stays_committed(desk: Desk) -> None:
-    workers = full_house(desk)
+def test_a_checkpoint_reported_again_stays_committed(desk: Desk) -> None:
+    workers = running_workers(desk)
     held = [worker.save(20) for worker in workers]
     desk.restart()
     workers[0].register()
-    workers[0].tell(m.CheckpointReport(request_id=workers[0].request(), checkpoint=held[0]))
+    workers[0].send(m.CheckpointReport(request_id=workers[0].request(), checkpoint=held[0]))
 
     assert {row.state for row in desk.row(CheckpointRecord)} == {CheckpointState.COMMITTED}
 
 
-def test_a_bad_checkpoint_told_again_stays_bad(desk: Desk) -> None:
-    workers = full_house(desk)
+def test_a_bad_checkpoint_reported_again_stays_bad(desk: Desk) -> None:
+    workers = running_workers(desk)
     held = [worker.save(20) for worker in workers]
     invalid = m.CheckpointInvalid(
         request_id=workers[0].request(), generation=workers[0].generation, step=20, path="p", reason="digest"
     )
-    workers[0].tell(invalid)
-    workers[0].tell(m.CheckpointReport(request_id=workers[0].request(), checkpoint=held[0]))
+    workers[0].send(invalid)
+    workers[0].send(m.CheckpointReport(request_id=workers[0].request(), checkpoint=held[0]))
 
     assert next(row.state for row in desk.row(CheckpointRecord) if row.rank == 0) is CheckpointState.INVALID
 
 
 def _finish(desk: Desk) -> list[Worker]:
-    workers = full_house(desk)
+    workers = running_workers(desk)
     for worker in workers:
         worker.done()
     for worker in workers:
@@ -47,7 +47,7 @@ def _finish(desk: Desk) -> list[Worker]:
     return workers
 
 
-def test_a_life_of_the_run_that_ended_begins_no_other(desk: Desk) -> None:
+def test_a_process_of_the_run_that_ended_begins_no_other(desk: Desk) -> None:
     first, _ = _finish(desk)
     first.generation = type(first.generation)(0)  # it replaced itself and knows of no plan, only its token
 

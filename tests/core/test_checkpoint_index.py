@@ -1,4 +1,4 @@
-"""The books hold what a plan may need, however long the job is."""
+"""The index holds what a plan may need, however long the job is."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Long:
     """A job that saves every ten steps, and the rows that its scheduler would have written."""
 
     def __init__(self) -> None:
-        self.books = CheckpointCoordinator(RANKS)
+        self.index = CheckpointCoordinator(RANKS)
         self.rows: dict[tuple[int, int], CheckpointRecord] = {}
 
     def save(self, step: int, *, ranks: int = RANKS) -> None:
         for rank in range(ranks):
-            if self.books.add(Rank(rank), saved(step)):
-                for row in (*self.books.committed_records(), *self.books.retire()):
+            if self.index.add(Rank(rank), saved(step)):
+                for row in (*self.index.committed_records(), *self.index.retire()):
                     self.rows[row.step, row.rank] = row
 
     def states(self) -> dict[int, set[CheckpointState]]:
@@ -66,55 +66,55 @@ def test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank(lon
     states = long.states()
 
     assert [step for step, found in states.items() if found == {CheckpointState.RETIRED}] == [10, 20, 30, 40]
-    assert {record.step for record in long.books.held_records()} == set(range(50, last + 1, 10))
-    assert long.books.committed_step == last
-    assert long.books.target(allow_restart_from_zero=False) == ToCheckpoint(last, (saved(last),) * RANKS)
+    assert {record.step for record in long.index.held_records()} == set(range(50, last + 1, 10))
+    assert long.index.committed_step == last
+    assert long.index.target(allow_restart_from_zero=False) == ToCheckpoint(last, (saved(last),) * RANKS)
 
 
 def test_the_target_is_the_newest_of_several_common_steps() -> None:
-    books = CheckpointCoordinator(2)
-    books.replace(Rank(0), [saved(step) for step in (10, 20, 30)])
-    books.replace(Rank(1), [saved(step) for step in (10, 20, 40)])
+    index = CheckpointCoordinator(2)
+    index.replace(Rank(0), [saved(step) for step in (10, 20, 30)])
+    index.replace(Rank(1), [saved(step) for step in (10, 20, 40)])
 
-    assert books.target(allow_restart_from_zero=False) == ToCheckpoint(20, (saved(20),) * 2)
+    assert index.target(allow_restart_from_zero=False) == ToCheckpoint(20, (saved(20),) * 2)
 
 
 def test_nothing_is_retired_for_a_step_that_is_not_common(long: Long) -> None:
-    before = {record.step for record in long.books.held_records()}
+    before = {record.step for record in long.index.held_records()}
 
     long.save(1_000, ranks=RANKS - 1)
 
-    assert {record.step for record in long.books.held_records()} == before | {1_000}
-    assert long.books.committed_step == max(before)
+    assert {record.step for record in long.index.held_records()} == before | {1_000}
+    assert long.index.committed_step == max(before)
 
 
 def test_a_late_save_of_an_older_step_does_not_take_the_commit_back(long: Long) -> None:
-    last = long.books.committed_step
+    last = long.index.committed_step
 
-    assert not long.books.add(Rank(0), saved(5))
-    assert not long.books.add(Rank(1), saved(5))
-    assert not long.books.add(Rank(2), saved(5))
-    assert long.books.committed_step == last
+    assert not long.index.add(Rank(0), saved(5))
+    assert not long.index.add(Rank(1), saved(5))
+    assert not long.index.add(Rank(2), saved(5))
+    assert long.index.committed_step == last
 
 
 def test_a_rank_that_still_holds_what_was_retired_may_say_so(long: Long) -> None:
     for rank in range(RANKS):
-        long.books.replace(Rank(rank), [saved(20)])
+        long.index.replace(Rank(rank), [saved(20)])
 
-    target = long.books.target(allow_restart_from_zero=False)
+    target = long.index.target(allow_restart_from_zero=False)
     assert isinstance(target, ToCheckpoint)
     assert target.step == 20
 
 
-def test_a_restarted_scheduler_begins_with_the_books(long: Long) -> None:
+def test_a_restarted_scheduler_begins_with_the_index(long: Long) -> None:
     again = CheckpointCoordinator(RANKS)
     again.load(long.rows.values(), [began(1, 0)])
 
-    assert again.held_records() == long.books.held_records()
-    assert again.committed_step == long.books.committed_step
+    assert again.held_records() == long.index.held_records()
+    assert again.committed_step == long.index.committed_step
 
 
-def test_books_are_loaded_by_lineage() -> None:
+def test_the_index_is_loaded_by_lineage() -> None:
     """Generation 2 went back to 20, generation 3 to 30: what 1 wrote above 20 and 2 above 30 was done again."""
     rows = [
         CheckpointRecord(
@@ -131,7 +131,7 @@ def test_books_are_loaded_by_lineage() -> None:
         )
         for step, generation in ((10, 1), (20, 1), (25, 1), (30, 2), (35, 2), (40, 3))
     ]
-    books = CheckpointCoordinator(1)
-    books.load(rows, [began(3, 30), began(1, 0), began(2, 20)])
+    index = CheckpointCoordinator(1)
+    index.load(rows, [began(3, 30), began(1, 0), began(2, 20)])
 
-    assert [record.step for record in books.held_records()] == [40, 30, 20, 10]
+    assert [record.step for record in index.held_records()] == [40, 30, 20, 10]

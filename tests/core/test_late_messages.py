@@ -11,7 +11,7 @@ from recovery.core.records import EventKind, JobRecord, JobState
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import Send
 from recovery.core.scheduler.stimuli import MessageReceived
-from tests.core.desk import Desk, Worker, checkpoint, full_house
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def _state(desk: Desk) -> JobState:
 
 def _second_generation(desk: Desk) -> tuple[Worker, Worker]:
     """The first worker was done when the second died; both follow the plan that came of it."""
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.done()
     second.die()
     desk.at(desk.now + 1_000)
@@ -54,7 +54,7 @@ def test_a_done_of_the_generation_before_does_not_count(desk: Desk) -> None:
 
 def test_a_broken_collective_of_the_generation_before_ends_nothing(desk: Desk) -> None:
     first, _ = _second_generation(desk)
-    first.tell(m.CollectiveFailed(generation=Generation(1), step=7, reason="Connection reset by peer"))
+    first.send(m.CollectiveFailed(generation=Generation(1), step=7, reason="Connection reset by peer"))
     assert _state(desk) is JobState.RUNNING
 
 
@@ -66,7 +66,7 @@ def test_no_plan_is_made_while_a_rank_has_not_come(desk: Desk) -> None:
 
 
 def test_checkpoints_of_the_run_before_are_no_place_to_go_back_to(desk: Desk) -> None:
-    before = full_house(desk)
+    before = running_workers(desk)
     for worker in before:
         worker.done()
     for worker in before:
@@ -82,7 +82,7 @@ def test_checkpoints_of_the_run_before_are_no_place_to_go_back_to(desk: Desk) ->
 
 
 def test_a_restarted_scheduler_remembers_that_there_was_something_to_lose(desk: Desk) -> None:
-    workers = full_house(desk)
+    workers = running_workers(desk)
     for worker in workers:
         worker.save(20)
     desk.restart()
@@ -98,24 +98,24 @@ def test_a_restarted_scheduler_remembers_that_there_was_something_to_lose(desk: 
 
 
 def test_nobody_hears_of_the_end_before_it_is_written(desk: Desk) -> None:
-    first, second = full_house(desk)
+    first, second = running_workers(desk)
     first.done()
     last = m.Done(request_id=RequestId("last"), generation=Generation(1), step=100)
     effects = desk.machine.handle(MessageReceived(second.connection, last, "", ResumeToken("x")), desk.now)
     assert [effect for effect in effects if isinstance(effect, Send)] == []
 
 
-def test_a_request_told_twice_has_one_effect_and_the_same_answer(desk: Desk) -> None:
-    first, _ = full_house(desk)
+def test_a_request_sent_twice_has_one_effect_and_the_same_answer(desk: Desk) -> None:
+    first, _ = running_workers(desk)
     failure = m.Failure(
         request_id=RequestId("once"), generation=Generation(1), step=7, error="ValueError: x", traceback=""
     )
-    assert first.tell(failure) == first.tell(failure)
+    assert first.send(failure) == first.send(failure)
     assert desk.kinds().count(EventKind.NODE_FAILED) == 1
 
 
 def test_a_resume_token_is_stored_as_a_digest_only(desk: Desk) -> None:
-    first, _ = full_house(desk)
+    first, _ = running_workers(desk)
     assert first.token
     assert not any(first.token in repr(row) for row in desk.rows.values())
 
