@@ -38,7 +38,6 @@ NOT_YET = (
     "docs/reliability.md",
     "recovery/core/",
     "recovery/launch/background.py",
-    "recovery/report/",
     "recovery/scheduler/",
     "recovery/training/",
     "recovery/worker/",
