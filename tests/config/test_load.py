@@ -142,7 +142,7 @@ def test_decimal_seconds_become_exact_milliseconds(text: str, value_ms: int) -> 
     assert config.load({**WORKER, "MS_REJOIN_WINDOW": text}).rules.rejoin_window_ms == value_ms
 
 
-def test_words_become_switches() -> None:
+def test_0_and_1_become_switches() -> None:
     settings = config.load(
         {**WORKER, "MS_REJOIN": "fail", "MS_ALLOW_RESTART_FROM_ZERO": "1", "MS_STORE_WITHOUT_WAL": "1"}
     )
@@ -191,7 +191,7 @@ def test_without_a_lease_only_the_wait_bounds_the_heartbeats() -> None:
     assert "MS_NODE_TIMEOUT (no limit)" in str(error)
 
 
-def test_every_source_tells_environment_from_default() -> None:
+def test_every_source_distinguishes_environment_and_default() -> None:
     sources = {source.name: source for source in config.load(WORKER).sources}
 
     assert (sources["MS_WORKER_NUM"].value, sources["MS_WORKER_NUM"].source) == ("4", "environment")

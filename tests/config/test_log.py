@@ -60,7 +60,7 @@ def test_any_text_stays_on_one_printable_line(reason: str, details: str, wall_ms
     assert len(line) <= log.LINE_CHARACTERS_MAX
 
 
-def test_a_long_line_is_cut_and_says_so() -> None:
+def test_a_long_line_is_cut_with_a_mark() -> None:
     record = EventRecord(
         kind=EventKind.NODE_FAILED, reason="\n" * 5_000, because="b" * 5_000, details="d" * 5_000
     )

@@ -1,6 +1,6 @@
 """docs/reference/protocol.md: what a client needs to know. Schema and numbers come from the code, the order of the conversation from here.
 
-tests/protocol keeps a client that was written from the page alone. A message, a refusal or a route that is missing here fails below.
+tests/protocol keeps a client that was written from the page alone. A message, a refusal or a route that is not described here fails below.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def protocol_page() -> str:
 
 
 def _numbers() -> dict[str, Any]:
-    """Every number and name that the text speaks of, as the code has it."""
+    """Every number and name in the text, as the code has it."""
     defaults = {setting.name: setting.default for setting in SETTINGS if setting.name in _SETTINGS}
     assert sorted(defaults) == sorted(_SETTINGS), "a setting of the page has another name now"
     return {
@@ -121,21 +121,23 @@ def _examples() -> str:
 
 def _answers() -> str:
     kinds = {str(kind.__struct_config__.tag) for kind in get_args(m.FromNode)}
-    assert set(ANSWERS) == kinds, f"untold or unknown: {set(ANSWERS) ^ kinds}"
-    heard = {str(kind.__struct_config__.tag) for kind in get_args(m.FromScheduler)}
-    assert set(FROM_SCHEDULER) == heard, f"untold or unknown: {set(FROM_SCHEDULER) ^ heard}"
+    assert set(ANSWERS) == kinds, f"not described or unknown: {set(ANSWERS) ^ kinds}"
+    from_scheduler = {str(kind.__struct_config__.tag) for kind in get_args(m.FromScheduler)}
+    assert set(FROM_SCHEDULER) == from_scheduler, (
+        f"not described or unknown: {set(FROM_SCHEDULER) ^ from_scheduler}"
+    )
     rows = "".join(f"| `{tag}` | {who} | {answer} |\n" for tag, (who, answer) in ANSWERS.items())
-    reactions = "".join(f"| `{tag}` | {what} |\n" for tag, what in FROM_SCHEDULER.items())
+    node_rows = "".join(f"| `{tag}` | {what} |\n" for tag, what in FROM_SCHEDULER.items())
     return (
-        "## The answer to each message\n\n| message | who says it, and when | what comes back |\n|---|---|---|\n"
-        f"{rows}\n| from the scheduler | what a node does |\n|---|---|\n{reactions}"
+        "## The answer to each message\n\n| message | who sends it, and when | what comes back |\n|---|---|---|\n"
+        f"{rows}\n| from the scheduler | what a node does |\n|---|---|\n{node_rows}"
     )
 
 
 def _refusals() -> str:
     from_table = {verdict.name for verdict in Verdict if not verdict.name.startswith(("ADMIT", "RESUME"))}
     assert set(REFUSALS) == {*from_table, "PROTOCOL_VERSION", "JOB_MISMATCH", "NODE_ID_INVALID"}, (
-        "untold refusals"
+        "refusals that are not described"
     )
     codes = {kind.code: kind for kind in _classes(errors.RecoveryError)}
     rows = "".join(
@@ -143,7 +145,7 @@ def _refusals() -> str:
         for code, (when, again) in REFUSALS.items()
     )
     return (
-        "## Refusals\n\n`refused` is followed by a close. `retry_after_ms` says when the same request may be made again, on a new connection: "
+        "## Refusals\n\n`refused` is followed by a close. `retry_after_ms` is when the same request may be made again, on a new connection: "
         "asking sooner is refused again and gains nothing. Without it (nothing) asking again will not help, and the process ends, "
         "by convention with the exit code of the last column.\n\n"
         f"| code | when | `retry_after_ms` | exit code |\n|---|---|---|---|\n{rows}"
@@ -155,18 +157,18 @@ def _classes(kind: type[errors.RecoveryError]) -> list[type[errors.RecoveryError
 
 
 def _words(kind: type[Enum], field: str) -> str:
-    said = _docstrings().get(kind.__name__, {})
-    rows = "".join(f"| `{one.value}` | {said.get(one.name, '')} |\n" for one in kind)
+    meanings = _docstrings().get(kind.__name__, {})
+    rows = "".join(f"| `{one.value}` | {meanings.get(one.name, '')} |\n" for one in kind)
     return (
-        f"### Values of `{field}`\n\n{(kind.__doc__ or '').strip()}\n\n| word | meaning |\n|---|---|\n{rows}"
+        f"### Values of `{field}`\n\n{(kind.__doc__ or '').strip()}\n\n| value | meaning |\n|---|---|\n{rows}"
     )
 
 
 def _message(kind: type[msgspec.Struct]) -> str:
     name = kind.__struct_config__.tag or kind.__name__
-    said = _docstrings().get(kind.__name__, {})
+    meanings = _docstrings().get(kind.__name__, {})
     rows = "\n".join(
-        f"| `{field.name}` | {_kind(field.type)} | {'yes' if field.required else f'no: {_default(field.default)}'} | {said.get(field.name, '')} |"
+        f"| `{field.name}` | {_kind(field.type)} | {'yes' if field.required else f'no: {_default(field.default)}'} | {meanings.get(field.name, '')} |"
         for field in msgspec.structs.fields(kind)
     )
     return (
@@ -221,6 +223,6 @@ def _kind_of(info: Any) -> str:
 _KINDS: dict[type[Any], str] = {
     msgspec.inspect.BoolType: "true or false",
     msgspec.inspect.NoneType: "nothing",
-    msgspec.inspect.EnumType: "word (see below)",
+    msgspec.inspect.EnumType: "value (see below)",
     msgspec.inspect.StructType: "HeldCheckpoint",
 }

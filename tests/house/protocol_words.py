@@ -1,4 +1,4 @@
-"""What docs/reference/protocol.md says of the order of the conversation. Every number in braces comes from the code (protocol_page.py)."""
+"""The prose of docs/reference/protocol.md: connection, order of the conversation, answers. Every number in braces comes from the code (protocol_page.py)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ No subprotocol, no extension (no compression), no `Origin`: that is what browser
 | 404 | no such path |
 | 405 | another method than GET or HEAD for a path of inspection |
 | 426 | `{path}` without a WebSocket request |
-| 500 | a view of inspection failed; the scheduler's log says why |
-| 503 | no room beside the nodes of the job: too many have spoken and are not admitted; dial again as the back-off below says |
+| 500 | a view of inspection failed; the reason is in the scheduler's log |
+| 503 | too many connections have sent a message and are not admitted, beside the nodes of the job; dial again with the back-off below |
 
 Each message is one **binary** WebSocket message, in one frame or several; frames of a client are masked, as the RFC demands. Text ends
 the connection. A ping is answered with a pong; the scheduler sends none by itself.
@@ -44,11 +44,11 @@ type, a number or text outside its bounds ends the connection (1008). A message 
 **Names.** A node id matches `{pattern}`. Ids of digits only are the ranks themselves (0 to count - 1), and then all of a role are.
 Other ids get their ranks when the job forms: in the order of (host, id), runs of digits as numbers.
 
-**Closes.** Whoever closes says why in the reason of the close frame, for people.
+**Closes.** Whoever closes puts the reason into the close frame, for people.
 
 | code | when |
 |---|---|
-| 1000 | an ordinary end: `refused: CODE`, `lost: ...` (the lease), `replaced by a newer connection`, `not registered` (something was said before `register`, or by an incarnation that is over), `registered already on this connection`, `heard` (after `exited`), `the scheduler stops` |
+| 1000 | an ordinary end: `refused: CODE`, `lost: ...` (the lease), `replaced by a newer connection`, `not registered` (a message came before `register`, or from an earlier incarnation), `registered already on this connection`, `heard` (after `exited`), `the scheduler stops` |
 | 1002 | no WebSocket: a broken frame |
 | 1008 | no message of ours: text, a frame above the limit before admission, an unknown `type`, a field that does not fit |
 | 1009 | a message of more than {frame_after:,} bytes |
@@ -61,16 +61,16 @@ Other ids get their ranks when the job forms: in the order of (host, id), runs o
 | a message before admission | {frame_before:,} bytes |
 | a message after admission, either way | {frame_after:,} bytes |
 | from TCP accept to the first whole message | {first_message_s} s |
-| from `register` to an answer | none is set; a node that hears nothing for {ms_receive_msg_timeout} dials again |
-| a connection that was heard, and is not admitted | `MS_NODE_TIMEOUT` + `MS_REJOIN_WINDOW` of silence |
+| from `register` to an answer | none is set; a node that receives nothing for {ms_receive_msg_timeout} dials again |
+| a connection that has sent a message, and is not admitted | `MS_NODE_TIMEOUT` + `MS_REJOIN_WINDOW` of silence |
 | connections that have sent no whole HTTP request | {silent_max}; beyond that the oldest is cut off |
 | connections with a request and without a message | {waiting_max}; beyond that the oldest of the address that has the most is cut off |
 | connections with a message and without admission | {registering_beside} beside one for each node of the job; beyond that 503 |
 | what waits for a peer that does not read | {outbox_messages} messages or {outbox_bytes:,} bytes; beyond that it is cut off |
-| the polite part of a close | {close_s} s |
-| a scheduler whose job has ended | {shutdown_s} s for its nodes to receive that and disconnect |
+| the exchange of close frames | {close_s} s |
+| a scheduler whose job has ended | {shutdown_s} s for its nodes to receive `job_ended` and disconnect |
 
-There is no limit on the rate of an admitted node. Who dials and finds nobody, or is closed again before it was admitted for a while, waits {backoff_min} ms, then twice as long each time up to
+There is no limit on the rate of an admitted node. A node that dials and finds nobody, or whose connection is closed again before it was admitted for a while, waits {backoff_min} ms, then twice as long each time up to
 {backoff_max:,} ms, half of each wait random.
 
 """
@@ -78,7 +78,7 @@ There is no limit on the rate of an admitted node. Who dials and finds nobody, o
 CONVERSATION = """\
 ## The order of the conversation
 
-A whole job as a worker sees it (`->` from the node, `<-` from the scheduler):
+A worker from its start to the job's end (`->` from the node, `<-` from the scheduler):
 
 ```
 -> register            within {first_message_s} s of the accept
@@ -95,7 +95,7 @@ A whole job as a worker sees it (`->` from the node, `<-` from the scheduler):
 -> first_step          after the first step
 -> checkpoint_report   after each save
 <- received            then committed, to all, when every rank holds the step
-   interrupt           at any time: somebody was lost. Stop, then ready again, with the generation of the plan that was followed
+   interrupt           at any time: a node was lost. Stop, then ready again, with the generation of the plan that was followed
 <- rollback            generation + 1
 -> done                after the last step; it stays connected
 <- received
@@ -108,22 +108,22 @@ A whole job as a worker sees it (`->` from the node, `<-` from the scheduler):
 message shows that the node is alive, not just this one.
 
 **The lease.** A node that is silent for {ms_node_timeout} is lost: its connection is closed, its generation is over for all.
-`MS_DISABLE_HEARTBEAT=1`, or a negative value, in the scheduler: never. A node that hears nothing for {ms_receive_msg_timeout} closes and dials.
+`MS_DISABLE_HEARTBEAT=1`, or a negative value, in the scheduler: never. A node that receives nothing for {ms_receive_msg_timeout} closes and dials.
 
 **Coming back.** A connection that closes makes its node *suspect*. Within {ms_reconnect_grace} the same process may resume as if nothing
 had happened: a new connection, `register` with the same `node_id` and `request_id` (a process has one for all its registrations), `token` and
-`incarnation` of its `admitted`, and `generation` of the last plan that it received. It hears `admitted` with `resumed` true, the same incarnation, and the token to use from now
-on. Then it says again, in their order, every request that was not answered (`done` also when it was: a restarted scheduler counts again),
+`incarnation` of its `admitted`, and `generation` of the last plan that it received. It receives `admitted` with `resumed` true, the same incarnation, and the token to use from now
+on. Then it sends again, in their order, every request that was not answered (`done` also when it was: a restarted scheduler counts from zero),
 its `collective_failed` and `rendezvous_open` of this generation, and its `ready` if it waits for a plan. The scheduler brings it to where the
 job stands: `interrupt` if the generation is over meanwhile, `rollback` if there is a newer plan, `rendezvous` if it is known.
 After the grace the node is lost, yet its token still resumes it, into the next generation. After a restart of the scheduler a
 node has one lease, not one grace, to resume. A `register` with a token, and with generation 0 and incarnation 0, is a process that
 replaced itself: it keeps its incarnation, and the generation is interrupted because its training state is gone.
 
-**A new process of a lost id** has no token. It is refused until {ms_rejoin_window} after the id was last heard (a closed connection is
-heard at that moment), then admitted with incarnation + 1 and the same rank. From then on the earlier token is FENCED.
+**A new process of a lost id** has no token. It is refused until {ms_rejoin_window} after the last message of the id (or after its
+connection closed, if that came later), then admitted with incarnation + 1 and the same rank. From then on the earlier token is FENCED.
 
-**Request ids.** Messages with a `request_id` are answered when what they say is durable. Unanswered ones are said again after a resume,
+**Request ids.** Messages with a `request_id` are answered when what they report is durable. Unanswered ones are sent again after a resume,
 with the same id: the repeat gets the same answer and has one effect (the scheduler remembers {remembered} answers for each node). The id
 of a `register` is more: a repeat of the one that admitted the current incarnation is taken for the holder itself, whose answer was lost,
 and it is given a fresh token. So ids must be **unguessable**: 128 random bits, as 32 hex digits, never a counter.
@@ -134,11 +134,11 @@ behind it). Every node keeps reading while it waits for an answer.
 
 **Run and generation.** A checkpoint belongs to the `run` of `admitted` and to the generation in which it was written. Reports of another
 run, or of steps that a later plan went back before, are received and count nowhere. A `ready` that names an older generation than the
-newest plan sent on this connection is a leftover: it is dropped without an answer. Whoever says `ready` while its generation trains
+newest plan sent on this connection is out of date: it is dropped without an answer. A node that sends `ready` while its generation trains
 ends that generation.
 
 **The end.** After `job_ended` (whatever the outcome) a node closes with 1000; requests are answered with `job_ended`, heartbeats still with
-`heartbeat_ack`. A process that registers while a finished scheduler ends hears `job_ended` too: the next run begins with the next scheduler.
+`heartbeat_ack`. A process that registers while a finished scheduler ends receives `job_ended` too: the next run begins with the next scheduler.
 
 **Inspection.** `GET` of `/healthz` (text), `/status`, `/lost` (for launchers), `/generations`, `/checkpoints`, `/events` (JSON) on the same port, without registering.
 
@@ -151,7 +151,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
     ),
     "ready": (
         "every worker: after `admitted` and after each `interrupt`, once training has stopped. A server may",
-        "`received`; `rollback` once every rank is ready. Nothing if it is a leftover (above)",
+        "`received`; `rollback` once every rank is ready. Nothing if it is out of date (above)",
     ),
     "heartbeat": ("every node, all the time", "`heartbeat_ack` with the same `sequence`"),
     "checkpoint_report": (
@@ -189,15 +189,15 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "a close (1000, `heard`)",
     ),
 }
-"""By message of a node: who says it and when; what comes back."""
+"""By message of a node: who sends it and when; what comes back."""
 
 FROM_SCHEDULER: dict[str, str] = {
-    "admitted": "keep it; begin heartbeats; on the first one say `ready`",
+    "admitted": "keep it; begin heartbeats; after the first one send `ready`",
     "refused": "wait `retry_after_ms`, then dial and register again (the same `request_id`); nothing there: end",
     "heartbeat_ack": "nothing: the scheduler is alive",
     "received": "forget the request: it is durable",
-    "interrupt": "stop after the step; say `ready`. It comes twice, and may name a generation that is over for this node already: then nothing",
-    "rollback": "load `step` of the own file `path` (0: begin from the start), form the world. A generation that is not newer than the own one: ignore",
+    "interrupt": "stop after the step; send `ready`. It comes twice, and may name a generation that is over for this node already: then nothing",
+    "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. A generation that is not newer than the own one: ignore",
     "rendezvous": "connect to rank 0 there",
     "committed": "checkpoints older than the newest two committed steps may go",
     "job_ended": "close, and end: with success if `outcome` is finished",

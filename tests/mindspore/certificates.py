@@ -49,7 +49,7 @@ def write(directory: Path) -> Path:
 
 
 def _key() -> rsa.RSAPrivateKey:
-    # The security level asks for 3072 bits.
+    # MindSpore's security level demands 3072.
     return rsa.generate_private_key(public_exponent=65537, key_size=3072)
 
 

@@ -56,7 +56,7 @@ def test_a_damaged_file_is_refused_and_the_next_older_common_one_is_taken(
         cluster.wait_end(START_S)
 
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == newest - 10
-        # One of another size is no candidate in the first place.
+        # A file of another size is no candidate in the first place.
         if damage == "flipped":
             [invalid] = cluster.events(EventKind.CHECKPOINT_INVALID)
             assert file.name in invalid.event.reason
@@ -86,7 +86,7 @@ def test_too_few_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
     configuration = json.dumps({"keep_checkpoint_max": 1})
     with MindSporeCluster(tmp_path, workers=2, environment={"JOB_CONFIG": configuration}) as cluster:
         cluster.start()
-        # The first rank to say so ends the generation: the other may be replaced before it comes to the same line.
+        # The first rank that refuses ends the generation: the other may be replaced before it comes to the same line.
         workers = ("worker_0", "worker_1")
         cluster.wait(
             lambda: any(cluster.processes[name].poll() is not None for name in workers), "refusal", START_S

@@ -66,4 +66,6 @@ def test_a_wrong_password_is_reported_by_mindspore(tmp_path: Path) -> None:
     }
     with MindSporeCluster(tmp_path, workers=1, environment={"JOB_PS": json.dumps(given)}) as cluster:
         cluster.start()
-        cluster.wait(lambda: "password is invalid" in cluster.log("worker_0"), "MindSpore's word", START_S)
+        cluster.wait(
+            lambda: "password is invalid" in cluster.log("worker_0"), "MindSpore's own message", START_S
+        )

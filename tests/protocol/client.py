@@ -18,7 +18,7 @@ _BEAT_S = 0.5
 
 
 class Client:
-    """One process of a worker, over any number of connections: a thread hears and beats, the test says the rest."""
+    """One process of a worker, over any number of connections: a thread receives and beats, the test says the rest."""
 
     def __init__(self, port: int, node_id: str, **changes: Any) -> None:
         self.port, self.node_id, self._changes = port, node_id, changes
@@ -30,7 +30,7 @@ class Client:
         self.acknowledged = 0
         self.closed: Closed | None = None
         self._sequence = 0
-        self._heard: queue.Queue[Message] = queue.Queue()
+        self._received: queue.Queue[Message] = queue.Queue()
         self._overtaken: list[Message] = []
         """Interrupts that overtook the answer that was waited for."""
         self._sending = threading.Lock()
@@ -42,11 +42,11 @@ class Client:
     def register(self) -> Message:
         """Connect and register; gives the answer."""
         self._socket = WebSocket(self.port, "/cluster")
-        self.closed, self._heard, self._overtaken = None, queue.Queue(), []
+        self.closed, self._received, self._overtaken = None, queue.Queue(), []
         self._thread = threading.Thread(
-            target=self._hear_and_beat, args=(self._socket, self._heard), daemon=True
+            target=self._receive_and_beat, args=(self._socket, self._received), daemon=True
         )
-        self.say(
+        self.send(
             "register",
             **{
                 "request_id": self.register_id,
@@ -65,7 +65,7 @@ class Client:
             },
         )
         self._thread.start()
-        answer = self.hear("admitted", "refused", "job_ended")
+        answer = self.receive("admitted", "refused", "job_ended")
         if answer["type"] == "admitted":
             assert answer["request_id"] == self.register_id
             self.token, self.incarnation, self.run = answer["token"], answer["incarnation"], answer["run"]
@@ -97,7 +97,7 @@ class Client:
         self._thread.join(20)
         assert not self._thread.is_alive(), "the connection does not end"
 
-    def _hear_and_beat(self, stream: WebSocket, heard: queue.Queue[Message]) -> None:
+    def _receive_and_beat(self, stream: WebSocket, received: queue.Queue[Message]) -> None:
         stream.raw.settimeout(0.05)
         admitted, next_beat = False, 0.0
         try:
@@ -111,7 +111,7 @@ class Client:
                     if message["type"] == "heartbeat_ack":
                         self.acknowledged = message["sequence"]
                     else:
-                        heard.put(message)
+                        received.put(message)
         except Closed as closed:
             self.closed = closed
         except OSError as error:
@@ -121,7 +121,7 @@ class Client:
 
     # --- the conversation ----------------------------------------------------------------------------------------------
 
-    def say(self, kind: str, **fields: Any) -> None:
+    def send(self, kind: str, **fields: Any) -> None:
         """One message."""
         with self._sending:
             self._socket.send(pack({"type": kind, **fields}))
@@ -129,28 +129,28 @@ class Client:
     def ask(self, kind: str, **fields: Any) -> str:
         """One message that is answered with `received`; gives its id."""
         request_id = fields.pop("request_id", secrets.token_hex(16))
-        self.say(kind, request_id=request_id, **fields)
+        self.send(kind, request_id=request_id, **fields)
         overtaken = []
-        while (answer := self.hear("received", "interrupt"))["type"] == "interrupt":
+        while (answer := self.receive("received", "interrupt"))["type"] == "interrupt":
             overtaken.append(answer)
         self._overtaken += overtaken
         assert answer == {"type": "received", "request_id": request_id}
         return str(request_id)
 
-    def hear(self, *kinds: str) -> Message:
+    def receive(self, *kinds: str) -> Message:
         """The next message, which must be of one of these kinds."""
-        message = self._overtaken.pop(0) if self._overtaken else self._heard.get(timeout=20)
-        assert message["type"] in kinds, f"{self.node_id} hears {message} instead of {' or '.join(kinds)}"
+        message = self._overtaken.pop(0) if self._overtaken else self._received.get(timeout=20)
+        assert message["type"] in kinds, f"{self.node_id} receives {message} instead of {' or '.join(kinds)}"
         return message
 
-    def heard_nothing_else(self) -> None:
-        """Nothing waits to be heard."""
+    def received_nothing_else(self) -> None:
+        """Nothing waits to be received."""
         assert not self._overtaken
-        assert self._heard.empty(), self._heard.get()
+        assert self._received.empty(), self._received.get()
 
     def _beat(self) -> None:
         self._sequence += 1
-        self.say("heartbeat", sequence=self._sequence, generation=self.generation, step=self.step)
+        self.send("heartbeat", sequence=self._sequence, generation=self.generation, step=self.step)
 
     def ready(self, *held: Message) -> None:
         """It has stopped, or just started, and holds these."""
@@ -158,21 +158,21 @@ class Client:
 
     def follow(self) -> Message:
         """Take the plan."""
-        plan = self.hear("rollback")
+        plan = self.receive("rollback")
         assert plan["generation"] > self.generation
         self.generation, self.step = plan["generation"], plan["step"]
         return plan
 
     def begin(self, rank: int, others: list[Client]) -> None:
-        """Form the world: rank 0 opens, the others hear where."""
+        """Form the world: rank 0 opens, the others receive where."""
         if rank == 0:
-            self.say("rendezvous_open", generation=self.generation, address="127.0.0.1:1")
+            self.send("rendezvous_open", generation=self.generation, address="127.0.0.1:1")
             for other in others:
-                rendezvous = other.hear("rendezvous")
+                rendezvous = other.receive("rendezvous")
                 assert rendezvous == {
                     "type": "rendezvous", "generation": self.generation, "address": "127.0.0.1:1",
                 }  # fmt: skip
-        self.say("state_loaded", generation=self.generation, step=self.step)
+        self.send("state_loaded", generation=self.generation, step=self.step)
 
     def checkpoint(self, step: int) -> Message:
         """A checkpoint as it is reported."""

@@ -1,4 +1,4 @@
-"""As much of msgpack as the protocol page speaks of: nil, booleans, whole numbers, text, arrays and maps."""
+"""As much of msgpack as the protocol page needs: nil, booleans, whole numbers, text, arrays and maps."""
 
 from __future__ import annotations
 

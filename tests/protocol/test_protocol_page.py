@@ -35,7 +35,7 @@ def formed(port: int) -> tuple[Client, Client]:
     for rank, client in enumerate(pair):
         client.begin(rank, others=[pair[1]])
         client.step = 1
-        client.say("first_step", generation=1, step=1)
+        client.send("first_step", generation=1, step=1)
     return pair
 
 
@@ -51,7 +51,7 @@ def test_a_client_made_from_the_page_does_a_whole_job_with_a_loss_and_a_resume(
     first.ask("checkpoint_report", checkpoint=held[0], request_id=report)
     second.ask("checkpoint_report", checkpoint=held[1])
     for client in (first, second):
-        assert client.hear("committed") == {"type": "committed", "run": 1, "step": 10}
+        assert client.receive("committed") == {"type": "committed", "run": 1, "step": 10}
 
     # A wire breaks: the same process comes back by its token, and nothing has happened.
     second.drop()
@@ -62,15 +62,15 @@ def test_a_client_made_from_the_page_does_a_whole_job_with_a_loss_and_a_resume(
         1,
         10,
     )
-    assert second.hear("rendezvous")["address"] == "127.0.0.1:1"
-    first.heard_nothing_else()
+    assert second.receive("rendezvous")["address"] == "127.0.0.1:1"
+    first.received_nothing_else()
 
     # A process is gone: silent for its lease, though its socket is open.
     second.beats = False
-    assert first.hear("interrupt")["generation"] == 1
+    assert first.receive("interrupt")["generation"] == 1
     closed = second.wait_closed()
     assert (closed.code, closed.reason[:16]) == (1000, "lost: silent for")
-    assert first.hear("interrupt")["generation"] == 1
+    assert first.receive("interrupt")["generation"] == 1
     first.ready(held[0])
 
     # Its next process is refused until the window ends, then it is the second incarnation, of the same rank.
@@ -98,10 +98,10 @@ def test_a_client_made_from_the_page_does_a_whole_job_with_a_loss_and_a_resume(
 
     # Done is a barrier.
     first.ask("done", generation=2, step=20)
-    first.heard_nothing_else()
+    first.received_nothing_else()
     relaunched.ask("done", generation=2, step=20)
     for client in (first, relaunched):
-        ended = client.hear("job_ended")
+        ended = client.receive("job_ended")
         assert ended["outcome"] == "finished"
         assert client.acknowledged > 0
     for client in (first, relaunched):
@@ -130,7 +130,7 @@ def test_whoever_leaves_frees_its_id_and_the_others_are_interrupted(scheduler: S
     first, second = formed(scheduler.port)
     second.ask("leave", reason="SIGTERM")
     second.disconnect()
-    assert first.hear("interrupt")["reason"] == "worker_1 left: SIGTERM"
+    assert first.receive("interrupt")["reason"] == "worker_1 left: SIGTERM"
     successor = Client(scheduler.port, "worker_1").register()
     assert (successor["incarnation"], successor["rank"]) == (2, 1)
 

@@ -1,4 +1,4 @@
-"""A WebSocket's client side (RFC 6455), as much as the protocol page speaks of."""
+"""A WebSocket's client side (RFC 6455), as much as the protocol page needs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class WebSocket:
                     return message
 
     def close(self) -> None:
-        """Say goodbye, with 1000."""
+        """Send the close frame, with 1000."""
         self.send(struct.pack(">H", 1000), CLOSE)
 
     def __enter__(self) -> WebSocket:

@@ -1,7 +1,7 @@
 """A training whose step is a micro-batch: `python -m tests.torch.accumulating all|rest DIRECTORY LOOP [RANK WORLD VIEW]`.
 
 `all` trains undisturbed and saves behind SAVED_STEP on its way; `rest` begins with that file. Both print a digest of everything.
-LOOP says when gradients are cleared. With a rank it is one of a world: micro-batches but the last are not synchronised.
+LOOP decides when gradients are cleared. With a rank it is one of a world: micro-batches but the last are not synchronised.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing_extensions import override
 from recovery.torch import ResumableLoader, TrainState
 from recovery.torch.process_group import _keep_bucket_layout
 from recovery.torch.warm_up import warm_up
-from tests.torch.face import Face
+from tests.torch.fake_session import FakeSession
 
 STEPS, SAVED_STEP, MICRO_BATCHES = 20, 6, 4
 LOOPS = ("behind", "before", "zeros", "never")
@@ -79,7 +79,7 @@ class Accumulating:
             torch.optim.SGD(net.names.parameters(), lr=0.05),
         ]
         self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
-        face = Face(rank, world, 1) if world > 1 else Face()
+        face = FakeSession(rank, world, 1) if world > 1 else FakeSession()
         self.state = TrainState(
             model=self.net,
             optimizer=self.optimizers,
@@ -124,7 +124,7 @@ class Accumulating:
             ("", repr(self.scaler.state_dict())),
         ]
         whole += [(f"{name} grad", parameter.grad) for name, parameter in self.net.named_parameters()]
-        told = [
+        readable = [
             (
                 name,
                 value.to_dense().detach().numpy().tobytes().hex()
@@ -133,11 +133,11 @@ class Accumulating:
             )
             for name, value in whole
         ]
-        return hashlib.sha256(repr(told).encode()).hexdigest()
+        return hashlib.sha256(repr(readable).encode()).hexdigest()
 
 
 def main() -> None:
-    """As the arguments say."""
+    """Train one part, as the arguments on the command line ask."""
     part, directory, loop, *world = sys.argv[1:]
     warm_up()
     torch.set_num_threads(1)

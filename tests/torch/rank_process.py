@@ -1,6 +1,6 @@
-"""One rank of a real world, driven by lines on its standard input. What it does is told by its first argument.
+"""One rank of a real world, driven by orders on its standard input, one JSON object a line.
 
-It says what happens to it, one JSON object a line.
+It reports what happens to it in the same form.
 """
 
 from __future__ import annotations
@@ -21,81 +21,81 @@ from recovery.errors import GenerationInterrupted
 from recovery.torch import init_process_group
 from recovery.torch.process_group import is_collective_error
 from recovery.torch.warm_up import warm_up
-from tests.torch.face import Face, tell
+from tests.torch.fake_session import FakeSession, report
 
 _plans: queue.Queue[dict[str, Any]] = queue.Queue()
-_faces: dict[int, Face] = {}
+_sessions: dict[int, FakeSession] = {}
 
 
 def _listen() -> None:
     """The control thread: as long as the pipe is open."""
     for line in sys.stdin:
-        word = json.loads(line)
-        face = _faces.get(word.get("generation", 0))
-        if word["do"] == "enter":
-            face = Face(word["rank"], word["world_size"], word["generation"])
-            _faces[face.generation] = face
-            _plans.put(word)
-        elif word["do"] == "rendezvous" and face is not None:
-            face.open_rendezvous(word["address"])
-        elif word["do"] == "interrupt" and face is not None:
+        order = json.loads(line)
+        session = _sessions.get(order.get("generation", 0))
+        if order["do"] == "enter":
+            session = FakeSession(order["rank"], order["world_size"], order["generation"])
+            _sessions[session.generation] = session
+            _plans.put(order)
+        elif order["do"] == "rendezvous" and session is not None:
+            session.open_rendezvous(order["address"])
+        elif order["do"] == "interrupt" and session is not None:
             began = time.monotonic()
-            face.interrupt()
-            tell(woke_ms=1e3 * (time.monotonic() - began))
+            session.interrupt()
+            report(woke_ms=1e3 * (time.monotonic() - began))
     os._exit(0)
 
 
-def _all_reduce(face: Face, steps: int) -> None:
+def _all_reduce(session: FakeSession, steps: int) -> None:
     """All ranks reduce, step after step."""
     value = torch.ones(1000)
     for step in range(steps):
-        face.check()
+        session.check()
         distributed.all_reduce(value)
         if step == 0:
-            tell(first=True)
+            report(first=True)
 
 
-def _idle(face: Face, steps: int) -> None:
+def _idle(session: FakeSession, steps: int) -> None:
     """One reduction, then nothing until the generation ends."""
     distributed.all_reduce(torch.ones(1000))
-    tell(first=True)
-    face.await_interrupt()
+    report(first=True)
+    session.await_interrupt()
 
 
-def _train(face: Face, steps: int) -> None:
+def _train(session: FakeSession, steps: int) -> None:
     """All ranks train with DistributedDataParallel: the world breaks in a backward pass."""
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 512), nn.Linear(512, 1)))
     for step in range(steps):
-        face.check()
+        session.check()
         model(torch.ones(4, 64)).sum().backward()
         if step == 0:
-            tell(first=True)
+            report(first=True)
 
 
 _PROGRAMS = {"all_reduce": _all_reduce, "idle": _idle, "train": _train}
 
 
-def _enter(word: dict[str, Any]) -> None:
-    face = _faces[word["generation"]]
+def _enter(order: dict[str, Any]) -> None:
+    session = _sessions[order["generation"]]
     began = time.monotonic()
     try:
-        init_process_group(face)
-        tell(formed_ms=1e3 * (time.monotonic() - began), sockets=_sockets())
-        _PROGRAMS[word["program"]](face, word["steps"])
+        init_process_group(session)
+        report(formed_ms=1e3 * (time.monotonic() - began), sockets=_sockets())
+        _PROGRAMS[order["program"]](session, order["steps"])
     except GenerationInterrupted:
-        tell(left="interrupted")
+        report(left="interrupted")
     except Exception as error:  # noqa: BLE001 - the child reports whatever it met, by plain names
-        tell(
+        report(
             left="error",
             collective=is_collective_error(error),
             kind=type(error).__name__,
             text=str(error)[:300],
         )
     else:
-        tell(left="done")
+        report(left="done")
     began = time.monotonic()
-    face.close()
-    tell(closed_ms=1e3 * (time.monotonic() - began), descriptors=_descriptors(), threads=_threads())
+    session.close()
+    report(closed_ms=1e3 * (time.monotonic() - began), descriptors=_descriptors(), threads=_threads())
 
 
 def _descriptors() -> int:
@@ -114,7 +114,7 @@ def _sockets() -> int:
 def main() -> None:
     threading.Thread(target=_listen, daemon=True).start()
     warm_up()
-    tell(ready=True)
+    report(ready=True)
     while True:
         _enter(_plans.get())
 

@@ -17,7 +17,7 @@ from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE_S = 120
-"""How long a test waits for one word of a process. A hundred times what it takes."""
+"""How long a test waits for one report of a process, in seconds. A hundred times what it takes."""
 
 
 class Rank:
@@ -33,7 +33,7 @@ class Rank:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        self._words: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
         self._kept: list[dict[str, Any]] = []
         self.world: Ranks | None = None
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -42,27 +42,28 @@ class Rank:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            word = json.loads(line)
-            if "rendezvous" in word and self.world is not None:
-                self.world.meet(word["generation"], word["rendezvous"])
+            event = json.loads(line)
+            if "rendezvous" in event and self.world is not None:
+                self.world.meet(event["generation"], event["rendezvous"])
             else:
-                self._words.put(word)
+                self._events.put(event)
 
-    def say(self, **word: Any) -> None:
+    def send(self, **event: Any) -> None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(word) + "\n")
+            self.process.stdin.write(json.dumps(event) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it was killed
+            # It was killed.
+            pass
 
     def wait(self, key: str) -> dict[str, Any]:
-        """The next word with this key; others wait for their turn."""
+        """The next report with this key; others are kept for later calls."""
         while True:
-            for position, word in enumerate(self._kept):
-                if key in word:
+            for position, event in enumerate(self._kept):
+                if key in event:
                     return self._kept.pop(position)
-            self._kept.append(self._words.get(timeout=_PATIENCE_S))
+            self._kept.append(self._events.get(timeout=_PATIENCE_S))
 
     def wait_idle(self) -> None:
         """Until its main thread has slept through three looks in a row."""
@@ -117,7 +118,7 @@ class Ranks:
 
     def enter(self, generation: int, program: str = "all_reduce", steps: int = 10**9) -> None:
         for number, rank in enumerate(self.ranks):
-            rank.say(
+            rank.send(
                 do="enter",
                 generation=generation,
                 rank=number,
@@ -133,17 +134,17 @@ class Ranks:
     def meet(self, generation: int, address: str) -> None:
         self._addresses[generation].put(address)
         if not self.withhold_rendezvous:
-            self.tell_address(generation, address)
+            self.send_address(generation, address)
 
-    def tell_address(self, generation: int, address: str, *, but: tuple[int, ...] = ()) -> None:
+    def send_address(self, generation: int, address: str, *, but: tuple[int, ...] = ()) -> None:
         for number, rank in enumerate(self.ranks):
             if number not in (0, *but):
-                rank.say(do="rendezvous", generation=generation, address=address)
+                rank.send(do="rendezvous", generation=generation, address=address)
 
     def interrupt(self, generation: int, *, but: tuple[int, ...] = ()) -> None:
         for number, rank in enumerate(self.ranks):
             if number not in but:
-                rank.say(do="interrupt", generation=generation)
+                rank.send(do="interrupt", generation=generation)
 
     def wait_all(self, key: str, *, but: tuple[int, ...] = ()) -> list[dict[str, Any]]:
         return [rank.wait(key) for number, rank in enumerate(self.ranks) if number not in but]

@@ -18,12 +18,13 @@ from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from tests.pace import within
-from tests.torch.face import Face
+from tests.torch.fake_session import FakeSession
 
 _made: list[ResumableLoader] = []
 
 EPOCHS = 3
-SIZE = 23  # two ranks have 12 each, one of them by wrapping; batches of 5: the last is ragged
+SIZE = 23
+"""Two ranks have 12 samples each, one of them by wrapping. In batches of 5 the last is ragged."""
 
 
 class Noisy(Dataset[Any]):
@@ -73,7 +74,7 @@ CASES = [(kind, workers) for kind in (Noisy, Stream) for workers in (0, 1, 2)] +
 
 
 def _loader(kind: type[Any], workers: int, rank: int = 0) -> ResumableLoader:
-    loader = ResumableLoader(kind(), 5, session=Face(rank, 2), num_workers=workers, seed=3)
+    loader = ResumableLoader(kind(), 5, session=FakeSession(rank, 2), num_workers=workers, seed=3)
     _made.append(loader)
     return loader
 
@@ -150,7 +151,7 @@ def test_ranks_share_the_data_as_the_distributed_sampler_does(drop_last: bool) -
             [
                 number
                 for batch in ResumableLoader(
-                    Noisy(), 1, session=Face(rank, world_size), shuffle=False, drop_last=drop_last
+                    Noisy(), 1, session=FakeSession(rank, world_size), shuffle=False, drop_last=drop_last
                 )
                 for number in batch[0].tolist()
             ]
@@ -196,7 +197,7 @@ def test_two_loaders_in_one_loop_each_know_their_place() -> None:
                 yield [batch[0].tolist(), other[0].tolist()]
 
     def pair() -> tuple[ResumableLoader, ResumableLoader]:
-        return _loader(Noisy, 0), ResumableLoader(Noisy(), 7, session=Face(1, 2), seed=8)
+        return _loader(Noisy, 0), ResumableLoader(Noisy(), 7, session=FakeSession(1, 2), seed=8)
 
     undisturbed = list(steps(*pair()))
     for saved in range(1, 7):
@@ -213,7 +214,8 @@ def test_two_loaders_in_one_loop_each_know_their_place() -> None:
 
 
 def test_closing_ends_the_worker_processes_of_an_iteration_that_was_left() -> None:
-    before = psutil.Process().children(recursive=True)  # another test's resource tracker stays
+    # Another test's resource tracker stays.
+    before = psutil.Process().children(recursive=True)
     loader = _loader(Noisy, 2)
     next(iter(loader))
     workers = [child for child in psutil.Process().children(recursive=True) if child not in before]
@@ -224,7 +226,7 @@ def test_closing_ends_the_worker_processes_of_an_iteration_that_was_left() -> No
 
 def test_the_session_closes_it_at_the_end_of_its_generation() -> None:
     before = psutil.Process().children(recursive=True)
-    face = Face()
+    face = FakeSession()
     loader = ResumableLoader(Noisy(), 5, session=face, num_workers=1)
     next(iter(loader))
     workers = [child for child in psutil.Process().children(recursive=True) if child not in before]
@@ -232,7 +234,7 @@ def test_the_session_closes_it_at_the_end_of_its_generation() -> None:
     assert not psutil.wait_procs(workers, timeout=60)[1]
 
 
-def test_a_data_set_that_has_become_shorter_is_an_error_that_says_so() -> None:
+def test_a_data_set_that_has_become_shorter_is_an_error_that_names_the_batch() -> None:
     loader = _loader(Stream, 0)
     loader.load_state_dict({"epoch": 0, "received": 50})
     with pytest.raises(CheckpointStateError, match="batch 50"):
@@ -246,7 +248,7 @@ def test_a_stream_has_no_length() -> None:
 
 def test_parameters_that_would_take_the_order_away_are_refused() -> None:
     with pytest.raises(UsageError, match="sampler"):
-        ResumableLoader(Noisy(), session=Face(), sampler=[1, 2])
+        ResumableLoader(Noisy(), session=FakeSession(), sampler=[1, 2])
 
 
 def test_a_step_costs_microseconds_more_than_a_plain_loader() -> None:
@@ -266,6 +268,6 @@ def test_a_step_costs_microseconds_more_than_a_plain_loader() -> None:
             best = min(best, 1e6 * (time.perf_counter() - began) / count)
         return best
 
-    ours = cost_us(ResumableLoader(Numbers(), 8, session=Face()))
+    ours = cost_us(ResumableLoader(Numbers(), 8, session=FakeSession()))
     plain = cost_us(torch.utils.data.DataLoader(Numbers(), 8, shuffle=True))
     assert within(ours - plain, 100), f"{ours:.1f} us against {plain:.1f} us"

@@ -21,7 +21,8 @@ from recovery.torch.random_state import capture_random_state, restore_random_sta
 from recovery.torch.warm_up import warm_up
 from recovery.training.session import Session
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of its own internals
+# torch warns of its own internals.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Place:
@@ -52,7 +53,7 @@ class Noisy(Dataset[torch.Tensor]):
 
 
 class Stream(IterableDataset[torch.Tensor]):
-    """A stream without length, in an order drawn anew for every pass."""
+    """A stream without length, in another order for every pass."""
 
     @override
     def __iter__(self) -> Iterator[torch.Tensor]:
@@ -138,7 +139,7 @@ def test_ranks_share_the_data_and_pad_by_wrapping() -> None:
     assert set(used) == set(range(21))
 
 
-def test_epochs_are_shuffled_anew_and_alike_in_every_life() -> None:
+def test_epochs_are_shuffled_differently_and_alike_in_every_process() -> None:
     def orders() -> list[list[float]]:
         loader = ResumableLoader(Noisy(), 21, session=place())
         return [

@@ -20,7 +20,7 @@ from recovery.errors import GenerationInterrupted
 from recovery.torch import process_group, sockets
 from recovery.torch.process_group import World, is_collective_error
 from tests.pace import wait_for, within
-from tests.torch.face import Face
+from tests.torch.fake_session import FakeSession
 from tests.torch.ranks import Ranks
 
 
@@ -35,13 +35,12 @@ def test_all_know_when_one_is_killed(ranks: Ranks) -> None:
     ranks.enter(1, "train")
     ranks.wait_all("first")
     ranks.ranks[1].kill(signal.SIGSTOP)
-    _until_all_wait(
-        ranks, but=1
-    )  # fact 6 in process_group.py: gloo loses a waiter that is just about to send
+    # Fact 6 in process_group.py: gloo loses a waiter that is just about to send.
+    _until_all_wait(ranks, but=1)
     ranks.ranks[1].kill()
     ranks.interrupt(1, but=(1,))
-    words = ranks.wait_all("left", but=(1,))
-    assert all(word["left"] == "interrupted" or word["collective"] for word in words), words
+    ends = ranks.wait_all("left", but=(1,))
+    assert all(event["left"] == "interrupted" or event["collective"] for event in ends), ends
     ranks.wait_all("closed_ms", but=(1,))
 
     ranks.replace(1)
@@ -57,10 +56,10 @@ def test_all_are_woken_when_one_is_stopped(ranks: Ranks) -> None:
     _until_all_wait(ranks, but=2)
     ranks.interrupt(1, but=(2,))
     woken = ranks.wait_all("woke_ms", but=(2,))
-    words = ranks.wait_all("left", but=(2,))
-    assert [(word["left"], word["collective"]) for word in words] == [("error", True)] * 2
-    assert within(max(word["woke_ms"] for word in woken), 500)
-    assert within(max(word["closed_ms"] for word in ranks.wait_all("closed_ms", but=(2,))), 1_000)
+    ends = ranks.wait_all("left", but=(2,))
+    assert [(event["left"], event["collective"]) for event in ends] == [("error", True)] * 2
+    assert within(max(event["woke_ms"] for event in woken), 500)
+    assert within(max(event["closed_ms"] for event in ranks.wait_all("closed_ms", but=(2,))), 1_000)
 
     ranks.ranks[2].kill(signal.SIGCONT)
     ranks.interrupt(1)
@@ -77,10 +76,11 @@ def test_a_peer_that_dies_while_the_world_is_formed_holds_up_nobody(ranks: Ranks
     address = ranks.address(1)
     ranks.ranks[victim].kill()
     others = tuple(number for number in range(3) if number != victim)
-    ranks.tell_address(1, address)  # a dead rank 0 is dialled; without rank 1 the store waits for its keys
+    # A dead rank 0 is dialled; without rank 1 the store waits for its keys.
+    ranks.send_address(1, address)
     ranks.interrupt(1, but=(victim,))
-    words = [ranks.ranks[number].wait("left") for number in others]
-    assert all(word["left"] == "interrupted" or word["collective"] for word in words), words
+    ends = [ranks.ranks[number].wait("left") for number in others]
+    assert all(event["left"] == "interrupted" or event["collective"] for event in ends), ends
 
 
 @pytest.mark.cluster
@@ -88,19 +88,21 @@ def test_a_peer_that_stops_while_the_world_is_formed_holds_up_nobody(ranks: Rank
     ranks.withhold_rendezvous = True
     ranks.enter(1)
     address = ranks.address(1)
-    ranks.ranks[0].kill(signal.SIGSTOP)  # its kernel still accepts connections, and nobody answers
-    ranks.tell_address(1, address)
+    # Its kernel still accepts connections, and nobody answers.
+    ranks.ranks[0].kill(signal.SIGSTOP)
+    ranks.send_address(1, address)
     ranks.interrupt(1, but=(0,))
-    words = ranks.wait_all("left", but=(0,))
-    assert all(word["left"] == "interrupted" or word["collective"] for word in words), words
+    ends = ranks.wait_all("left", but=(0,))
+    assert all(event["left"] == "interrupted" or event["collective"] for event in ends), ends
 
 
 @pytest.mark.cluster
 def test_ranks_that_were_interrupted_at_different_points_meet_again(ranks: Ranks) -> None:
     ranks.withhold_rendezvous = True
     ranks.enter(1)
-    ranks.tell_address(1, ranks.address(1), but=(2,))
-    _until_all_wait(ranks, but=2)  # they have begun a world (fact 8); rank 2 has not
+    ranks.send_address(1, ranks.address(1), but=(2,))
+    # They have begun a world (fact 8); rank 2 has not.
+    _until_all_wait(ranks, but=2)
     ranks.interrupt(1)
     ranks.wait_all("closed_ms")
 
@@ -109,23 +111,23 @@ def test_ranks_that_were_interrupted_at_different_points_meet_again(ranks: Ranks
     ranks.wait_all("first")
 
 
-def test_a_world_that_is_long_in_coming_says_what_it_waits_for(
+def test_a_world_that_is_long_in_coming_logs_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(process_group, "WAIT_NOTE_FIRST_MS", 10)
     monkeypatch.setattr(process_group, "WAIT_NOTE_MS", 10)
-    face = Face(rank=1, world_size=3, generation=7)
+    session = FakeSession(rank=1, world_size=3, generation=7)
     note = "waiting for all 3 ranks to join the world of generation 7, 0 s so far"
 
     def form() -> None:
         with contextlib.suppress(GenerationInterrupted):
-            World(face, "gloo", timedelta(seconds=60)).form()
+            World(session, "gloo", timedelta(seconds=60)).form()
 
     thread = threading.Thread(target=form)
     with caplog.at_level(logging.INFO, "recovery.torch"):
         thread.start()
         wait_for(lambda: caplog.text.count(note) >= 2, "second note", 10)
-        face.interrupt()
+        session.interrupt()
         thread.join()
 
 
@@ -137,12 +139,14 @@ def test_a_world_that_is_broken_late_does_not_take_the_next_one_along(
     def look_late() -> dict[int, int]:
         if threading.current_thread().name == "recovery-break-world":
             looking.set()
-            opened.wait(0.5)  # unless `close` waits for this very look, as it should
+            # It times out where `close` waits for this very look, as it should.
+            opened.wait(0.5)
         return looked()
 
-    world = World(Face(), "gloo", timedelta(seconds=60))
+    world = World(FakeSession(), "gloo", timedelta(seconds=60))
     monkeypatch.setattr(sockets, "open_sockets", look_late)
-    world.wake()  # while it is formed
+    # It is still being formed.
+    world.wake()
     assert looking.wait(60)
     world._form_left.set()
     world.close()
@@ -165,11 +169,11 @@ def test_worlds_are_formed_twenty_times_without_leaking(ranks: Ranks) -> None:
     formed = []
     for generation in range(1, 21):
         ranks.enter(generation, "idle")
-        formed.append(max(word["formed_ms"] for word in ranks.wait_all("formed_ms")))
+        formed.append(max(event["formed_ms"] for event in ranks.wait_all("formed_ms")))
         ranks.wait_all("first")
         ranks.interrupt(generation)
         ranks.wait_all("left")
-        held.append([(word["descriptors"], word["threads"]) for word in ranks.wait_all("closed_ms")])
+        held.append([(event["descriptors"], event["threads"]) for event in ranks.wait_all("closed_ms")])
     assert within(statistics.median(formed), 1_000)
     # gloo closes behind itself in its own time, so single rounds differ: what counts is the least of a few
     for rank in range(3):

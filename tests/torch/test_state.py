@@ -20,7 +20,7 @@ from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import ResumableLoader, TrainState
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.warm_up import warm_up
-from tests.torch.face import Face
+from tests.torch.fake_session import FakeSession
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +50,7 @@ class Training:
             torch.optim.lr_scheduler.StepLR(self.optimizers[0], 3, 0.5),
             torch.optim.lr_scheduler.OneCycleLR(self.optimizers[1], 0.01, total_steps=100),
         ]
-        self.loader = ResumableLoader(Rows(), 4, session=Face())
+        self.loader = ResumableLoader(Rows(), 4, session=FakeSession())
         self.state = TrainState(
             model=self.net, optimizer=self.optimizers, lr_scheduler=self.schedules, loader=self.loader
         )
@@ -191,7 +191,8 @@ def _draws() -> list[float]:
 
 
 def test_random_state_comes_back_and_taking_it_draws_nothing() -> None:
-    random.gauss(0, 1)  # leaves a second number behind
+    # Leaves a second number in Python's generator.
+    random.gauss(0, 1)
     numpy.random.normal()
     state = capture_random_state()
     assert repr(capture_random_state()) == repr(state)

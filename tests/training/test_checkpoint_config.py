@@ -108,12 +108,12 @@ def test_recovery_takes_what_keeps_two_or_goes_by_minutes(config: CheckpointConf
 
 
 @pytest.mark.parametrize("kept", [1, 0, None])
-def test_recovery_refuses_to_keep_only_one_and_says_why(kept: int | None) -> None:
+def test_recovery_refuses_to_keep_only_one_and_names_the_reason(kept: int | None) -> None:
     with pytest.raises(SettingRangeError, match=r"keep_checkpoint_max=1: must be at least 2 .*half-way"):
         CheckpointConfig(keep_checkpoint_max=kept).check_for_recovery()
 
 
-def test_recovery_refuses_a_configuration_that_never_says_when_to_save() -> None:
+def test_recovery_refuses_a_configuration_without_a_time_to_save() -> None:
     with pytest.raises(SettingRangeError, match=r"save_checkpoint_steps=0: .*nothing to go back to"):
         CheckpointConfig(save_checkpoint_steps=0).check_for_recovery()
 

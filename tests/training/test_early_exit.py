@@ -1,4 +1,4 @@
-"""How training was left: told apart from a `break`, and from exits that somebody has kept."""
+"""How training was left: distinguished from a `break`, and from exits that somebody has kept."""
 
 from __future__ import annotations
 

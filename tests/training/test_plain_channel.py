@@ -1,4 +1,4 @@
-"""Who asks a framework for TLS hears, also before any log is set up, that the engine's own port is not covered."""
+"""A script that asks its framework for TLS is warned, also before any log is set up, that the engine's own port is not covered."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _run(host: str) -> subprocess.CompletedProcess[str]:
 def test_on_one_host_a_warning_names_setting_port_and_what_is_open(host: str) -> None:
     done = _run(host)
     assert done.returncode == 0, done.stderr
-    for word in ("event=channel_not_secured", "enable_ssl=True", "MS_SCHED_PORT", "plain text"):
-        assert word in done.stderr
+    for text in ("event=channel_not_secured", "enable_ssl=True", "MS_SCHED_PORT", "plain text"):
+        assert text in done.stderr
 
 
 @pytest.mark.parametrize("host", ["10.1.2.3", "scheduler.example"])
 def test_a_channel_that_would_cross_a_network_in_plain_text_is_refused(host: str) -> None:
     done = _run(host)
     assert done.returncode != 0
-    for word in ("USAGE: enable_ssl=True", f"MS_SCHED_HOST={host}", "plain text", "127.0.0.1"):
-        assert word in done.stderr
+    for text in ("USAGE: enable_ssl=True", f"MS_SCHED_HOST={host}", "plain text", "127.0.0.1"):
+        assert text in done.stderr

@@ -11,8 +11,8 @@ from typing import Any
 from recovery.errors import GenerationInterrupted
 
 
-class Face:
-    """A generation as the room of PyTorch sees it."""
+class FakeSession:
+    """A generation as recovery.torch sees it."""
 
     def __init__(self, rank: int = 0, world_size: int = 1, generation: int = 1) -> None:
         self.rank, self.world_size, self.generation = rank, world_size, generation
@@ -25,7 +25,7 @@ class Face:
         self._interrupted = False
 
     def publish_rendezvous(self, address: str) -> None:
-        tell(rendezvous=address, generation=self.generation)
+        report(rendezvous=address, generation=self.generation)
 
     def await_rendezvous(self) -> str:
         with self._changed:
@@ -43,7 +43,7 @@ class Face:
 
     def check(self) -> None:
         if self._interrupted:
-            raise GenerationInterrupted(self.generation, "told so")
+            raise GenerationInterrupted(self.generation, "interrupted by the test")
 
     def await_interrupt(self) -> None:
         with self._changed:
@@ -71,7 +71,7 @@ class Face:
             wake()
 
 
-def tell(**event: Any) -> None:
-    """One line to the test."""
+def report(**event: Any) -> None:
+    """Print one line for the test."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
