@@ -39,7 +39,7 @@ WORDS = (
     Word(r"story|stories", "event log, timeline"),
     Word(r"lanes?", "span per node", fine=r"name=\"lanes\""),
     Word(r"told", "sent, received, reported, known"),
-    Word(r"anew", "again"),
+    Word(r"anew", "again", fine=r"registering anew"),
     Word(r"mend(s|ed|ing)?", "fix, correct"),
     Word(r"farewells?", "grace period, shutdown"),
     Word(r"hung up|hangs? up|hanging up", "disconnected"),

@@ -20,7 +20,6 @@ PARALLELS: dict[str, str] = {
     "effects.py": "what every machine can ask for in core, and what one of them can",
     "executor.py": "carries out the effects of one machine: the scheduler's, the worker's",
     "machine.py": "the two machines",
-    "progress.py": "how far training is: counted in a worker's machine, shown by a launcher",
     "reader.py": "reads the settings in config, a store in store",
     "registration.py": "the table of answers in core/policy, what the scheduler's machine does by it",
     "retention.py": "which checkpoints go in core/policy, and how their files go",
@@ -40,7 +39,6 @@ NOT_YET = (
     "recovery/launch/background.py",
     "recovery/scheduler/",
     "recovery/training/",
-    "recovery/worker/",
 )
 """Where words and comments are still being changed."""
 ALLOWED_BEHIND_CODE = re.compile(r"# (noqa|type: ignore|pragma|fmt:)")
