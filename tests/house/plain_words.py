@@ -37,7 +37,7 @@ WORDS = (
     Word(r"books?|booked", "checkpoint index"),
     Word(r"chapters?", "event index"),
     Word(r"story|stories", "event log, timeline"),
-    Word(r"lanes?", "span per node"),
+    Word(r"lanes?", "span per node", fine=r"name=\"lanes\""),
     Word(r"told", "sent, received, reported, known"),
     Word(r"anew", "again", fine=r"registering anew"),
     Word(r"mend(s|ed|ing)?", "fix, correct"),

@@ -37,7 +37,6 @@ NOT_YET = (
     "docs/reliability.md",
     "recovery/core/",
     "recovery/launch/background.py",
-    "recovery/report/",
     "recovery/scheduler/",
     "recovery/training/",
 )
