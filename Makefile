@@ -39,7 +39,7 @@ lint: $(STAMP)  ## ruff, mypy, import-linter: all run, the first failure counts
 	echo "import-linter"; $(BIN)/lint-imports || failed=1; \
 	exit $$failed
 
-format: $(STAMP)  ## let ruff format and mend what it safely can
+format: $(STAMP)  ## let ruff format and fix what it safely can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -67,7 +67,7 @@ planted: $(STAMP)  ## plant every bug of the table, one at a time; fails when on
 torture: $(STAMP)  ## everything that is killed, cut, flipped and planted, for HOURS (1); writes docs/reliability.md
 	$(BIN)/python -m tests.faults.torture --hours $(HOURS)
 
-docs: $(STAMP)  ## write the pages of docs/reference and the drawings of docs/img anew from the code
+docs: $(STAMP)  ## write the pages of docs/reference and the drawings of docs/img again from the code
 	$(BIN)/python -m tests.house.generate_settings
 	$(BIN)/python -m tests.house.generate_pages
 

@@ -14,7 +14,16 @@ from typing import NamedTuple
 
 from tests.house.files import ROOT, name_of, tracked_files
 
-LOOKED_AT = ("recovery/", "docs/", "examples/", "README.md", "README.zh-CN.md", "CONTRIBUTING.md")
+LOOKED_AT = (
+    "recovery/",
+    "docs/",
+    "examples/",
+    "README.md",
+    "README.zh-CN.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "pyproject.toml",
+)
 """Where the words count: what is read by people who do not know this project."""
 SUFFIXES = {".py", ".md", ".sh", ".svg", ".yml", ".toml", ""}
 

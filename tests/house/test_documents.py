@@ -114,9 +114,9 @@ def test_every_promise_has_its_section() -> None:
 
 
 def test_the_page_of_reliability_lists_what_was_found() -> None:
-    chapter = "## What it found"
-    written = torture.PAGE.read_text(encoding="utf-8").partition(chapter)[2]
-    made = torture.page({loop.name: Counter() for loop in torture.LOOPS}, hours=0.0).partition(chapter)[2]
+    heading = "## What it found"
+    written = torture.PAGE.read_text(encoding="utf-8").partition(heading)[2]
+    made = torture.page({loop.name: Counter() for loop in torture.LOOPS}, hours=0.0).partition(heading)[2]
 
     assert written == made
 

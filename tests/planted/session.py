@@ -16,7 +16,7 @@ REGISTRATION = (
         ),
     ),
     Bug(
-        "the window begins at the loss instead of the last word",
+        "the window begins at the loss instead of the last message",
         "I3",
         "core/scheduler/liveness.py",
         "node.window_ends_ms = node.heard_ms + state.rules.rejoin_window_ms",
@@ -155,7 +155,7 @@ PRESENCE = (
         ),
     ),
     Bug(
-        "a closed socket counts as silence since the last word",
+        "a closed socket counts as silence since the last message",
         "I3",
         "core/scheduler/liveness.py",
         "was heard just now.\n    node.heard_ms = now_ms",
