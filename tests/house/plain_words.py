@@ -56,7 +56,11 @@ WORDS = (
     Word(r"gates?", "training control, connection limiter"),
     Word(r"(stand|stands|stood|standing) for", "is, means; worker proxy"),
     Word(r"(no|any|a|last) words? (of|from) the|(its|the) last word|without a word", "message"),
-    Word(r"life|lives", "process, incarnation", fine=r"(life ?time|life ?cycle|half life|lives in\b)"),
+    Word(
+        r"life|lives",
+        "process, incarnation",
+        fine=r"(life ?time|life ?cycle|half life|lives in\b|name=.life.)",
+    ),
 )
 
 
