@@ -117,7 +117,8 @@ def write_digest(net, rank):
 
 
 def test_train():
-    """`pytest -s -v train_mindspore.py` starts it too, as MindSpore's documents do."""
+    """`pytest -s -v train_mindspore.py` starts it too, as MindSpore's documents do: in a copy, since this repository has
+    settings of its own for pytest."""
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
     init()

@@ -147,7 +147,8 @@ def write_digest(net: nn.Module, rank: int) -> None:
 
 
 def test_train() -> None:
-    """`pytest -s -v train_torch.py` starts it too, as MindSpore's documents do."""
+    """`pytest -s -v train_torch.py` starts it too, as MindSpore's documents do: in a copy, since this repository has
+    settings of its own for pytest."""
     train()
 
 

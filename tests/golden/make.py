@@ -13,6 +13,7 @@ Needs root: the job runs in name spaces of its own, so that neither a path nor a
     ended/, killed/     what every command says of them with --json, and `recovery export`
     messages.jsonl      every message of both sides, with all fields and with the required ones
     conversation.jsonl  what both workers of `ended` and their scheduler said to each other, from the first `register` to `job_ended`
+    inspection.json     what a scheduler with a lost worker answers over HTTP
     words.json          settings, errors, events, states, commands, flags, keys of rows, columns of tables
 
 The stores are packed since they are mostly empty pages.
@@ -35,7 +36,7 @@ import msgspec
 from recovery.core.records import EventKind
 from tests.cluster.small_cluster import SmallCluster
 from tests.golden.messages import examples
-from tests.golden.views import EXPORT, JOB, VIEWS, export, view
+from tests.golden.views import EXPORT, JOB, VIEWS, export, inspected, view
 from tests.golden.wire import RecordingProxy
 from tests.golden.words import words
 
@@ -58,6 +59,7 @@ def main(arguments: list[str]) -> None:
     make_words(to)
     make_ended(to)
     make_killed(to)
+    make_inspection(to)
 
 
 def make_words(to: Path) -> None:
@@ -110,6 +112,13 @@ def make_killed(to: Path) -> None:
         cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=4)
         cluster.kill("sched", *cluster.names)
         keep(to / "killed")
+
+
+def make_inspection(to: Path) -> None:
+    """A job whose second worker has died, looked at while its scheduler waits for the next one."""
+    JOB.mkdir()
+    (to / "inspection.json").write_text(json.dumps(inspected(JOB), indent=1) + "\n")
+    shutil.rmtree(JOB)
 
 
 def keep(to: Path) -> None:

@@ -18,7 +18,7 @@ from recovery.store.repository import SchedulerStore, WorkerStore
 from recovery.transport import codec
 from tests.cluster.small_cluster import SmallCluster
 from tests.golden.messages import SENDERS, classes, examples
-from tests.golden.views import EXPORT, JOB, VIEWS, export, unpacked, view
+from tests.golden.views import EXPORT, JOB, VIEWS, export, inspected, unpacked, view
 from tests.golden.words import words
 from tests.store.any_records import files
 
@@ -165,6 +165,22 @@ def test_every_manifest_of_an_earlier_release_is_read_and_would_be_written_alike
         old, new = json.loads(path.read_bytes()), json.loads(manifest.encode(one))
         assert old["manifest"] == new["manifest"], "the earlier release reads no other field"
         assert old.keys() == new.keys()
+
+
+@pytest.mark.cluster
+def test_a_scheduler_answers_with_every_key_that_it_had(release: str, tmp_path: Path) -> None:
+    old = json.loads((HERE / release / "inspection.json").read_text())
+    assert lacking(shape_of(old), shape_of(inspected(tmp_path))) == []
+
+
+def shape_of(found: Any) -> Any:
+    """The keys of an answer, without its values: every row of a list counts."""
+    if isinstance(found, dict):
+        return {key: shape_of(value) for key, value in found.items()}
+    if isinstance(found, list):
+        shapes = [shape_of(one) for one in found]
+        return {f"[]{key}": shape for one in shapes if isinstance(one, dict) for key, shape in one.items()}
+    return {}
 
 
 # --- stores, gone on with -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the commands say of a recovery path, for programs."""
+"""What the commands say of a recovery path, and a scheduler of its job, for programs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import tarfile
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from typer.testing import CliRunner
 
 from recovery.cli.main import app
+from recovery.core.records import EventKind
+from tests.cluster.small_cluster import SmallCluster
 
 JOB = Path("/mnt/job")
 """Where the golden jobs ran. The stores name their checkpoints below it."""
@@ -45,6 +48,24 @@ def export(path: Path, scratch: Path) -> Any:
     file = scratch / EXPORT
     _output("export", str(path), str(file))
     return json.loads(file.read_bytes())
+
+
+ROUTES = ("/status", "/lost", "/generations", "/checkpoints", "/events")
+
+
+def inspected(directory: Path) -> dict[str, Any]:
+    """What a scheduler answers whose second worker has died after a checkpoint of both."""
+    with SmallCluster(directory, window_s=600, servers=1, environment={"JOB_HELD_STEP": "30"}) as cluster:
+        cluster.start()
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=2)
+        cluster.kill("worker_1")
+        cluster.wait_event(EventKind.NODE_LOST, "worker_1")
+        return {route: _asked(cluster.port, route) for route in ROUTES}
+
+
+def _asked(port: int, route: str) -> Any:
+    with urlopen(f"http://127.0.0.1:{port}{route}", timeout=20) as answer:
+        return json.load(answer)
 
 
 def _output(*arguments: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
+import recovery
 from recovery import errors
 from recovery.cli.main import COMMANDS, load
 from recovery.config.table import SETTINGS
@@ -43,6 +47,7 @@ def words() -> dict[str, Any]:
         },
         **{name: [one.value for one in kind] for name, kind in _ENUMS.items()},
         "job_outcomes": {one.value: one.code for one in JobOutcome},
+        "log_events": log_events(Path(recovery.__file__).parent),
         "refusals": list(REFUSALS),
         "commands": _commands(),
         "flags": {flag.name: sorted(flag.aliases) for flag in FLAGS},
@@ -51,6 +56,22 @@ def words() -> dict[str, Any]:
             name: [column.name for column in table.columns] for name, table in METADATA.tables.items()
         },
     }
+
+
+def log_events(package: Path) -> list[str]:
+    """Every `event=...` that a log line can begin with, as the sources spell it."""
+    found: set[str] = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.update(re.findall(r"\bevent=(\w+)", node.value))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Say":
+                found.update(
+                    one.value
+                    for one in node.args[:1]
+                    if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                )
+    return sorted(found)
 
 
 def _error_classes() -> list[type[errors.RecoveryError]]:

@@ -136,6 +136,23 @@ class WorkerMachine:
             case _:
                 assert_never(stimulus)
 
+    def check(self) -> None:
+        """Assert what is always true between two stimuli. Tests and the simulation call it after each one."""
+        self._main_thread.check(ready=self._checkpoints.ready is not None, done=self._requests.is_done)
+        self._connection.check(self._admitted.token if self._admitted else None)
+        self._requests.check()
+        self._heartbeats.check()
+        if self._admitted is None:
+            outside = (WorkerState.OUTSIDE, WorkerState.LEAVING)
+            assert self._main_thread.state in outside, (
+                "who was never admitted neither waits for a plan nor trains"
+            )
+            assert not self._connection.is_admitted, "who is admitted on this connection was admitted"
+        else:
+            assert self._main_thread.state is not WorkerState.OUTSIDE, (
+                "who was admitted is inside, also while disconnected"
+            )
+
     def _on_message(self, message: m.FromScheduler, now_ms: int) -> list[WorkerEffect]:  # noqa: PLR0911 - one line per message
         self._connection.heard(now_ms)
         match message:
@@ -223,13 +240,16 @@ class WorkerMachine:
         return outcome
 
     def _on_received(self, received: m.Received) -> list[WorkerEffect]:
-        match self._requests.answered(received.request_id):
+        answered = self._requests.answered(received.request_id)
+        match answered:
             case m.Failure() | m.Leave():
                 return [self._departure.exit()]
             case m.CheckpointReport():
                 return self._requests.send_done_if_due()
-            case _:
+            case m.CheckpointInvalid() | m.Done() | None:
                 return []
+            case _:
+                assert_never(answered)
 
     def _on_heartbeat_due(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
         again = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
@@ -306,7 +326,7 @@ class WorkerMachine:
         return [opened, Persist(self._memory.note(plan, self._admitted, self._rules, own))]
 
     def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
-        """Stop the main thread, or say again that it has stopped long since."""
+        """Stop the main thread. One that is idle is ready, which the scheduler may not have heard."""
         return [*self._main_thread.on_interrupt(interrupt, now_ms), *self._checkpoints.send_ready()]
 
     def _on_abort_due(self, now_ms: int) -> list[WorkerEffect]:
@@ -369,20 +389,3 @@ class WorkerMachine:
 
     def _end(self, code: str, reason: str) -> list[WorkerEffect]:
         return [self._departure.exit(code, reason), *self._main_thread.end(reason)]
-
-    def check(self) -> None:
-        """Assert what is always true between two stimuli. Tests and the simulation call it after each one."""
-        self._main_thread.check(ready=self._checkpoints.ready is not None, done=self._requests.is_done)
-        self._connection.check(self._admitted.token if self._admitted else None)
-        self._requests.check()
-        self._heartbeats.check()
-        if self._admitted is None:
-            outside = (WorkerState.OUTSIDE, WorkerState.LEAVING)
-            assert self._main_thread.state in outside, (
-                "who was never admitted neither waits for a plan nor trains"
-            )
-            assert not self._connection.is_admitted, "who is admitted on this connection was admitted"
-        else:
-            assert self._main_thread.state is not WorkerState.OUTSIDE, (
-                "who was admitted is inside, also while disconnected"
-            )
