@@ -128,7 +128,7 @@ class ModelCheckpoint(Callback):
         return bool(seconds) and clock.monotonic_ms() - self._saved_ms >= seconds * 1000
 
     def _save(self, session: Session) -> None:
-        """Take the state's bytes while it stands still; what makes them durable happens behind the next steps.
+        """Take the state's bytes while no step changes it; what makes them durable happens behind the next steps.
 
         One save at a time: a disk that cannot keep up slows training instead of filling memory.
         """

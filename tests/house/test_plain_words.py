@@ -30,26 +30,11 @@ PARALLELS: dict[str, str] = {
     "timers.py": "what one of the machines waits for",
 }
 """File name -> what its files have in common, where several packages have one."""
-NOT_YET = (
-    "docs/guarantees.md",
-    "docs/reference/events.md",
-    "docs/reference/protocol.md",
-    "docs/reliability.md",
-    "recovery/core/",
-    "recovery/report/",
-    "recovery/scheduler/",
-    "recovery/training/",
-)
-"""Where words and comments are still being changed."""
 ALLOWED_BEHIND_CODE = re.compile(r"# (noqa|type: ignore|pragma|fmt:)")
 
 
 def _program() -> list[Path]:
     return [path for path in python_files() if path.is_relative_to(ROOT / "recovery")]
-
-
-def _is_done(path: Path) -> bool:
-    return not name_of(path).startswith(NOT_YET)
 
 
 def test_a_file_name_means_one_thing() -> None:
@@ -63,12 +48,12 @@ def test_a_file_name_means_one_thing() -> None:
     assert [name for name in PARALLELS if len(places[name]) < 2] == []
 
 
-@pytest.mark.parametrize("path", [path for path in looked_at() if _is_done(path)], ids=name_of)
+@pytest.mark.parametrize("path", looked_at(), ids=name_of)
 def test_nothing_is_said_in_a_dialect(path: Path) -> None:
     assert [f"{one.line}: [{one.word}] {one.text}" for one in found_in([path])] == []
 
 
-@pytest.mark.parametrize("path", [path for path in _program() if _is_done(path)], ids=name_of)
+@pytest.mark.parametrize("path", _program(), ids=name_of)
 def test_no_comment_stands_behind_code(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     lines = source.splitlines()
