@@ -38,13 +38,13 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
         """
         super().__init__()
         self._session, self._batches_per_epoch = session, batches_per_epoch
-        self._places = [_Place(session, saver) for saver in savers]
+        self._directories = [_SaverDirectory(session, saver) for saver in savers]
 
     @override
     def on_train_begin(self, run_context: Any) -> None:
         """Begin to look."""
-        for place in self._places:
-            place.open()
+        for directory in self._directories:
+            directory.open()
 
     @override
     def on_train_step_begin(self, run_context: Any) -> None:
@@ -62,18 +62,18 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
             epoch=int(now.cur_epoch_num),
             step_in_epoch=(step - 1) % self._batches_per_epoch + 1,
         )
-        for place in self._places:
-            place.look()
+        for directory in self._directories:
+            directory.look()
 
     @override
     def on_train_end(self, run_context: Any) -> None:
         """Complete the last file before this rank is reported done."""
-        for place in self._places:
-            place.look()
-            place.close()
+        for directory in self._directories:
+            directory.look()
+            directory.close()
 
 
-class _Place:
+class _SaverDirectory:
     """One ModelCheckpoint and its directory."""
 
     def __init__(self, session: Session, saver: Any) -> None:

@@ -73,9 +73,9 @@ def _rebuild(path: Path, traces: store_rebuild.Traces, settings: Settings) -> No
     else:
         event = next(record for record in records if isinstance(record, EventRecord))
         _logger.warning("event=%s reason=%r details=%r", event.kind.value, event.reason, event.details)
-    aside = store_rebuild.write(path, records)
-    if aside is not None:
-        _logger.warning("event=store_laid_aside what was left of the lost store lies in %s", aside)
+    archived = store_rebuild.write(path, records)
+    if archived is not None:
+        _logger.warning("event=store_laid_aside what was left of the lost store is archived in %s", archived)
 
 
 def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerMachine:

@@ -233,10 +233,10 @@ def write(path: Path, records: Sequence[Record]) -> Path | None:
     Raises:
         StoreError, RecoveryPathError: as `SchedulerStore.open`.
     """
-    aside = archive_scheduler_store(path, f"lost-{clock.wall_ms()}")
+    archived = archive_scheduler_store(path, f"lost-{clock.wall_ms()}")
     store = SchedulerStore.open(path)
     try:
         store.apply(records, wall_ms=clock.wall_ms())
     finally:
         store.close()
-    return aside
+    return archived

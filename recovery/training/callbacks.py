@@ -28,11 +28,15 @@ class LossMonitor(Callback):
     """Prints `epoch: E step: S, loss is L`, S counted in the epoch, 1-based. Needs `session.report(loss=...)` in the loop.
 
     MindSpore's documents show this format and one with a comma after the epoch ("epoch: E, step: S, loss is L", the
-    functional loop's); this is the callback's own.
+    functional loop's); this is the one of MindSpore's callback.
     """
 
     def __init__(self, per_print_times: int = 1) -> None:
-        """Print every `per_print_times` steps, and never when it is 0."""
+        """Choose how often to print.
+
+        Args:
+            per_print_times: steps between two lines, counted over all epochs; 0: never.
+        """
         self._per_print_times = per_print_times
 
     @override
@@ -62,9 +66,9 @@ class ModelCheckpoint(Callback):
         """Choose name, place and rule.
 
         Args:
-            prefix: of the file names.
+            prefix: of the file names; `_1`, `_2`, ... is appended where another run has left files of that prefix.
             directory: one per rank, made if absent; None: the current directory.
-            config: when to save and what to keep.
+            config: when to save and what to keep; None: `CheckpointConfig()`, which saves every step and keeps five.
         """
         self._wanted_prefix, self._prefix = prefix, prefix
         self._directory = Path(directory or ".").resolve()
@@ -79,7 +83,14 @@ class ModelCheckpoint(Callback):
 
     @override
     def on_begin(self, session: Session) -> None:
-        """Look at the directory, never touching what another run left there."""
+        """Look at the directory, never touching what another run left there.
+
+        Raises:
+            SettingRangeError: recovery is on, and the configuration keeps too few or never saves.
+            UsageError: the prefix cannot begin a file name.
+            CheckpointManifestError: the directory cannot be listed.
+            OSError: the directory cannot be made.
+        """
         if session.recovery_enabled:
             self._config.check_for_recovery()
         self._directory.mkdir(parents=True, exist_ok=True)

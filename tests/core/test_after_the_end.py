@@ -19,22 +19,22 @@ def desk() -> Desk:
     return Desk(Rules(worker_count=2))
 
 
-def finish(desk: Desk, *, hang_up: int) -> list[Worker]:
+def finish(desk: Desk, *, gone: int) -> list[Worker]:
     """A job whose two workers are done; so many have received it and disconnected."""
     workers = running_workers(desk)
     for worker in workers:
         worker.done()
-    for worker in workers[:hang_up]:
+    for worker in workers[:gone]:
         worker.die()
     return workers
 
 
 @pytest.mark.parametrize("name", ["worker_0", "worker_1", "worker_7"])
-@pytest.mark.parametrize("hang_up", [0, 1, 2])
+@pytest.mark.parametrize("gone", [0, 1, 2])
 def test_who_registers_while_a_finished_scheduler_ends_is_sent_the_end_and_begins_no_run(
-    desk: Desk, name: str, hang_up: int
+    desk: Desk, name: str, gone: int
 ) -> None:
-    finish(desk, hang_up=hang_up)
+    finish(desk, gone=gone)
 
     answer = Worker(desk, name).register()
 
@@ -47,7 +47,7 @@ def test_who_registers_while_a_finished_scheduler_ends_is_sent_the_end_and_begin
 
 
 def test_the_next_scheduler_begins_the_next_run_for_those_who_come(desk: Desk) -> None:
-    finish(desk, hang_up=2)
+    finish(desk, gone=2)
     assert isinstance(Worker(desk, "worker_0").register(), m.JobEnded)
     desk.at(desk.now + 10_000)
     desk.restart()
@@ -58,7 +58,7 @@ def test_the_next_scheduler_begins_the_next_run_for_those_who_come(desk: Desk) -
 
 
 def test_a_leftover_of_the_finished_run_is_sent_the_end_by_the_next_run_s_scheduler(desk: Desk) -> None:
-    [leftover, _] = finish(desk, hang_up=2)
+    [leftover, _] = finish(desk, gone=2)
     desk.at(desk.now + 10_000)
     desk.restart()
 
@@ -69,10 +69,11 @@ def test_a_leftover_of_the_finished_run_is_sent_the_end_by_the_next_run_s_schedu
 
 
 def test_a_scheduler_that_was_killed_while_it_ended_informs_everybody_and_ends(desk: Desk) -> None:
-    finish(desk, hang_up=1)
+    finish(desk, gone=1)
     desk.restart()
 
-    for name in ("worker_0", "worker_1"):  # relaunched, one was told before and one was not
+    # Relaunched; one had received the end before and one had not.
+    for name in ("worker_0", "worker_1"):
         assert isinstance(Worker(desk, name).register(), m.JobEnded)
     assert len(desk.row(RunRecord)) == 1
     desk.at(desk.now + desk.rules.lease_ms)
@@ -97,7 +98,7 @@ def test_who_took_part_needs_no_such_message() -> None:
 
 
 def test_a_late_comer_is_an_event(desk: Desk) -> None:
-    finish(desk, hang_up=2)
+    finish(desk, gone=2)
     Worker(desk, "worker_7").register()
     Worker(desk, "worker_7").register()
 

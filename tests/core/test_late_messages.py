@@ -92,7 +92,8 @@ def test_a_restarted_scheduler_remembers_that_there_was_something_to_lose(desk: 
     desk.at(desk.now + 1_000)
     relaunched = Worker(desk, "worker_1")
     relaunched.register()
-    workers[0].ready()  # whoever cleaned up the disks did so while the scheduler was away
+    # Whoever cleaned up the disks did so while the scheduler was away.
+    workers[0].ready()
     relaunched.ready()
     assert workers[0].last(m.JobEnded).outcome is m.JobOutcome.NO_COMMON_CHECKPOINT
 

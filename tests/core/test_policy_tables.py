@@ -187,9 +187,8 @@ def test_a_rolled_back_suffix_is_out_of_the_lineage() -> None:
         generations,
     )
     assert [(one.step, one.generation) for one in kept] == [(400, 1), (500, 2)]
-    assert rollback.in_lineage(
-        [checkpoint(500, generation=1, run=2)], generations
-    )  # another run's plans say nothing
+    # Another run's plans say nothing.
+    assert rollback.in_lineage([checkpoint(500, generation=1, run=2)], generations)
 
 
 def _generation(number: int, step: int) -> GenerationRecord:

@@ -89,7 +89,8 @@ def test_without_recovery_the_first_loss_ends_the_job_everywhere() -> None:
     desk.at(500)
     assert second.last(m.JobEnded).reason == "worker_0 lost: connection closed"
     second.die()
-    desk.at(desk.now + 500)  # who was cut off before it heard the end may still ask
+    # Who was cut off before it heard the end may still ask.
+    desk.at(desk.now + 500)
     assert desk.exit is not None
     assert desk.exit.code == "JOB_FAILED"
 
@@ -105,7 +106,8 @@ def test_a_lost_worker_that_stays_away_fails_the_job_by_name() -> None:
     assert "first failure: worker_1 lost" in first.last(m.JobEnded).reason
     answer = first.register()
     assert isinstance(answer, m.JobEnded)
-    desk.restart()  # relaunched on purpose: the same run, one more try
+    # Relaunched on purpose: the same run, one more try.
+    desk.restart()
     assert job(desk).state is JobState.INTERRUPTED
 
 
@@ -114,7 +116,8 @@ def test_a_ready_from_before_the_newest_plan_is_a_leftover(desk: Desk) -> None:
     stale = m.Ready(request_id=first.request(), generation=Generation(0), step=0)
     first.send(stale)
     assert job(desk).state is JobState.RUNNING
-    first.ready(step=4)  # this one knows the plan: it stopped by itself
+    # This one knows the plan: it stopped by itself.
+    first.ready(step=4)
     assert second.last(m.Interrupt).reason == "worker_0 stopped at step 4"
 
 
@@ -143,7 +146,8 @@ def test_rendezvous_first_steps_and_late_messages(desk: Desk) -> None:
 
 def test_a_fresh_process_among_training_ones_interrupts_them(desk: Desk) -> None:
     first, second = running_workers(desk)
-    first.generation, first.incarnation = Generation(0), Incarnation(0)  # it replaced itself by exec
+    # It replaced itself by exec.
+    first.generation, first.incarnation = Generation(0), Incarnation(0)
     first.register()
     assert second.last(m.Interrupt).reason == "worker_0 came back without its training state"
 
@@ -195,7 +199,8 @@ def test_who_missed_the_end_is_sent_it_and_the_next_scheduler_begins_the_next_ru
     first, second = running_workers(desk)
     first.done()
     second.done()
-    desk.restart()  # killed before anybody heard
+    # Killed before anybody heard.
+    desk.restart()
     assert job(desk).state is JobState.FINISHED
     answer = first.register()
     assert isinstance(answer, m.JobEnded)

@@ -191,9 +191,8 @@ def test_a_silent_node_is_lost_after_its_lease_and_resumes_into_the_next_generat
     desk.at(30_000)
     assert node(desk, "worker_0").state is NodeState.LOST
     assert worker.connection in desk.closed
-    assert (
-        worker.send(m.Heartbeat(sequence=1, generation=Generation(1), step=5)) == []
-    )  # fenced off: no effect
+    # Fenced off: no effect.
+    assert worker.send(m.Heartbeat(sequence=1, generation=Generation(1), step=5)) == []
     other.ready()
     assert isinstance(worker.register(), m.Admitted)
     assert worker.incarnation == 1
@@ -366,7 +365,8 @@ def test_no_common_step_stops_the_job_unless_zero_is_allowed(allowed: bool) -> N
     held = first.save(10)
     second.save(10)
     first.ready(held)
-    second.ready()  # its disk was lost
+    # Its disk was lost.
+    second.ready()
     if allowed:
         assert first.follow().step == 0
         return

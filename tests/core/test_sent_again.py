@@ -49,7 +49,8 @@ def _finish(desk: Desk) -> list[Worker]:
 
 def test_a_process_of_the_run_that_ended_begins_no_other(desk: Desk) -> None:
     first, _ = _finish(desk)
-    first.generation = type(first.generation)(0)  # it replaced itself and knows of no plan, only its token
+    # It replaced itself and knows of no plan, only its token.
+    first.generation = type(first.generation)(0)
 
     assert isinstance(first.register(), m.JobEnded)
     assert len(desk.row(RunRecord)) == 1

@@ -14,17 +14,9 @@ from functools import partial
 import pytest
 
 from recovery.core import messages as m
+from recovery.core import records as r
 from recovery.core.effects import Answer, Exit, Persist, Report
 from recovery.core.ids import ConnectionId, NodeId, RequestId, ResumeToken
-from recovery.core.records import (
-    CheckpointRecord,
-    EventRecord,
-    GenerationRecord,
-    JobRecord,
-    JobState,
-    NodeRecord,
-    Record,
-)
 from recovery.core.rules import Rules
 from recovery.core.scheduler import effects as se
 from recovery.core.scheduler import stimuli as ss
@@ -126,9 +118,11 @@ class Process:
         if not self.alive or self.plan is not plan or plan is None or self.stopping:
             return
         if not self.world.everybody_is_in(plan.generation):
-            self.world.later(STEP_MS, lambda: self.train(plan))  # a collective waits for its peers
+            # A collective waits for its peers.
+            self.world.later(STEP_MS, lambda: self.train(plan))
             return
-        if self.step == STEPS:  # it went back to a checkpoint of the last step
+        # It went back to a checkpoint of the last step.
+        if self.step == STEPS:
             self.feel(s.TrainingDone(self.world.request(), plan.generation, self.step))
             return
         self.step += 1
@@ -175,8 +169,8 @@ class World:
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self.scheduler: SchedulerMachine | None = None
-        self.rows: dict[tuple[object, ...], Record] = {}
-        self.lives = 0
+        self.rows: dict[tuple[object, ...], r.Record] = {}
+        self.incarnations = 0
         self.timers: dict[SchedulerTimer, int] = {}
         self.wires: dict[ConnectionId, Process] = {}
         self.disk: dict[str, dict[int, m.HeldCheckpoint]] = {}
@@ -205,14 +199,14 @@ class World:
     # --- the scheduler ---------------------------------------------------------------------------------------------------
 
     def start_scheduler(self) -> None:
-        self.lives += 1
-        job = next((row for row in self.rows.values() if isinstance(row, JobRecord)), None)
+        self.incarnations += 1
+        job = next((row for row in self.rows.values() if isinstance(row, r.JobRecord)), None)
         if job is None:
             self.scheduler = SchedulerMachine(new_job("job", self.rules), self.rules)
         else:
             self.scheduler = SchedulerMachine(next_incarnation(job), self.rules)
             self.scheduler.restore(
-                self._of(NodeRecord), self._of(GenerationRecord), self._of(CheckpointRecord)
+                self._of(r.NodeRecord), self._of(r.GenerationRecord), self._of(r.CheckpointRecord)
             )
         self._carry_out(self.scheduler.start(self.now))
 
@@ -235,28 +229,30 @@ class World:
             self._carry_out(effects)
 
     def _carry_out(self, effects: list) -> None:  # type: ignore[type-arg]  # of any kind
-        life = self.lives
+        incarnation = self.incarnations
         for effect in effects:
             if isinstance(effect, Persist):
-                self.later(self.random.randint(1, 8), partial(self._durable, effect, life))
+                self.later(self.random.randint(1, 8), partial(self._durable, effect, incarnation))
             elif isinstance(effect, se.Send):
                 self.to_worker(effect.connection, effect.message)
             elif isinstance(effect, se.CloseConnection):
-                self.later(8, partial(self.hang_up, effect.connection))
+                self.later(8, partial(self.disconnect, effect.connection))
             elif isinstance(effect, se.SetTimer):
                 self.timers[effect.timer] = effect.at_ms
-                self.later(effect.at_ms - self.now, partial(self._due, effect.timer, effect.at_ms, life))
+                self.later(
+                    effect.at_ms - self.now, partial(self._due, effect.timer, effect.at_ms, incarnation)
+                )
             elif isinstance(effect, Exit):
                 self.kill_scheduler()
 
     _written: tuple[int, int] = (0, 0)
 
-    def _durable(self, persist: Persist, life: int) -> None:
-        """Writes of a killed life that had not reached the disk are lost, and so are their answers."""
-        if life != self.lives or self.scheduler is None:
+    def _durable(self, persist: Persist, incarnation: int) -> None:
+        """Writes of a killed scheduler that had not reached the disk are lost, and so are their answers."""
+        if incarnation != self.incarnations or self.scheduler is None:
             return
         for record in persist.records:
-            if not isinstance(record, EventRecord):
+            if not isinstance(record, r.EventRecord):
                 self.rows[_key(record)] = record
         for step in persist.then:
             if isinstance(step, Answer):
@@ -264,8 +260,8 @@ class World:
             elif isinstance(step, Exit):
                 self.kill_scheduler()
 
-    def _due(self, timer: SchedulerTimer, at: int, life: int) -> None:
-        if life == self.lives and self.timers.get(timer) == at:
+    def _due(self, timer: SchedulerTimer, at: int, incarnation: int) -> None:
+        if incarnation == self.incarnations and self.timers.get(timer) == at:
             del self.timers[timer]
             self.handle(ss.TimerFired(timer))
 
@@ -294,7 +290,7 @@ class World:
 
         self.later(3, arrive)
 
-    def hang_up(self, connection: ConnectionId) -> None:
+    def disconnect(self, connection: ConnectionId) -> None:
         process = self.wires.get(connection)
         if process is not None:
             self.cut(process)
@@ -351,11 +347,11 @@ class World:
         )
 
     def stepped(self, process: Process, plan: m.Rollback) -> None:
-        """A fenced life never steps: its row says another incarnation, and so its generation can not be full."""
+        """A fenced process never steps: its row says another incarnation, and so its generation can not be full."""
         row = self.rows[("NodeRecord", process.name)]
-        assert isinstance(row, NodeRecord)
+        assert isinstance(row, r.NodeRecord)
         assert process.machine.admitted is not None
-        assert row.incarnation == process.machine.admitted.incarnation, "a fenced life stepped"
+        assert row.incarnation == process.machine.admitted.incarnation, "a fenced process stepped"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -381,7 +377,8 @@ def test_whatever_fails_everybody_finishes_when_the_faults_stop(seed: int) -> No
                 world.launch(name)
         if world.scheduler is None and not world.finished:
             world.start_scheduler()
-    if not world.finished:  # whoever is started after the end begins the path's next run
+    # Whoever is started after the end begins the path's next run.
+    if not world.finished:
         for name in sorted(world.processes):
             if not world.processes[name].alive:
                 world.launch(name)
@@ -393,8 +390,8 @@ def test_whatever_fails_everybody_finishes_when_the_faults_stop(seed: int) -> No
 
     assert world.finished >= expected, (
         f"WORLD_SEED={seed}: at {world.now} ms finished {sorted(world.finished)}; "
-        f"job {[row for row in world.rows.values() if isinstance(row, JobRecord)]}; "
+        f"job {[row for row in world.rows.values() if isinstance(row, r.JobRecord)]}; "
         f"{[(name, process.alive, process.machine.state, process.step, process.exit) for name, process in world.processes.items()]}"
     )
-    [job] = [row for row in world.rows.values() if isinstance(row, JobRecord)]
-    assert job.state in (JobState.FINISHED, JobState.RUNNING, JobState.FORMING)
+    [job] = [row for row in world.rows.values() if isinstance(row, r.JobRecord)]
+    assert job.state in (r.JobState.FINISHED, r.JobState.RUNNING, r.JobState.FORMING)

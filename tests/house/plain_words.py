@@ -49,7 +49,7 @@ WORDS = (
         "network interface",
         fine=r"(compute|device|accelerator) cards?|cards? of ascend",
     ),
-    Word(r"(lay|lays|laid|laying|lies) (\w+ )?aside|aside", "archive"),
+    Word(r"(lay|lays|laid|laying|lies) (\w+ )?aside|aside", "archive", fine=r"event=store laid aside"),
     Word(r"caring|care", "maintenance"),
     Word(r"complaints?|complain(s|ed|ing)?", "rejection log, warning"),
     Word(r"notebooks?", "local store"),

@@ -54,6 +54,7 @@ def _check_node(state: SchedulerState, node: Node) -> None:
 
 def _check_counts(state: SchedulerState, role: Role) -> None:
     seats, seated = state.seats[role], state.seated(role)
+    assert seats.forming == (state.job.state is JobState.FORMING), "what a seat is follows the job's state"
     counted = (seats.taken, seats.ready, seats.done, sorted(seats.ids))
     recounted = (
         len(seated),
