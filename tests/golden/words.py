@@ -65,7 +65,7 @@ def log_events(package: Path) -> list[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.update(re.findall(r"\bevent=(\w+)", node.value))
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Say":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Log":
                 found.update(
                     one.value
                     for one in node.args[:1]
