@@ -17,7 +17,7 @@ from recovery.errors import SettingMissingError, UsageError
 DEFAULT_PORT = "8118"
 """msrun's."""
 SUPERVISED = "MS_SUPERVISED"
-"""Set for a program whose supervisor is the node of the cluster: it has no place of its own there."""
+"""Set for a program whose worker proxy is the node of the cluster: it has no place of its own there."""
 _LOOPBACK = "127.0.0.1"
 
 
@@ -52,7 +52,7 @@ def recognise(environ: Mapping[str, str]) -> Start:
         raise UsageError(
             field="recovery",
             reason="is used by this script, but no import of it was found in the script or the files beside it, so that "
-            "`recovery msrun` has given its place in the cluster to a supervisor",
+            "`recovery msrun` has given its place in the cluster to a worker proxy",
             next_step="Start it with --restart=worker.",
         )
     if "MS_ROLE" not in environ:

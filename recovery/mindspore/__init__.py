@@ -2,7 +2,7 @@
 
 May import: training and everything below it, mindspore. The only package that knows MindSpore.
 Start reading at world.py (how a world is formed, and why a survivor replaces itself), then model.py, then published.py.
-The public names are loaded when first used (PEP 562): the launcher's supervisor uses control_plane.py and must not pay for MindSpore.
+The public names are loaded when first used (PEP 562): the launcher's worker proxy uses control_plane.py and must not pay for MindSpore.
 
 In a script it takes two changed lines:
 

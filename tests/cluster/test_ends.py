@@ -123,7 +123,7 @@ def test_mistake_in_the_users_code_is_printed_stored_and_corrected_by_a_relaunch
 
 
 def test_mistake_in_the_users_code_that_nobody_corrects_fails_the_job_by_its_name(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path, environment={"MS_TOPO_TIMEOUT": "3"}) as cluster:
+    with SmallCluster(tmp_path, environment={"MS_TOPO_TIMEOUT": "8"}) as cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, **({"JOB_DO": "raise@12"} if name == "worker_1" else {}))
 
@@ -131,7 +131,7 @@ def test_mistake_in_the_users_code_that_nobody_corrects_fails_the_job_by_its_nam
         for name in ("worker_0", "sched"):
             assert cluster.wait_exit(name) == 62
             assert (
-                f"WAIT_TIMEOUT: 1 of 2 workers are here after 3 s (MS_TOPO_TIMEOUT); missing: worker_1; here: worker_0; first failure: worker_1 lost: its own code raised {RAISES}"
+                f"WAIT_TIMEOUT: 1 of 2 workers are here after 8 s (MS_TOPO_TIMEOUT); missing: worker_1; here: worker_0; first failure: worker_1 lost: its own code raised {RAISES}"
                 in cluster.log(name)
             )
         [failed] = cluster.events(EventKind.JOB_FAILED)

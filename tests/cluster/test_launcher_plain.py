@@ -85,13 +85,13 @@ def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: st
         assert_nothing_left(cluster)
 
 
-def test_a_killed_supervisor_takes_its_program_with_it(tmp_path: Path, undisturbed: str) -> None:
+def test_a_killed_worker_proxy_takes_its_program_with_it(tmp_path: Path, undisturbed: str) -> None:
     with PlainCluster(tmp_path, workers=3) as cluster:
         cluster.begin()
         program = psutil.Process(cluster.wait_steps(1, 8))
-        supervisor = program.parent()
-        assert supervisor is not None
-        supervisor.kill()
+        proxy = program.parent()
+        assert proxy is not None
+        proxy.kill()
 
         cluster.wait(lambda: not program.is_running(), "end of its program", 5)
         assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()

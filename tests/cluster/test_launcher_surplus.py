@@ -44,7 +44,7 @@ def test_a_surplus_worker_ends_alone(
 def test_a_host_of_which_nobody_was_needed_says_so(tmp_path: Path, joined_hosts: tuple[Host, ...]) -> None:
     """Its exit code is WORLD_FULL's: it has done nothing for the job."""
     address = f"--master_addr={joined_hosts[0].scheduler}"
-    with LaunchedCluster(tmp_path, workers=2, environment={"JOB_STEP_MS": "100"}) as cluster:
+    with LaunchedCluster(tmp_path, workers=2, environment={"JOB_STEP_MS": "300"}) as cluster:
         cluster.start("--local_worker_num=1", address)
         for name, there in zip((SECOND, "third"), joined_hosts, strict=True):
             logs = f"--log_dir=logs_of_{name}"

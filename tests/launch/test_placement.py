@@ -86,7 +86,7 @@ def test_a_task_is_a_script_a_module_or_pytest(task: list[str], command: tuple[s
     assert worker.command == command
 
 
-def test_a_script_that_knows_nothing_of_recovery_has_a_supervisor() -> None:
+def test_a_script_that_knows_nothing_of_recovery_has_a_worker_proxy() -> None:
     plain = Script(supervised=True, mindspore=False)
     supervise = ("/py", "-m", "recovery.launch.supervise")
     script = ("/py", "train.py", "--epochs", "3")
