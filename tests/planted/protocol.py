@@ -10,7 +10,8 @@ ANSWERS = (
         "I5",
         "core/scheduler/runs.py",
         "return [Persist((job, run, event), answers), SetTimer(",
-        "return [Persist((), answers), Persist((job, run, event)), SetTimer(",
+        "from recovery.core.scheduler.effects import Send\n\n    "
+        "return [*(Send(one.connection, one.message) for one in answers), Persist((job, run, event)), SetTimer(",
         ("tests/core/test_late_messages.py::test_nobody_hears_of_the_end_before_it_is_written",),
     ),
     Bug(
