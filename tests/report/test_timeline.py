@@ -102,12 +102,12 @@ def test_another_runs_events_are_left_out() -> None:
 def test_a_timeline_of_thousands_of_failures_is_made_and_drawn_in_seconds() -> None:
     events, generations = as_stored(nodes=8, failures=2_500)
     assert len(events) > 80_000
-    begun = time.monotonic()
+    begun = time.process_time()
 
     timeline = make_timeline(events, generations, run=1)
     drawn = page(timeline, job="long", state="running")
 
-    assert time.monotonic() - begun < 10, "it took 108 s while each failure searched the whole event log"
+    assert time.process_time() - begun < 10, "it took 108 s while each failure searched the whole event log"
     assert len(timeline.recoveries) == 2_500
     assert len(drawn) < 2_000_000
     assert drawn.count("<path") < 8 * len(Doing) + 1_200, "one mark for each pixel at most"
