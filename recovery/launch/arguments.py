@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from recovery.errors import SettingConflictError, SettingMissingError
-from recovery.launch.bind_file import BindFile
+from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import CpuBinding, Restart
 from recovery.launch.flags import FLAGS, Flag, shown
 

@@ -21,12 +21,12 @@ from recovery.errors import RecoveryError, SettingConflictError, SettingRangeErr
 from recovery.launch import background, console, host_address, placement, script, status_line
 from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments, parse
-from recovery.launch.bind_file import BindFile
-from recovery.launch.completion import completion_at
+from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import Restart
+from recovery.launch.job_completion import completion_at
+from recovery.launch.log_tail import Tail, follow
 from recovery.launch.process_keeper import LaunchContext
 from recovery.launch.scheduler_contact import NoScheduler, SchedulerContact
-from recovery.launch.tail import Tail, follow
 from recovery.store.reader import read_events
 from recovery.transport.client import warm_up
 from recovery.transport.local_address import is_local

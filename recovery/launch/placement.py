@@ -9,8 +9,8 @@ import msgspec
 
 from recovery.core.ids import NodeId
 from recovery.launch.arguments import Arguments
-from recovery.launch.bind_file import BindFile
-from recovery.launch.binding import cpus_of, numactl_of
+from recovery.launch.cpu_binding import cpus_of, numactl_of
+from recovery.launch.cpu_binding_file import BindFile
 
 INTERPRETERS = ("python", "python3")
 PROGRAMS = (*INTERPRETERS, "pytest")

@@ -17,8 +17,8 @@ from recovery import clock
 from recovery.errors import Cause, ExitBeforeEndError, LaunchFailedError, WorldFullError, cause_of
 from recovery.launch import console, kernel_log
 from recovery.launch.children import Child, end, signal_group
-from recovery.launch.completion import Completion
 from recovery.launch.incidents import Failure, Incidents
+from recovery.launch.job_completion import Completion
 from recovery.launch.overdue import LostNode
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, decide, describe

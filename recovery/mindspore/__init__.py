@@ -1,7 +1,7 @@
 """MindSpore: a world per generation and process, `Model` that resumes at a step, MindSpore's own checkpoint files as rollback targets.
 
 May import: training and everything below it, mindspore. The only package that knows MindSpore.
-Start reading at world.py (how a world is formed, and why a survivor replaces itself), then model.py, then published.py.
+Start reading at world.py (how a world is formed, and why a survivor replaces itself), then model.py, then checkpoint_files.py.
 The public names are loaded when first used (PEP 562): the launcher's worker proxy uses control_plane.py and must not pay for MindSpore.
 
 In a script it takes two changed lines:

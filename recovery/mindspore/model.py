@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from recovery.errors import UsageError
 from recovery.mindspore import parameters
-from recovery.mindspore.published import Published
+from recovery.mindspore.checkpoint_files import Published
 from recovery.mindspore.world import current_session
 from recovery.training.session import Session
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import mindspore
 
-from recovery.training import plain_channel
+from recovery.training import unsecured_channel
 
 _given: dict[str, Any] = {}
 
@@ -28,7 +28,7 @@ def set_ps_context(**arguments: Any) -> None:
         UsageError: `enable_ssl=True` with an MS_SCHED_HOST that is no loopback address.
     """
     if arguments.get("enable_ssl"):
-        plain_channel.check("enable_ssl=True", "MindSpore")
+        unsecured_channel.check("enable_ssl=True", "MindSpore")
     mindspore.set_ps_context(**arguments)
     _given.update(arguments)
 

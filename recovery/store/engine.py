@@ -26,12 +26,12 @@ from recovery.errors import (
     StoreNotOursError,
     StoreWalMissingError,
 )
-from recovery.store.commits import Commits, first_value
 from recovery.store.connections import connect, harden, raw_connection, read_only, translated
 from recovery.store.file_identity import FileIdentity
 from recovery.store.migrations import REVISIONS, migrate
 from recovery.store.models import META, METADATA, VERSION
 from recovery.store.paths import APPLICATION_ID, companion, fsync_directory, is_there
+from recovery.store.write_count import Commits, first_value
 
 
 class Database:

@@ -142,7 +142,7 @@ EVENTS = Table(
 
 META = Table("meta", METADATA, *_text("name", "value"), PrimaryKeyConstraint("name"))
 """Facts about the file: `owner` (scheduler, or worker:<node_id>) and `dirty` (1 while a process has it open), beside what
-commits.py and boot_clock.py note."""
+write_count.py and boot_clock.py note."""
 
 VERSION = Table(
     "alembic_version",

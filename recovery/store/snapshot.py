@@ -18,11 +18,11 @@ from typing import TypeVar
 from sqlalchemy import Connection, NullPool, create_engine, event, select
 
 from recovery.errors import RecoveryPathError, StoreError, StoreWalMissingError, StoreWriteError
-from recovery.store.commits import Commits
 from recovery.store.connections import raw_connection, read_only, translated
 from recovery.store.migrations import REVISIONS, migrate
 from recovery.store.models import META, VERSION
 from recovery.store.paths import absent, companion, is_there
+from recovery.store.write_count import Commits
 
 Answer = TypeVar("Answer")
 

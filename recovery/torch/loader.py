@@ -6,7 +6,7 @@ Three cases:
   again for every batch from (seed, rank, epoch, batch), so that it does not depend on what a worker did before. Without worker
   processes the data set draws from the program's own generators, which are in the checkpoint.
 * iterable data set: the epoch's iterator is made again and what was used is drawn and dropped. It draws from random streams of its
-  own (streams.py), so that the same numbers come back whatever training drew in between.
+  own (random_streams.py), so that the same numbers come back whatever training drew in between.
 * iterable data set with `state_dict`: torchdata's StatefulDataLoader brings it back without drawing.
 """
 
@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import streams
+from recovery.torch import random_streams
+from recovery.torch.random_streams import Streams
 from recovery.torch.session_interface import SessionInterface
-from recovery.torch.streams import Streams
 
 _Key = tuple[int, int, int]
 """(epoch, batch in epoch, index in the data set)."""
@@ -265,7 +265,7 @@ class _Keyed(Dataset[Any]):
     def __getitems__(self, keys: Sequence[_Key]) -> list[Any]:
         if get_worker_info() is not None:
             epoch, batch, _ = keys[0]
-            streams.seed_all(self._seed, self._rank, epoch, batch)
+            random_streams.seed_all(self._seed, self._rank, epoch, batch)
         indices = [index for _, _, index in keys]
         many = getattr(self._dataset, "__getitems__", None)
         return list(many(indices)) if many is not None else [self._dataset[index] for index in indices]

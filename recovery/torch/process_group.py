@@ -19,7 +19,7 @@ Eight facts of PyTorch 2.13 shape this file.
    one waiter stays until its timeout, whatever one does to the sockets. It takes an interrupt in the microseconds between; the
    replacement of the process after MS_ABORT_TIMEOUT is for this.
 7. c10d asks a name server about every connection of its store, unless the address is of the family in which /etc/hosts has it: rank 0
-   listens on a socket of its address's own family, which halves the questions (the rest: resolver.py).
+   listens on a socket of its address's own family, which halves the questions (the rest: name_service.py).
 8. c10d names a world by how often this process has begun one, and forgets the count only when a world that was formed is destroyed.
    Ranks of which some were interrupted while they formed the last world would look for each other under two names, for ever.
 """
@@ -43,7 +43,7 @@ from recovery import clock
 from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
 from recovery.torch import sockets
-from recovery.torch.resolver import ask_again_soon
+from recovery.torch.name_service import ask_again_soon
 from recovery.torch.session_interface import SessionInterface
 from recovery.training.exception_hook import exception_hook_kept
 from recovery.worker.exec_in_place import close_in_children

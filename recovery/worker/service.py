@@ -19,7 +19,7 @@ from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
 from recovery.transport.client import Client
-from recovery.worker.calls import Calls
+from recovery.worker.blocking_calls import Calls
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
 from recovery.worker.jitter import jitter

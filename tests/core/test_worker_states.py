@@ -11,7 +11,8 @@ from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation, RequestId, ResumeToken, RunId
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.states import (
+from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.transitions import (
     CONNECTION_MOVES,
     WORKER_MOVES,
     ConnectionFact,
@@ -21,7 +22,6 @@ from recovery.core.worker.states import (
     next_connection_state,
     next_worker_state,
 )
-from recovery.core.worker.timers import WorkerTimer
 from tests.core.desk import checkpoint
 from tests.core.driven_worker import DrivenWorker, plan, refused
 

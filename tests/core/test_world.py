@@ -27,8 +27,8 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.machine import WorkerMachine
-from recovery.core.worker.states import WorkerState
 from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.transitions import WorkerState
 from tests.core.desk import _key, checkpoint
 
 STEPS, SAVE_EVERY, STEP_MS = 200, 20, 50

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from recovery.core.scheduler.job import AT_START, JOB_STATES
 from recovery.core.scheduler.node import NEXT_STATES
-from recovery.core.worker.states import CONNECTION_MOVES, WORKER_MOVES
+from recovery.core.worker.transitions import CONNECTION_MOVES, WORKER_MOVES
 from tests.house.files import ROOT
 
 _BOX_W, _BOX_H = 120, 40

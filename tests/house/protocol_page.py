@@ -18,7 +18,7 @@ from recovery.core.ids import Generation, Incarnation, NodeId, RequestId
 from recovery.core.policy.registration import Verdict
 from recovery.core.rules import Rules
 from recovery.core.scheduler.admission import ASK_AGAIN_MS
-from recovery.core.scheduler.runs import SHUTDOWN_MS
+from recovery.core.scheduler.job_end import SHUTDOWN_MS
 from recovery.transport import connection, connection_limiter, outbox
 from recovery.transport.codec import encode
 from recovery.transport.server import CLUSTER_PATH

@@ -170,7 +170,7 @@ STORE = (
     Bug(
         "a file that lost the end of its log passes for an older one",
         "I19",
-        "store/commits.py",
+        "store/write_count.py",
         "known > self._count and not accept_fewer",
         "known > self._count + 1_000 and not accept_fewer",
         ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),

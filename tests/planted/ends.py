@@ -8,18 +8,18 @@ ENDS: tuple[Bug, ...] = (
     Bug(
         "an exit code of 0 is taken for done",
         "I14",
-        "launch/completion.py",
+        "launch/job_completion.py",
         "return self._finished or _left_in_order(status, node_id)",
         "return True",
-        ("tests/launch/test_completion.py::test_nobody_is_done_before_the_job_is_finished",),
+        ("tests/launch/test_job_completion.py::test_nobody_is_done_before_the_job_is_finished",),
     ),
     Bug(
         "a scheduler that is being started again is not waited for",
         "I14",
-        "launch/completion.py",
+        "launch/job_completion.py",
         "if clock.monotonic_ms() >= give_up_ms:",
         "if give_up_ms:",
-        ("tests/launch/test_completion.py::test_a_scheduler_that_is_started_again_is_waited_for",),
+        ("tests/launch/test_job_completion.py::test_a_scheduler_that_is_started_again_is_waited_for",),
     ),
     Bug(
         "an exit that leaves the loop is taken for a break",

@@ -40,7 +40,7 @@ NUMBERS: tuple[Bug, ...] = (
     Bug(
         "whom a restarted scheduler has not heard stays live in its file",
         "I19",
-        "core/scheduler/restart.py",
+        "core/scheduler/restore.py",
         "[Persist((*records, *silent))]",
         "[Persist(tuple(records))]",
         ("tests/core/test_activity.py::test_a_restarted_scheduler_writes_down_whom_it_has_not_heard",),

@@ -8,7 +8,7 @@ ANSWERS = (
     Bug(
         "the end of the job is sent before it is written",
         "I5",
-        "core/scheduler/runs.py",
+        "core/scheduler/job_end.py",
         "return [Persist((job, run, event), answers), SetTimer(",
         "from recovery.core.scheduler.effects import Send\n\n    "
         "return [*(Send(one.connection, one.message) for one in answers), Persist((job, run, event)), SetTimer(",

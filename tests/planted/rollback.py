@@ -249,7 +249,7 @@ GENERATIONS = (
     Bug(
         "a loss written just before a crash leaves its generation running",
         "I14",
-        "core/scheduler/restart.py",
+        "core/scheduler/restore.py",
         "if gone:",
         "if len(gone) > len(state.workers):",
         (

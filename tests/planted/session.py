@@ -193,7 +193,7 @@ PRESENCE = (
     Bug(
         "a restarted scheduler gives no lease to return",
         "I3",
-        "core/scheduler/restart.py",
+        "core/scheduler/restore.py",
         "node.suspect_until_ms = now_ms + state.rules.lease_ms",
         "node.suspect_until_ms = now_ms",
         ("tests/core/test_stories.py::test_a_story_goes_as_it_is_written",),
@@ -201,7 +201,7 @@ PRESENCE = (
     Bug(
         "a restart forgets the open windows",
         "I3",
-        "core/scheduler/restart.py",
+        "core/scheduler/restore.py",
         "now_ms + min(node.record.rejoin_left_ms, state.rules.rejoin_window_ms)",
         "now_ms",
         (
@@ -211,7 +211,7 @@ PRESENCE = (
     Bug(
         "a restart begins every window again",
         "I3",
-        "core/scheduler/restart.py",
+        "core/scheduler/restore.py",
         "now_ms + min(node.record.rejoin_left_ms, state.rules.rejoin_window_ms)",
         "now_ms + state.rules.rejoin_window_ms",
         (

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from recovery.core import messages as m
 from recovery.core.policy import ranks
 from recovery.core.records import JobState, NodeState
-from recovery.core.scheduler import runs
+from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.state import SchedulerState
@@ -36,7 +36,7 @@ def on_deadline(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """The deadline has passed: the job fails, and says who was missing."""
     if state.deadline_ms is None or now_ms < state.deadline_ms or state.job.state not in WAITING:
         return []
-    return runs.end(state, m.JobOutcome.WAIT_TIMEOUT, _who_is_missing(state), now_ms)
+    return job_end.end(state, m.JobOutcome.WAIT_TIMEOUT, _who_is_missing(state), now_ms)
 
 
 def _who_is_missing(state: SchedulerState) -> str:

@@ -19,7 +19,7 @@ from recovery.core.records import (
     Record,
     to_record,
 )
-from recovery.core.scheduler import lost_store, runs
+from recovery.core.scheduler import job_end, lost_store
 from recovery.core.scheduler.attendance import all_ranks_ready, wait_for_all_ranks
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.job import WAITING, JobFact
@@ -37,7 +37,7 @@ def interrupt(state: SchedulerState, reason: str, now_ms: int) -> list[Scheduler
     if state.job.state is not JobState.RUNNING:
         return []
     if not state.rules.recovery_enabled:
-        return runs.end(state, m.JobOutcome.JOB_FAILED, reason, now_ms)
+        return job_end.end(state, m.JobOutcome.JOB_FAILED, reason, now_ms)
     answers: list[Answer] = []
     interrupted = m.Interrupt(generation=state.job.generation, reason=reason[:1024])
     for node in state.workers:
@@ -89,7 +89,7 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
             f"{f' Why: {why}.' if why else ''}"
         )
         missing = Persist((*records, *missing_files(state, 0)))
-        return [missing, *runs.end(state, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms)]
+        return [missing, *job_end.end(state, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms)]
     return [_begin(state, target, records)]
 
 

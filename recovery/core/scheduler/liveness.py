@@ -11,7 +11,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId
 from recovery.core.records import EventKind, JobState, NodeState, Record
-from recovery.core.scheduler import generations, runs
+from recovery.core.scheduler import generations, job_end
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -42,7 +42,7 @@ def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int)
         return []
     state.disconnect(node)
     if state.job_ended:
-        return runs.on_disconnected(state, node, now_ms)
+        return job_end.on_disconnected(state, node, now_ms)
     if node.record.state is not NodeState.LIVE:
         return []
     # The kernel that closed the socket was heard just now.
@@ -107,7 +107,7 @@ def _gone(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
 
 
 def _give_up(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect]:
-    return runs.end(state, m.JobOutcome.JOB_FAILED, f"{what}; it is not started again", now_ms)
+    return job_end.end(state, m.JobOutcome.JOB_FAILED, f"{what}; it is not started again", now_ms)
 
 
 def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:

@@ -1,7 +1,7 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
 Here stands only which module handles what. A process registers: registration.py. Who is here: liveness.py. What ranks report:
-checkpoint_messages.py, training_messages.py. How generations end and begin: generations.py. How the job ends: runs.py.
+checkpoint_messages.py, training_messages.py. How generations end and begin: generations.py. How the job ends: job_end.py.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from recovery.core.scheduler import (
     attendance,
     checkpoint_messages,
     invariants,
+    job_end,
     liveness,
     registration,
-    restart,
-    runs,
+    restore,
     training_messages,
 )
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
@@ -73,11 +73,11 @@ class SchedulerMachine:
         checkpoints: tuple[CheckpointRecord, ...],
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
-        restart.restore(self.state, nodes, generations, checkpoints)
+        restore.restore(self.state, nodes, generations, checkpoints)
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Begin to serve."""
-        return restart.start(self.state, now_ms)
+        return restore.start(self.state, now_ms)
 
     def check(self) -> None:
         """Raise AssertionError when something that is always true of the state is not. Tests ask after every stimulus."""
@@ -101,7 +101,7 @@ class SchedulerMachine:
         """A timer is due. The state says whether it still means anything."""
         state = self.state
         if isinstance(timer, ShutdownTimer):
-            return runs.on_shutdown_due(state)
+            return job_end.on_shutdown_due(state)
         if state.job_ended:
             return []
         match timer:
@@ -139,11 +139,11 @@ class SchedulerMachine:
         if answer is not None:
             # Behind the write that the first answer waited for.
             return [Persist((), (Answer(connection, answer),))]
-        if runs.has_left(node):
+        if job_end.has_left(node):
             return []
         # A checkpoint that is there counts, whenever it is reported.
         if state.job_ended and not isinstance(message, (m.Heartbeat, m.CheckpointReport)):
-            return [Persist((), (Answer(connection, runs.job_ended(state)),))]
+            return [Persist((), (Answer(connection, job_end.job_ended(state)),))]
         return self._dispatch(node, message, now_ms)
 
     def _dispatch(  # noqa: C901, PLR0911, PLR0912 - one case per message

@@ -6,7 +6,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation
 from recovery.core.records import EventKind, EventRecord, JobState, Record
-from recovery.core.scheduler import generations, liveness, lost_store, runs
+from recovery.core.scheduler import generations, job_end, liveness, lost_store
 from recovery.core.scheduler.admission import admit_or_refuse, job_fault_of
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
 from recovery.core.scheduler.job import WAITING
@@ -49,8 +49,8 @@ def _too_late(state: SchedulerState, connection: ConnectionId, register: m.Regis
     """
     node = state.nodes.get(register.node_id)
     was_in = bool(register.generation) or register.token is not None
-    missed_it = node is not None and not runs.has_left(node)
-    records: list[Record] = runs.leave(state, [node] if node is not None else [])
+    missed_it = node is not None and not job_end.has_left(node)
+    records: list[Record] = job_end.leave(state, [node] if node is not None else [])
     if not was_in and not missed_it and state.note_refusal(register.node_id, "JOB_ENDED"):
         reason = (
             f"JOB_ENDED: it came when the job had ended ({state.job.reason}); the next scheduler takes it in"
@@ -60,7 +60,7 @@ def _too_late(state: SchedulerState, connection: ConnectionId, register: m.Regis
                 kind=EventKind.NODE_REFUSED, node_id=register.node_id, run=state.job.run, reason=reason
             )
         )
-    return [Persist(tuple(records), (Answer(connection, runs.job_ended(state)),))]
+    return [Persist(tuple(records), (Answer(connection, job_end.job_ended(state)),))]
 
 
 def _catch_up(state: SchedulerState, node: Node, register: m.Register, now_ms: int) -> list[SchedulerEffect]:

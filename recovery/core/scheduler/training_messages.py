@@ -7,7 +7,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.records import EventKind, JobState
-from recovery.core.scheduler import generations, runs
+from recovery.core.scheduler import generations, job_end
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -71,5 +71,5 @@ def on_done(state: SchedulerState, node: Node, done: m.Done, now_ms: int) -> lis
     effects: list[SchedulerEffect] = [state.answer(node, done.request_id, [node.record])]
     if state.seats[m.Role.WORKER].all_done:
         reason = f"all {state.rules.world_size} ranks are done at step {done.step}"
-        effects += runs.end(state, m.JobOutcome.FINISHED, reason, now_ms)
+        effects += job_end.end(state, m.JobOutcome.FINISHED, reason, now_ms)
     return effects

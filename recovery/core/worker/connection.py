@@ -19,8 +19,8 @@ from recovery.core.rules import Rules
 from recovery.core.tokens import token_digest
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Connect, Disconnect, Send, SetTimer, WorkerEffect
-from recovery.core.worker.states import ConnectionFact, ConnectionState, next_connection_state
 from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.transitions import ConnectionFact, ConnectionState, next_connection_state
 from recovery.core.worker.wait_note import WaitNote
 
 SETTLED_MS = 500

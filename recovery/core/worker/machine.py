@@ -1,7 +1,7 @@
 """The worker's machine: connect, register, wait out the window, train by the plan, stop when asked, roll back, leave.
 
 `handle(stimulus, now_ms) -> effects`, no I/O. Each part keeps a small state of its own, which nobody else writes; the machine hands it
-what it needs. What the main thread does and where the connection stands are two states, whose moves stand in states.py.
+what it needs. What the main thread does and where the connection stands are two states, whose moves stand in transitions.py.
 
     connection.py            dials, registers, waits out refusals, notices silence
     main_thread.py           the generation that the main thread is in, and how it gets in and out
@@ -41,8 +41,8 @@ from recovery.core.worker.heartbeats import Heartbeats
 from recovery.core.worker.job_memory import JobMemory
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.requests import Requests
-from recovery.core.worker.states import WorkerState
 from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.transitions import WorkerState
 from recovery.core.worker.wait_note import WaitNote
 
 

@@ -1,6 +1,6 @@
 """What the worker's main thread does, as its machine sees it: the generation it is in, and how it gets in and out.
 
-The worker's state is moved here and nowhere else, by the table in states.py.
+The worker's state is moved here and nowhere else, by the table in transitions.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from recovery.core.worker.effects import (
 )
 from recovery.core.worker.hangs import HangCounter
 from recovery.core.worker.progress import Progress
-from recovery.core.worker.states import WorkerFact, WorkerState, next_worker_state
 from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.transitions import WorkerFact, WorkerState, next_worker_state
 
 
 class MainThread:

@@ -14,7 +14,7 @@ from recovery.core.records import (
     Record,
     RunRecord,
 )
-from recovery.core.scheduler import attendance, generations, runs
+from recovery.core.scheduler import attendance, generations, job_end
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING, JobFact
 from recovery.core.scheduler.liveness import WINDOW_NOTE_MS
@@ -42,8 +42,8 @@ def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     first = state.job.scheduler_incarnation == 1
     kind = EventKind.SCHEDULER_STARTED if first else EventKind.SCHEDULER_RESTARTED
     records: list[Record] = []
-    if state.job.state is JobState.FINISHED and all(runs.has_left(node) for node in state.nodes.values()):
-        records += runs.begin_run(state)
+    if state.job.state is JobState.FINISHED and all(job_end.has_left(node) for node in state.nodes.values()):
+        records += job_end.begin_run(state)
     if state.job.state is JobState.FAILED:
         _try_again(state)
     if not state.job_ended:

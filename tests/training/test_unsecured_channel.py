@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-_PROGRAM = "from recovery.training import plain_channel; plain_channel.check('enable_ssl=True', 'MindSpore')"
+_PROGRAM = (
+    "from recovery.training import unsecured_channel; unsecured_channel.check('enable_ssl=True', 'MindSpore')"
+)
 
 
 def _run(host: str) -> subprocess.CompletedProcess[str]:

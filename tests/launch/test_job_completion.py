@@ -9,8 +9,8 @@ import pytest
 
 from recovery.core.ids import NodeId
 from recovery.core.scheduler.state import RUN_FINISHED
-from recovery.launch import completion
-from recovery.launch.completion import Completion
+from recovery.launch import job_completion
+from recovery.launch.job_completion import Completion
 from recovery.launch.placement import Kind, Placed
 from recovery.transport.inspection_client import NoAnswerError
 
@@ -82,7 +82,7 @@ def test_a_scheduler_of_this_host_that_was_done_answers_for_all() -> None:
 def test_a_scheduler_that_never_answers_is_named_on_the_console(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(completion, "_PATIENCE_MS", 0)
+    monkeypatch.setattr(job_completion, "_PATIENCE_MS", 0)
     assert is_done(Completion(Scheduler(NoAnswerError("refused"))))
     assert "worker_1: no scheduler says whether it was done (refused)" in " ".join(
         capsys.readouterr().out.split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from recovery.errors import SettingConflictError
-from recovery.launch.bind_file import BindFile
+from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import CpuBinding
 
 
