@@ -54,8 +54,10 @@ def open_log(path: Path, *, start: int) -> BinaryIO:
         OSError: it cannot be opened, or takes no line.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A process that was killed may have left half a line.
+    begun = "" if _ends_with_a_line(path) else "\n"
     log = path.open("ab", buffering=0)
-    mark = f"{MARK} {path.stem} start {start} {now()} {MARK}\n".encode()
+    mark = f"{begun}{MARK} {path.stem} start {start} {now()} {MARK}\n".encode()
     try:
         written = log.write(mark)
     except OSError:
@@ -65,6 +67,14 @@ def open_log(path: Path, *, start: int) -> BinaryIO:
         log.close()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return log
+
+
+def _ends_with_a_line(path: Path) -> bool:
+    if not path.exists() or not path.stat().st_size:
+        return True
+    with path.open("rb") as log:
+        log.seek(-1, os.SEEK_END)
+        return log.read(1) == b"\n"
 
 
 def now() -> str:

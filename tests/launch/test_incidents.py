@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from recovery.launch.console import open_log
 from recovery.launch.incidents import Failure, Incidents
 
@@ -103,3 +105,43 @@ def test_a_silent_death_repeats_nothing(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
     assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1"))
     assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", start=2))
+
+
+LEAKS = tuple(f"nanobind: leaked type {number}" for number in range(40))
+"""What a library prints at the end of every process, behind the reason."""
+
+
+def test_the_traceback_is_found_before_what_a_library_prints_behind_it(tmp_path: Path) -> None:
+    incidents = Incidents(tmp_path)
+    incidents.note(failure(log_of(tmp_path, "worker_1", *TRACEBACK, *LEAKS)), begun_ms=0, ended_ms=10)
+    assert incidents.newest is not None
+    assert incidents.newest.traceback == TRACEBACK
+
+
+@pytest.mark.parametrize(
+    "reasons",
+    [
+        (TRACEBACK, (*TRACEBACK[:-1], "OSError: y")),
+        (("ERROR event=exit code=74 NODE_ALIVE",), ("ERROR event=exit code=76 FENCED",)),
+    ],
+    ids=["tracebacks", "lines of ours"],
+)
+def test_two_reasons_with_the_same_lines_behind_them_are_two(
+    tmp_path: Path, reasons: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    incidents = Incidents(tmp_path)
+    first, second = reasons
+    assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", *first, *LEAKS))
+    assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", *second, *LEAKS, start=2))
+    assert incidents.repeats("worker_1", log_of(tmp_path, "worker_1", *second, *LEAKS, start=3))
+
+
+def test_a_start_is_marked_on_a_line_of_its_own_behind_half_a_line(tmp_path: Path) -> None:
+    log = log_of(tmp_path, "worker_1", "step 1")
+    with log.open("ab") as stream:
+        stream.write(b"half a li")
+    log_of(tmp_path, "worker_1", "step 2", start=2)
+
+    lines = log.read_text().splitlines()
+    assert lines[2] == "half a li"
+    assert lines[3].startswith("=== worker_1 start 2 ")
