@@ -18,13 +18,18 @@ SHORT_LEASE = {"MS_NODE_TIMEOUT": "3", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY
 FILE = "small-1_10.ckpt"
 
 
+def start_and_wait_inside_a_save(cluster: SmallCluster) -> None:
+    """Start everything; worker_1 stands inside the save of step 10 until the file `save_on` is there."""
+    shutil.copy(slow_save.__file__, cluster.directory / SCRIPT)
+    cluster.launch("worker_0")
+    cluster.launch("worker_1", JOB_HOLD_SAVE="10")
+    cluster.launch("sched")
+    cluster.wait((cluster.directory / "saving").exists, "save of step 10")
+
+
 def test_a_process_that_was_replaced_while_it_stood_inside_a_save_does_not_finish_it(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, environment=SHORT_LEASE) as cluster:
-        shutil.copy(slow_save.__file__, tmp_path / SCRIPT)
-        cluster.launch("worker_0")
-        cluster.launch("worker_1", JOB_HOLD_SAVE="10")
-        cluster.launch("sched")
-        cluster.wait((tmp_path / "saving").exists, "save of step 10")
+        start_and_wait_inside_a_save(cluster)
         old = cluster.processes["worker_1"]
         cluster.signal("worker_1", signal.SIGSTOP)
         cluster.wait_event(EventKind.NODE_LOST, "worker_1")
@@ -47,11 +52,7 @@ def test_a_process_that_was_replaced_while_it_stood_inside_a_save_does_not_finis
 
 def test_a_process_that_was_paused_inside_a_save_and_kept_its_place_finishes_it(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, environment=SHORT_LEASE) as cluster:
-        shutil.copy(slow_save.__file__, tmp_path / SCRIPT)
-        cluster.launch("worker_0")
-        cluster.launch("worker_1", JOB_HOLD_SAVE="10")
-        cluster.launch("sched")
-        cluster.wait((tmp_path / "saving").exists, "save of step 10")
+        start_and_wait_inside_a_save(cluster)
         cluster.signal("worker_1", signal.SIGSTOP)
         cluster.wait_event(EventKind.NODE_LOST, "worker_1")
         cluster.signal("worker_1", signal.SIGCONT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -260,13 +261,34 @@ def checkpoint(step: int, *, generation: int = 1, path: str = "", run: int = 1) 
     )
 
 
-def running_workers(desk: Desk, *names: str) -> list[Worker]:
-    """Workers that have registered, are ready and follow the first plan."""
-    workers = [Worker(desk, name) for name in names or ("worker_0", "worker_1")]
+def registration(**fields: object) -> m.Register:
+    """The first message of a fresh worker_0 of two workers, but for these fields."""
+    plain = m.Register(
+        request_id=RequestId("r"),
+        protocol=m.PROTOCOL_VERSION,
+        node_id=NodeId("worker_0"),
+        role=m.Role.WORKER,
+        host="",
+        pid=1,
+        worker_count=2,
+        server_count=0,
+        recovery_enabled=True,
+    )
+    return msgspec.structs.replace(plain, **fields)
+
+
+def begin(workers: Sequence[Worker]) -> None:
+    """Let them register, say that they are ready, and follow the plan."""
     for worker in workers:
         assert isinstance(worker.register(), m.Admitted)
     for worker in workers:
         worker.ready()
     for worker in workers:
         worker.follow()
+
+
+def running_workers(desk: Desk, *names: str) -> list[Worker]:
+    """Workers that have registered, are ready and follow the first plan."""
+    workers = [Worker(desk, name) for name in names or ("worker_0", "worker_1")]
+    begin(workers)
     return workers

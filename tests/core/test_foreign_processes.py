@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.ids import Generation, NodeId, RequestId
+from recovery.core.ids import Generation
 from recovery.core.rules import Rules
-from tests.core.desk import Desk
+from tests.core.desk import Desk, registration
 
 
 def register(**fields: object) -> m.Register:
-    plain = m.Register(
-        request_id=RequestId("r"),
-        protocol=m.PROTOCOL_VERSION,
-        node_id=NodeId("worker_0"),
-        role=m.Role.WORKER,
-        host="",
-        pid=1,
-        worker_count=2,
-        server_count=0,
-        recovery_enabled=True,
-        generation=Generation(3),
-        job="another",
-    )
-    return msgspec.structs.replace(plain, **fields)
+    return registration(**{"generation": Generation(3), "job": "another", **fields})
 
 
 def refused(desk: Desk, message: m.Register) -> str:

@@ -13,7 +13,7 @@ from recovery.core import messages as m
 from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import SeatedIds
 from recovery.core.rules import Rules
-from tests.core.desk import Desk, Worker
+from tests.core.desk import Desk, Worker, begin
 
 FEW, MANY = 100, 200
 RATIO_MAX = 2.1
@@ -33,12 +33,7 @@ def calls_to_join(count: int, name: str) -> int:
     earlier = sys.getprofile()
     sys.setprofile(note)
     try:
-        for worker in workers:
-            assert isinstance(worker.register(), m.Admitted)
-        for worker in workers:
-            worker.ready()
-        for worker in workers:
-            worker.follow()
+        begin(workers)
         for worker in workers:
             worker.die()
             assert isinstance(worker.register(), m.Admitted)

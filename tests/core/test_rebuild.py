@@ -7,7 +7,7 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken, RunId
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, ResumeToken, RunId
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
@@ -25,7 +25,7 @@ from recovery.core.scheduler import lost_store
 from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.tokens import token_digest
-from tests.core.desk import Desk, Worker, checkpoint, running_workers
+from tests.core.desk import Desk, Worker, checkpoint, registration, running_workers
 from tests.core.pasts import OLD, come, past, ready
 
 # --- a scheduler that is not asked to rebuild ----------------------------------------------------------------------------
@@ -34,30 +34,13 @@ from tests.core.pasts import OLD, come, past, ready
 def test_a_living_worker_of_another_job_ends_a_scheduler_that_knows_nothing() -> None:
     desk = Desk(Rules(worker_count=2))
     connection = desk.connect()
-    register = _register(desk, OLD)
+    register = registration(generation=Generation(7), job=OLD)
 
     desk.say(connection, register)
 
     assert desk.exit == e.Exit("STORE_LOST", f"node worker_0 trains job {OLD}, generation 7")
     assert desk.tray[connection] == [], "the worker was answered and will not train on"
     assert desk.row(NodeRecord) == []
-
-
-def _register(desk: Desk, job: str) -> m.Register:
-    return m.Register(
-        request_id=RequestId("r"),
-        protocol=m.PROTOCOL_VERSION,
-        node_id=NodeId("worker_0"),
-        role=m.Role.WORKER,
-        host="",
-        pid=1,
-        worker_count=desk.rules.worker_count,
-        server_count=0,
-        recovery_enabled=True,
-        token=None,
-        generation=Generation(7),
-        job=job,
-    )
 
 
 def test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing() -> None:

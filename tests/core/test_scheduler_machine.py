@@ -16,7 +16,7 @@ from recovery.core.records import (
     NodeState,
 )
 from recovery.core.rules import Rules
-from tests.core.desk import Desk, Worker, checkpoint, running_workers
+from tests.core.desk import Desk, Worker, checkpoint, registration, running_workers
 
 
 def rules(**changes: Any) -> Rules:
@@ -250,20 +250,7 @@ def test_strangers_and_double_registrations_are_disconnected(desk: Desk) -> None
     assert connection in desk.closed
     worker = Worker(desk, "worker_0")
     worker.register()
-    desk.say(
-        worker.connection,
-        m.Register(
-            request_id=RequestId("x"),
-            protocol=1,
-            node_id=worker.node_id,
-            role=m.Role.WORKER,
-            host="",
-            pid=1,
-            worker_count=2,
-            server_count=0,
-            recovery_enabled=True,
-        ),
-    )
+    desk.say(worker.connection, registration(request_id=RequestId("x"), node_id=worker.node_id))
     assert worker.connection in desk.closed
     desk.lose(ConnectionId(999))
 

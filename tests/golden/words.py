@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import recovery
-from recovery import errors
 from recovery.cli.main import COMMANDS, load
 from recovery.config.table import SETTINGS
 from recovery.core.messages import JobOutcome, Role
@@ -17,6 +16,7 @@ from recovery.core.records import CheckpointState, EventKind, JobState, NodeStat
 from recovery.launch.flags import FLAGS
 from recovery.report.tables import VIEWS
 from recovery.store.models import METADATA
+from tests.house.error_classes import error_classes
 from tests.house.protocol_words import REFUSALS
 
 _ENUMS: dict[str, type[Enum]] = {
@@ -43,7 +43,7 @@ def words() -> dict[str, Any]:
         },
         "errors": {
             kind.code: {"exit_code": kind.exit_code, "cause": kind.cause.value, "temporary": kind.temporary}
-            for kind in _error_classes()
+            for kind in error_classes()
         },
         **{name: [one.value for one in kind] for name, kind in _ENUMS.items()},
         "job_outcomes": {one.value: one.code for one in JobOutcome},
@@ -76,15 +76,6 @@ def log_events(package: Path) -> list[str]:
                     if isinstance(one, ast.Constant) and isinstance(one.value, str)
                 )
     return sorted(found)
-
-
-def _error_classes() -> list[type[errors.RecoveryError]]:
-    found, waiting = [], [errors.RecoveryError]
-    while waiting:
-        waiting.extend((one := waiting.pop()).__subclasses__())
-        if "code" in one.__dict__ and one.__module__.startswith(f"{errors.__name__}."):
-            found.append(one)
-    return sorted(found, key=lambda one: one.code)
 
 
 def _commands() -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from recovery import errors
+from tests.house.error_classes import error_classes
 from tests.house.files import ROOT
 from tests.house.generate_pages import PAGES
 from tests.house.generate_settings import PAGE, settings_page
@@ -27,16 +28,6 @@ def _child(code: str) -> str:
         [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
     )
     return done.stdout
-
-
-def _error_classes() -> list[type[errors.RecoveryError]]:
-    """Every error class that names a code of its own."""
-    found, waiting = [], [errors.RecoveryError]
-    while waiting:
-        waiting.extend((one := waiting.pop()).__subclasses__())
-        if "code" in one.__dict__ and one.__module__.startswith(f"{errors.__name__}."):
-            found.append(one)
-    return found
 
 
 def test_import_recovery_takes_less_than_150_ms() -> None:
@@ -82,7 +73,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
 
 
 def test_every_error_has_its_own_code_and_exit_code() -> None:
-    classes = _error_classes()
+    classes = error_classes()
     codes = [one.code for one in classes]
     exit_codes = [one.exit_code for one in classes]
 

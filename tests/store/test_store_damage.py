@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -29,29 +26,7 @@ from recovery.store.models import METADATA
 from recovery.store.reader import read_scheduler
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store.any_records import WALL_MS, files, filled, job, sql
-
-ROOT = Path(__file__).parents[2]
-
-HEAD = """
-import os, sys, threading
-from pathlib import Path
-from recovery.store.repository import SchedulerStore
-from recovery.store.writer import Writer
-from tests.store.any_records import checkpoint, event, job, node
-path = Path(sys.argv[1])
-"""
-
-
-def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", HEAD + code, str(path)]
-    return subprocess.run(command, cwd=ROOT, check=False, timeout=300, capture_output=True, text=True)
-
-
-def killed(path: Path) -> None:
-    """Leave what an owner leaves that wrote job 5 and one event and was killed."""
-    code = "s = SchedulerStore.open(path); s.apply([job(5), event(5)], wall_ms=1); os.kill(os.getpid(), 9)"
-    assert run(code, path).returncode == -signal.SIGKILL
-
+from tests.store.owner_process import killed, run
 
 # --- damage -------------------------------------------------------------------------------------------------------
 

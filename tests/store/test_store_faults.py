@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -19,29 +18,7 @@ from recovery.store import connections
 from recovery.store.reader import read_events, read_scheduler
 from recovery.store.repository import SchedulerStore
 from tests.store.any_records import WALL_MS, files, filled, job, node
-
-ROOT = Path(__file__).parents[2]
-
-HEAD = """
-import os, sys, threading
-from pathlib import Path
-from recovery.store.repository import SchedulerStore
-from recovery.store.writer import Writer
-from tests.store.any_records import checkpoint, event, job, node
-path = Path(sys.argv[1])
-"""
-
-
-def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", HEAD + code, str(path)]
-    return subprocess.run(command, cwd=ROOT, check=False, timeout=300, capture_output=True, text=True)
-
-
-def killed(path: Path) -> None:
-    """Leave what an owner leaves that wrote job 5 and one event and was killed."""
-    code = "s = SchedulerStore.open(path); s.apply([job(5), event(5)], wall_ms=1); os.kill(os.getpid(), 9)"
-    assert run(code, path).returncode == -signal.SIGKILL
-
+from tests.store.owner_process import HEAD, ROOT, killed, run
 
 # --- reading beside a writer --------------------------------------------------------------------------------------
 

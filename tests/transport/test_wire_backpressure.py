@@ -16,12 +16,18 @@ async def a_while(receiver: Receiver, port: int) -> None:
         await writer.wait_closed()
 
 
+async def joined_before_a_pause(receiver: Receiver, port: int) -> Node:
+    """A node that has joined; what it sends from now on waits."""
+    node = Node(port)
+    await node.join()
+    receiver.server.pause_delivery()
+    return node
+
+
 def test_during_a_pause_nothing_is_delivered_and_afterwards_everything_in_order() -> None:
     async def main() -> None:
         async with serving() as (receiver, port):
-            node = Node(port)
-            await node.join()
-            receiver.server.pause_delivery()
+            node = await joined_before_a_pause(receiver, port)
             for sequence in range(1, 31):
                 node.client.send(heartbeat(sequence))
             await a_while(receiver, port)
@@ -55,9 +61,7 @@ def test_a_node_whose_first_message_comes_during_a_pause_is_waited_for() -> None
 def test_a_message_of_a_peer_that_was_cut_off_during_a_pause_is_dropped() -> None:
     async def main() -> None:
         async with serving() as (receiver, port):
-            node = Node(port)
-            await node.join()
-            receiver.server.pause_delivery()
+            node = await joined_before_a_pause(receiver, port)
             node.client.send(heartbeat())
             await a_while(receiver, port)
             [(number, _, _)] = receiver.messages
@@ -74,9 +78,7 @@ def test_a_message_of_a_peer_that_was_cut_off_during_a_pause_is_dropped() -> Non
 def test_it_stops_during_a_pause() -> None:
     async def main() -> None:
         async with serving() as (receiver, port):
-            node = Node(port)
-            await node.join()
-            receiver.server.pause_delivery()
+            node = await joined_before_a_pause(receiver, port)
             node.client.send(heartbeat())
             with plain_socket(port):
                 await a_while(receiver, port)
