@@ -91,7 +91,7 @@ class StoreGoneError(StoreError):
     code, exit_code, cause = "STORE_GONE", 38, Cause.TEMPORARY
     template = (
         "{path}: {file} {reason}, while this process had it open, so nothing more is written. Put the files back if they were moved. "
-        "A scheduler ends, workers train on; its next start shows what is left. A worker goes on without its own store."
+        "A scheduler ends, workers that no launcher ends train on; its next start shows what is left. A worker goes on without its own store."
     )
 
 
@@ -100,7 +100,7 @@ class StoreLostError(StoreError):
 
     code, exit_code = "STORE_LOST", 39
     template = (
-        "the scheduler's store in {path} is lost, but its job is not: {found}. Nothing was changed and workers train on. "
+        "the scheduler's store in {path} is lost, but its job is not: {found}. Nothing was changed, and workers that no launcher ends train on. "
         "Put scheduler.db back, or rebuild it (recovery rebuild {path}, or MS_REBUILD_STORE=1 in the scheduler). "
         "For a new job choose another MS_RECOVERY_PATH, or archive this one (recovery reset {path})."
     )

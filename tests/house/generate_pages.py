@@ -20,12 +20,19 @@ _ERRORS_HEAD = """\
 
 Every error is one line that begins with its code. The code never changes; the text may. A process that ends by an error of the
 engine ends with that error's exit code; the user's own exception ends it with 1, SIGTERM with 143, SIGINT with 130.
-In Python every one is a `recovery.errors.RecoveryError` with `code`, `exit_code`, `cause`, `temporary` and the parts of its sentence in
-`parts`.
+In Python every one is a `recovery.errors.RecoveryError` with `code`, `exit_code`, `cause`, `temporary` and the parts of its
+sentence in `parts`. What to do about an exit code: [how to](../howto/exit_codes.md).
 
-`cause` is what `recovery msrun` decides by when a process ends with that exit code: `temporary`: it is started again; `permanent`: the
-same command would end the same way, so the job fails; `unknown`: the job fails if it was the process's first start (a mistake in the
-command), later it is started again (trouble of the machine); `script`: as after an exception of the script's own, it is started again once the job has made a step, unless it ends with the same last line of output soon after. Starting again has its bounds: `--max_restarts`, and longer waits each time.
+`cause` is what `recovery msrun` decides by when a process ends with that exit code:
+
+* `temporary`: the process is started again.
+* `permanent`: the same command would end the same way, so the job fails.
+* `unknown`: the job fails if it was the process's first start (a mistake in the command); later the process is started again
+  (trouble of the machine).
+* `script`: as after an exception of the script's own, the process is started again once the job has made a step, unless it ends with
+  the same last line of output soon after.
+
+Starting again has its bounds: `--max_restarts`, and longer waits each time.
 
 | code | exit code | meaning | cause | sentence |
 |---|---|---|---|---|
@@ -116,9 +123,10 @@ def _default(value: object) -> str:
 _CLI_HEAD = """\
 # The `recovery` command
 
-`recovery COMMAND --help` says the same. What is stored is read while nothing runs, or beside a running job without disturbing it. Errors are one
-line on stderr, with the [exit code](errors.md) of their kind; a check that found something ends with 1. Without a terminal, and with
-`NO_COLOR`, there are no colour codes. `recovery --install-completion` teaches the shell.
+`recovery COMMAND --help` says the same. What is stored is read while nothing runs, or beside a running job without disturbing it.
+Errors are one line on stderr, with the [exit code](errors.md) of their kind; a check that found something ends with 1. Without a
+terminal, and with `NO_COLOR`, there are no colour codes. `recovery --install-completion` makes the shell complete commands and
+options.
 
 """
 
