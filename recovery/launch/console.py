@@ -70,11 +70,17 @@ def open_log(path: Path, *, start: int) -> BinaryIO:
 
 
 def _ends_with_a_line(path: Path) -> bool:
-    if not path.exists() or not path.stat().st_size:
+    """False also where that cannot be known: an empty line does no harm."""
+    try:
+        with path.open("rb") as log:
+            if not log.seek(0, os.SEEK_END):
+                return True
+            log.seek(-1, os.SEEK_END)
+            return log.read(1) == b"\n"
+    except FileNotFoundError:
         return True
-    with path.open("rb") as log:
-        log.seek(-1, os.SEEK_END)
-        return log.read(1) == b"\n"
+    except OSError:
+        return False
 
 
 def now() -> str:

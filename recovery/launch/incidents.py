@@ -12,8 +12,10 @@ import msgspec
 from recovery.launch.console import MARK, say
 
 _LAST_LINES = 30
-_EXIT_LINE = " event=exit code="
-"""In the line with which a process of ours ends when there is no traceback."""
+_LIBRARY_NOTE = re.compile(
+    r"^(nanobind: | - leaked (instance|type|function|record)| - \.\.\. skipped remainder|See https://nanobind\.)"
+)
+"""What libraries print behind the reason, at the end of every process: torch 2.15 lists what nanobind leaked, in some 27 lines."""
 _RANKS = re.compile(r"^(\[rank[0-9]+\]: ?)+")
 _TAIL_BYTES = 64 * 1024
 _FOLLOWS_MS = 30_000
@@ -71,7 +73,7 @@ class Incidents:
         self._path: Path | None = None
         """Of the newest; None: it has no file yet."""
         self._last_line: dict[str, tuple[str, ...]] = {}
-        """By process, the line that named why its attempt before ended; empty: it had no output."""
+        """By process, of its attempt before; empty: it had no output."""
 
     @property
     def newest(self) -> Incident | None:
@@ -79,8 +81,8 @@ class Incidents:
         return self._newest
 
     def repeats(self, process: str, log: Path) -> bool:
-        """Did this process end for the reason of its attempt before, by the line that names it? Asked once an attempt."""
-        last = _reason_line(tuple(_lines_of_attempt(log)))
+        """Did this process end with the last line of its attempt before? Asked once an attempt."""
+        last = tuple(_last_lines(log))[-1:]
         before, self._last_line[process] = self._last_line.get(process), last
         return bool(last) and before == last
 
@@ -98,10 +100,8 @@ class Incidents:
         if newest is not None and begun_ms < self._newest_ms and ended_ms - self._newest_ms < _FOLLOWS_MS:
             self._newest = msgspec.structs.replace(newest, followed=(*newest.followed, failure))
         else:
-            lines = tuple(_lines_of_attempt(Path(failure.log)))
-            self._newest = Incident(
-                first=failure, traceback=_traceback(lines), last_lines=lines[-_LAST_LINES:]
-            )
+            lines = tuple(_last_lines(Path(failure.log)))
+            self._newest = Incident(first=failure, traceback=_traceback(lines), last_lines=lines)
             self._newest_ms, self._path = ended_ms, None
         try:
             if self._path is None:
@@ -147,17 +147,8 @@ def _traceback(lines: tuple[str, ...]) -> tuple[str, ...]:
     return lines[begin : end + 1]
 
 
-def _reason_line(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """The line that names why a process ended; empty: it had no output.
-
-    Libraries may print behind it, the same each time: torch 2.15 lists what nanobind leaked.
-    """
-    exits = tuple(line for line in lines if _EXIT_LINE in line)
-    return (_traceback(lines) or exits or lines)[-1:]
-
-
-def _lines_of_attempt(log: Path) -> Iterator[str]:
-    """The lines since the process's start, as far as its log's tail holds them; none where the log cannot be read (any more)."""
+def _last_lines(log: Path) -> Iterator[str]:
+    """The last lines since the process's start, but for what libraries print at its end; none where the log cannot be read (any more)."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -166,4 +157,7 @@ def _lines_of_attempt(log: Path) -> Iterator[str]:
         return
     lines = text.splitlines()
     marks = [number for number, line in enumerate(lines) if line.startswith(f"{MARK} {log.stem} start ")]
-    yield from lines[marks[-1] + 1 if marks else 0 :]
+    lines = lines[marks[-1] + 1 if marks else 0 :]
+    while lines and _LIBRARY_NOTE.match(_RANKS.sub("", lines[-1])):
+        del lines[-1]
+    yield from lines[-_LAST_LINES:]

@@ -107,8 +107,14 @@ def test_a_silent_death_repeats_nothing(tmp_path: Path) -> None:
     assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", start=2))
 
 
-LEAKS = tuple(f"nanobind: leaked type {number}" for number in range(40))
-"""What a library prints at the end of every process, behind the reason."""
+LEAKS = (
+    "nanobind: leaked 9 types!",
+    *(f' - leaked type "torch._C.{number}"' for number in range(40)),
+    " - ... skipped remainder",
+    "nanobind: this is likely caused by a reference counting issue in the binding code.",
+    "See https://nanobind.readthedocs.io/en/latest/refleaks.html",
+)
+"""What torch 2.15 prints at the end of a process, behind the reason."""
 
 
 def test_the_traceback_is_found_before_what_a_library_prints_behind_it(tmp_path: Path) -> None:
@@ -134,6 +140,19 @@ def test_two_reasons_with_the_same_lines_behind_them_are_two(
     assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", *first, *LEAKS))
     assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", *second, *LEAKS, start=2))
     assert incidents.repeats("worker_1", log_of(tmp_path, "worker_1", *second, *LEAKS, start=3))
+
+
+def test_a_handled_error_long_before_the_end_is_not_the_reason(tmp_path: Path) -> None:
+    incidents = Incidents(tmp_path)
+    steps = tuple(f"step {number}" for number in range(100))
+    first = log_of(tmp_path, "worker_1", *TRACEBACK, *steps, "one reason")
+    assert not incidents.repeats("worker_1", first)
+    second = log_of(tmp_path, "worker_1", *TRACEBACK, *steps, "another reason", start=2)
+    assert not incidents.repeats("worker_1", second)
+    incidents.note(failure(second, start=2), begun_ms=0, ended_ms=10)
+    assert incidents.newest is not None
+    assert incidents.newest.traceback == ()
+    assert incidents.newest.shown_lines[-1] == "another reason"
 
 
 def test_a_start_is_marked_on_a_line_of_its_own_behind_half_a_line(tmp_path: Path) -> None:
