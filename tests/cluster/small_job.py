@@ -30,6 +30,8 @@ BATCHES = 20
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there: what a test looks for has happened by then."""
+AFTER_S = float(os.environ.get("JOB_AFTER_S", "0"))
+"""How long the script goes on when training is over, as one does that evaluates what it has trained."""
 DEEDS_ASKED = [deed.partition("@")[::2] for deed in os.environ.get("JOB_DO", "").split()]
 """What to do once, in the first generation, in which step: `chdir@3 hang@12`."""
 
@@ -198,6 +200,7 @@ def test_train() -> None:
         train(recovery.init())
     else:
         recovery.run(train)()
+    time.sleep(AFTER_S)
 
 
 if __name__ == "__main__":

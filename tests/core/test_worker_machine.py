@@ -253,8 +253,17 @@ def test_done_is_sent_again_until_the_job_has_ended() -> None:
     assert driven.receive(plan(2)) == []
     assert driven.handle(s.TrainingStopped(Generation(1), 100)) == []
     assert driven.handle(s.Disconnected("closed", 0.5), 1_000) == [we.Connect()]
-    driven.handle(s.ConnectFailed("gone", 0.5), 1_000 + SHUTDOWN_GRACE_MS)
-    assert driven.effects_of(e.Exit)
+
+
+def test_a_script_that_goes_on_after_a_finished_job_is_left_alone() -> None:
+    """Its scheduler ends before it: that is no reason to end it, and nobody is there to be dialled."""
+    driven = DrivenWorker().training()
+    driven.handle(s.TrainingDone(RequestId("d"), Generation(1), 100))
+    driven.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all"))
+    driven.handle(s.Disconnected("closed", 0.5), 1_000)
+    assert [type(one) for one in driven.handle(s.ConnectFailed("gone", 0.5), 1_100)] == [we.SetTimer]
+
+    assert driven.handle(s.ConnectFailed("gone", 0.5), 1_000 + SHUTDOWN_GRACE_MS) == []
 
 
 def test_a_done_that_was_interrupted_is_forgotten() -> None:

@@ -6,6 +6,14 @@ from tests.planted.bug import Bug
 
 ENDS: tuple[Bug, ...] = (
     Bug(
+        "a script that goes on after its training is ended because the scheduler is gone",
+        "I14",
+        "core/worker/machine.py",
+        "            if self._departure.ended_in_order:\n",
+        "            if False:\n",
+        ("tests/core/test_worker_machine.py::test_a_script_that_goes_on_after_a_finished_job_is_left_alone",),
+    ),
+    Bug(
         "an exit code of 0 is taken for done",
         "I14",
         "launch/job_completion.py",

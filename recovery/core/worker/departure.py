@@ -28,6 +28,13 @@ class Departure:
         """The error that the process ends with, a code of recovery.errors; empty: it has decided nothing. Set in LEAVING."""
         self._reason = ""
         """The sentence that goes with `_code`. Set in LEAVING."""
+        self._ended_in_order = False
+        """The process was given an end without an error. Set in LEAVING."""
+
+    @property
+    def ended_in_order(self) -> bool:
+        """Was the process given an end without an error? Its script may go on for as long as it likes."""
+        return self._ended_in_order
 
     def begin(
         self, last: Failure | Leave, code: str, reason: str, now_ms: int, *, admitted: bool
@@ -48,7 +55,9 @@ class Departure:
 
     def exit(self, code: str = "", reason: str = "") -> Exit:
         """End the process. What it has decided itself goes before what somebody else gives as the reason."""
-        return Exit(self._code or code, self._reason or reason)
+        code = self._code or code
+        self._ended_in_order = self._ended_in_order or not code
+        return Exit(code, self._reason or reason)
 
 
 def failure_of(raised: TrainingRaised) -> Failure:

@@ -66,7 +66,7 @@ class WorkerMachine:
         self._heartbeats = Heartbeats()
         self._memory = JobMemory()
         self._admitted: m.Admitted | None = None
-        """The last admission, with what later plans said of job, run and incarnation. None in OUTSIDE."""
+        """The last admission, with what later plans said of job, run and incarnation. None: there was none."""
 
     @property
     def state(self) -> WorkerState:
@@ -236,6 +236,9 @@ class WorkerMachine:
 
     def _follow(self, outcome: list[WorkerEffect] | GivenUp) -> list[WorkerEffect]:
         if isinstance(outcome, GivenUp):
+            if self._departure.ended_in_order:
+                # The scheduler of a finished job ends before scripts that go on, so there is nobody to dial any more.
+                return []
             return [*outcome.before, *self._end(outcome.code, outcome.reason)]
         return outcome
 

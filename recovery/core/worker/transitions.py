@@ -66,7 +66,7 @@ class ConnectionState(str, Enum):
     """Where the connection to the scheduler stands."""
 
     DISCONNECTED = "disconnected"
-    """There is no connection: a dial is under way, or the timer for the next one runs."""
+    """There is no connection. A dial is under way, or the timer for the next one runs, unless the process has given up."""
     CONNECTED = "connected"
     """The connection stands, and the scheduler has not answered the registration, or its refusal has run out."""
     ADMITTED = "admitted"
