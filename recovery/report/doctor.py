@@ -192,7 +192,7 @@ def _frameworks() -> Iterator[Check]:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
-    step = "" if found else "Install one: pip install recovery[torch], or recovery[mindspore]."
+    step = "" if found else "Install one: pip install recovery-engine[torch], or recovery-engine[mindspore]."
     yield Check(
         name="frameworks",
         ok=bool(found),

@@ -1,4 +1,4 @@
-"""The timeline as a PNG, for where a page is no help: a chat, a ticket. Needs Pillow (`pip install recovery[png]`)."""
+"""The timeline as a PNG, for where a page is no help: a chat, a ticket. Needs Pillow (`pip install recovery-engine[png]`)."""
 
 from __future__ import annotations
 

@@ -110,13 +110,13 @@ class ModelCheckpoint(Callback):
 
     @override
     def on_step_end(self, session: Session) -> None:
-        """PendingCheckpoint when it is time."""
+        """Save when it is time."""
         if self._is_due(session):
             self._save(session)
 
     @override
     def on_end(self, session: Session) -> None:
-        """PendingCheckpoint the last step, as MindSpore does, and wait for a save under way."""
+        """Save the last step, as MindSpore does, and wait for a save under way."""
         if session.step != self._saved_step:
             self._save(session)
         self._join()

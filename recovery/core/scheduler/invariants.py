@@ -46,7 +46,7 @@ def _check_node(state: SchedulerState, node: Node) -> None:
         assert record.rejoin_left_ms == 0, (
             f"{name} is {record.state.value}: only a lost id has a rejoin window"
         )
-    if node.done:
+    if node.done and record.role is Role.WORKER:
         assert state.job.state is JobState.RUNNING or state.job_ended, f"{name} is done with no generation"
     assert node.sent_generation <= state.job.generation, f"{name} was sent a plan that does not exist"
     assert len(node.answers) <= state.rules.requests_remembered, f"the answers kept for {name} are bounded"

@@ -27,7 +27,7 @@ class Requests:
     def __init__(self) -> None:
         """None was made yet."""
         self._unanswered: OrderedDict[RequestId, Request] = OrderedDict()
-        """By request id, oldest first. A Done stays until training is entered again: the scheduler's answer does not take it out."""
+        """By request id, oldest first. A Done stays until training has stopped: the scheduler's answer does not take it out."""
 
     @property
     def is_done(self) -> bool:

@@ -9,7 +9,7 @@ class WorkerTimer(str, Enum):
     """What the machine has itself reminded of. Each is set at most once at a time."""
 
     DIAL = "dial"
-    """The next dial is due: after a failed one, or when a refusal has run out."""
+    """The next dial is due: after a failed one, after connections that end at once, or when a refusal has run out."""
     HEARTBEAT = "heartbeat"
     """The next heartbeat is due."""
     SILENCE = "silence"
