@@ -49,9 +49,12 @@ def lacking(old: Any, new: Any, place: str = "") -> list[str]:
         return [
             found
             for key, value in old.items()
-            if key not in CHANGING
             for found in (
-                lacking(value, new[key], f"{place}/{key}") if key in new else [f"{place}/{key} is gone"]
+                [f"{place}/{key} is gone"]
+                if key not in new
+                else []
+                if key in CHANGING
+                else lacking(value, new[key], f"{place}/{key}")
             )
         ]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
