@@ -57,13 +57,17 @@ class Rank:
             # It was killed.
             pass
 
-    def wait(self, key: str) -> dict[str, Any]:
-        """The next report with this key; others are kept for later calls."""
+    def wait(self, key: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
+        """The next report with this key; others are kept for later calls.
+
+        Raises:
+            queue.Empty: none came in time.
+        """
         while True:
             for position, event in enumerate(self._kept):
                 if key in event:
                     return self._kept.pop(position)
-            self._kept.append(self._events.get(timeout=_PATIENCE_S))
+            self._kept.append(self._events.get(timeout=patience_s))
 
     def wait_idle(self) -> None:
         """Until its main thread has slept through three looks in a row."""

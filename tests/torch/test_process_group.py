@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import signal
 import socket
 import statistics
@@ -63,7 +64,11 @@ def test_all_are_woken_when_one_is_stopped(ranks: Ranks) -> None:
 
     ranks.ranks[2].kill(signal.SIGCONT)
     ranks.interrupt(1)
-    ranks.ranks[2].wait("closed_ms")
+    try:
+        ranks.ranks[2].wait("closed_ms", 20)
+    except queue.Empty:
+        # Fact 6 in process_group.py: it was stopped just before it sent, to peers that have left; then its process is replaced.
+        ranks.replace(2)
     ranks.enter(2)
     ranks.wait_all("first")
 
