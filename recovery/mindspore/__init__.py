@@ -13,8 +13,9 @@ In a script it takes two changed lines:
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from recovery.lazy_names import loader
 
 if TYPE_CHECKING:
     from recovery.mindspore.model import Model
@@ -34,16 +35,7 @@ _HOMES = {
 
 # Hidden from type checkers: one that saw it would accept any misspelt name.
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        """Import the module that a public name lives in, at its first use."""
-        home = _HOMES.get(name)
-        if home is None:
-            message = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(message)
-        value: object = getattr(importlib.import_module(home), name)
-        globals()[name] = value
-        return value
+    __getattr__ = loader(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
