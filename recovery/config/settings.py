@@ -55,6 +55,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     step_log: Path | None
     """Absolute. File to which each applied step is appended; None: none is written."""
     store_without_wal: bool
+    standby: bool
+    """This process waits as a standby even while there are free seats."""
+    replaces: NodeId
+    """The lost id whose rank this process was started to take; empty: none."""
     rules: Rules
     sources: tuple[Source, ...]
     """One per row of the table, in its order."""
@@ -100,6 +104,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         recovery_path=recovery_path if recovering else None,
         step_log=reader.path("MS_STEP_LOG", required=False),
         store_without_wal=reader.switch("MS_STORE_WITHOUT_WAL"),
+        standby=reader.switch("MS_STANDBY"),
+        replaces=reader.node_id("MS_REPLACES", required=False) or NodeId(""),
         rules=rules,
         sources=reader.sources(),
         warnings=warnings,
@@ -121,7 +127,8 @@ def _rules(
     """Join the durations and limits into the value that the core obeys."""
     defaults = Rules(worker_count=worker_count)
     rejoin_window_ms = reader.decimal_ms("MS_REJOIN_WINDOW")
-    rejoin_wait = reader.choice("MS_REJOIN") == "wait"
+    rejoin = reader.choice("MS_REJOIN")
+    standby_count = reader.whole("MS_STANDBY_NUM")
     reconnect_grace_ms = reader.decimal_ms("MS_RECONNECT_GRACE")
     abort_timeout_ms = reader.decimal_ms("MS_ABORT_TIMEOUT")
     allow_restart_from_zero = reader.switch("MS_ALLOW_RESTART_FROM_ZERO")
@@ -144,7 +151,9 @@ def _rules(
         heartbeat_enabled=not reader.switch("MS_DISABLE_HEARTBEAT") and lease_ms is not None,
         heartbeat_ms_min=heartbeat_ms_min,
         heartbeat_ms_max=heartbeat_ms_max,
-        rejoin_wait=rejoin_wait,
+        rejoin_wait=rejoin != "fail",
+        rejoin_on_proof=rejoin == "proof",
+        standby_count=standby_count,
         allow_restart_from_zero=allow_restart_from_zero,
         rebuild_store=rebuild_store,
     ), warnings

@@ -19,6 +19,8 @@ NODE_ID_PATTERN = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 """A node id names files (`workers/<node_id>.db`), so it holds nothing that a path or a log line could be led astray by."""
 
 NodeName = Annotated[NodeId, msgspec.Meta(pattern=NODE_ID_PATTERN)]
+ReplacedName = Annotated[NodeId, msgspec.Meta(pattern=rf"\A\Z|{NODE_ID_PATTERN}")]
+"""A node id, or empty."""
 _COUNT = msgspec.Meta(ge=0, le=2**53)
 """Fits SQLite's integers and every JSON reader's."""
 Count = Annotated[int, _COUNT]
@@ -113,6 +115,17 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """The newest step that it has noted to have saved, whether the file is still there or not."""
 
 
+class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process a process id meant: an id is used again, on another boot and in another container it means another process."""
+
+    boot_id: ShortText
+    """Of the kernel; empty: unknown, which proves nothing."""
+    pid_namespace: Count
+    """Inode of the pid namespace in which the process id counts."""
+    start_ticks: Count
+    """When it started, in the kernel's clock ticks since boot (field 22 of /proc/PID/stat)."""
+
+
 class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """A node asks for admission, or to resume its incarnation."""
 
@@ -133,6 +146,12 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """The last generation whose plan this process received; 0 when it has received none."""
     job: ShortText = ""
     """The job of that plan; empty for none. A scheduler that does not know it has lost its store, or is another job's."""
+    process: ProcessIdentity | None = None
+    """Of this process; None: it cannot be told, or a release before this one."""
+    standby: bool = False
+    """It waits as a standby, even while there are free seats (MS_STANDBY)."""
+    replaces: ReplacedName = NodeId("")
+    """The lost id whose rank this process was started to take (MS_REPLACES); empty: none."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -151,6 +170,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """How many more there are than are named."""
     past: Past | None = None
     """Another job than the scheduler's that this node trained before, by its memory or its own store."""
+    rank: RankNumber | None = None
+    """Of a standby that answers an `Offer`: the rank whose files are listed. None: its own."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
@@ -242,6 +263,8 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
     """How: `killed by SIGKILL (out of memory?)`, `exit code 1`."""
     gives_up: bool = False
     """The launcher does not start it again: the job cannot go on."""
+    process: ProcessIdentity | None = None
+    """Of the process that ended, where the launcher knows it."""
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
@@ -257,6 +280,8 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
     scheduler_incarnation: IncarnationNumber
     resumed: bool
     committed_step: Count = 0
+    standby: bool = False
+    """It holds no rank, and is offered one when a rank is lost."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
@@ -328,6 +353,19 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed"):
     step: Count
 
 
+class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
+    """To a standby: a rank is lost. It answers with a `Ready` of that rank, which says which of the rank's files it can read."""
+
+    run: RunNumber
+    rank: RankNumber
+    replaced: NodeName
+    """The id that held the rank."""
+    committed_step: Count
+    """The newest step that all ranks hold; 0: none."""
+    held: tuple[HeldCheckpoint, ...] = ()
+    """What is known of the rank's files, newest first: as many as fit into a message."""
+
+
 class JobEnded(msgspec.Struct, frozen=True, kw_only=True, tag="job_ended"):
     """Nobody trains any more."""
 
@@ -351,5 +389,5 @@ FromNode = Union[
     Exited,
 ]
 FromScheduler = Union[
-    Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, Committed, JobEnded
+    Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, Committed, Offer, JobEnded
 ]

@@ -145,6 +145,27 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class SeatRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Which place of the world a node holds, where that is not the place of its own name. Key: node_id."""
+
+    node_id: NodeId
+    seat: str
+    """The node id that held the place first, by which ranks are given; empty: the node holds none, it is a standby."""
+
+
+class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process an incarnation is: with it, its death can be proven. Key: node_id, incarnation."""
+
+    node_id: NodeId
+    incarnation: Incarnation
+    boot_id: str
+    """Of the kernel; empty: unknown."""
+    pid_namespace: int
+    """Inode of the pid namespace in which the incarnation's pid counts."""
+    start_ticks: int
+    """When it started, in clock ticks since boot."""
+
+
 class IncarnationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One incarnation of a node id, kept for the event log. Key: node_id, incarnation."""
 
@@ -251,6 +272,8 @@ Record = Union[
     JobRecord,
     RunRecord,
     NodeRecord,
+    SeatRecord,
+    ProcessRecord,
     IncarnationRecord,
     GenerationRecord,
     CheckpointRecord,

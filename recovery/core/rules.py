@@ -47,6 +47,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """True: when some ranks hold checkpoints but none in common, start again at step 0 (MS_ALLOW_RESTART_FROM_ZERO)."""
     rebuild_store: bool = False
     """True: a job that the workers know and the store does not is taken up again from what they report (MS_REBUILD_STORE)."""
+    standby_count: int = 0
+    """How many processes may wait without a rank until one is lost (MS_STANDBY_NUM)."""
+    rejoin_on_proof: bool = False
+    """True: a lost id may return at once where its process is known to be dead (MS_REJOIN=proof). False: the window always counts."""
     requests_remembered: int = 64
     """Answers kept per node for repeats. A worker has a handful under way; 64 is ten times that."""
     frame_bytes_max: int = 1_048_576

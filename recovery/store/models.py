@@ -71,6 +71,17 @@ NODES = _table(
     _text("reason"),
 )
 
+SEATS = _table("seats", ("node_id",), _text("node_id", "seat"))
+
+PROCESSES = _table(
+    "processes",
+    ("node_id", "incarnation"),
+    _text("node_id"),
+    _number("incarnation"),
+    _text("boot_id"),
+    _number("pid_namespace", "start_ticks"),
+)
+
 INCARNATIONS = _table(
     "incarnations",
     ("node_id", "incarnation"),

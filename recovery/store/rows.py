@@ -66,6 +66,8 @@ SHAPES: Mapping[type[msgspec.Struct], Shape] = {
         (records.JobRecord, models.JOB),
         (records.RunRecord, models.RUNS),
         (records.NodeRecord, models.NODES),
+        (records.SeatRecord, models.SEATS),
+        (records.ProcessRecord, models.PROCESSES),
         (records.IncarnationRecord, models.INCARNATIONS),
         (records.GenerationRecord, models.GENERATIONS),
         (records.CheckpointRecord, models.CHECKPOINTS),

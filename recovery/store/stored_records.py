@@ -18,7 +18,9 @@ from recovery.core.records import (
     GenerationRecord,
     JobRecord,
     NodeRecord,
+    ProcessRecord,
     RunRecord,
+    SeatRecord,
     StepRecord,
 )
 from recovery.store.models import CHECKPOINTS
@@ -33,6 +35,10 @@ class SchedulerRecords(msgspec.Struct, frozen=True, kw_only=True):
     job: JobRecord | None = None
     runs: tuple[RunRecord, ...] = ()
     nodes: tuple[NodeRecord, ...] = ()
+    seats: tuple[SeatRecord, ...] = ()
+    """Only of the nodes that hold another place than that of their own name, or none."""
+    processes: tuple[ProcessRecord, ...] = ()
+    """Of all incarnations."""
     generations: tuple[GenerationRecord, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
 
@@ -87,6 +93,8 @@ def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
         job=jobs[0] if jobs else None,
         runs=records_of(connection, RunRecord, path),
         nodes=records_of(connection, NodeRecord, path),
+        seats=records_of(connection, SeatRecord, path),
+        processes=records_of(connection, ProcessRecord, path),
         generations=records_of(connection, GenerationRecord, path),
         checkpoints=_checkpoints(connection, path),
     )
