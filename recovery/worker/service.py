@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from recovery import clock
+from recovery import clock, process_identity
 from recovery.config import Settings, SettingsRole
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import FromScheduler, Role
@@ -60,7 +60,13 @@ class WorkerService:
         self.progress: Callable[[], s.StepsDone] | None = None
         """Where training stands; asked at every heartbeat."""
         role = Role.SERVER if settings.role is SettingsRole.SERVER else Role.WORKER
-        identity = Identity(node_id=self.node_id, role=role, host=settings.worker_host, pid=os.getpid())
+        identity = Identity(
+            node_id=self.node_id,
+            role=role,
+            host=settings.worker_host,
+            pid=os.getpid(),
+            process=process_identity.own(),
+        )
         self.machine = WorkerMachine(identity, rules)
         self._client: Client
         self._executor: Executor

@@ -21,6 +21,7 @@ from recovery.core.policy.registration import (
     decide,
 )
 from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState
+from recovery.core.scheduler import proof
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
@@ -177,7 +178,8 @@ def _resume(
     reason = "a new connection" if was_here else "it came back"
     event = state.node_event(EventKind.NODE_RESUMED, node, reason=reason)
     admitted = _admitted(state, node, register, token, resumed=True)
-    records = (node.record, state.incarnation_record(node), event)
+    rows = proof.note_process(node, register.process)
+    records = (node.record, *rows, state.incarnation_record(node), event)
     return [*effects, Persist(records, (Answer(received.connection, admitted),))]
 
 
@@ -201,20 +203,23 @@ def _admit(
     _connect(state, node, received.connection, now_ms)
     event = state.node_event(EventKind.NODE_ADMITTED, node)
     admitted = _admitted(state, node, register, received.fresh_token, resumed=False)
-    records = (record, state.incarnation_record(node), event)
+    rows = proof.note_process(node, register.process)
+    records = (record, *rows, state.incarnation_record(node), event)
     return [*effects, Persist(records, (Answer(received.connection, admitted),))]
 
 
 def _connect(state: SchedulerState, node: Node, connection: ConnectionId, now_ms: int) -> None:
     node.connection, node.heard_ms, node.sent_generation = connection, now_ms, 0
+    node.proven_dead = False
     state.speakers[connection] = node.record.node_id
     state.forget_refusals(node.record.node_id)
 
 
 def _close_older_connection(state: SchedulerState, node: Node) -> list[SchedulerEffect]:
-    """An older connection of the id speaks for nobody any more."""
+    """An older connection of the id speaks for nobody any more, and nothing follows from the end of an older process."""
     older = state.disconnect(node)
-    return [] if older is None else [CloseConnection(older, "replaced by a newer connection")]
+    effects = proof.end_watch(node)
+    return effects if older is None else [*effects, CloseConnection(older, "replaced by a newer connection")]
 
 
 def _admitted(

@@ -11,10 +11,11 @@ from recovery.core.records import (
     JobState,
     NodeRecord,
     NodeState,
+    ProcessRecord,
     Record,
     RunRecord,
 )
-from recovery.core.scheduler import attendance, generations, job_end
+from recovery.core.scheduler import attendance, generations, job_end, proof
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING, JobFact
 from recovery.core.scheduler.liveness import WINDOW_NOTE_MS
@@ -28,6 +29,7 @@ def restore(
     nodes: tuple[NodeRecord, ...],
     generations: tuple[GenerationRecord, ...],
     checkpoints: tuple[CheckpointRecord, ...],
+    processes: tuple[ProcessRecord, ...],
 ) -> None:
     """Take over what an earlier process stored. Called before `start`."""
     run = state.job.run
@@ -35,6 +37,10 @@ def restore(
     state.checkpoints.load((record for record in checkpoints if record.run == run), state.generations)
     for record in nodes:
         state.put(Node(record, heard_ms=0))
+    for process in processes:
+        node = state.nodes.get(process.node_id)
+        if node is not None and node.record.incarnation == process.incarnation:
+            node.process = proof.identity_of(process)
 
 
 def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -57,6 +63,9 @@ def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     ]
     if any(node.window_ends_ms > now_ms for node in state.nodes.values()):
         effects.append(SetTimer(WindowsTimer(), now_ms + WINDOW_NOTE_MS))
+    for node in state.nodes.values():
+        if proof.may_still_matter(state, node, now_ms):
+            effects += proof.watch(state, node)
     return effects + _go_on(state, now_ms)
 
 
