@@ -66,6 +66,8 @@ class WorkerService:
             host=settings.worker_host,
             pid=os.getpid(),
             process=process_identity.own(),
+            standby=settings.standby,
+            replaces=settings.replaces,
         )
         self.machine = WorkerMachine(identity, rules)
         self._client: Client

@@ -20,6 +20,7 @@ from recovery.core.records import (
     NodeRecord,
     ProcessRecord,
     Record,
+    SeatRecord,
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import (
@@ -69,7 +70,8 @@ class Desk:
             tuple(self.row(NodeRecord)),
             tuple(self.row(GenerationRecord)),
             tuple(self.row(CheckpointRecord)),
-            processes=tuple(self.row(ProcessRecord)),
+            tuple(self.row(SeatRecord)),
+            tuple(self.row(ProcessRecord)),
         )
         self._do(self.machine.start(self.now))
 
@@ -163,6 +165,7 @@ class Desk:
 
 _KEYS = {
     "NodeRecord": ("node_id",),
+    "SeatRecord": ("node_id",),
     "RunRecord": ("run",),
     "IncarnationRecord": ("node_id", "incarnation"),
     "ProcessRecord": ("node_id", "incarnation"),

@@ -1,7 +1,7 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
 Here stands only which module handles what. A process registers: registration.py. Who is here: liveness.py. What ranks report:
-checkpoint_messages.py, training_messages.py. How generations end and begin: generations.py. How the job ends: job_end.py.
+checkpoint_messages.py, training_messages.py. Who takes over a lost rank: takeover.py. How generations end and begin: generations.py. How the job ends: job_end.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing_extensions import assert_never
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, RequestId
-from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord, ProcessRecord
+from recovery.core.records import (
+    CheckpointRecord,
+    GenerationRecord,
+    JobRecord,
+    NodeRecord,
+    ProcessRecord,
+    SeatRecord,
+)
 from recovery.core.rules import Rules
 from recovery.core.scheduler import (
     attendance,
@@ -23,6 +30,7 @@ from recovery.core.scheduler import (
     liveness,
     registration,
     restore,
+    takeover,
     training_messages,
 )
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
@@ -38,6 +46,7 @@ from recovery.core.scheduler.stimuli import (
 from recovery.core.scheduler.timers import (
     GraceTimer,
     LeaseTimer,
+    OfferTimer,
     SchedulerTimer,
     ShutdownTimer,
     TopologyTimer,
@@ -77,11 +86,12 @@ class SchedulerMachine:
         nodes: tuple[NodeRecord, ...],
         generations: tuple[GenerationRecord, ...],
         checkpoints: tuple[CheckpointRecord, ...],
-        *,
+        seats: tuple[SeatRecord, ...] = (),
         processes: tuple[ProcessRecord, ...] = (),
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
-        restore.restore(self.state, nodes, generations, checkpoints, processes)
+        restore.restore(self.state, nodes, generations, checkpoints, seats)
+        restore.restore_processes(self.state, processes)
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Begin to serve."""
@@ -95,6 +105,10 @@ class SchedulerMachine:
         """Take one stimulus and give what is to be done, in order."""
         if self.state.store_is_lost:
             return []
+        effects = self._take(stimulus, now_ms)
+        return [*effects, *takeover.offer_vacant(self.state, now_ms)]
+
+    def _take(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         match stimulus:
             case MessageReceived():
                 return self._on_message(stimulus, now_ms)
@@ -121,6 +135,8 @@ class SchedulerMachine:
                 return attendance.on_deadline(state, now_ms)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
+            case OfferTimer():
+                return takeover.on_offer_due(state, timer.seat, now_ms)
             case LeaseTimer():
                 return liveness.on_lease_due(state, state.nodes[timer.node_id], now_ms)
             case _:

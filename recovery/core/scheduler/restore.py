@@ -14,6 +14,7 @@ from recovery.core.records import (
     ProcessRecord,
     Record,
     RunRecord,
+    SeatRecord,
 )
 from recovery.core.scheduler import attendance, generations, job_end, proof
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
@@ -29,14 +30,19 @@ def restore(
     nodes: tuple[NodeRecord, ...],
     generations: tuple[GenerationRecord, ...],
     checkpoints: tuple[CheckpointRecord, ...],
-    processes: tuple[ProcessRecord, ...],
+    seats: tuple[SeatRecord, ...] = (),
 ) -> None:
     """Take over what an earlier process stored. Called before `start`."""
     run = state.job.run
     state.generations = [record for record in generations if record.run == run]
     state.checkpoints.load((record for record in checkpoints if record.run == run), state.generations)
+    of_others = {record.node_id: record.seat for record in seats}
     for record in nodes:
-        state.put(Node(record, heard_ms=0))
+        state.put(Node(record, heard_ms=0, seat=of_others.get(record.node_id)))
+
+
+def restore_processes(state: SchedulerState, processes: tuple[ProcessRecord, ...]) -> None:
+    """Which process each current incarnation is. Called behind `restore`."""
     for process in processes:
         node = state.nodes.get(process.node_id)
         if node is not None and node.record.incarnation == process.incarnation:

@@ -38,6 +38,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     process: m.ProcessIdentity | None = None
     """With which its end can be proven; None: this system does not say."""
+    standby: bool = False
+    """It waits as a standby (MS_STANDBY)."""
+    replaces: NodeId = NodeId("")
+    """Whose rank it was started to take (MS_REPLACES); empty: nobody's."""
 
 
 class GivenUp(NamedTuple):
@@ -206,6 +210,8 @@ class Connection:
             incarnation=incarnation,
             generation=generation,
             job=job,
+            standby=self._identity.standby,
+            replaces=self._identity.replaces,
         )
         return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 
