@@ -69,6 +69,8 @@ class EventKind(str, Enum):
     """A connection closed; the node may come back within MS_RECONNECT_GRACE."""
     NODE_LOST = "node_lost"
     """A node did not come back or was silent for its lease; its rejoin window runs."""
+    PROCESS_ENDED = "process_ended"
+    """More was learned of a lost node: how its process ended, or that it has. With MS_REJOIN=proof its rejoin window ends by that."""
     NODE_LEFT = "node_left"
     """A process said that it ends; its id is free at once."""
     RANK_TAKEN_OVER = "rank_taken_over"

@@ -94,6 +94,7 @@ NO_CHANGE = frozenset(
         EventKind.SCHEDULER_RESTARTED,
         EventKind.STORE_REBUILT,
         EventKind.NODE_SUSPECTED,
+        EventKind.PROCESS_ENDED,
         EventKind.RANKS_ASSIGNED,
         EventKind.RENDEZVOUS_OPENED,
         EventKind.STATE_LOADED,

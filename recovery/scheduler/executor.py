@@ -12,8 +12,17 @@ from recovery import clock, log
 from recovery.core.effects import Answer, Exit, Log, Persist, Report
 from recovery.core.messages import Admitted
 from recovery.core.records import EventRecord
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.effects import (
+    CloseConnection,
+    EndWatch,
+    SchedulerEffect,
+    Send,
+    SetTimer,
+    WatchProcess,
+)
+from recovery.core.scheduler.stimuli import ProcessGone
 from recovery.core.scheduler.timers import SchedulerTimer
+from recovery.scheduler.process_watch import ProcessWatch
 from recovery.store.writer import Writer
 from recovery.transport.server import Server
 
@@ -29,6 +38,7 @@ class Executor:
         server: Server,
         writer: Writer | None,
         on_timer: Callable[[SchedulerTimer], None],
+        on_gone: Callable[[ProcessGone], None],
         on_exit: Callable[[str, str], None],
     ) -> None:
         """Join the parts.
@@ -37,12 +47,14 @@ class Executor:
             server: where messages go.
             writer: the store's writer; None when nothing is persisted.
             on_timer: called in the loop when a timer is due.
+            on_gone: called in the loop when a process that was watched has ended.
             on_exit: called in the loop with code and reason when the machine asks the process to end.
         """
         self._server, self._writer = server, writer
         self._on_timer, self._on_exit = on_timer, on_exit
         self._loop = asyncio.get_running_loop()
         self._timers: dict[SchedulerTimer, asyncio.TimerHandle] = {}
+        self._watch = ProcessWatch(on_gone)
 
     def carry_out(self, effect: SchedulerEffect) -> None:
         """Do one effect."""
@@ -55,6 +67,10 @@ class Executor:
                 self._server.close_connection(effect.connection, effect.reason)
             case SetTimer():
                 self._set_timer(effect)
+            case WatchProcess():
+                self._watch.begin(effect)
+            case EndWatch():
+                self._watch.end(effect.node_id)
             case Log():
                 level = logging.WARNING if effect.warning else logging.INFO
                 _logger.log(level, "event=%s %s", effect.event, effect.text)
@@ -98,7 +114,8 @@ class Executor:
         self._on_timer(timer)
 
     def stop(self) -> None:
-        """Cancel every timer."""
+        """Cancel every timer and every watch."""
+        self._watch.stop()
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()

@@ -100,6 +100,7 @@ class _Service:
             server=server,
             writer=writer,
             on_timer=lambda timer: self._deliver(TimerFired(timer)),
+            on_gone=self._deliver,
             on_exit=self._on_exit,
         )
         try:

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from recovery import clock
+from recovery import clock, process_identity
 from recovery.config import Settings, SettingsRole
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import FromScheduler, Role
@@ -65,6 +65,7 @@ class WorkerService:
             role=role,
             host=settings.worker_host,
             pid=os.getpid(),
+            process=process_identity.own(),
             standby=settings.standby,
             replaces=settings.replaces,
         )

@@ -18,11 +18,19 @@ from recovery.core.records import (
     GenerationRecord,
     JobRecord,
     NodeRecord,
+    ProcessRecord,
     Record,
     SeatRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.effects import (
+    CloseConnection,
+    EndWatch,
+    SchedulerEffect,
+    Send,
+    SetTimer,
+    WatchProcess,
+)
 from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
@@ -42,6 +50,8 @@ class Desk:
         self.tray: dict[int, list[m.FromScheduler]] = {}
         self.closed: set[int] = set()
         self.timers: dict[SchedulerTimer, int] = {}
+        self.watched: dict[str, WatchProcess] = {}
+        """By node id: the process whose end a test would report."""
         self.exit: Exit | None = None
         self._numbers = 0
         self.machine = SchedulerMachine(new_job("job", rules), rules)
@@ -53,6 +63,7 @@ class Desk:
         """Kill the scheduler and start it again from what was written."""
         job = self.row(JobRecord)[0]
         self.timers.clear()
+        self.watched.clear()
         self.exit = None
         self.machine = SchedulerMachine(next_incarnation(job), self.rules)
         self.machine.restore(
@@ -60,6 +71,7 @@ class Desk:
             tuple(self.row(GenerationRecord)),
             tuple(self.row(CheckpointRecord)),
             tuple(self.row(SeatRecord)),
+            tuple(self.row(ProcessRecord)),
         )
         self._do(self.machine.start(self.now))
 
@@ -131,6 +143,10 @@ class Desk:
                 self.timers[effect.timer] = effect.at_ms
             elif isinstance(effect, CloseConnection):
                 self.closed.add(effect.connection)
+            elif isinstance(effect, WatchProcess):
+                self.watched[effect.node_id] = effect
+            elif isinstance(effect, EndWatch):
+                self.watched.pop(effect.node_id)
             elif isinstance(effect, Exit):
                 self.exit = effect
 
@@ -152,6 +168,7 @@ _KEYS = {
     "SeatRecord": ("node_id",),
     "RunRecord": ("run",),
     "IncarnationRecord": ("node_id", "incarnation"),
+    "ProcessRecord": ("node_id", "incarnation"),
     "GenerationRecord": ("run", "generation"),
     "CheckpointRecord": ("run", "step", "rank"),
     "StepRecord": ("node_id",),

@@ -55,7 +55,11 @@ def test_an_answer_waits_for_the_disk_and_what_promises_nothing_overtakes_it(tmp
                 wall_ms=lambda: 1,
             )
             executor = Executor(
-                server=receiver.server, writer=writer, on_timer=print, on_exit=lambda code, reason: None
+                on_gone=lambda gone: None,
+                server=receiver.server,
+                writer=writer,
+                on_timer=print,
+                on_exit=lambda code, reason: None,
             )
 
             def release(ticket: object) -> None:

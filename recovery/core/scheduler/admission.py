@@ -22,7 +22,7 @@ from recovery.core.policy.registration import (
     decide,
 )
 from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState, Record
-from recovery.core.scheduler import places
+from recovery.core.scheduler import places, proof
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
@@ -213,6 +213,7 @@ def _resume(
         rows.append(node.seat_record)
     event = state.node_event(EventKind.NODE_RESUMED, node, reason=reason)
     admitted = _admitted(state, node, register, token, resumed=True)
+    rows += proof.note_process(node, register.process)
     records = (node.record, *rows, state.incarnation_record(node), event)
     return [*effects, Persist(records, (Answer(received.connection, admitted),))]
 
@@ -247,6 +248,7 @@ def _admit(
         rows.append(node.seat_record)
     event = state.node_event(EventKind.NODE_ADMITTED, node, details=_standing(node))
     admitted = _admitted(state, node, register, received.fresh_token, resumed=False)
+    rows += proof.note_process(node, register.process)
     records = (record, *rows, state.incarnation_record(node), event)
     return [*effects, Persist(records, (Answer(received.connection, admitted),))]
 
@@ -260,14 +262,16 @@ def _standing(node: Node) -> str:
 
 def _connect(state: SchedulerState, node: Node, connection: ConnectionId, now_ms: int) -> None:
     node.connection, node.heard_ms, node.sent_generation = connection, now_ms, 0
+    node.proven_dead = False
     state.speakers[connection] = node.record.node_id
     state.forget_refusals(node.record.node_id)
 
 
 def _close_older_connection(state: SchedulerState, node: Node) -> list[SchedulerEffect]:
-    """An older connection of the id speaks for nobody any more."""
+    """An older connection of the id speaks for nobody any more, and nothing follows from the end of an older process."""
     older = state.disconnect(node)
-    return [] if older is None else [CloseConnection(older, "replaced by a newer connection")]
+    effects = proof.end_watch(node)
+    return effects if older is None else [*effects, CloseConnection(older, "replaced by a newer connection")]
 
 
 def _admitted(

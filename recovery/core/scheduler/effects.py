@@ -7,8 +7,8 @@ from typing import Union
 import msgspec
 
 from recovery.core.effects import Exit, Log, Persist
-from recovery.core.ids import ConnectionId
-from recovery.core.messages import FromScheduler
+from recovery.core.ids import ConnectionId, Incarnation, NodeId
+from recovery.core.messages import FromScheduler, ProcessIdentity
 from recovery.core.scheduler.timers import SchedulerTimer
 
 
@@ -33,4 +33,22 @@ class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
     at_ms: int
 
 
-SchedulerEffect = Union[Persist, Send, CloseConnection, SetTimer, Log, Exit]
+class WatchProcess(msgspec.Struct, frozen=True, tag="watch_process"):
+    """Deliver `ProcessGone` once this process has ended, at once where it has. One of another host cannot be watched, which is no failure.
+
+    A later one of the same node takes the place of the earlier.
+    """
+
+    node_id: NodeId
+    incarnation: Incarnation
+    pid: int
+    process: ProcessIdentity
+
+
+class EndWatch(msgspec.Struct, frozen=True, tag="end_watch"):
+    """Nothing follows any more from the end of the process of this node that is watched."""
+
+    node_id: NodeId
+
+
+SchedulerEffect = Union[Persist, Send, CloseConnection, SetTimer, WatchProcess, EndWatch, Log, Exit]

@@ -11,12 +11,15 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId
 from recovery.core.records import EventKind, JobState, NodeState, Record
-from recovery.core.scheduler import generations, job_end
+from recovery.core.scheduler import generations, job_end, proof
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.job import JobFact
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.stimuli import ConnectionLost
+from recovery.core.scheduler.stimuli import ConnectionLost, ProcessGone
 from recovery.core.scheduler.timers import GraceTimer, LeaseTimer, WindowsTimer
+
+RETURNS_AT_ONCE = "its id may return at once (MS_REJOIN=proof)"
 
 WINDOW_NOTE_MS = 1_000
 """How often what is left of open rejoin windows is written down: so much can a scheduler restart add to one, at most."""
@@ -55,7 +58,22 @@ def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int)
     return [
         Persist((record, state.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
         SetTimer(GraceTimer(record.node_id), node.suspect_until_ms),
+        *proof.watch(state, node),
     ]
+
+
+def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> list[SchedulerEffect]:
+    """A process of this host has ended, for certain. Who is connected is not lost by that: its connection tells."""
+    node = state.nodes.get(gone.node_id)
+    if state.job_ended or node is None or node.record.incarnation != gone.incarnation:
+        return []
+    if not proof.may_still_matter(state, node, now_ms):
+        return []
+    node.proven_dead = True
+    reason = proof.has_ended(node)
+    if node.record.state is NodeState.SUSPECT:
+        return _gone(state, node, reason, now_ms)
+    return _learn(state, node, reason, now_ms)
 
 
 def on_leave(state: SchedulerState, node: Node, leave: m.Leave, now_ms: int) -> list[SchedulerEffect]:
@@ -87,15 +105,46 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
     if node is None:
         never_came = exited.gives_up and state.job.state is JobState.FORMING
         return _fail(state, f"{exited.node_id}: {exited.reason}", now_ms) if never_came else []
-    if node.record.pid != exited.pid:
+    if proof.is_of_another(node, exited):
         return []
-    node.given_up = exited.gives_up
+    node.given_up, node.proven_dead = exited.gives_up, proof.proves(node, exited)
     if node.record.state is NodeState.LIVE:
         node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)
         return []
     if node.record.state is NodeState.SUSPECT:
         return _gone(state, node, exited.reason, now_ms)
-    return _give_up(state, node, node.record.reason, now_ms) if exited.gives_up else []
+    effects = _learn(state, node, exited.reason, now_ms) if node.record.state is NodeState.LOST else []
+    if exited.gives_up:
+        effects += _give_up(state, node, node.record.reason, now_ms)
+    return effects
+
+
+def _learn(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+    """More is known of a node that is lost: that its process has ended, or how."""
+    records: list[Record] = []
+    guess = f"{node.record.node_id} lost: {node.record.reason}"
+    if node.record.reason == proof.has_ended(node) != reason:
+        # Whoever waited for the process knows how it ended.
+        node.record = msgspec.structs.replace(node.record, reason=reason)
+        records += [node.record, state.incarnation_record(node, ended=reason)]
+        records += _name_cause(state, guess, f"{node.record.node_id} lost: {reason}")
+    details = ""
+    if proof.end_window(state, node, now_ms):
+        node.record = msgspec.structs.replace(node.record, rejoin_left_ms=0)
+        records.append(node.record)
+        details = RETURNS_AT_ONCE
+    if not records:
+        return []
+    event = state.node_event(EventKind.PROCESS_ENDED, node, reason=reason, details=details)
+    return [Persist((*records, event)), *proof.end_watch(node)]
+
+
+def _name_cause(state: SchedulerState, guess: str, cause: str) -> list[Record]:
+    """Where the loss ended the generation, its end is explained by what is known now."""
+    if state.job.state is not JobState.INTERRUPTED or state.job.reason != guess:
+        return []
+    state.generations[-1] = msgspec.structs.replace(state.generations[-1], ended=cause)
+    return [state.change_job(JobFact.CAUSE_FOUND, reason=cause), state.generations[-1]]
 
 
 def _gone(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
@@ -123,21 +172,30 @@ def _fail(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect
 def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """A node is lost: its generation is over and its id is refused until the window ends, counted from when it was last heard."""
     node.window_ends_ms = node.heard_ms + state.rules.rejoin_window_ms
+    details = RETURNS_AT_ONCE if proof.end_window(state, node, now_ms) else ""
     record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
     node.ready, node.done = None, False
     connection = state.disconnect(node)
     effects: list[SchedulerEffect] = []
     if connection is not None:
         effects.append(CloseConnection(connection, f"lost: {reason}"))
-    event = state.node_event(EventKind.NODE_LOST, node, step=record.step, reason=reason)
+    event = state.node_event(EventKind.NODE_LOST, node, step=record.step, reason=reason, details=details)
     effects += [
         Persist((record, state.incarnation_record(node, ended=reason), event)),
         SetTimer(WindowsTimer(), now_ms + WINDOW_NOTE_MS),
+        *_watch_lost(state, node, now_ms),
     ]
     # Without recovery any loss ends the job, a server's too. A standby takes no part in a generation.
     if (record.role is m.Role.WORKER and not node.is_standby) or not state.rules.recovery_enabled:
         effects += generations.interrupt(state, f"{record.node_id} lost: {reason}", now_ms)
     return effects
+
+
+def _watch_lost(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
+    """With MS_REJOIN=proof the end of a lost node's process ends its window too; else nothing follows from it any more."""
+    if not proof.may_still_matter(state, node, now_ms):
+        return proof.end_watch(node)
+    return [] if node.is_watched else proof.watch(state, node)
 
 
 def on_grace_over(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:

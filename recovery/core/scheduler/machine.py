@@ -13,7 +13,14 @@ from typing_extensions import assert_never
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, RequestId
-from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord, SeatRecord
+from recovery.core.records import (
+    CheckpointRecord,
+    GenerationRecord,
+    JobRecord,
+    NodeRecord,
+    ProcessRecord,
+    SeatRecord,
+)
 from recovery.core.rules import Rules
 from recovery.core.scheduler import (
     attendance,
@@ -29,7 +36,13 @@ from recovery.core.scheduler import (
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+from recovery.core.scheduler.stimuli import (
+    ConnectionLost,
+    MessageReceived,
+    ProcessGone,
+    SchedulerStimulus,
+    TimerFired,
+)
 from recovery.core.scheduler.timers import (
     GraceTimer,
     LeaseTimer,
@@ -74,9 +87,11 @@ class SchedulerMachine:
         generations: tuple[GenerationRecord, ...],
         checkpoints: tuple[CheckpointRecord, ...],
         seats: tuple[SeatRecord, ...] = (),
+        processes: tuple[ProcessRecord, ...] = (),
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
         restore.restore(self.state, nodes, generations, checkpoints, seats)
+        restore.restore_processes(self.state, processes)
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Begin to serve."""
@@ -101,6 +116,8 @@ class SchedulerMachine:
                 return liveness.on_connection_lost(self.state, stimulus, now_ms)
             case TimerFired():
                 return self._on_timer(stimulus.timer, now_ms)
+            case ProcessGone():
+                return liveness.on_process_gone(self.state, stimulus, now_ms)
             case _:
                 assert_never(stimulus)
 
@@ -143,7 +160,7 @@ class SchedulerMachine:
     ) -> list[SchedulerEffect]:
         """A node speaks: it is heard, a repeat gets the answer that it had, and who has left says nothing more."""
         state = self.state
-        node.heard_ms = now_ms
+        node.heard_ms, node.proven_dead = now_ms, False
         answer = node.answers.get(getattr(message, "request_id", RequestId("")))
         if answer is not None:
             # Behind the write that the first answer waited for.

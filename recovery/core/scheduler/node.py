@@ -7,7 +7,7 @@ from collections import OrderedDict
 import msgspec
 
 from recovery.core.ids import ConnectionId, RequestId
-from recovery.core.messages import FromScheduler, PassedOver, Ready, Role
+from recovery.core.messages import FromScheduler, PassedOver, ProcessIdentity, Ready, Role
 from recovery.core.policy.registration import Held, Window
 from recovery.core.records import NodeRecord, NodeState, SeatRecord
 from recovery.core.scheduler.seats import Seats
@@ -44,6 +44,12 @@ class Node:
         self.lease_check_ms = heard_ms
         """When its lease is looked at next. If that is long past, the scheduler itself was paused."""
         self.window_ends_ms = heard_ms + record.rejoin_left_ms
+        self.process: ProcessIdentity | None = None
+        """Which process its current incarnation is: with it, its end can be proven. None: it did not say."""
+        self.is_watched = False
+        """Its process's end would be reported. Not while it is live: its connection tells."""
+        self.proven_dead = False
+        """Its process is known to have ended, and it was not heard since."""
         self.hangs = False
         """It was lost by its lease while its connection stood open: nothing of it answers, and nothing of it ended either."""
         self.given_up = False

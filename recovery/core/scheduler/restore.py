@@ -11,11 +11,12 @@ from recovery.core.records import (
     JobState,
     NodeRecord,
     NodeState,
+    ProcessRecord,
     Record,
     RunRecord,
     SeatRecord,
 )
-from recovery.core.scheduler import attendance, generations, job_end
+from recovery.core.scheduler import attendance, generations, job_end, proof
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING, JobFact
 from recovery.core.scheduler.liveness import WINDOW_NOTE_MS
@@ -40,6 +41,14 @@ def restore(
         state.put(Node(record, heard_ms=0, seat=of_others.get(record.node_id)))
 
 
+def restore_processes(state: SchedulerState, processes: tuple[ProcessRecord, ...]) -> None:
+    """Which process each current incarnation is. Called behind `restore`."""
+    for process in processes:
+        node = state.nodes.get(process.node_id)
+        if node is not None and node.record.incarnation == process.incarnation:
+            node.process = proof.identity_of(process)
+
+
 def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Begin to serve: whoever was alive gets one lease to come back, deadlines start again."""
     first = state.job.scheduler_incarnation == 1
@@ -60,6 +69,9 @@ def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     ]
     if any(node.window_ends_ms > now_ms for node in state.nodes.values()):
         effects.append(SetTimer(WindowsTimer(), now_ms + WINDOW_NOTE_MS))
+    for node in state.nodes.values():
+        if proof.may_still_matter(state, node, now_ms):
+            effects += proof.watch(state, node)
     return effects + _go_on(state, now_ms)
 
 

@@ -6,7 +6,7 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.ids import ConnectionId, ResumeToken
+from recovery.core.ids import ConnectionId, Incarnation, NodeId, ResumeToken
 from recovery.core.messages import FromNode
 from recovery.core.scheduler.timers import SchedulerTimer
 
@@ -35,4 +35,11 @@ class TimerFired(msgspec.Struct, frozen=True, tag="timer_fired"):
     timer: SchedulerTimer
 
 
-SchedulerStimulus = Union[MessageReceived, ConnectionLost, TimerFired]
+class ProcessGone(msgspec.Struct, frozen=True, tag="process_gone"):
+    """A process that the machine had watched has ended for certain."""
+
+    node_id: NodeId
+    incarnation: Incarnation
+
+
+SchedulerStimulus = Union[MessageReceived, ConnectionLost, TimerFired, ProcessGone]

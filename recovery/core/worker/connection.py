@@ -36,6 +36,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     role: m.Role
     host: str
     pid: int
+    process: m.ProcessIdentity | None = None
+    """With which its end can be proven; None: this system does not say."""
     standby: bool = False
     """It waits as a standby (MS_STANDBY)."""
     replaces: NodeId = NodeId("")
@@ -200,6 +202,7 @@ class Connection:
             role=self._identity.role,
             host=self._identity.host,
             pid=self._identity.pid,
+            process=self._identity.process,
             worker_count=self._rules.worker_count,
             server_count=self._rules.server_count,
             recovery_enabled=self._rules.recovery_enabled,
