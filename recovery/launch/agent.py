@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import traceback
 from collections.abc import Coroutine, Sequence
@@ -12,6 +13,7 @@ from recovery import clock
 from recovery.errors import LaunchFailedError, WorldFullError
 from recovery.launch import console
 from recovery.launch.children import end, signal_group
+from recovery.launch.flag_values import Rejoin
 from recovery.launch.incidents import Incidents
 from recovery.launch.overdue import LostNode, Overdue
 from recovery.launch.placement import Kind, Placed
@@ -20,6 +22,8 @@ from recovery.launch.restarts import Next, exit_code_of
 
 _POLL_S = 1.0
 """How often the scheduler is asked for its lost nodes."""
+_MEMBERS_EVERY = 5
+"""In how many of these questions it is asked for its members too, while not all processes of this host are known as such."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
 """From SIGTERM to SIGKILL: nobody comes back to such a job, so a clean shutdown is worth no wait."""
 
@@ -101,18 +105,30 @@ class Agent:
 
     async def _watch(self) -> None:
         """End processes that hang: their nodes are lost, they do not come back, and nothing of them can notice it."""
-        overdue, completion = Overdue(), self._context.completion
-        while self._context.recovery_enabled:
+        overdue, completion, context = Overdue(), self._context.completion, self._context
+        for poll in itertools.count():
+            if not context.recovery_enabled:
+                return
             await asyncio.sleep(_POLL_S)
+            if poll % _MEMBERS_EVERY == 0 and context.rejoin is Rejoin.NEW:
+                await context.members.look(self._nodes())
             answer = await self._context.contact.lost_nodes()
             if answer is not None and completion is not None:
                 completion.note_job(answer.job)
             lost = overdue.note(answer, clock.monotonic_ms())
             await asyncio.gather(*(self._end_lost(node) for node in lost))
 
+    def _nodes(self) -> list[tuple[str, int]]:
+        """Node id and process id of what runs here, the scheduler apart."""
+        return [
+            (keeper.node_id, keeper.child.pid)
+            for keeper in self._keepers
+            if keeper.child is not None and keeper.placed.kind is not Kind.SCHEDULER
+        ]
+
     async def _end_lost(self, node: LostNode) -> None:
         for keeper in self._keepers:
-            if keeper.placed.node_id == node.node_id:
+            if keeper.node_id == node.node_id:
                 await keeper.end_lost(node)
 
     # --- the end ---------------------------------------------------------------------------------------------------------
@@ -142,11 +158,11 @@ class Agent:
     async def _end_all(self) -> None:
         """Ask the workers to leave, then make them; the scheduler last, which informs other hosts."""
         grace_s = GRACE_S if self._context.recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
-        for kind in (Kind.WORKER, Kind.SCHEDULER):
+        for kinds in ((Kind.WORKER, Kind.STANDBY), (Kind.SCHEDULER,)):
             running = [
                 keeper.child
                 for keeper in self._keepers
-                if keeper.child is not None and keeper.placed.kind is kind
+                if keeper.child is not None and keeper.placed.kind in kinds
             ]
             await end(running, grace_s)
 
