@@ -83,13 +83,14 @@ class Members:
         if not all(self.includes(*process) for process in processes):
             await self._ask()
 
-    async def was_member(self, node_id: str, pid: int) -> bool:
-        """Was this process ever let in? No, where the scheduler does not answer."""
-        if not self.includes(node_id, pid):
-            await self._ask()
-        return self.includes(node_id, pid)
+    async def was_member(self, node_id: str, pid: int) -> bool | None:
+        """Was this process ever let in? None: the scheduler does not answer."""
+        if self.includes(node_id, pid):
+            return True
+        return self.includes(node_id, pid) if await self._ask() else None
 
-    async def _ask(self) -> None:
+    async def _ask(self) -> bool:
         job = await self._contact.known_job()
         if job is not None:
             self._pids |= {node.node_id: node.pid for node in job.nodes}
+        return job is not None

@@ -32,15 +32,17 @@ class NodeIds:
             return {}
         return {"MS_NODE_ID": self.current, "MS_REPLACES": self.replaces}
 
-    def begin_next(self, number: int, *, was_member: bool, taken: Container[str] = ()) -> str:
+    def begin_next(self, number: int, *, was_member: bool | None, taken: Container[str] = ()) -> str:
         """Choose the id of the next start. Gives what a person should know of the choice; empty: nothing.
 
         Args:
             number: of the start, 1-based; the fresh id ends with it, or with the next number that is free.
-            was_member: whether the scheduler has ever let the process before it in; else its id guards nothing, and stays.
+            was_member: whether the scheduler has ever let the process before it in; else its id guards nothing, and stays. None:
+                nobody knows. Then the first is taken for one; a later id stays, since one that nobody knows names no rank.
             taken: ids that the scheduler knows: an earlier launcher of this place may have used some.
         """
-        if not self.fresh or not was_member:
+        may_have_been = self.replaces is None if was_member is None else was_member
+        if not self.fresh or not may_have_been:
             return ""
         while (fresh := f"{self._first}.{number}") in taken:
             number += 1

@@ -285,7 +285,7 @@ class ProcessKeeper:
         ended = Ended(
             status=attempt.status,
             cause=attempt.cause,
-            was_member=refused and await members.was_member(self.node_id, attempt.pid),
+            was_member=refused and bool(await members.was_member(self.node_id, attempt.pid)),
             needed=True,
             first=attempt.number == 1 and soon,
             recovery_enabled=self._context.recovery_enabled,

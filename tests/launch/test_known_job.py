@@ -46,9 +46,9 @@ def test_a_process_is_known_by_its_id_and_its_process_id() -> None:
     assert not asyncio.run(members.was_member("1", 7))
 
 
-def test_a_scheduler_that_does_not_answer_says_of_nobody_that_it_was_let_in() -> None:
+def test_a_scheduler_that_does_not_answer_says_nothing_of_anybody() -> None:
     members = Members(Scheduler(None, job(node("0", 7)), None))
-    assert not asyncio.run(members.was_member("0", 7))
+    assert asyncio.run(members.was_member("0", 7)) is None
     asyncio.run(members.look([("0", 7)]))
     assert asyncio.run(members.was_member("0", 7))
 

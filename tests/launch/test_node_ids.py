@@ -31,6 +31,14 @@ def test_a_process_that_was_never_let_in_leaves_its_id_to_the_next() -> None:
     assert ours.variables == {"MS_NODE_ID": "worker_0.3", "MS_REPLACES": "worker_0"}
 
 
+def test_where_nobody_knows_the_first_is_taken_for_a_member_and_a_later_one_is_not() -> None:
+    ours = ids()
+    ours.begin_next(2, was_member=None)
+    assert ours.variables == {"MS_NODE_ID": "worker_0.2", "MS_REPLACES": "worker_0"}
+    ours.begin_next(3, was_member=None)
+    assert ours.current == "worker_0.2"
+
+
 def test_an_id_that_an_earlier_launcher_has_used_is_not_given_again() -> None:
     ours = ids()
     ours.begin_next(2, was_member=True, taken={"worker_0", "worker_0.2", "worker_0.3"})
