@@ -16,6 +16,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from recovery.config import rank_table
+from recovery.config.reader import Reader
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
 from recovery.launch import background, console, host_address, placement, script, status_line
@@ -26,7 +27,7 @@ from recovery.launch.flag_values import Restart
 from recovery.launch.job_completion import completion_at
 from recovery.launch.known_job import Members
 from recovery.launch.log_tail import Tail, follow
-from recovery.launch.process_keeper import LaunchContext
+from recovery.launch.process_keeper import LaunchContext, Takeover
 from recovery.launch.scheduler_contact import NoScheduler, SchedulerContact
 from recovery.store.reader import read_events
 from recovery.transport.client import warm_up
@@ -45,7 +46,9 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         rank_table.read(given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num)
     program = _look_at(given)
     _check_standbys(given, environment)
-    placed = placement.place(given, _this_host(given.master_addr), program)
+    takeover_after_ms = _takeover_after_ms(environment)
+    host = _this_host(given.master_addr)
+    placed = placement.place(given, host, program)
     _check_programs(given)
     log_dir = _created(given.log_dir)
     simulates = given.sim_level >= 0
@@ -59,6 +62,11 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         contact=contact,
         members=Members(contact),
         rejoin=given.rejoin,
+        takeover=None
+        if takeover_after_ms is None or simulates
+        else Takeover(
+            takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
+        ),
         completion=None if simulates else completion_at(*scheduler),
     )
     agent = Agent(placed, context)
@@ -118,6 +126,12 @@ def _look_at(given: Arguments) -> placement.Script:
         case _:
             assert_never(given.restart)
     return placement.Script(supervised=supervised, mindspore="mindspore" in imports)
+
+
+def _takeover_after_ms(environment: Mapping[str, str]) -> int | None:
+    """After how long this host starts a lost rank beside its own; None: never."""
+    name = "MS_TAKEOVER_AFTER"
+    return Reader({name: environment[name]} if name in environment else {}).whole_ms(name)
 
 
 def _check_standbys(given: Arguments, environment: Mapping[str, str]) -> None:

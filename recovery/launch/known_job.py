@@ -9,6 +9,7 @@ import msgspec
 
 from recovery.core.ids import NodeId
 from recovery.core.records import JobState
+from recovery.launch.node_ids import is_of
 
 
 class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +44,7 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.state == JobState.FORMING.value and not is_standby:
             return True
-        return any(
-            node.rank is not None and (node.node_id == first or node.node_id.startswith(f"{first}."))
-            for node in self.nodes
-        )
+        return any(node.rank is not None and is_of(node.node_id, first) for node in self.nodes)
 
 
 class Asks(Protocol):
@@ -89,8 +87,12 @@ class Members:
             return True
         return self.includes(node_id, pid) if await self._ask() else None
 
+    def note(self, job: KnownJob) -> None:
+        """Take an answer that was given to another question."""
+        self._pids |= {node.node_id: node.pid for node in job.nodes}
+
     async def _ask(self) -> bool:
         job = await self._contact.known_job()
         if job is not None:
-            self._pids |= {node.node_id: node.pid for node in job.nodes}
+            self.note(job)
         return job is not None

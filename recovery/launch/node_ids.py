@@ -9,6 +9,11 @@ from recovery.core.ids import NodeId
 from recovery.core.messages import NODE_ID_PATTERN
 
 
+def is_of(node_id: str, first: str) -> bool:
+    """Is it an id of the place whose first process had that one?"""
+    return node_id == first or node_id.startswith(f"{first}.")
+
+
 class NodeIds:
     """The window of a lost id guards that id. A process with an id of its own takes the lost one's rank without waiting for it."""
 

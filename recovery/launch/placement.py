@@ -50,7 +50,7 @@ class Kind(str, Enum):
     SCHEDULER = "scheduler"
     WORKER = "worker"
     STANDBY = "standby"
-    """It holds no rank until a worker is lost."""
+    """It holds no rank until one is lost."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +193,24 @@ def _standby(arguments: Arguments, index: int, host: Host, script: Script) -> Pl
         },
         cpus=(),
     )
+
+
+def taker(arguments: Arguments, host: Host, script: Script, rank: int, holder: NodeId) -> Placed:
+    """The process that takes over a lost rank of another host. It is a standby until it has it.
+
+    Args:
+        arguments: as for the workers of this host.
+        host: this one.
+        script: as for the workers.
+        rank: which is lost.
+        holder: the node that held it.
+    """
+    here = str(arguments.node_rank) if arguments.node_rank >= 0 else _name_of(host.address)
+    like = _standby(arguments, 0, host, script)
+    node_id = NodeId(f"takeover_{rank}_by_{here}")
+    unlike = {"MS_NODE_ID": node_id, "MS_REPLACES": holder, "MS_STANDBY": ""}
+    variables = {name: value for name, value in {**like.variables, **unlike}.items() if value}
+    return msgspec.structs.replace(like, name=f"takeover_{rank}", node_id=node_id, variables=variables)
 
 
 def _command(arguments: Arguments, host: Host, script: Script, index: int) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from recovery.launch.flag_values import Rejoin
 from recovery.launch.incidents import Failure, Incidents
 from recovery.launch.job_completion import Completion
 from recovery.launch.known_job import Members
+from recovery.launch.missing_ranks import MissingRank
 from recovery.launch.node_ids import NodeIds
 from recovery.launch.overdue import LostNode
 from recovery.launch.placement import Kind, Placed, environment_of
@@ -47,6 +48,14 @@ _PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
 _JOB_IS_OVER = (JobFailedError.exit_code, NoCommonCheckpointError.exit_code, WaitTimeoutError.exit_code)
 """Whoever ends so says it of the job, whether it held a rank or not."""
+
+
+class Takeover(NamedTuple):
+    """How ranks of other hosts are started beside those of this one."""
+
+    after_ms: int
+    """How long a rank must be missing."""
+    place: Callable[[MissingRank], Placed]
 
 
 class LaunchContext(NamedTuple):
@@ -66,6 +75,8 @@ class LaunchContext(NamedTuple):
     """Which processes the scheduler has let in."""
     rejoin: Rejoin
     """Under which node id a lost worker's process is started again."""
+    takeover: Takeover | None
+    """How ranks of other hosts are started here; None: never."""
     completion: Completion | None
     """Knows whether a worker that ended with 0 was done; None: every one was, a dry run has no scheduler to ask."""
 
@@ -131,6 +142,8 @@ class ProcessKeeper:
         """The log says where its newest attempt begins."""
         self._ended_by_launcher = ""
         """Why this launcher ended a process whose job goes on; empty: it did not."""
+        self._dismissed = asyncio.Event()
+        """It is not needed any more."""
 
     @property
     def node_id(self) -> NodeId:
@@ -141,9 +154,11 @@ class ProcessKeeper:
         """Attempt after attempt, until it is over for good."""
         relaunched_ms: list[int] = []
         short_attempts, pid = 0, 0
-        while True:
+        while not self._dismissed.is_set():
             attempt = await self._judged(await self._attempt(len(relaunched_ms) + 1))
             pid = attempt.pid or pid
+            if self._dismissed.is_set():
+                break
             short_attempts = short_attempts + 1 if attempt.lasted_ms < SHORT_ATTEMPT_MS else 0
             decision = await self._decide(attempt, short_attempts, relaunched_ms)
             self._report(attempt, pid, gives_up=decision.next is Next.FAIL)
@@ -166,6 +181,7 @@ class ProcessKeeper:
                     assert_never(decision.next)
             await asyncio.gather(*self._reports)
             return outcome
+        return Outcome(Next.SURPLUS, 0, "it is not needed any more")
 
     async def end_lost(self, node: LostNode) -> None:
         """End the process of a lost node, which hangs. Its own only: a younger one of the same id has another process id."""
@@ -178,6 +194,13 @@ class ProcessKeeper:
             style="yellow",
         )
         await end([child], GRACE_S)
+
+    async def dismiss(self, reason: str) -> None:
+        """End it for good: nobody needs it."""
+        self._dismissed.set()
+        console.say(f"{self.placed.name}: {reason}; ending it", style="yellow")
+        if self.child is not None:
+            await end([self.child], GRACE_S)
 
     # --- one attempt -----------------------------------------------------------------------------------------------------
 

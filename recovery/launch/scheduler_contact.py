@@ -11,6 +11,7 @@ from typing_extensions import override
 from recovery.core.converter import Converter
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited
+from recovery.core.records import EventKind
 from recovery.core.rules import Rules
 from recovery.launch.known_job import Asks, KnownJob
 from recovery.launch.overdue import LostNodes
@@ -39,6 +40,9 @@ class Contact(Asks, Protocol):
 
     async def lost_nodes(self) -> LostNodes | None:
         """Ask for the nodes that the scheduler holds for lost; None: it does not answer."""
+
+    async def why_declined(self, node_id: NodeId) -> str:
+        """Ask why this standby did not get the rank that it was offered last; empty: it was offered none, or nobody knows."""
 
 
 class SchedulerContact(Contact):
@@ -76,6 +80,16 @@ class SchedulerContact(Contact):
             return None
 
     @override
+    async def why_declined(self, node_id: NodeId) -> str:
+        try:
+            events = await inspection_client.ask(self._host, self._port, "/events")
+        except inspection_client.NoAnswerError:
+            return ""
+        of_it = [one["event"] for one in events if one["event"].get("node_id") == node_id]
+        declined = [event["reason"] for event in of_it if event["kind"] == EventKind.TAKEOVER_DECLINED.value]
+        return str(declined[-1]) if declined else ""
+
+    @override
     async def known_job(self) -> KnownJob | None:
         try:
             return _to_known_job(await inspection_client.ask(self._host, self._port, "/status"))
@@ -93,6 +107,10 @@ class NoScheduler(Contact):
     @override
     async def lost_nodes(self) -> LostNodes | None:
         return None
+
+    @override
+    async def why_declined(self, node_id: NodeId) -> str:
+        return ""
 
     @override
     async def known_job(self) -> KnownJob | None:
