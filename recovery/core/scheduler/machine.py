@@ -1,7 +1,7 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
 Here stands only which module handles what. A process registers: registration.py. Who is here: liveness.py. What ranks report:
-checkpoint_messages.py, training_messages.py. How generations end and begin: generations.py. How the job ends: job_end.py.
+checkpoint_messages.py, training_messages.py. Who takes over a lost rank: takeover.py. How generations end and begin: generations.py. How the job ends: job_end.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing_extensions import assert_never
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, RequestId
-from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord
+from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord, SeatRecord
 from recovery.core.rules import Rules
 from recovery.core.scheduler import (
     attendance,
@@ -23,6 +23,7 @@ from recovery.core.scheduler import (
     liveness,
     registration,
     restore,
+    takeover,
     training_messages,
 )
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
@@ -32,6 +33,7 @@ from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, Sch
 from recovery.core.scheduler.timers import (
     GraceTimer,
     LeaseTimer,
+    OfferTimer,
     SchedulerTimer,
     ShutdownTimer,
     TopologyTimer,
@@ -71,9 +73,10 @@ class SchedulerMachine:
         nodes: tuple[NodeRecord, ...],
         generations: tuple[GenerationRecord, ...],
         checkpoints: tuple[CheckpointRecord, ...],
+        seats: tuple[SeatRecord, ...] = (),
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
-        restore.restore(self.state, nodes, generations, checkpoints)
+        restore.restore(self.state, nodes, generations, checkpoints, seats)
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Begin to serve."""
@@ -87,6 +90,10 @@ class SchedulerMachine:
         """Take one stimulus and give what is to be done, in order."""
         if self.state.store_is_lost:
             return []
+        effects = self._take(stimulus, now_ms)
+        return [*effects, *takeover.offer_vacant(self.state, now_ms)]
+
+    def _take(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         match stimulus:
             case MessageReceived():
                 return self._on_message(stimulus, now_ms)
@@ -111,6 +118,8 @@ class SchedulerMachine:
                 return attendance.on_deadline(state, now_ms)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
+            case OfferTimer():
+                return takeover.on_offer_due(state, timer.seat, now_ms)
             case LeaseTimer():
                 return liveness.on_lease_due(state, state.nodes[timer.node_id], now_ms)
             case _:
