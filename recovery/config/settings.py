@@ -59,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """This process waits as a standby even while there are free seats."""
     replaces: NodeId
     """The lost id whose rank this process was started to take; empty: none."""
+    takeover_after_ms: int | None
+    """After how long a launcher starts a lost rank beside its own; None: never."""
     rules: Rules
     sources: tuple[Source, ...]
     """One per row of the table, in its order."""
@@ -106,6 +108,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         store_without_wal=reader.switch("MS_STORE_WITHOUT_WAL"),
         standby=reader.switch("MS_STANDBY"),
         replaces=reader.node_id("MS_REPLACES", required=False) or NodeId(""),
+        takeover_after_ms=reader.whole_ms("MS_TAKEOVER_AFTER"),
         rules=rules,
         sources=reader.sources(),
         warnings=warnings,

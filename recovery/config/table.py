@@ -198,6 +198,17 @@ RECOVERY = (
         high=65_535,
     ),
     Setting(
+        name="MS_TAKEOVER_AFTER",
+        kind=Kind.SECONDS,
+        meaning="After how long the launcher of a host that is well starts a lost rank beside its own, where no other process has taken it. Read by recovery msrun. Negative: never.",
+        rule="must be a whole number of seconds from 1 to 31536000, or a negative one for never",
+        example="60",
+        default="-1",
+        low=1,
+        high=_YEAR,
+        negative_is_for_ever=True,
+    ),
+    Setting(
         name="MS_STANDBY",
         kind=Kind.CHOICE,
         meaning="1: this process waits as a standby even while there are free seats. 0: it takes a free seat.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import traceback
 from collections.abc import Coroutine, Sequence
@@ -12,14 +13,18 @@ from recovery import clock
 from recovery.errors import LaunchFailedError, WorldFullError
 from recovery.launch import console
 from recovery.launch.children import end, signal_group
+from recovery.launch.flag_values import Rejoin
 from recovery.launch.incidents import Incidents
 from recovery.launch.overdue import LostNode, Overdue
 from recovery.launch.placement import Kind, Placed
 from recovery.launch.process_keeper import GRACE_S, LaunchContext, ProcessKeeper
+from recovery.launch.rank_takers import RankTakers
 from recovery.launch.restarts import Next, exit_code_of
 
 _POLL_S = 1.0
 """How often the scheduler is asked for its lost nodes."""
+_MEMBERS_EVERY = 5
+"""In how many of these questions it is asked for its members too, while not all processes of this host are known as such."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
 """From SIGTERM to SIGKILL: nobody comes back to such a job, so a clean shutdown is worth no wait."""
 
@@ -37,6 +42,12 @@ class Agent:
         self._context = context
         self._incidents = Incidents(context.log_dir)
         self._keepers = [ProcessKeeper(one, context, self._incidents) for one in placed]
+        self._keeping: list[asyncio.Task[None]] = []
+        """One task per keeper."""
+        takeover = context.takeover
+        self._takers = (
+            RankTakers(takeover.after_ms, context.contact, takeover.place, self._add) if takeover else None
+        )
         self._over: dict[str, Next] = {}
         """How each process was over for good without a failure of the job, by name."""
         self._exit_code: int | None = None
@@ -51,18 +62,18 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_by_signal, number)
-        keeping = [
-            asyncio.create_task(self._guarded(keeper.placed.name, self._keep(keeper)))
-            for keeper in self._keepers
-        ]
+        for keeper in self._keepers:
+            self._begin(keeper)
         stopped = asyncio.create_task(self._stopping.wait())
         watching = asyncio.create_task(self._guarded("its watch over lost nodes", self._watch()))
-        everyone = asyncio.create_task(_all_of(keeping))
+        everyone = asyncio.create_task(self._all_over())
         await asyncio.wait({everyone, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (*keeping, stopped, watching):
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        for task in (*self._keeping, stopped):
             task.cancel()
         # Every task reports its own failure; what is left are cancellations.
-        await asyncio.gather(*keeping, stopped, watching, everyone, return_exceptions=True)
+        await asyncio.gather(*self._keeping, stopped, everyone, return_exceptions=True)
         await self._end_all()
         return self._final_code()
 
@@ -80,6 +91,22 @@ class Agent:
         console.say(f"  its log: {first.log}")
 
     # --- while the job goes on -------------------------------------------------------------------------------------------
+
+    def _add(self, placed: Placed) -> ProcessKeeper:
+        """One more process."""
+        keeper = ProcessKeeper(placed, self._context, self._incidents)
+        self._keepers.append(keeper)
+        self._begin(keeper)
+        return keeper
+
+    def _begin(self, keeper: ProcessKeeper) -> None:
+        self._over.pop(keeper.placed.name, None)
+        self._keeping.append(asyncio.create_task(self._guarded(keeper.placed.name, self._keep(keeper))))
+
+    async def _all_over(self) -> None:
+        """Until no keeper has anything left to do, those that are added meanwhile included."""
+        while running := [task for task in self._keeping if not task.done()]:
+            await asyncio.wait(running)
 
     async def _guarded(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         """Whatever goes wrong in this launcher itself fails the job by name: a task that ends in silence would look like success."""
@@ -101,18 +128,38 @@ class Agent:
 
     async def _watch(self) -> None:
         """End processes that hang: their nodes are lost, they do not come back, and nothing of them can notice it."""
-        overdue, completion = Overdue(), self._context.completion
-        while self._context.recovery_enabled:
+        overdue, completion, context = Overdue(), self._context.completion, self._context
+        for poll in itertools.count():
+            if not context.recovery_enabled:
+                return
             await asyncio.sleep(_POLL_S)
+            if self._takers is not None:
+                await self._look_for_missing_ranks(self._takers)
+            elif poll % _MEMBERS_EVERY == 0 and context.rejoin is Rejoin.NEW:
+                await context.members.look(self._nodes())
             answer = await self._context.contact.lost_nodes()
             if answer is not None and completion is not None:
                 completion.note_job(answer.job)
             lost = overdue.note(answer, clock.monotonic_ms())
             await asyncio.gather(*(self._end_lost(node) for node in lost))
 
+    async def _look_for_missing_ranks(self, takers: RankTakers) -> None:
+        job = await self._context.contact.known_job()
+        if job is not None:
+            self._context.members.note(job)
+            await takers.look(job, [keeper.placed.node_id for keeper in self._keepers])
+
+    def _nodes(self) -> list[tuple[str, int]]:
+        """Node id and process id of what runs here, the scheduler apart."""
+        return [
+            (keeper.node_id, keeper.child.pid)
+            for keeper in self._keepers
+            if keeper.child is not None and keeper.placed.kind is not Kind.SCHEDULER
+        ]
+
     async def _end_lost(self, node: LostNode) -> None:
         for keeper in self._keepers:
-            if keeper.placed.node_id == node.node_id:
+            if keeper.node_id == node.node_id:
                 await keeper.end_lost(node)
 
     # --- the end ---------------------------------------------------------------------------------------------------------
@@ -142,11 +189,11 @@ class Agent:
     async def _end_all(self) -> None:
         """Ask the workers to leave, then make them; the scheduler last, which informs other hosts."""
         grace_s = GRACE_S if self._context.recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
-        for kind in (Kind.WORKER, Kind.SCHEDULER):
+        for kinds in ((Kind.WORKER, Kind.STANDBY), (Kind.SCHEDULER,)):
             running = [
                 keeper.child
                 for keeper in self._keepers
-                if keeper.child is not None and keeper.placed.kind is kind
+                if keeper.child is not None and keeper.placed.kind in kinds
             ]
             await end(running, grace_s)
 
@@ -164,7 +211,3 @@ class Agent:
             said = "the job's workers were complete without: "
             console.say(said + ", ".join(surplus), style="yellow")
         return WorldFullError.exit_code if len(surplus) == len(names) else 0
-
-
-async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
-    await asyncio.gather(*tasks)

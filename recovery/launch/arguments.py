@@ -14,7 +14,7 @@ import msgspec
 
 from recovery.errors import SettingConflictError, SettingMissingError
 from recovery.launch.cpu_binding_file import BindFile
-from recovery.launch.flag_values import CpuBinding, Restart
+from recovery.launch.flag_values import CpuBinding, Rejoin, Restart
 from recovery.launch.flags import FLAGS, Flag, shown
 
 
@@ -45,6 +45,9 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     restart: Restart
     max_restarts: int
     """Relaunches of one process within an hour."""
+    rejoin: Rejoin
+    standby_num: int
+    """Processes of this host that wait beside the workers, to take a lost one's rank."""
     task_script: str
     task_script_args: tuple[str, ...]
 
@@ -171,4 +174,11 @@ def _check(arguments: Arguments) -> None:
             value=arguments.sim_rank_id,
             rule=f"there are {total} workers, so ranks end at {total - 1}",
             next_step="Give a rank that exists, or raise --worker_num.",
+        )
+    if arguments.standby_num and arguments.sim_level >= 0:
+        raise SettingConflictError(
+            field="--standby_num",
+            value=arguments.standby_num,
+            rule="is for a job whose workers may be lost, and --sim_level asks for a dry run of one process",
+            next_step="Leave one of the two out.",
         )

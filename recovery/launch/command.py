@@ -16,6 +16,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from recovery.config import rank_table
+from recovery.config.reader import Reader
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
 from recovery.launch import background, console, host_address, placement, script, status_line
@@ -24,8 +25,9 @@ from recovery.launch.arguments import Arguments, parse
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import Restart
 from recovery.launch.job_completion import completion_at
+from recovery.launch.known_job import Members
 from recovery.launch.log_tail import Tail, follow
-from recovery.launch.process_keeper import LaunchContext
+from recovery.launch.process_keeper import LaunchContext, Takeover
 from recovery.launch.scheduler_contact import NoScheduler, SchedulerContact
 from recovery.store.reader import read_events
 from recovery.transport.client import warm_up
@@ -43,17 +45,28 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     if given.rank_table_file is not None:
         rank_table.read(given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num)
     program = _look_at(given)
-    placed = placement.place(given, _this_host(given.master_addr), program)
+    _check_standbys(given, environment)
+    takeover_after_ms = _takeover_after_ms(environment)
+    host = _this_host(given.master_addr)
+    placed = placement.place(given, host, program)
     _check_programs(given)
     log_dir = _created(given.log_dir)
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
+    contact = NoScheduler() if simulates else SchedulerContact(*scheduler)
     context = LaunchContext(
         environment=environment,
         log_dir=log_dir,
         max_restarts=given.max_restarts,
         has_stepped=(lambda: True) if program.supervised else (lambda: _has_stepped(environment)),
-        contact=NoScheduler() if simulates else SchedulerContact(*scheduler),
+        contact=contact,
+        members=Members(contact),
+        rejoin=given.rejoin,
+        takeover=None
+        if takeover_after_ms is None or simulates
+        else Takeover(
+            takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
+        ),
         completion=None if simulates else completion_at(*scheduler),
     )
     agent = Agent(placed, context)
@@ -115,6 +128,22 @@ def _look_at(given: Arguments) -> placement.Script:
     return placement.Script(supervised=supervised, mindspore="mindspore" in imports)
 
 
+def _takeover_after_ms(environment: Mapping[str, str]) -> int | None:
+    """After how long this host starts a lost rank beside its own; None: never."""
+    name = "MS_TAKEOVER_AFTER"
+    return Reader({name: environment[name]} if name in environment else {}).whole_ms(name)
+
+
+def _check_standbys(given: Arguments, environment: Mapping[str, str]) -> None:
+    if given.standby_num and environment.get("MS_ENABLE_RECOVERY") != "1":
+        raise SettingConflictError(
+            field="--standby_num",
+            value=given.standby_num,
+            rule="without MS_ENABLE_RECOVERY=1 the first failure ends the job, and nobody takes a lost rank",
+            next_step="Set MS_ENABLE_RECOVERY=1 and MS_RECOVERY_PATH, or leave the flag out.",
+        )
+
+
 def _check_programs(given: Arguments) -> None:
     numa = given.bind_numa
     by_nodes = numa.cpu_nodes or numa.memory_nodes if isinstance(numa, BindFile) else numa
@@ -140,17 +169,19 @@ def _this_host(master_addr: str) -> placement.Host:
 
 
 def _tails(given: Arguments, placed: Sequence[placement.Placed], log_dir: Path) -> list[Tail]:
-    """The logs to show. A worker goes by its rank; by its place on this host while only the scheduler knows the rank."""
-    numbered = [
-        (one.local_index if one.rank is None else one.rank, one)
-        for one in placed
-        if one.kind is placement.Kind.WORKER
-    ]
-    return [
-        Tail(log_dir / f"{one.name}.log", str(number), number=number)
-        for number, one in numbered
-        if given.tail_worker_log is None or number in given.tail_worker_log
-    ]
+    """The logs to show. A worker goes by its rank; by its place on this host while only the scheduler knows the rank.
+
+    A standby goes by its name, and is shown where all are.
+    """
+    shown = []
+    for one in placed:
+        number = one.local_index if one.rank is None else one.rank
+        is_standby = one.kind is placement.Kind.STANDBY
+        asked = given.tail_worker_log is None or (number in given.tail_worker_log and not is_standby)
+        if asked and one.kind is not placement.Kind.SCHEDULER:
+            label = one.name if is_standby else str(number)
+            shown.append(Tail(log_dir / f"{one.name}.log", label, number=number))
+    return shown
 
 
 async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:

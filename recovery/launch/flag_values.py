@@ -35,6 +35,17 @@ class Restart(str, Enum):
     """All workers' programs, which load their own newest checkpoint."""
 
 
+class Rejoin(str, Enum):
+    """Under which node id a lost worker's process is started again."""
+
+    NEW = "new"
+    """A fresh one, which takes the lost one's rank at once; the lost one stays refused for its window."""
+    SAME = "same"
+    """The lost one, which waits until its window is over."""
+    PROOF = "proof"
+    """The lost one, which returns as soon as the scheduler knows that the process before it is dead (MS_REJOIN=proof)."""
+
+
 CpuBinding = bool | dict[str, list[str]]
 """Off, shared evenly, or processor lists by `scheduler` and `device<n>`."""
 
@@ -165,6 +176,14 @@ def restart(flag: str, text: str) -> Restart:
         return Restart(text)
     except ValueError:
         raise _refuse(flag, text, "auto, worker or world", "world") from None
+
+
+def rejoin(flag: str, text: str) -> Rejoin:
+    """Read under which node id a lost worker's process is started again."""
+    try:
+        return Rejoin(text)
+    except ValueError:
+        raise _refuse(flag, text, "new, same or proof", "new") from None
 
 
 def log_name(flag: str, text: str) -> str:

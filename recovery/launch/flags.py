@@ -97,6 +97,18 @@ FLAGS = (
         3,
         "relaunches of one process within an hour",
     ),
+    Flag(
+        "rejoin",
+        values.rejoin,
+        values.Rejoin.NEW,
+        "who takes a lost worker's rank: new (its next process, at once, under a fresh node id), same (the same id, when MS_REJOIN_WINDOW is over) or proof (the same id, as soon as the process before it is known to be dead)",
+    ),
+    Flag(
+        "standby_num",
+        values.number(0, 1000, "from 0 to 1000", "1"),
+        0,
+        "processes to start on this host beside the workers, which wait and take the rank of a worker that is lost",
+    ),
 )
 
 

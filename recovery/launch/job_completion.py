@@ -41,12 +41,12 @@ class Completion:
         """The scheduler says whose it is. The first answer stays: a later one may be of the next job at the same address."""
         self._job = self._job or job
 
-    async def includes(self, placed: Placed) -> bool:
-        """Was this process done when it ended with 0? A scheduler ends so only after a finished job."""
+    async def includes(self, placed: Placed, node_id: NodeId) -> bool:
+        """Was this process done when it ended with 0, under this node id? A scheduler ends so only after a finished job."""
         if placed.kind is Kind.SCHEDULER:
             self._finished = True
             return True
-        return await self.includes_worker(placed.node_id, placed.name)
+        return await self.includes_worker(node_id, placed.name)
 
     async def includes_worker(self, node_id: NodeId, name: str) -> bool:
         """Was this worker done when it ended with 0? One that no scheduler knows anything of is believed, which the console says."""

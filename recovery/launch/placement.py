@@ -11,6 +11,7 @@ from recovery.core.ids import NodeId
 from recovery.launch.arguments import Arguments
 from recovery.launch.cpu_binding import cpus_of, numactl_of
 from recovery.launch.cpu_binding_file import BindFile
+from recovery.launch.flag_values import Rejoin
 
 INTERPRETERS = ("python", "python3")
 PROGRAMS = (*INTERPRETERS, "pytest")
@@ -33,6 +34,8 @@ _OURS = (
     "RANK_TABLE_FILE",
     "MS_RESUME_TOKEN",
     "MS_RESUME_HANGS",
+    "MS_STANDBY",
+    "MS_REPLACES",
 )
 """Never handed from the launcher's own environment or one child's to another: each process gets its own, or none."""
 
@@ -46,6 +49,8 @@ class Kind(str, Enum):
 
     SCHEDULER = "scheduler"
     WORKER = "worker"
+    STANDBY = "standby"
+    """It holds no rank until one is lost."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,17 +80,20 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """One process to start."""
 
     name: str
-    """`scheduler`, or `worker_<rank>` (`worker_<local index>` while ranks are automatic): also of its log."""
+    """`scheduler`, `worker_<rank>` (`worker_<local index>` while ranks are automatic) or `standby_<n>`: also of its log."""
     kind: Kind
     node_id: NodeId
+    """Of its first start; later ones may have another (node_ids.py)."""
     rank: int | None
-    """None: the scheduler, or a worker whose rank the scheduler will give."""
+    """None: the scheduler, a standby, or a worker whose rank the scheduler will give."""
     local_index: int
-    """Among this host's workers, 0-based; 0 for the scheduler."""
+    """Among this host's workers, 0-based, standbys behind them; 0 for the scheduler."""
     command: tuple[str, ...]
     variables: dict[str, str]
     cpus: tuple[int, ...]
     """Processors it may use; none: all."""
+    defaults: dict[str, str] = {}
+    """Variables that it gets where the launcher's own environment has none of that name."""
 
 
 def place(arguments: Arguments, host: Host, script: Script) -> tuple[Placed, ...]:
@@ -97,20 +105,26 @@ def place(arguments: Arguments, host: Host, script: Script) -> tuple[Placed, ...
     simulates = arguments.sim_level >= 0
     workers = 1 if simulates else arguments.local_worker_num
     placed = tuple(_worker(arguments, index, host, script) for index in range(workers))
-    return placed if simulates or not host.owns_master_addr else (_scheduler(arguments, host), *placed)
+    if simulates:
+        return placed
+    placed += tuple(_standby(arguments, index, host, script) for index in range(arguments.standby_num))
+    return (_scheduler(arguments, host), *placed) if host.owns_master_addr else placed
 
 
-def environment_of(placed: Placed, base: Mapping[str, str], *, restarts: int) -> dict[str, str]:
+def environment_of(
+    placed: Placed, base: Mapping[str, str], *, restarts: int, named: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The whole environment of one start of a process.
 
     Args:
         placed: which.
         base: the launcher's own.
         restarts: how often it was started before.
+        named: what this start's node id says; None: the process has the id that it was placed with.
     """
     inherited = {name: value for name, value in base.items() if name not in _OURS}
-    counted = {"TORCHELASTIC_RESTART_COUNT": str(restarts)} if placed.kind is Kind.WORKER else {}
-    return {**inherited, **placed.variables, **counted}
+    counted = {} if placed.kind is Kind.SCHEDULER else {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
+    return {**placed.defaults, **inherited, **placed.variables, **(named or {}), **counted}
 
 
 def _scheduler(arguments: Arguments, host: Host) -> Placed:
@@ -123,23 +137,24 @@ def _scheduler(arguments: Arguments, host: Host) -> Placed:
         command=(*_bound(arguments, host, "scheduler", 0), host.interpreter, "-m", "recovery", "scheduler"),
         variables={**_shared(arguments), "MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"},
         cpus=_cpus(arguments, host, "scheduler", 0),
+        defaults={"MS_STANDBY_NUM": str(_standbys_of_all_hosts(arguments))} if arguments.standby_num else {},
     )
+
+
+def _standbys_of_all_hosts(arguments: Arguments) -> int:
+    """As many hosts as the workers need, each with as many standbys as this one."""
+    return -(-arguments.worker_num // arguments.local_worker_num) * arguments.standby_num
 
 
 def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Placed:
     rank = _rank(arguments, index)
-    port = arguments.master_port
     ranked = {} if rank is None else {"RANK_ID": str(rank), "RANK": str(rank)}
     variables = {
         **_shared(arguments),
+        **_shared_of_workers(arguments),
         **ranked,
         "DEVICE_ID": str(index),
         "LOCAL_RANK": str(index),
-        "LOCAL_WORLD_SIZE": str(arguments.local_worker_num),
-        "WORLD_SIZE": str(arguments.worker_num),
-        "MASTER_ADDR": arguments.master_addr,
-        # The scheduler listens on the port itself.
-        "MASTER_PORT": str(port + 1 if port < _PORT_MAX else port - 1),
     }
     node_id = NodeId(f"{_name_of(host.address)}_{index}" if rank is None else str(rank))
     if arguments.sim_level < 0:
@@ -157,13 +172,58 @@ def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Pla
     )
 
 
+def _standby(arguments: Arguments, index: int, host: Host, script: Script) -> Placed:
+    """Like a worker, without a rank, a device and processors of its own: it gets to know them with the rank that it takes."""
+    number = max(0, arguments.node_rank) * arguments.standby_num + index
+    numbered = arguments.node_rank >= 0 or arguments.local_worker_num == arguments.worker_num
+    node_id = NodeId(f"standby_{number}" if numbered else f"{_name_of(host.address)}_standby_{number}")
+    return Placed(
+        name=f"standby_{number}",
+        kind=Kind.STANDBY,
+        node_id=node_id,
+        rank=None,
+        local_index=arguments.local_worker_num + index,
+        command=_program(arguments, host, script),
+        variables={
+            **_shared(arguments),
+            **_shared_of_workers(arguments),
+            "MS_ROLE": "MS_WORKER",
+            "MS_NODE_ID": node_id,
+            "MS_STANDBY": "1",
+        },
+        cpus=(),
+    )
+
+
+def taker(arguments: Arguments, host: Host, script: Script, rank: int, holder: NodeId) -> Placed:
+    """The process that takes over a lost rank of another host. It is a standby until it has it.
+
+    Args:
+        arguments: as for the workers of this host.
+        host: this one.
+        script: as for the workers.
+        rank: which is lost.
+        holder: the node that held it.
+    """
+    here = str(arguments.node_rank) if arguments.node_rank >= 0 else _name_of(host.address)
+    like = _standby(arguments, 0, host, script)
+    node_id = NodeId(f"takeover_{rank}_by_{here}")
+    unlike = {"MS_NODE_ID": node_id, "MS_REPLACES": holder, "MS_STANDBY": ""}
+    variables = {name: value for name, value in {**like.variables, **unlike}.items() if value}
+    return msgspec.structs.replace(like, name=f"takeover_{rank}", node_id=node_id, variables=variables)
+
+
 def _command(arguments: Arguments, host: Host, script: Script, index: int) -> tuple[str, ...]:
     bound = _bound(arguments, host, f"device{index}", index)
+    return (*bound, *_program(arguments, host, script))
+
+
+def _program(arguments: Arguments, host: Host, script: Script) -> tuple[str, ...]:
     program = program_of(arguments, host.interpreter)
     if not script.supervised or arguments.sim_level >= 0:
-        return (*bound, *program)
+        return program
     with_mindspore = (MINDSPORE,) if script.mindspore else ()
-    return (*bound, host.interpreter, "-m", "recovery.launch.supervise", *with_mindspore, *program)
+    return (host.interpreter, "-m", "recovery.launch.supervise", *with_mindspore, *program)
 
 
 def program_of(arguments: Arguments, interpreter: str) -> tuple[str, ...]:
@@ -207,7 +267,19 @@ def _shared(arguments: Arguments) -> dict[str, str]:
         "MS_SCHED_PORT": str(arguments.master_port),
         "MS_TOPO_TIMEOUT": str(arguments.cluster_time_out),
         "RANK_SIZE": str(arguments.worker_num),
+        **({"MS_REJOIN": "proof"} if arguments.rejoin is Rejoin.PROOF else {}),
         **table,
+    }
+
+
+def _shared_of_workers(arguments: Arguments) -> dict[str, str]:
+    port = arguments.master_port
+    return {
+        "LOCAL_WORLD_SIZE": str(arguments.local_worker_num),
+        "WORLD_SIZE": str(arguments.worker_num),
+        "MASTER_ADDR": arguments.master_addr,
+        # The scheduler listens on the port itself.
+        "MASTER_PORT": str(port + 1 if port < _PORT_MAX else port - 1),
     }
 
 

@@ -14,11 +14,25 @@ import msgspec
 from typing_extensions import assert_never
 
 from recovery import clock
-from recovery.errors import Cause, ExitBeforeEndError, LaunchFailedError, WorldFullError, cause_of
+from recovery.core.ids import NodeId
+from recovery.errors import (
+    Cause,
+    ExitBeforeEndError,
+    JobFailedError,
+    LaunchFailedError,
+    NoCommonCheckpointError,
+    WaitTimeoutError,
+    WorldFullError,
+    cause_of,
+)
 from recovery.launch import console, kernel_log
 from recovery.launch.children import Child, end, signal_group
+from recovery.launch.flag_values import Rejoin
 from recovery.launch.incidents import Failure, Incidents
 from recovery.launch.job_completion import Completion
+from recovery.launch.known_job import Members
+from recovery.launch.missing_ranks import MissingRank
+from recovery.launch.node_ids import NodeIds
 from recovery.launch.overdue import LostNode
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, decide, describe
@@ -30,6 +44,18 @@ _SOON_MS = 60_000
 """An attempt shorter than this is soon over: an error that needs longer to show again may be another one."""
 _PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 """A start that fails for want of these may succeed later."""
+
+
+_JOB_IS_OVER = (JobFailedError.exit_code, NoCommonCheckpointError.exit_code, WaitTimeoutError.exit_code)
+"""Whoever ends so says it of the job, whether it held a rank or not."""
+
+
+class Takeover(NamedTuple):
+    """How ranks of other hosts are started beside those of this one."""
+
+    after_ms: int
+    """How long a rank must be missing."""
+    place: Callable[[MissingRank], Placed]
 
 
 class LaunchContext(NamedTuple):
@@ -45,6 +71,12 @@ class LaunchContext(NamedTuple):
     """Has any rank of the job ever applied a step?"""
     contact: Contact
     """With the scheduler."""
+    members: Members
+    """Which processes the scheduler has let in."""
+    rejoin: Rejoin
+    """Under which node id a lost worker's process is started again."""
+    takeover: Takeover | None
+    """How ranks of other hosts are started here; None: never."""
     completion: Completion | None
     """Knows whether a worker that ended with 0 was done; None: every one was, a dry run has no scheduler to ask."""
 
@@ -101,41 +133,55 @@ class ProcessKeeper:
         self.child: Child | None = None
         """Its process; None: it does not run."""
         self._context, self._incidents = context, incidents
+        fresh = context.recovery_enabled and context.rejoin is Rejoin.NEW
+        self._ids = NodeIds(placed.node_id, fresh=fresh and placed.kind is not Kind.SCHEDULER)
+        self._reports: set[asyncio.Task[None]] = set()
+        """Under way: nobody waits for them before a start."""
         self._log = context.log_dir / f"{placed.name}.log"
         self._log_is_marked = False
         """The log says where its newest attempt begins."""
         self._ended_by_launcher = ""
         """Why this launcher ended a process whose job goes on; empty: it did not."""
+        self._dismissed = asyncio.Event()
+        """It is not needed any more."""
+
+    @property
+    def node_id(self) -> NodeId:
+        """Of the process that runs, or ran last."""
+        return self._ids.current
 
     async def keep(self) -> Outcome:
         """Attempt after attempt, until it is over for good."""
         relaunched_ms: list[int] = []
         short_attempts, pid = 0, 0
-        while True:
+        while not self._dismissed.is_set():
             attempt = await self._judged(await self._attempt(len(relaunched_ms) + 1))
             pid = attempt.pid or pid
+            if self._dismissed.is_set():
+                break
             short_attempts = short_attempts + 1 if attempt.lasted_ms < SHORT_ATTEMPT_MS else 0
             decision = await self._decide(attempt, short_attempts, relaunched_ms)
-            gives_up = decision.next is Next.FAIL
-            if self.placed.kind is Kind.WORKER and (attempt.pid or gives_up):
-                await self._context.contact.report(self.placed.node_id, pid, attempt.how, gives_up=gives_up)
+            self._report(attempt, pid, gives_up=decision.next is Next.FAIL)
             outcome = Outcome(decision.next, attempt.status, attempt.how)
             match decision.next:
                 case Next.DONE:
-                    return outcome
-                case Next.SURPLUS:
+                    pass
+                case Next.SURPLUS if attempt.status == WorldFullError.exit_code:
                     said = f"{self.placed.name}: {attempt.how} (WORLD_FULL); {decision.reason}"
                     console.say(said, style="yellow")
-                    return outcome
-                case Next.FAIL:
+                case Next.SURPLUS | Next.FAIL:
                     self._note(attempt, decision)
-                    return outcome
                 case Next.RELAUNCH:
                     self._note(attempt, decision)
                     await asyncio.sleep(decision.after_ms / 1000)
                     relaunched_ms.append(clock.monotonic_ms())
+                    await self._name_next(len(relaunched_ms) + 1, attempt.pid)
+                    continue
                 case _:
                     assert_never(decision.next)
+            await asyncio.gather(*self._reports)
+            return outcome
+        return Outcome(Next.SURPLUS, 0, "it is not needed any more")
 
     async def end_lost(self, node: LostNode) -> None:
         """End the process of a lost node, which hangs. Its own only: a younger one of the same id has another process id."""
@@ -148,6 +194,13 @@ class ProcessKeeper:
             style="yellow",
         )
         await end([child], GRACE_S)
+
+    async def dismiss(self, reason: str) -> None:
+        """End it for good: nobody needs it."""
+        self._dismissed.set()
+        console.say(f"{self.placed.name}: {reason}; ending it", style="yellow")
+        if self.child is not None:
+            await end([self.child], GRACE_S)
 
     # --- one attempt -----------------------------------------------------------------------------------------------------
 
@@ -167,7 +220,8 @@ class ProcessKeeper:
                 ended_ms=clock.monotonic_ms(),
             )
         pid = child.pid
-        console.say(f"started {self.placed.name} (pid {pid}, start {number}), log: {self._log}")
+        as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
+        console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
         status = await child.wait()
         # What it may have left: loader processes, helpers.
         signal_group(pid, signal.SIGKILL)
@@ -194,7 +248,9 @@ class ProcessKeeper:
             OSError: it could not be started.
         """
         with self._open_log(number) as log:
-            environment = environment_of(self.placed, self._context.environment, restarts=number - 1)
+            environment = environment_of(
+                self.placed, self._context.environment, restarts=number - 1, named=self._ids.variables
+            )
             return Child(self.placed.command, environment=environment, cpus=self.placed.cpus, log=log)
 
     def _open_log(self, number: int) -> IO[bytes]:
@@ -213,7 +269,7 @@ class ProcessKeeper:
     async def _judged(self, attempt: _Attempt) -> _Attempt:
         """The same; a failure where it ended with 0 before it was done."""
         completion = self._context.completion
-        if attempt.status != 0 or completion is None or await completion.includes(self.placed):
+        if attempt.status != 0 or completion is None or await completion.includes(self.placed, self.node_id):
             return attempt
         return msgspec.structs.replace(
             attempt,
@@ -224,27 +280,57 @@ class ProcessKeeper:
 
     # --- what follows ----------------------------------------------------------------------------------------------------
 
+    def _report(self, attempt: _Attempt, pid: int, *, gives_up: bool) -> None:
+        """Tell the scheduler how it ended, beside the next start and never before it."""
+        if self.placed.kind is Kind.SCHEDULER or not (attempt.pid or gives_up):
+            return
+        report = self._context.contact.report(self.node_id, pid, attempt.how, gives_up=gives_up)
+        task = asyncio.create_task(report)
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+    async def _name_next(self, number: int, pid: int) -> None:
+        """Choose the node id of the next start."""
+        if not self._ids.fresh or not pid:
+            return
+        members = self._context.members
+        was_member = await members.was_member(self.node_id, pid)
+        said = self._ids.begin_next(number, was_member=was_member, taken=members.ids)
+        if said:
+            console.say(f"{self.placed.name}: {said}", style="yellow")
+
     async def _decide(self, attempt: _Attempt, short_attempts: int, relaunched_ms: list[int]) -> Decision:
         soon = attempt.lasted_ms < _SOON_MS
         has_output = attempt.pid != 0 and self._log_is_marked
         repeats = has_output and self._incidents.repeats(self.placed.name, self._log) and soon
         refused = attempt.status == WorldFullError.exit_code
-        contact = self._context.contact
-        return decide(
-            Ended(
-                status=attempt.status,
-                cause=attempt.cause,
-                was_member=refused and await contact.was_member(self.placed.node_id, attempt.pid),
-                first=attempt.number == 1 and soon,
-                recovery_enabled=self._context.recovery_enabled,
-                has_stepped=attempt.status <= 0 or self._context.has_stepped(),
-                repeats=repeats,
-                short_attempts=short_attempts,
-                relaunched_ms=tuple(relaunched_ms),
-                max_restarts=self._context.max_restarts,
-                now_ms=clock.monotonic_ms(),
-            )
+        members = self._context.members
+        ended = Ended(
+            status=attempt.status,
+            cause=attempt.cause,
+            was_member=refused and bool(await members.was_member(self.node_id, attempt.pid)),
+            needed=True,
+            first=attempt.number == 1 and soon,
+            recovery_enabled=self._context.recovery_enabled,
+            has_stepped=attempt.status <= 0 or self._context.has_stepped(),
+            repeats=repeats,
+            short_attempts=short_attempts,
+            relaunched_ms=tuple(relaunched_ms),
+            max_restarts=self._context.max_restarts,
+            now_ms=clock.monotonic_ms(),
         )
+        decision = decide(ended)
+        if decision.next is Next.FAIL and not await self._is_needed(attempt):
+            decision = decide(msgspec.structs.replace(ended, needed=False))
+        return decision
+
+    async def _is_needed(self, attempt: _Attempt) -> bool:
+        """Does the job wait for it? Asked only where its end would end the job."""
+        if self.placed.kind is Kind.SCHEDULER or attempt.status in _JOB_IS_OVER:
+            return True
+        is_standby = self.placed.kind is Kind.STANDBY
+        job = await self._context.contact.known_job() if self._context.recovery_enabled else None
+        return job.needs(self.placed.node_id, is_standby=is_standby) if job else not is_standby
 
     def _note(self, attempt: _Attempt, decision: Decision) -> None:
         """Keep a failure as an incident, and say it on the console."""

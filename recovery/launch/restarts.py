@@ -23,7 +23,7 @@ class Next(str, Enum):
 
     DONE = "done"
     SURPLUS = "surplus"
-    """The world has no place for it: nobody waits for it, and the job goes on without it."""
+    """Nobody waits for it: the world has no place for it, or it holds no rank. The job goes on without it."""
     RELAUNCH = "relaunch"
     FAIL = "fail"
 
@@ -37,6 +37,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """What its exit code says of its next start; None: nothing."""
     was_member: bool
     """Was it ever let in? True where nobody knows."""
+    needed: bool
+    """Does the job wait for it? No: it holds no rank, as a standby, or because another has taken its rank."""
     first: bool
     """Was it its first start, and soon over?"""
     recovery_enabled: bool
@@ -108,8 +110,11 @@ _TABLE: Sequence[_Row] = (
 
 
 def decide(ended: Ended) -> Decision:
-    """The first row that fits."""
+    """The first row that fits; where it would end a job that does not wait for this process, the job goes on without it."""
     row = next(row for row in _TABLE if row.when(ended))
+    if row.next is Next.FAIL and ended.recovery_enabled and not ended.needed:
+        reason = f"{row.reason}; it holds no rank, so the job goes on without it"
+        return Decision(next=Next.SURPLUS, after_ms=0, reason=reason)
     after_ms = 0
     if row.next is Next.RELAUNCH:
         # A cause that has to go by first needs a while.

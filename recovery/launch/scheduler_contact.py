@@ -1,10 +1,9 @@
-"""What a launcher and the scheduler say to each other: how processes ended, who is lost, who was ever a member."""
+"""What a launcher and the scheduler say to each other: how processes ended, who is lost, who is known."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 from typing_extensions import override
@@ -12,7 +11,9 @@ from typing_extensions import override
 from recovery.core.converter import Converter
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited
+from recovery.core.records import EventKind
 from recovery.core.rules import Rules
+from recovery.launch.known_job import Asks, KnownJob
 from recovery.launch.overdue import LostNodes
 from recovery.transport import inspection_client
 from recovery.transport.client import Client
@@ -21,9 +22,10 @@ _CONNECT_S = 2.0
 """The scheduler may be dead itself: then it learns from the node's next registration what there is to know."""
 
 _to_lost_nodes = Converter(LostNodes)
+_to_known_job = Converter(KnownJob)
 
 
-class Contact(Protocol):
+class Contact(Asks, Protocol):
     """All of it. Nothing raises: a scheduler that does not answer is no failure of the launcher."""
 
     async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
@@ -39,8 +41,8 @@ class Contact(Protocol):
     async def lost_nodes(self) -> LostNodes | None:
         """Ask for the nodes that the scheduler holds for lost; None: it does not answer."""
 
-    async def was_member(self, node_id: NodeId, pid: int) -> bool:
-        """Ask whether the scheduler has ever let this process in; no, where it does not answer."""
+    async def why_declined(self, node_id: NodeId) -> str:
+        """Ask why this standby did not get the rank that it was offered last; empty: it was offered none, or nobody knows."""
 
 
 class SchedulerContact(Contact):
@@ -78,13 +80,21 @@ class SchedulerContact(Contact):
             return None
 
     @override
-    async def was_member(self, node_id: NodeId, pid: int) -> bool:
+    async def why_declined(self, node_id: NodeId) -> str:
         try:
-            status = await inspection_client.ask(self._host, self._port, "/status")
+            events = await inspection_client.ask(self._host, self._port, "/events")
         except inspection_client.NoAnswerError:
-            return False
-        nodes: Sequence[dict[str, Any]] = status["nodes"]
-        return any((node["node_id"], node.get("pid")) == (node_id, pid) for node in nodes)
+            return ""
+        of_it = [one["event"] for one in events if one["event"].get("node_id") == node_id]
+        declined = [event["reason"] for event in of_it if event["kind"] == EventKind.TAKEOVER_DECLINED.value]
+        return str(declined[-1]) if declined else ""
+
+    @override
+    async def known_job(self) -> KnownJob | None:
+        try:
+            return _to_known_job(await inspection_client.ask(self._host, self._port, "/status"))
+        except (inspection_client.NoAnswerError, msgspec.ValidationError):
+            return None
 
 
 class NoScheduler(Contact):
@@ -99,5 +109,9 @@ class NoScheduler(Contact):
         return None
 
     @override
-    async def was_member(self, node_id: NodeId, pid: int) -> bool:
-        return False
+    async def why_declined(self, node_id: NodeId) -> str:
+        return ""
+
+    @override
+    async def known_job(self) -> KnownJob | None:
+        return None

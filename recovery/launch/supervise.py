@@ -168,6 +168,7 @@ class _Program:
             "WORLD_SIZE": str(session.world_size),
             "RANK_SIZE": str(session.world_size),
             "LOCAL_RANK": str(session.local_rank),
+            "DEVICE_ID": str(session.local_rank),
             "LOCAL_WORLD_SIZE": str(session.local_world_size),
             "TORCHELASTIC_RESTART_COUNT": str(session.generation - 1),
         }

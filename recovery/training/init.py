@@ -13,6 +13,7 @@ import traceback
 from types import TracebackType
 from typing import NoReturn
 
+from recovery.config import Settings
 from recovery.core.worker import stimuli as s
 from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError, exit_code_of
 from recovery.training import early_exit, hooks, process_end, process_start
@@ -44,15 +45,15 @@ def init() -> Session:
                 reason="was called a second time in this process",
                 next_step="Call it once and keep the session, or use @recovery.run.",
             )
-        _script = _Script(WorkerService(process_start.begin()))
+        _script = _Script(process_start.begin())
         return _script.begin()
 
 
 class _Script:
     """The membership of a process whose training is its script."""
 
-    def __init__(self, service: WorkerService) -> None:
-        self._service = service
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._service = settings, WorkerService(settings)
         self._pid = os.getpid()
         self._raised = self._exiting = False
         self._session: Session
@@ -67,7 +68,7 @@ class _Script:
             _leave(plan)
         admitted = self._service.machine.admitted
         assert admitted is not None, "a plan is for members"
-        process_start.announce_rank(plan.rank)
+        process_start.announce_rank(self._settings, plan)
         self._session = Session(self._service, plan, admitted)
         self._session.loop_watch.looks_for_exits = True
         sys.exit = early_exit.exit_that_notes(self._session.loop_watch.note_exit)

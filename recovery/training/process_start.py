@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import secrets
+from collections.abc import Mapping
 from typing import NoReturn
 
 import msgspec
@@ -14,6 +15,7 @@ from typing_extensions import assert_never
 from recovery import config, log
 from recovery.config import Settings, SettingsRole
 from recovery.core.ids import NodeId
+from recovery.core.messages import Rollback
 from recovery.training import process_end, rank_0_scheduler
 
 _logger = logging.getLogger("recovery.training")
@@ -64,14 +66,29 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> NoReturn:
     process_end.leave(0, "")
 
 
-def announce_rank(rank: int) -> None:
-    """Export the rank to the script as RANK_ID, and log it.
+def announce_rank(settings: Settings, plan: Rollback) -> None:
+    """Export the rank to the script as RANK_ID, and log it; to a process that took a lost rank, its place on the host too.
 
     The line has the words of msrun's documents (`grep -rn "Global rank id"`): where ranks are automatic nobody knows them before. A
-    program that replaces this one by exec starts without the variable.
+    program that replaces this one by exec starts without the variables.
     """
-    os.environ["RANK_ID"] = str(rank)  # noqa: TID251 - the script reads it there
-    _logger.info("event=rank_known Global rank id: %d", rank)
+    exported = {"RANK_ID": str(plan.rank), **places_of(settings, plan, os.environ)}  # noqa: TID251 - as below
+    os.environ.update(exported)  # noqa: TID251 - the script reads it there
+    _logger.info("event=rank_known Global rank id: %d", plan.rank)
+
+
+def places_of(settings: Settings, plan: Rollback, environ: Mapping[str, str]) -> dict[str, str]:
+    """What whoever started this process could not know: which rank it would take, and so which device of its host.
+
+    A standby has none of these variables, unless a person set them. A process that was started for a lost rank has those of the
+    process before it, and may have been given another rank.
+    """
+    places = {"RANK": plan.rank, "LOCAL_RANK": plan.local_rank, "DEVICE_ID": plan.local_rank}
+    return {
+        name: str(place)
+        for name, place in places.items()
+        if settings.replaces or (settings.standby and name not in environ)
+    }
 
 
 def _with_node_id(settings: Settings) -> Settings:

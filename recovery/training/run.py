@@ -146,7 +146,7 @@ class _Loop:
             generation = plan.generation
             admitted = self._service.machine.admitted
             assert admitted is not None, "a plan is for members"
-            process_start.announce_rank(plan.rank)
+            process_start.announce_rank(self._settings, plan)
             for restore, random_state in random_states:
                 restore(random_state)
             session = self._session = Session(self._service, plan, admitted)

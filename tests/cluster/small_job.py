@@ -98,6 +98,7 @@ def train(session: recovery.Session) -> None:
         "generation": session.generation,
         "processors": sorted(os.sched_getaffinity(0)),
         "environment": {name: value for name, value in os.environ.items() if name.startswith("MS_")},
+        "places": {name: os.environ.get(name) for name in ("RANK", "RANK_ID", "LOCAL_RANK", "DEVICE_ID")},
     }
     (HERE / f"seen_{os.environ.get('MS_NODE_ID', session.rank)}.json").write_text(json.dumps(seen))
     config = recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3)

@@ -73,12 +73,15 @@ def test_every_form_of_address_and_task(tmp_path: Path, address: str, task: list
         assert_nothing_left(cluster)
 
 
-@pytest.mark.parametrize("node_id", ["1", "0", "sched"])
-def test_what_is_killed_is_started_again(tmp_path: Path, node_id: str) -> None:
+@pytest.mark.parametrize(
+    ("node_id", "flags"),
+    [("1", ["--rejoin=same"]), ("0", ["--rejoin=same"]), ("sched", []), ("1", []), ("0", [])],
+)
+def test_what_is_killed_is_started_again(tmp_path: Path, node_id: str, flags: list[str]) -> None:
     # The grace is long on purpose: what ends the wait for a killed worker is its launcher's report.
     environment = {"MS_NODE_TIMEOUT": "30", "MS_RECONNECT_GRACE": "4", "JOB_STEP_MS": "40"}
     with LaunchedCluster(tmp_path, environment=environment) as cluster:
-        cluster.start()
+        cluster.start(*flags)
         cluster.wait_step(12)
 
         cluster.kill_node(node_id)
@@ -93,7 +96,11 @@ def test_what_is_killed_is_started_again(tmp_path: Path, node_id: str) -> None:
         assert incident["first"]["status"] == KILLED
         if node_id != "sched":
             admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, node_id)]
-            assert [(event.incarnation, event.rank) for event in admitted[1:]] == [(2, int(node_id))]
+            back = [(2, int(node_id))] if flags else []
+            assert [(event.incarnation, event.rank) for event in admitted[1:]] == back
+            fresh = [stored.event for stored in cluster.events(EventKind.RANK_TAKEN_OVER)]
+            took = [] if flags else [(f"{node_id}.2", 1, int(node_id))]
+            assert [(event.node_id, event.incarnation, event.rank) for event in fresh] == took
             [lost] = cluster.events(EventKind.NODE_LOST, node_id)
             assert (lost.event.incarnation, lost.event.reason) == (1, KILLED)
         assert_nothing_left(cluster)

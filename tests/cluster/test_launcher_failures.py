@@ -166,7 +166,10 @@ def test_a_scheduler_whose_store_failed_starts_again_from_what_is_on_disk(tmp_pa
         assert_nothing_left(cluster)
 
 
-def test_a_node_that_was_lost_while_its_process_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rejoin", ["same", "new"])
+def test_a_node_that_was_lost_while_its_process_hangs_is_ended_and_started_again(
+    tmp_path: Path, rejoin: str
+) -> None:
     """It keeps the interpreter's lock: none of its own threads can notice that it is lost, nor hear a signal."""
     environment = {
         **SLOW,
@@ -179,13 +182,15 @@ def test_a_node_that_was_lost_while_its_process_hangs_is_ended_and_started_again
     with LaunchedCluster(tmp_path, environment=environment) as cluster:
         script = Path(__file__).with_name("gil_job.py")
         (tmp_path / script.name).write_text(script.read_text())
-        cluster.start(script=script.name)
+        cluster.start(f"--rejoin={rejoin}", script=script.name)
         cluster.wait_event(EventKind.NODE_LOST)
 
         assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()
         cluster.check_result()
         assert logged(cluster, "ended by its launcher: its node was lost: silent for ")
-        assert {stored.event.incarnation for stored in cluster.events(EventKind.NODE_ADMITTED)} == {1, 2}
+        admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED)]
+        assert {event.incarnation for event in admitted} == ({1, 2} if rejoin == "same" else {1})
+        assert len({event.node_id for event in admitted}) == (2 if rejoin == "same" else 3)
         assert_nothing_left(cluster)
 
 

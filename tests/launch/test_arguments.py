@@ -9,7 +9,7 @@ import pytest
 
 from recovery.errors import RecoveryError
 from recovery.launch.arguments import parse
-from recovery.launch.flag_values import Restart
+from recovery.launch.flag_values import Rejoin, Restart
 from recovery.launch.flags import FLAGS
 
 SCRIPT = "train.py"
@@ -23,6 +23,7 @@ def test_defaults_are_those_of_msrun() -> None:
     assert (given.log_dir, given.join, given.cluster_time_out) == (Path(), False, 600)
     assert (given.bind_core, given.bind_numa, given.sim_level, given.sim_rank_id) == (False, False, -1, -1)
     assert (given.rank_table_file, given.worker_log_name, given.tail_worker_log) == (None, "worker", None)
+    assert (given.rejoin, given.standby_num) == (Rejoin.NEW, 0)
     assert (given.max_restarts, given.task_script, given.task_script_args) == (3, SCRIPT, ())
 
 
@@ -60,6 +61,9 @@ def test_defaults_are_those_of_msrun() -> None:
         (["--tee=0"], "tail_worker_log", ()),
         (["--tee=0:3,2:1,1:0"], "tail_worker_log", (0, 2)),
         (["--restart=world"], "restart", Restart.WORLD),
+        (["--rejoin=same"], "rejoin", Rejoin.SAME),
+        (["--rejoin=proof"], "rejoin", Rejoin.PROOF),
+        (["--standby-num=2"], "standby_num", 2),
     ],
 )
 def test_every_flag_is_read(words: list[str], field: str, value: Any) -> None:
@@ -97,6 +101,8 @@ MISTAKES = {
     "--tee=4": "SETTING_RANGE: --tee='4': must be 0, 1, 2 or 3, or ranks with one of them. Give, for example, --tee=0:3,1:3.",
     "--restart=host": "SETTING_RANGE: --restart='host': must be auto, worker or world. Give, for example, --restart=world.",
     "--max_restarts=-1": "SETTING_RANGE: --max_restarts='-1': must be from 0 to 1000. Give, for example, --max_restarts=3.",
+    "--rejoin=now": "SETTING_RANGE: --rejoin='now': must be new, same or proof. Give, for example, --rejoin=new.",
+    "--standby_num=-1": "SETTING_RANGE: --standby_num='-1': must be from 0 to 1000. Give, for example, --standby_num=1.",
 }
 
 
@@ -117,6 +123,11 @@ def test_ranks_that_the_job_does_not_have_are_refused() -> None:
         RecoveryError, match=r"--node_rank=2: its ranks would be 8 to 11, but there are 8 workers"
     ):
         parse(["--worker_num=8", "--local_worker_num=4", "--node_rank=2", SCRIPT])
+
+
+def test_a_dry_run_has_no_standbys() -> None:
+    with pytest.raises(RecoveryError, match=r"--standby_num=1: is for a job whose workers may be lost"):
+        parse(["--worker_num=2", "--sim_level=1", "--standby_num=1", SCRIPT])
 
 
 def test_one_way_to_say_which_logs_are_shown() -> None:

@@ -75,7 +75,7 @@ def test_a_scheduler_of_this_host_that_was_done_answers_for_all() -> None:
         variables={},
         cpus=(),
     )
-    assert asyncio.run(known.includes(scheduler))
+    assert asyncio.run(known.includes(scheduler, scheduler.node_id))
     assert is_done(known)
 
 

@@ -129,6 +129,48 @@ def test_nothing_leaks_from_the_launcher_or_from_one_child_to_the_next() -> None
     assert "TORCHELASTIC_RESTART_COUNT" not in environment_of(scheduler, outside, restarts=1)
 
 
+def test_standbys_are_further_processes_without_a_rank_and_a_device() -> None:
+    scheduler, _, _, first, second = placed("--worker_num=2", "--standby_num=2", "--bind_core=True")
+
+    assert [(one.name, one.node_id, one.kind) for one in (first, second)] == [
+        ("standby_0", "standby_0", Kind.STANDBY),
+        ("standby_1", "standby_1", Kind.STANDBY),
+    ]
+    assert (first.variables["MS_STANDBY"], first.variables["MS_ROLE"]) == ("1", "MS_WORKER")
+    assert not {"RANK", "RANK_ID", "LOCAL_RANK", "DEVICE_ID"} & set(first.variables)
+    assert (first.command, first.cpus, first.rank) == (("/py", "train.py", "--epochs", "3"), (), None)
+    assert environment_of(scheduler, {}, restarts=0)["MS_STANDBY_NUM"] == "2"
+    assert "TORCHELASTIC_RESTART_COUNT" in environment_of(first, {}, restarts=1)
+
+
+def test_standbys_of_several_hosts_have_ids_of_their_own() -> None:
+    words = ("--worker_num=8", "--local_worker_num=4", "--standby_num=2")
+    scheduler, *_, last = placed(*words, "--node_rank=0")
+    assert (last.node_id, scheduler.defaults) == ("standby_1", {"MS_STANDBY_NUM": "4"})
+    assert placed(*words, "--node_rank=1", host=ELSEWHERE)[-1].node_id == "standby_3"
+    assert placed(*words, host=ELSEWHERE)[-1].node_id == "10.0.0.7_standby_1"
+
+
+def test_how_many_standbys_may_wait_is_said_by_the_variable_first() -> None:
+    scheduler = placed("--worker_num=8", "--local_worker_num=3", "--standby_num=1")[0]
+    assert environment_of(scheduler, {}, restarts=0)["MS_STANDBY_NUM"] == "3"
+    assert environment_of(scheduler, {"MS_STANDBY_NUM": "7"}, restarts=0)["MS_STANDBY_NUM"] == "7"
+    assert "MS_STANDBY_NUM" not in environment_of(placed("--worker_num=2")[0], {}, restarts=0)
+
+
+def test_a_later_start_has_its_own_id_and_inherits_nobodys() -> None:
+    worker = placed("--worker_num=2")[1]
+    outside = {"MS_REPLACES": "other", "MS_STANDBY": "1"}
+    assert not {"MS_REPLACES", "MS_STANDBY"} & set(environment_of(worker, outside, restarts=0))
+    named = environment_of(worker, {}, restarts=1, named={"MS_NODE_ID": "0.2", "MS_REPLACES": "0"})
+    assert (named["MS_NODE_ID"], named["MS_REPLACES"], named["RANK_ID"]) == ("0.2", "0", "0")
+
+
+def test_a_return_on_proof_is_said_to_all_processes() -> None:
+    assert {one.variables.get("MS_REJOIN") for one in placed("--worker_num=2", "--rejoin=proof")} == {"proof"}
+    assert {one.variables.get("MS_REJOIN") for one in placed("--worker_num=2")} == {None}
+
+
 def test_processors_are_shared_evenly_or_as_named() -> None:
     assert [one.cpus for one in placed("--worker_num=2", "--bind_core=True")] == [(), (0, 1), (2, 3)]
     assert [one.cpus for one in placed("--worker_num=8", "--bind_core=True")][1:4] == [(0,), (0,), (1,)]

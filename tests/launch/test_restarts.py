@@ -14,6 +14,7 @@ def ended(**fields: Any) -> Ended:
     facts: dict[str, Any] = {
         "status": -9,
         "was_member": False,
+        "needed": True,
         "first": False,
         "recovery_enabled": True,
         "has_stepped": True,
@@ -55,6 +56,18 @@ def ended(**fields: Any) -> Ended:
         ({"status": -9, "repeats": True}, Next.RELAUNCH, "started again"),
         ({"status": 139}, Next.RELAUNCH, "started again"),
         ({"max_restarts": 0}, Next.FAIL, "--max_restarts"),
+        (
+            {"max_restarts": 0, "needed": False},
+            Next.SURPLUS,
+            "--max_restarts times within an hour; it holds no rank",
+        ),
+        (
+            {"status": 22, "needed": False},
+            Next.SURPLUS,
+            "by its exit code; the same command would end the same way; it",
+        ),
+        ({"status": 1, "needed": False, "recovery_enabled": False}, Next.FAIL, "first failure ends the job"),
+        ({"needed": False}, Next.RELAUNCH, "started again"),
         ({"relaunched_ms": (9_999_000,) * 3}, Next.FAIL, "--max_restarts"),
         ({"relaunched_ms": (10_000_000 - WINDOW_MS,) * 3}, Next.RELAUNCH, "started again"),
     ],

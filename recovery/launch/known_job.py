@@ -1,0 +1,98 @@
+"""What a launcher knows of its job: the scheduler's answer, and which of its own processes were ever let in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+import msgspec
+
+from recovery.core.ids import NodeId
+from recovery.core.records import JobState
+from recovery.launch.node_ids import is_of
+
+
+class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, as far as a launcher looks at it."""
+
+    node_id: str
+    pid: int = 0
+    rank: int | None = None
+    state: str = ""
+    silent_ms: int = 0
+    host: str = ""
+    """Its address; empty: a release before this one answers."""
+
+
+class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer of the scheduler."""
+
+    job: str
+    state: str
+    nodes: tuple[KnownNode, ...]
+
+    def has(self, node_id: str, pid: int) -> bool:
+        """Was this process ever let in?"""
+        return any((node.node_id, node.pid) == (node_id, pid) for node in self.nodes)
+
+    def needs(self, first: NodeId, *, is_standby: bool) -> bool:
+        """Does the job wait for a process of this place? One of its ids holds a rank, or ranks are not given yet.
+
+        Args:
+            first: the id that the place's first process had; the later ones begin with it.
+            is_standby: whether the place was a standby's at first: nobody waits for one that holds no rank.
+        """
+        if self.state == JobState.FORMING.value and not is_standby:
+            return True
+        return any(node.rank is not None and is_of(node.node_id, first) for node in self.nodes)
+
+
+class Asks(Protocol):
+    """Asks the scheduler."""
+
+    async def known_job(self) -> KnownJob | None:
+        """Ask for the job and its nodes; None: it does not answer."""
+
+
+class Members:
+    """Which processes were let in, as far as it was asked. What is known needs no question when a process has died."""
+
+    def __init__(self, contact: Asks) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            contact: with the scheduler.
+        """
+        self._contact = contact
+        self._pids: dict[str, int] = {}
+        """By node id: the process that held it last."""
+
+    @property
+    def ids(self) -> Collection[str]:
+        """All node ids that the scheduler was seen to know."""
+        return self._pids.keys()
+
+    def includes(self, node_id: str, pid: int) -> bool:
+        """Is it known that this process was let in?"""
+        return self._pids.get(node_id) == pid
+
+    async def look(self, processes: Iterable[tuple[str, int]]) -> None:
+        """Ask, where it is not known of all of these (node id, process id) that they were let in."""
+        if not all(self.includes(*process) for process in processes):
+            await self._ask()
+
+    async def was_member(self, node_id: str, pid: int) -> bool | None:
+        """Was this process ever let in? None: the scheduler does not answer."""
+        if self.includes(node_id, pid):
+            return True
+        return self.includes(node_id, pid) if await self._ask() else None
+
+    def note(self, job: KnownJob) -> None:
+        """Take an answer that was given to another question."""
+        self._pids |= {node.node_id: node.pid for node in job.nodes}
+
+    async def _ask(self) -> bool:
+        job = await self._contact.known_job()
+        if job is not None:
+            self.note(job)
+        return job is not None

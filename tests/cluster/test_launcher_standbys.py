@@ -1,0 +1,240 @@
+"""Who takes a lost rank under `recovery msrun`: the next process under a fresh node id, or a standby. Nobody waits for a window."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.test_launcher import KILLED, assert_nothing_left
+
+pytestmark = pytest.mark.cluster
+
+SLOW = {"JOB_STEP_MS": "40", "MS_NODE_TIMEOUT": "30"}
+WINDOW_S = 300.0
+"""Whoever waits for it is not done before the test's own deadline."""
+DEADLINE_S = 60.0
+
+
+def cluster_of(directory: Path, *, window_s: float = WINDOW_S, **environment: str) -> LaunchedCluster:
+    return LaunchedCluster(directory, environment={**SLOW, **environment, "MS_REJOIN_WINDOW": str(window_s)})
+
+
+def admitted(cluster: LaunchedCluster) -> list[str]:
+    return [str(stored.event.node_id) for stored in cluster.events(EventKind.NODE_ADMITTED)]
+
+
+def taken_over(cluster: LaunchedCluster) -> list[tuple[str, int | None, str]]:
+    """Who took which rank from whom, in order."""
+    return [
+        (str(stored.event.node_id), stored.event.rank, stored.event.details)
+        for stored in cluster.events(EventKind.RANK_TAKEN_OVER)
+    ]
+
+
+def generations(cluster: LaunchedCluster) -> list[int | None]:
+    return [stored.event.generation for stored in cluster.events(EventKind.PLAN_MADE)]
+
+
+def assert_done(cluster: LaunchedCluster) -> None:
+    assert cluster.wait_exit(LAUNCHER, DEADLINE_S) == 0, cluster.tails()
+    cluster.check_result()
+    assert_nothing_left(cluster)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_killed_workers_rank_is_taken_at_once_under_a_fresh_id(tmp_path: Path, rank: str) -> None:
+    with cluster_of(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(12)
+        cluster.kill_node(rank)
+
+        assert_done(cluster)
+        assert taken_over(cluster) == [(f"{rank}.2", int(rank), rank)]
+        [lost] = cluster.events(EventKind.NODE_LOST)
+        assert (lost.event.node_id, lost.event.reason) == (rank, KILLED)
+        assert f"start 2, node {rank}.2 in the place of {rank})" in cluster.log(LAUNCHER)
+        seen = cluster.seen(f"{rank}.2")
+        assert seen["places"] == dict.fromkeys(("RANK", "RANK_ID", "LOCAL_RANK", "DEVICE_ID"), rank)
+        assert cluster.log_of(f"worker_{rank}").count("=== ") == 4, "both starts are in one log"
+
+
+def test_each_further_start_has_an_id_of_its_own(tmp_path: Path) -> None:
+    with cluster_of(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(8)
+        cluster.kill_node("1")
+        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.2")
+        cluster.wait_step(12, generation=2)
+        cluster.kill_node("1.2")
+
+        assert_done(cluster)
+        assert taken_over(cluster) == [("1.2", 1, "1"), ("1.3", 1, "1.2")]
+
+
+def test_the_same_id_waits_for_its_window_where_that_is_asked(tmp_path: Path) -> None:
+    window_s = 6.0
+    with cluster_of(tmp_path, window_s=window_s) as cluster:
+        cluster.start("--rejoin=same")
+        cluster.wait_step(12)
+        cluster.kill_node("1")
+
+        assert_done(cluster)
+        back = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, "1")]
+        assert [(event.incarnation, event.rank) for event in back[1:]] == [(2, 1)]
+        assert set(admitted(cluster)) == {"0", "1"}
+        [lost] = cluster.events(EventKind.NODE_LOST, "1")
+        returned = cluster.events(EventKind.NODE_ADMITTED, "1")[-1]
+        # The window counts from when it was last heard, which is before it was lost.
+        assert returned.wall_ms - lost.wall_ms > (window_s - 1) * 1000
+
+
+def test_a_worker_that_dies_before_it_is_let_in_keeps_its_id(tmp_path: Path) -> None:
+    with cluster_of(tmp_path) as cluster:
+        (tmp_path / "late.py").write_text(
+            "import os, signal, sys\n"
+            "from pathlib import Path\n"
+            "first = Path('was_here')\n"
+            "if os.environ.get('MS_NODE_ID') == '1' and not first.exists():\n"
+            "    first.touch()\n"
+            "    os.kill(os.getpid(), signal.SIGKILL)\n"
+            "import runpy\n"
+            "import recovery\n"
+            "runpy.run_path('train.py', run_name='__main__')\n"
+        )
+        cluster.start(script="late.py")
+
+        assert_done(cluster)
+        assert set(admitted(cluster)) == {"0", "1"}
+        assert "=== worker_1 start 2 " in cluster.log_of("worker_1")
+
+
+# --- standbys ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_standby_takes_a_lost_rank_and_the_next_process_waits_in_its_place(tmp_path: Path) -> None:
+    with cluster_of(tmp_path) as cluster:
+        cluster.start("--standby_num=1")
+        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0")
+        cluster.wait_step(8)
+        cluster.kill_node("1")
+        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "standby_0")
+        cluster.wait_event(EventKind.NODE_ADMITTED, "1.2")
+        cluster.wait_step(14, generation=2)
+        cluster.kill_node("standby_0")
+        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.2")
+        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0.2")
+
+        assert_done(cluster)
+        assert taken_over(cluster) == [("standby_0", 1, "1"), ("1.2", 1, "standby_0")]
+        expected = {"RANK": "1", "RANK_ID": "1", "LOCAL_RANK": "1", "DEVICE_ID": "1"}
+        assert cluster.seen("standby_0")["places"] == cluster.seen("1.2")["places"] == expected
+
+
+def test_a_standby_that_dies_is_started_again_and_the_job_does_not_notice(tmp_path: Path) -> None:
+    with cluster_of(tmp_path) as cluster:
+        cluster.start("--standby_num=1")
+        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0")
+        cluster.wait_step(6)
+        cluster.kill_node("standby_0")
+        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0.2")
+
+        assert_done(cluster)
+        assert generations(cluster) == [1]
+        assert "=== standby_0 start 2 " in cluster.log_of("standby_0")
+
+
+def test_a_standby_that_always_fails_ends_no_job(tmp_path: Path) -> None:
+    with cluster_of(tmp_path) as cluster:
+        (tmp_path / "picky.py").write_text(
+            "import os, runpy\n"
+            "import recovery\n"
+            "if os.environ.get('MS_STANDBY'):\n"
+            "    raise RuntimeError('no device for me')\n"
+            "runpy.run_path('train.py', run_name='__main__')\n"
+        )
+        cluster.start("--standby_num=1", script="picky.py")
+
+        assert_done(cluster)
+        assert generations(cluster) == [1]
+        assert "it holds no rank, so the job goes on without it" in cluster.log(LAUNCHER)
+        assert "the job's workers were complete without: standby_0" in cluster.log(LAUNCHER)
+
+
+def test_a_standby_too_many_ends_alone(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, MS_STANDBY_NUM="1") as cluster:
+        cluster.start("--standby_num=2")
+        cluster.wait(lambda: "(WORLD_FULL)" in cluster.log(LAUNCHER), "its refusal", DEADLINE_S)
+
+        assert_done(cluster)
+        assert generations(cluster) == [1]
+        assert not list(cluster.logs.glob("incident-*")), "it is no failure"
+
+
+def test_a_worker_that_fails_for_good_when_a_standby_has_its_rank_ends_no_job(tmp_path: Path) -> None:
+    with cluster_of(tmp_path) as cluster:
+        cluster.start("--standby_num=1", "--max_restarts=0")
+        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0")
+        cluster.wait_step(8)
+        cluster.kill_node("1")
+
+        assert_done(cluster)
+        assert taken_over(cluster) == [("standby_0", 1, "1")]
+
+
+def test_standbys_without_recovery_are_refused(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, MS_ENABLE_RECOVERY="0") as cluster:
+        cluster.start("--standby_num=1")
+        assert cluster.wait_exit(LAUNCHER, 20) == 23
+        assert "SETTING_CONFLICT: --standby_num=1: without MS_ENABLE_RECOVERY=1" in cluster.log(LAUNCHER)
+        assert_nothing_left(cluster)
+
+
+# --- the launcher itself -------------------------------------------------------------------------------------------------
+
+
+def test_a_launcher_that_is_started_again_gives_the_places_back_to_its_own_ids(tmp_path: Path) -> None:
+    """The place of rank 1 is held by the fresh id of the launcher before; nobody has that id any more."""
+    with cluster_of(tmp_path, window_s=1.0) as cluster:
+        cluster.start()
+        cluster.wait_step(8)
+        cluster.kill_node("1")
+        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.2")
+        cluster.wait_step(12, generation=2)
+        cluster.kill(LAUNCHER)
+        assert_nothing_left(cluster)
+        cluster.start()
+
+        assert_done(cluster)
+
+
+def test_a_launcher_that_was_started_again_uses_no_id_twice(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, window_s=1.0) as cluster:
+        cluster.start()
+        cluster.wait_step(8)
+        cluster.kill_node("1")
+        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.2")
+        cluster.wait_step(12, generation=2)
+        cluster.kill(LAUNCHER)
+        assert_nothing_left(cluster)
+        cluster.start()
+        cluster.wait_step(16, generation=3)
+        cluster.kill_node("1")
+
+        assert_done(cluster)
+        assert [node for node in admitted(cluster) if node.startswith("1.")] == ["1.2", "1.3"]
+
+
+def test_a_killed_worker_and_a_killed_scheduler_wait_for_nobody(tmp_path: Path) -> None:
+    with cluster_of(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_step(12)
+        scheduler, worker = cluster.pid_of("sched"), cluster.pid_of("1")
+        os.kill(scheduler, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
+
+        assert_done(cluster)

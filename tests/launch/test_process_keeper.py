@@ -1,0 +1,121 @@
+"""One process of a host: its next start waits for no report, and has a node id of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from typing_extensions import override
+
+from recovery.core.ids import NodeId
+from recovery.launch.flag_values import Rejoin
+from recovery.launch.incidents import Incidents
+from recovery.launch.known_job import KnownJob, Members
+from recovery.launch.placement import Kind, Placed
+from recovery.launch.process_keeper import LaunchContext, Outcome, ProcessKeeper
+from recovery.launch.restarts import Next
+from recovery.launch.scheduler_contact import NoScheduler
+
+PROGRAM = """
+import os, signal
+with open("starts", "a") as starts:
+    starts.write(f"{os.environ['MS_NODE_ID']} {os.environ.get('MS_REPLACES', '-')}\\n")
+if os.environ["TORCHELASTIC_RESTART_COUNT"] < os.environ["KILLED"]:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+DEADLINE_S = 30.0
+
+
+class SlowScheduler(NoScheduler):
+    """It takes a report only when the next one has come, too."""
+
+    def __init__(self, job: KnownJob | None = None) -> None:
+        self.reported: list[tuple[str, bool]] = []
+        self._job, self._heard = job, asyncio.Event()
+
+    @override
+    async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
+        self.reported.append((node_id, gives_up))
+        if len(self.reported) > 1 or gives_up:
+            self._heard.set()
+        await self._heard.wait()
+
+    @override
+    async def known_job(self) -> KnownJob | None:
+        return self._job
+
+
+def keep(
+    directory: Path,
+    scheduler: SlowScheduler,
+    *,
+    rejoin: Rejoin = Rejoin.NEW,
+    killed: int = 1,
+    restarts: int = 3,
+) -> tuple[Outcome, list[str]]:
+    """Run a process that is killed so often. Gives its outcome, and what each start found in its environment."""
+    placed = Placed(
+        name="worker_0",
+        kind=Kind.WORKER,
+        node_id=NodeId("0"),
+        rank=0,
+        local_index=0,
+        command=(sys.executable, "-c", f"import os; os.chdir({str(directory)!r})\n{PROGRAM}"),
+        variables={"MS_NODE_ID": "0", "KILLED": str(killed)},
+        cpus=(),
+    )
+    context = LaunchContext(
+        environment={"MS_ENABLE_RECOVERY": "1", "PATH": os.defpath},
+        log_dir=directory,
+        max_restarts=restarts,
+        has_stepped=lambda: True,
+        contact=scheduler,
+        members=Members(scheduler),
+        rejoin=rejoin,
+        takeover=None,
+        completion=None,
+    )
+
+    async def within_the_deadline() -> Outcome:
+        keeper = ProcessKeeper(placed, context, Incidents(directory))
+        return await asyncio.wait_for(keeper.keep(), DEADLINE_S)
+
+    outcome = asyncio.run(within_the_deadline())
+    return outcome, (directory / "starts").read_text().splitlines()
+
+
+def test_the_next_start_does_not_wait_until_the_scheduler_has_heard_of_the_death(tmp_path: Path) -> None:
+    scheduler = SlowScheduler()
+    outcome, starts = keep(tmp_path, scheduler)
+
+    assert outcome.next is Next.DONE
+    assert starts == ["0 -", "0.2 0"]
+    assert scheduler.reported == [("0", False), ("0.2", False)], (
+        "each death under the id of the process that died"
+    )
+
+
+def test_the_same_id_where_that_is_asked(tmp_path: Path) -> None:
+    scheduler = SlowScheduler()
+    assert keep(tmp_path, scheduler, rejoin=Rejoin.SAME)[1] == ["0 -", "0 -"]
+    assert scheduler.reported == [("0", False)] * 2
+
+
+def test_a_process_that_was_never_let_in_keeps_its_id(tmp_path: Path) -> None:
+    scheduler = SlowScheduler(KnownJob(job="j", state="forming", nodes=()))
+    assert keep(tmp_path, scheduler)[1] == ["0 -", "0 -"]
+
+
+def test_the_end_of_a_process_that_the_job_waits_for_ends_the_job(tmp_path: Path) -> None:
+    scheduler = SlowScheduler(KnownJob(job="j", state="forming", nodes=()))
+    assert keep(tmp_path, scheduler, restarts=0)[0].next is Next.FAIL
+    assert scheduler.reported == [("0", True)]
+
+
+def test_the_end_of_a_process_that_nobody_waits_for_is_no_give_up(tmp_path: Path) -> None:
+    scheduler = SlowScheduler(KnownJob(job="j", state="running", nodes=()))
+    outcome, _ = keep(tmp_path, scheduler, killed=2, restarts=1)
+    assert outcome.next is Next.SURPLUS
+    assert not any(gives_up for _, gives_up in scheduler.reported)
