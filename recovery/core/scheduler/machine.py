@@ -2,6 +2,7 @@
 
 Here stands only which module handles what. A process registers: registration.py. Who is here: liveness.py. What ranks report:
 checkpoint_messages.py, training_messages.py. How generations end and begin: generations.py. How the job ends: job_end.py.
+How a rank is handed over before its process ends: drain.py.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing_extensions import assert_never
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
+from recovery.core.handover_messages import Depart, HandoverFromNode, Position
 from recovery.core.ids import ConnectionId, RequestId
 from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord
 from recovery.core.rules import Rules
 from recovery.core.scheduler import (
     attendance,
     checkpoint_messages,
+    drain,
     invariants,
     job_end,
     liveness,
@@ -28,8 +31,15 @@ from recovery.core.scheduler import (
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
+from recovery.core.scheduler.stimuli import (
+    ConnectionLost,
+    DrainAsked,
+    MessageReceived,
+    SchedulerStimulus,
+    TimerFired,
+)
 from recovery.core.scheduler.timers import (
+    DrainTimer,
     GraceTimer,
     LeaseTimer,
     SchedulerTimer,
@@ -50,6 +60,7 @@ _FromSpeaker = Union[
     m.Failure,
     m.Done,
     m.Leave,
+    HandoverFromNode,
 ]
 """What only a registered node may send."""
 
@@ -87,11 +98,17 @@ class SchedulerMachine:
         """Take one stimulus and give what is to be done, in order."""
         if self.state.store_is_lost:
             return []
+        effects = self._handle(stimulus, now_ms)
+        return effects + drain.follow(self.state, now_ms)
+
+    def _handle(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         match stimulus:
             case MessageReceived():
                 return self._on_message(stimulus, now_ms)
             case ConnectionLost():
                 return liveness.on_connection_lost(self.state, stimulus, now_ms)
+            case DrainAsked():
+                return drain.on_drain_asked(self.state, stimulus, now_ms)
             case TimerFired():
                 return self._on_timer(stimulus.timer, now_ms)
             case _:
@@ -109,6 +126,8 @@ class SchedulerMachine:
                 return liveness.on_windows_due(state, now_ms)
             case TopologyTimer():
                 return attendance.on_deadline(state, now_ms)
+            case DrainTimer():
+                return drain.on_due(state)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
             case LeaseTimer():
@@ -171,5 +190,9 @@ class SchedulerMachine:
                 return training_messages.on_done(state, node, message, now_ms)
             case m.Leave():
                 return liveness.on_leave(state, node, message, now_ms)
+            case Depart():
+                return drain.on_depart(state, node, message, now_ms)
+            case Position():
+                return drain.on_position(state, node, message)
             case _:
                 assert_never(message)

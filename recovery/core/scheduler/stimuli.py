@@ -6,7 +6,7 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.ids import ConnectionId, ResumeToken
+from recovery.core.ids import ConnectionId, NodeId, ResumeToken
 from recovery.core.messages import FromNode
 from recovery.core.scheduler.timers import SchedulerTimer
 
@@ -29,10 +29,19 @@ class ConnectionLost(msgspec.Struct, frozen=True, tag="connection_lost"):
     reason: str
 
 
+class DrainAsked(msgspec.Struct, frozen=True, tag="drain_asked"):
+    """A person asked for the ranks of these nodes to be handed over to standbys."""
+
+    nodes: tuple[NodeId, ...]
+    host: str
+    """The host that they all leave, so that no standby of it takes a rank; empty: they are single nodes."""
+    reason: str
+
+
 class TimerFired(msgspec.Struct, frozen=True, tag="timer_fired"):
     """A timer that the machine set is due."""
 
     timer: SchedulerTimer
 
 
-SchedulerStimulus = Union[MessageReceived, ConnectionLost, TimerFired]
+SchedulerStimulus = Union[MessageReceived, ConnectionLost, DrainAsked, TimerFired]

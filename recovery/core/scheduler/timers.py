@@ -33,4 +33,8 @@ class ShutdownTimer(msgspec.Struct, frozen=True, tag="shutdown"):
     """The job has ended, and the scheduler's process ends after it."""
 
 
-SchedulerTimer = Union[GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, ShutdownTimer]
+class DrainTimer(msgspec.Struct, frozen=True, tag="drain"):
+    """The planned departure that is under way has had its time."""
+
+
+SchedulerTimer = Union[GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, ShutdownTimer, DrainTimer]
