@@ -80,6 +80,15 @@ class CheckpointCoordinator:
         ]
         return sorted(found, key=lambda record: (-record.step, record.rank))
 
+    def held_by(self, rank: Rank) -> tuple[HeldCheckpoint, ...]:
+        """What the index says of a rank's files."""
+        return tuple(self._held.get(rank, {}).values())
+
+    def needed_of(self, rank: Rank) -> HeldCheckpoint | None:
+        """A rank's file of the newest step that all ranks hold; None: there is no such step."""
+        step = rollback.newest_common(self._held, self._world_size)
+        return self.file_of(rank, step) if step else None
+
     def file_of(self, rank: Rank, step: int) -> HeldCheckpoint | None:
         """What the index says of a rank's file of a step."""
         return self._held.get(rank, {}).get(step)

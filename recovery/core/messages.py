@@ -143,7 +143,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     job: ShortText = ""
     """The job of that plan; empty for none. A scheduler that does not know it has lost its store, or is another job's."""
     process: ProcessIdentity | None = None
-    """Of this process; None: it cannot be told, or a release before this one."""
+    """Of this process; None: nobody can say, or a release before this one."""
     standby: bool = False
     """It waits as a standby, even while there are free seats (MS_STANDBY)."""
     replaces: ReplacedName = NodeId("")

@@ -92,7 +92,8 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
         _check_same_job(state, settings)
         machine = SchedulerMachine(next_incarnation(state.job), settings.rules)
         assert store is not None, "the state came from it"
-        machine.restore(_as_of_now(state.nodes, store.away_ms()), state.generations, state.checkpoints)
+        nodes = _as_of_now(state.nodes, store.away_ms())
+        machine.restore(nodes, state.generations, state.checkpoints, state.seats)
     if settings.recovery_path is not None:
         machine.state.archived_jobs, unreadable = archived_jobs(settings.recovery_path)
         for line in unreadable:

@@ -20,6 +20,7 @@ from recovery.core.worker.effects import (
     Disconnect,
     FindCheckpoints,
     Interrupt,
+    KeepPlaces,
     LeaveAsAsked,
     LetGo,
     NoteAdmission,
@@ -94,6 +95,8 @@ class Executor:
                 self._join(effect.admitted)
             case FindCheckpoints():
                 self._start(self._find(effect))
+            case KeepPlaces():
+                self._local_store.keep_places(effect.rank)
             case ConfirmPlace():
                 self._training_control.confirm()
             case Retain():
@@ -166,9 +169,12 @@ class Executor:
 
     async def _find(self, find: FindCheckpoints) -> None:
         try:
-            found = await asyncio.to_thread(
-                self._local_store.find_checkpoints, find.job, find.run, find.rank, find.past
-            )
+            if find.offer is not None:
+                found = await asyncio.to_thread(self._local_store.find_offered, find.job, find.offer)
+            else:
+                found = await asyncio.to_thread(
+                    self._local_store.find_checkpoints, find.job, find.run, find.rank, find.past
+                )
         except StoreVersionError as error:
             self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, _sentence(error)))
             return
@@ -176,9 +182,8 @@ class Executor:
             # Who cannot search holds nothing; the plan says what follows from that.
             _logger.warning("event=checkpoints_not_found %s", error)
             found = Found()
-        self._deliver(
-            s.CheckpointsFound(self._local_store.new_request(), found.held, found.passed_over, found.past)
-        )
+        request, offered = self._local_store.new_request(), find.rank if find.offer is not None else None
+        self._deliver(s.CheckpointsFound(request, found.held, found.passed_over, found.past, rank=offered))
 
     def _set_timer(self, effect: SetTimer) -> None:
         older = self._timers.pop(effect.timer, None)

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from recovery import clock
-from recovery.checkpoint import catalogue
+from recovery.checkpoint import catalogue, names
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
-from recovery.core.messages import HeldCheckpoint, PassedOver, Past
+from recovery.core.messages import HeldCheckpoint, Offer, PassedOver, Past
 from recovery.core.policy import rebuild
 from recovery.core.records import (
     ActivityRecord,
@@ -99,6 +99,8 @@ class LocalStore:
         """Where this process's training saves, by path and prefix."""
         self._passed_over: frozenset[PassedOver] = frozenset()
         """What the last search did not take: logged once."""
+        self._offered: dict[Rank, dict[tuple[str, str], DirectoryRecord]] = {}
+        """Where the files of ranks lie that were offered to this process, by rank, then by path and prefix."""
         self._waiting: dict[tuple[object, ...], Record] | None = {}
         """What came before the store was open, by its key; None once a write has failed: nothing is written any more."""
         self._release: Callable[[Persist], None]
@@ -236,6 +238,51 @@ class LocalStore:
             return
         self._directories[(record.path, prefix)] = record
         self._in_loop(self.submit, Persist((record,)))
+
+    def keep_places(self, rank: Rank) -> None:
+        """This process has the rank that it was offered: where its files lie is where to look from now on."""
+        places = {
+            key: record for key, record in self._offered.pop(rank, {}).items() if key not in self._directories
+        }
+        self._directories.update(places)
+        self.submit(Persist(tuple(places.values())))
+
+    def find_offered(self, job: str, offer: Offer) -> Found:
+        """Look what this process can read of another rank's files.
+
+        Where they are said to lie, where the store of the node that held the rank says, and where this node has saved itself.
+
+        Args:
+            job: whose.
+            offer: of which rank, and what is known of its files.
+
+        Returns:
+            What is held of the rank, and what was passed over.
+        """
+        if self.recovery_path is None:
+            return Found()
+        said = [(str(Path(held.path).parent), names.parse(Path(held.path).name)) for held in offer.held]
+        records = [
+            DirectoryRecord(path=path, prefix=parsed.prefix, run=offer.run) for path, parsed in said if parsed
+        ]
+        for node_id in (offer.replaced, self._node_id):
+            records += self._directories_of(self.recovery_path, node_id)
+        places = {(record.path, record.prefix): record for record in records if record.run == offer.run}
+        self._offered[offer.rank] = places
+        there = _look((*places.values(), *self._directories.values()), job, offer.run, offer.rank)
+        self._warn_of(there.passed_over)
+        return Found(held=there.held, passed_over=there.passed_over)
+
+    @staticmethod
+    def _directories_of(recovery_path: Path, node_id: NodeId) -> tuple[DirectoryRecord, ...]:
+        """Where a node has saved, as its store says; nothing where that cannot be read from here: the paths of the files say it too."""
+        from recovery.store.reader import read_worker  # noqa: PLC0415 - see _open
+
+        try:
+            return read_worker(recovery_path, node_id, accept_without_wal=True).directories
+        except (RecoveryError, OSError) as error:
+            _logger.debug("the store of %s says nothing: %s", node_id, error)
+            return ()
 
     def _stored(self, recovery_path: Path) -> WorkerRecords:
         """What earlier incarnations have noted. Reading needs no lock."""

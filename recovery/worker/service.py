@@ -60,7 +60,14 @@ class WorkerService:
         self.progress: Callable[[], s.StepsDone] | None = None
         """Where training stands; asked at every heartbeat."""
         role = Role.SERVER if settings.role is SettingsRole.SERVER else Role.WORKER
-        identity = Identity(node_id=self.node_id, role=role, host=settings.worker_host, pid=os.getpid())
+        identity = Identity(
+            node_id=self.node_id,
+            role=role,
+            host=settings.worker_host,
+            pid=os.getpid(),
+            standby=settings.standby,
+            replaces=settings.replaces,
+        )
         self.machine = WorkerMachine(identity, rules)
         self._client: Client
         self._executor: Executor

@@ -21,7 +21,7 @@ from tests.cluster import checker
 from tests.pace import wait_for
 
 JOB = Path(__file__).with_name("job.py")
-ROLES = {"sched": "MS_SCHED", "worker": "MS_WORKER", "server": "MS_PSERVER"}
+ROLES = {"sched": "MS_SCHED", "worker": "MS_WORKER", "server": "MS_PSERVER", "standby": "MS_WORKER"}
 
 
 class Cluster:

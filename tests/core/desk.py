@@ -19,6 +19,7 @@ from recovery.core.records import (
     JobRecord,
     NodeRecord,
     Record,
+    SeatRecord,
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
@@ -55,7 +56,10 @@ class Desk:
         self.exit = None
         self.machine = SchedulerMachine(next_incarnation(job), self.rules)
         self.machine.restore(
-            tuple(self.row(NodeRecord)), tuple(self.row(GenerationRecord)), tuple(self.row(CheckpointRecord))
+            tuple(self.row(NodeRecord)),
+            tuple(self.row(GenerationRecord)),
+            tuple(self.row(CheckpointRecord)),
+            tuple(self.row(SeatRecord)),
         )
         self._do(self.machine.start(self.now))
 
@@ -145,6 +149,7 @@ class Desk:
 
 _KEYS = {
     "NodeRecord": ("node_id",),
+    "SeatRecord": ("node_id",),
     "RunRecord": ("run",),
     "IncarnationRecord": ("node_id", "incarnation"),
     "GenerationRecord": ("run", "generation"),

@@ -206,7 +206,10 @@ class World:
         else:
             self.scheduler = SchedulerMachine(next_incarnation(job), self.rules)
             self.scheduler.restore(
-                self._of(r.NodeRecord), self._of(r.GenerationRecord), self._of(r.CheckpointRecord)
+                self._of(r.NodeRecord),
+                self._of(r.GenerationRecord),
+                self._of(r.CheckpointRecord),
+                self._of(r.SeatRecord),
             )
         self._carry_out(self.scheduler.start(self.now))
 

@@ -136,7 +136,9 @@ def _answers() -> str:
 
 
 def _refusals() -> str:
-    from_table = {verdict.name for verdict in Verdict if not verdict.name.startswith(("ADMIT", "RESUME"))}
+    # A place that is held is refused as NODE_ALIVE.
+    lets_in = (Verdict.ADMIT, Verdict.ADMIT_STANDBY, Verdict.RESUME)
+    from_table = {verdict.name for verdict in Verdict if verdict not in (*lets_in, Verdict.PLACE_HELD)}
     assert set(REFUSALS) == {*from_table, "PROTOCOL_VERSION", "JOB_MISMATCH", "NODE_ID_INVALID"}, (
         "refusals that are not described"
     )

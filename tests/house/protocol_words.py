@@ -212,6 +212,8 @@ FROM_SCHEDULER: dict[str, str] = {
     "go_on": "train on, if it waits at a step of this drain",
     "handed_over": "end: it has left, and another process takes its rank",
     "not_handed_over": "send `leave` and end, as if nothing had been asked",
+    "offer": "to a node that holds no rank, or that has taken one over and begins: look for the files of `rank`, where `held` says and where `replaced` saved; "
+    "send `ready` with that `rank`. A node that cannot: the same without `held`",
     "job_ended": "close, and end: with success if `outcome` is finished",
 }
 """By message of the scheduler: what a node does."""
@@ -219,7 +221,7 @@ FROM_SCHEDULER: dict[str, str] = {
 _NEVER = "nothing"
 REFUSALS: dict[str, tuple[str, str]] = {
     "NODE_ALIVE": (
-        "no token, and the id is held by a living process (`holder_connected` true), or by one that may still come back (false)",
+        "no token, and the id (or the one in `replaces`) is held by a living process (`holder_connected` true), or by one that may still come back (false)",
         "{ask_again} ms beside a connected holder, else what is left until it counts as lost. Give up after one lease with `holder_connected` true: the holder is alive",
     ),
     "REJOIN_WINDOW": (
@@ -231,7 +233,10 @@ REFUSALS: dict[str, tuple[str, str]] = {
         "0: register again without the token",
     ),
     "FENCED": ("the token of an earlier incarnation, or of one whose seat is taken, or that left", _NEVER),
-    "WORLD_FULL": ("every seat of the role is taken by another id", _NEVER),
+    "WORLD_FULL": (
+        "every seat of the role is taken by another id, and so are the places of standbys",
+        _NEVER,
+    ),
     "NODE_ID_INVALID": (
         "the id belongs to the other role, or cannot be a rank beside the others (see Names)",
         _NEVER,

@@ -27,6 +27,7 @@ PARALLELS: dict[str, str] = {
     "settings.py": "the settings in config, and what can be wrong with them in errors",
     "state.py": "what a scheduler's machine knows; what a framework's training consists of",
     "stimuli.py": "what one of the machines can be given",
+    "takeover.py": "the tables of who takes over a rank in core/policy, what the scheduler's machine does by them",
     "timers.py": "what one of the machines waits for",
 }
 """File name -> what its files have in common, where several packages have one."""

@@ -23,6 +23,7 @@ from recovery.core.records import (
     NodeState,
     Record,
     RunRecord,
+    SeatRecord,
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.job import new_job, next_incarnation
@@ -95,7 +96,9 @@ class StoreModel:
         if job is None:
             return SchedulerMachine(new_job(self._new_job, rules), rules)
         machine = SchedulerMachine(next_incarnation(job), rules)
-        machine.restore(self.all(NodeRecord), self.all(GenerationRecord), self.all(CheckpointRecord))
+        machine.restore(
+            self.all(NodeRecord), self.all(GenerationRecord), self.all(CheckpointRecord), self.all(SeatRecord)
+        )
         return machine
 
 

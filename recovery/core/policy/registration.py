@@ -24,7 +24,7 @@ class Held(str, Enum):
     LOST = "lost"
     LEFT = "left"
     REPLACED = "replaced"
-    """Lost, and its seat was given to another id."""
+    """Lost, and its seat was given to another id. A lost standby, which held none, is LOST."""
 
 
 class Token(str, Enum):
@@ -51,7 +51,9 @@ class Seats(str, Enum):
 
     FREE = "free"
     STANDBY = "standby"
-    """No free one, but a place among the warm standbys. Waits for them: no registration finds this before they exist."""
+    """No free one, or it asks for none, but a place among the standbys (MS_STANDBY_NUM, MS_REPLACES)."""
+    HELD = "held"
+    """It was started for the rank of an id that has not been lost yet (MS_REPLACES)."""
     NONE = "none"
 
 
@@ -60,13 +62,15 @@ class Verdict(str, Enum):
 
     ADMIT = "admit"
     ADMIT_STANDBY = "admit_standby"
-    """Its rows wait for warm standbys, as `Seats.STANDBY` does."""
+    """It is let in without a rank, and is offered one when a rank is lost."""
     RESUME = "resume"
     UNKNOWN_TOKEN = "unknown_token"  # noqa: S105 - a verdict, not a secret
     NODE_ALIVE = "node_alive"
     REJOIN_WINDOW = "rejoin_window"
     FENCED = "fenced"
     WORLD_FULL = "world_full"
+    PLACE_HELD = "place_held"
+    """It asks again: the id whose rank it was started for may still be there."""
 
 
 class Situation(msgspec.Struct, frozen=True):
@@ -113,7 +117,6 @@ _KNOWN = (Held.LIVE, Held.SUSPECT, Held.LOST, Held.LEFT, Held.REPLACED)
 _GONE = (Held.LOST, Held.REPLACED)
 _ANY_WINDOW = tuple(Window)
 _ANY_SEATS = tuple(Seats)
-_TAKEN = (Seats.STANDBY, Seats.NONE)
 _OVER = (Window.OVER,)
 
 # fmt: off
@@ -123,13 +126,17 @@ ROWS: tuple[Row, ...] = (
     _row((Held.UNKNOWN,),            (Token.SAME, Token.EARLIER, Token.FOREIGN),    _ANY_WINDOW,     _ANY_SEATS,       Verdict.UNKNOWN_TOKEN),
     _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.FREE,),    Verdict.ADMIT),
     _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
+    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.HELD,),    Verdict.PLACE_HELD),
     _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.NONE,),    Verdict.WORLD_FULL),
     # A newer incarnation was admitted: the bringer is a leftover, whatever the state of the newer one.
     _row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED),
     # The holder itself comes back: network jitter, a scheduler restart, an exec of itself.
     _row((Held.LIVE, Held.SUSPECT),  (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SEATS,       Verdict.RESUME),
     _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Seats.FREE,),    Verdict.RESUME),
-    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     _TAKEN,           Verdict.FENCED),
+    # A standby that was lost comes back as one. Nothing of it can be stale: it never held a rank.
+    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Seats.STANDBY,), Verdict.RESUME),
+    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Seats.HELD,),    Verdict.PLACE_HELD),
+    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Seats.NONE,),    Verdict.FENCED),
     _row((Held.LEFT, Held.REPLACED), (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED),
     # Somebody else uses the id of a living node. The holder is untouched and its lease is not refreshed.
     _row((Held.LIVE, Held.SUSPECT),  _NEW,                                          _ANY_WINDOW,     _ANY_SEATS,       Verdict.NODE_ALIVE),
@@ -137,10 +144,12 @@ ROWS: tuple[Row, ...] = (
     _row(_GONE,                      _NEW,                                          (Window.OPEN,),  _ANY_SEATS,       Verdict.REJOIN_WINDOW),
     _row(_GONE,                      _NEW,                                          _OVER,           (Seats.FREE,),    Verdict.ADMIT),
     _row(_GONE,                      _NEW,                                          _OVER,           (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
+    _row(_GONE,                      _NEW,                                          _OVER,           (Seats.HELD,),    Verdict.PLACE_HELD),
     _row(_GONE,                      _NEW,                                          _OVER,           (Seats.NONE,),    Verdict.WORLD_FULL),
     # Who left on purpose may return at once.
     _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.FREE,),    Verdict.ADMIT),
     _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
+    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.HELD,),    Verdict.PLACE_HELD),
     _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.NONE,),    Verdict.WORLD_FULL),
 )
 # fmt: on
@@ -162,7 +171,7 @@ class Admit(msgspec.Struct, frozen=True):
     """A new incarnation begins."""
 
     standby: bool = False
-    """As a warm standby, once there are any."""
+    """It holds no rank."""
 
 
 class Resume(msgspec.Struct, frozen=True):
@@ -181,6 +190,16 @@ class Refuse(msgspec.Struct, frozen=True):
 Decision = Union[Admit, Resume, Refuse]
 
 
+class Replaced(msgspec.Struct, frozen=True, kw_only=True):
+    """An id that a process was started to replace, and that has not been lost."""
+
+    node_id: str
+    is_connected: bool
+    silent_ms: int
+    ask_again_ms: int
+    """When the applicant may ask again."""
+
+
 class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     """The facts around one registration, gathered by the scheduler's machine."""
 
@@ -192,6 +211,10 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     """What is left of the grace or lease after which a living holder would count as lost."""
     window_left_ms: int
     """What is left of the rejoin window."""
+    standby: bool = False
+    """It asks to wait as a standby (MS_STANDBY)."""
+    replaced: Replaced | None = None
+    """Whose rank it was started for, while that one is held."""
 
 
 def decide(applicant: Applicant, rules: Rules) -> Decision:
@@ -223,6 +246,10 @@ def decide(applicant: Applicant, rules: Rules) -> Decision:
             f"{applicant.window_left_ms / 1000:.1f} s (MS_REJOIN_WINDOW={rules.rejoin_window_ms / 1000:g}).",
             applicant.window_left_ms,
         )
+    if verdict is Verdict.PLACE_HELD:
+        return _place_held(applicant)
+    if verdict is Verdict.WORLD_FULL and applicant.standby:
+        return _no_standby(node, rules)
     return _REFUSALS[verdict](node, rules)
 
 
@@ -244,6 +271,31 @@ def _node_alive(applicant: Applicant, rules: Rules) -> Refuse:
         f"MS_NODE_TIMEOUT={rules.lease_ms / 1000:g} after a restart of the scheduler). "
         "A process that takes its place keeps this MS_NODE_ID.",
         applicant.suspect_left_ms,
+    )
+
+
+def _place_held(applicant: Applicant) -> Refuse:
+    """Who holds the rank that it was started for may still be alive."""
+    replaced = applicant.replaced
+    assert replaced is not None, "a place is held by somebody"
+    how = "connected" if replaced.is_connected else "not connected, and may come back"
+    return Refuse(
+        "NODE_ALIVE",
+        f'node "{applicant.node_id}" was started for the rank of "{replaced.node_id}" (MS_REPLACES), whose process is {how}: '
+        f"heard {replaced.silent_ms / 1000:.1f} s ago.",
+        replaced.ask_again_ms,
+        holder_connected=replaced.is_connected,
+    )
+
+
+def _no_standby(node: str, rules: Rules) -> Refuse:
+    if not rules.recovery_enabled:
+        why = "without recovery (MS_ENABLE_RECOVERY=0) a lost rank ends the job"
+        return Refuse("WORLD_FULL", f'node "{node}" would wait as a standby (MS_STANDBY=1), and {why}.')
+    return Refuse(
+        "WORLD_FULL",
+        f'node "{node}" would wait as a standby (MS_STANDBY=1), and all places for one are taken: the scheduler has '
+        f"MS_STANDBY_NUM={rules.standby_count}. Start fewer standbys, or set it to their number.",
     )
 
 

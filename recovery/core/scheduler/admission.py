@@ -7,12 +7,13 @@ from typing_extensions import assert_never
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import ConnectionId, Incarnation, ResumeToken
+from recovery.core.ids import ConnectionId, Incarnation, NodeId, ResumeToken
 from recovery.core.policy.registration import (
     Admit,
     Applicant,
     Held,
     Refuse,
+    Replaced,
     Resume,
     Seats,
     Situation,
@@ -20,7 +21,8 @@ from recovery.core.policy.registration import (
     Window,
     decide,
 )
-from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState
+from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState, Record
+from recovery.core.scheduler import places
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
@@ -36,22 +38,23 @@ def admit_or_refuse(
 ) -> list[SchedulerEffect]:
     """Let a node in, or refuse it. A refusal changes nothing of the holder, its lease and its window included."""
     node = state.nodes.get(register.node_id)
-    fault = _fault_of(state, register)
+    place = places.find(state, node, register)
+    fault = _fault_of(state, register, place)
     if fault is not None:
         return refuse(state, received.connection, register, fault)
     if node is not None and node.record.reason == RUN_FINISHED and _token_of(node, register) is Token.SAME:
         # It did not receive the message that ended it.
         ended = m.JobEnded(outcome=m.JobOutcome.FINISHED, reason=RUN_FINISHED)
         return [Persist((), (Answer(received.connection, ended),))]
-    decision = decide(_applicant(state, node, register, now_ms), state.rules)
+    decision = decide(_applicant(state, node, register, place, now_ms), state.rules)
     match decision:
         case Refuse():
             return refuse(state, received.connection, register, decision)
         case Resume():
             assert node is not None, "only a known node resumes"
-            return _resume(state, node, received, register, now_ms)
+            return _resume(state, node, received, register, place, now_ms)
         case Admit():
-            return _admit(state, node, received, register, now_ms)
+            return _admit(state, node, received, register, place, now_ms)
         case _:
             assert_never(decision)
 
@@ -78,8 +81,8 @@ def job_fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:
     return None
 
 
-def _fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:
-    """What makes this process no member of this run under this id."""
+def _fault_of(state: SchedulerState, register: m.Register, place: places.Place) -> Refuse | None:
+    """What makes this process no member of this run under this id. A rank that is given is given, and a standby needs none."""
     fault = job_fault_of(state, register)
     if fault is not None:
         return fault
@@ -90,23 +93,29 @@ def _fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:
             f'MS_NODE_ID="{register.node_id}" is the id of a {node.record.role.value}, this is a {register.role.value}. '
             "Give each process its own id.",
         )
-    misfit = state.seats[register.role].ids.fault_of(register.node_id, _seat_count(state, register.role))
+    has_rank = node is not None and node.record.rank is not None
+    if has_rank or place.seats in (Seats.STANDBY, Seats.HELD):
+        return None
+    name = NodeId(place.seat or register.node_id)
+    misfit = state.seats[register.role].names.fault_of(name, state.seat_count(register.role))
     return Refuse("NODE_ID_INVALID", f"{misfit}. Give each process its own id.") if misfit else None
 
 
-def _seat_count(state: SchedulerState, role: m.Role) -> int:
-    return state.rules.worker_count if role is m.Role.WORKER else state.rules.server_count
-
-
-def _applicant(state: SchedulerState, node: Node | None, register: m.Register, now_ms: int) -> Applicant:
-    others = state.seats[register.role].taken - (node is not None and state.has_seat(node))
-    # Seats.STANDBY waits for warm standbys: the policy's table has its rows already.
-    seats = Seats.FREE if others < _seat_count(state, register.role) else Seats.NONE
+def _applicant(
+    state: SchedulerState, node: Node | None, register: m.Register, place: places.Place, now_ms: int
+) -> Applicant:
+    seats = place.seats
     if node is None:
         token = Token.NONE if register.token is None else Token.FOREIGN
         situation = Situation(Held.UNKNOWN, token, Window.OVER, seats)
         return Applicant(
-            node_id=register.node_id, situation=situation, silent_ms=0, suspect_left_ms=0, window_left_ms=0
+            node_id=register.node_id,
+            situation=situation,
+            silent_ms=0,
+            suspect_left_ms=0,
+            window_left_ms=0,
+            standby=register.standby,
+            replaced=_replaced(state, register, now_ms),
         )
     held = node.held(has_seat=seats is Seats.FREE)
     situation = Situation(held, _token_of(node, register), node.window(now_ms), seats)
@@ -117,6 +126,21 @@ def _applicant(state: SchedulerState, node: Node | None, register: m.Register, n
         silent_ms=now_ms - node.heard_ms,
         suspect_left_ms=max(1, node.suspect_until_ms - now_ms) if suspect else ASK_AGAIN_MS,
         window_left_ms=max(0, node.window_ends_ms - now_ms),
+        standby=register.standby,
+        replaced=_replaced(state, register, now_ms),
+    )
+
+
+def _replaced(state: SchedulerState, register: m.Register, now_ms: int) -> Replaced | None:
+    holder = places.replaced_alive(state, register)
+    if holder is None:
+        return None
+    is_connected = holder.record.state is NodeState.LIVE
+    return Replaced(
+        node_id=holder.record.node_id,
+        is_connected=is_connected,
+        silent_ms=now_ms - holder.heard_ms,
+        ask_again_ms=ASK_AGAIN_MS if is_connected else max(1, holder.suspect_until_ms - now_ms),
     )
 
 
@@ -159,10 +183,16 @@ def refuse(
 
 
 def _resume(
-    state: SchedulerState, node: Node, received: MessageReceived, register: m.Register, now_ms: int
+    state: SchedulerState,
+    node: Node,
+    received: MessageReceived,
+    register: m.Register,
+    place: places.Place,
+    now_ms: int,
 ) -> list[SchedulerEffect]:
     effects = _close_older_connection(state, node)
     was_here = node.record.state is NodeState.LIVE
+    state.declined.pop(register.node_id, None)
     node.move(NodeState.LIVE)
     node.hangs = False
     if not node.record.host:
@@ -175,19 +205,30 @@ def _resume(
         node.record = msgspec.structs.replace(node.record, token_digest=token_digest(token))
     _connect(state, node, received.connection, now_ms)
     reason = "a new connection" if was_here else "it came back"
+    rows: list[Record] = []
+    if place.seats is Seats.FREE and place.seat != node.seat:
+        # It waited as a standby, and while the job forms a seat has become free.
+        rows = places.give_up_name(state, place.seat, register.node_id, register.role)
+        node.seat = place.seat
+        rows.append(node.seat_record)
     event = state.node_event(EventKind.NODE_RESUMED, node, reason=reason)
     admitted = _admitted(state, node, register, token, resumed=True)
-    records = (node.record, state.incarnation_record(node), event)
+    records = (node.record, *rows, state.incarnation_record(node), event)
     return [*effects, Persist(records, (Answer(received.connection, admitted),))]
 
 
 def _admit(
-    state: SchedulerState, node: Node | None, received: MessageReceived, register: m.Register, now_ms: int
+    state: SchedulerState,
+    node: Node | None,
+    received: MessageReceived,
+    register: m.Register,
+    place: places.Place,
+    now_ms: int,
 ) -> list[SchedulerEffect]:
     record = NodeRecord(
         node_id=register.node_id,
         role=register.role,
-        rank=node.record.rank if node else None,
+        rank=node.record.rank if node and place.seat else None,
         incarnation=Incarnation(node.record.incarnation + 1 if node else 1),
         state=NodeState.LIVE,
         token_digest=token_digest(received.fresh_token),
@@ -196,13 +237,25 @@ def _admit(
         pid=register.pid,
     )
     effects = _close_older_connection(state, node) if node else []
-    node = Node(record, heard_ms=now_ms)
+    rows = places.give_up_name(state, place.seat, register.node_id, register.role)
+    own_name = place.seat == register.node_id and not (node is not None and node.seat_is_stored)
+    node = Node(record, heard_ms=now_ms, seat=None if own_name else place.seat)
     state.put(node)
+    state.declined.pop(register.node_id, None)
     _connect(state, node, received.connection, now_ms)
-    event = state.node_event(EventKind.NODE_ADMITTED, node)
+    if node.seat_is_stored:
+        rows.append(node.seat_record)
+    event = state.node_event(EventKind.NODE_ADMITTED, node, details=_standing(node))
     admitted = _admitted(state, node, register, received.fresh_token, resumed=False)
-    records = (record, state.incarnation_record(node), event)
+    records = (record, *rows, state.incarnation_record(node), event)
     return [*effects, Persist(records, (Answer(received.connection, admitted),))]
+
+
+def _standing(node: Node) -> str:
+    """How it is let in, where that is not on a place of its own name."""
+    if node.is_standby:
+        return "standby"
+    return f"on the place of {node.seat}" if node.seat != node.record.node_id else ""
 
 
 def _connect(state: SchedulerState, node: Node, connection: ConnectionId, now_ms: int) -> None:
@@ -230,4 +283,5 @@ def _admitted(
         scheduler_incarnation=state.job.scheduler_incarnation,
         resumed=resumed,
         committed_step=state.checkpoints.committed_step,
+        standby=node.is_standby,
     )

@@ -7,7 +7,7 @@ from recovery.core.checkpoints import INDEXED_STEPS
 from recovery.core.effects import Answer, Persist
 from recovery.core.policy import rollback
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
-from recovery.core.scheduler import generations, lost_store
+from recovery.core.scheduler import generations, lost_store, takeover
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -19,10 +19,15 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
     if ready.generation < node.sent_generation:
         # Sent before it knew the newest plan; it will send it again after that one.
         return []
+    records: list[Record] = []
+    if node.is_standby and ready.rank is not None:
+        records = takeover.answered(state, node, ready)
+    if _is_of_no_rank(node, ready):
+        return [Persist(tuple(records), (_received(node, ready),))]
     effects: list[SchedulerEffect] = []
-    if state.job.state is JobState.RUNNING and node.record.role is m.Role.WORKER:
+    if state.job.state is JobState.RUNNING and node.record.role is m.Role.WORKER and not node.is_standby:
         effects += generations.interrupt(state, f"{node.record.node_id} stopped at step {ready.step}", now_ms)
-    first = node.ready is None
+    first = node.ready is None or bool(records)
     if first:
         effects += lost_store.check_past(state, node, ready)
         if state.store_is_lost:
@@ -30,7 +35,8 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
     node.ready, node.done = ready, False
     left_out = f"{ready.left_out} older checkpoints are not named" if ready.left_out else ""
     event = state.node_event(EventKind.NODE_READY, node, step=ready.step, details=left_out)
-    records: list[Record] = [event] if first else []
+    if first:
+        records.append(event)
     if node.record.rank is not None and node.record.role is m.Role.WORKER:
         of_this_run = state.held_of_this_run(ready)
         held = rollback.in_lineage(of_this_run, state.generations)
@@ -42,10 +48,20 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
         rolled_back = tuple(_rolled_back(one) for one in of_this_run if one not in held)
         state.checkpoints.replace(node.record.rank, held, (*rolled_back, *ready.passed_over))
     records += _passed_over(state, node, ready)
-    effects.append(
-        Persist(tuple(records), (Answer(node.connection, m.Received(request_id=ready.request_id)),))
-    )
+    effects.append(Persist(tuple(records), (_received(node, ready),)))
     return effects + generations.begin_if_all_ready(state, now_ms)
+
+
+def _is_of_no_rank(node: Node, ready: m.Ready) -> bool:
+    """Does it list other files than those of the node's rank? A process that has just taken a place lists those of its own name too."""
+    if node.is_standby or (node.took_over and not ready.generation):
+        return ready.rank != node.record.rank
+    return ready.rank not in (None, node.record.rank)
+
+
+def _received(node: Node, ready: m.Ready) -> Answer:
+    assert node.connection is not None, "it just spoke"
+    return Answer(node.connection, m.Received(request_id=ready.request_id))
 
 
 def _rolled_back(held: m.HeldCheckpoint) -> m.PassedOver:

@@ -80,22 +80,15 @@ def _obstacle(state: SchedulerState, departing: set[NodeId], left_hosts: set[str
         if node.done:
             return f"{node.record.node_id} has trained to the end"
     ready = sum(
-        _is_ready_standby(state, node) for node in state.nodes.values() if node.record.host not in left_hosts
+        node.is_standby and node.record.state is NodeState.LIVE
+        for node in state.nodes.values()
+        if node.record.host not in left_hosts
     )
     if not ready:
         return "no standby is ready"
     if ready < len(departing):
         return f"{len(departing)} ranks need a standby each, and there are {ready}"
     return ""
-
-
-def _is_ready_standby(state: SchedulerState, node: Node) -> bool:
-    return (
-        node.record.role is m.Role.WORKER
-        and node.record.state is NodeState.LIVE
-        and node.connection is not None
-        and not state.has_seat(node)
-    )
 
 
 def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> list[SchedulerEffect]:
@@ -205,6 +198,9 @@ def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[Schedul
             node.move(NodeState.LEFT, reason=reason),
             state.node_event(EventKind.NODE_LEFT, node, step=drain.step, reason=reason),
         ]
+        for standby in state.nodes.values():
+            if standby.is_standby and standby.record.host in drain.left_hosts:
+                state.declined.setdefault(standby.record.node_id, set()).add(node.seat)
     left = Persist(tuple(records), tuple(answers))
     timer = SetTimer(DrainTimer(), now_ms + 2 * state.rules.abort_timeout_ms)
     because = f"{_names(drain)} left: {reason}"

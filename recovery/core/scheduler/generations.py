@@ -9,7 +9,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Exit, Persist
-from recovery.core.ids import Generation, Rank
+from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.policy import given_up, ranks, rollback
 from recovery.core.records import (
     CheckpointState,
@@ -98,11 +98,11 @@ def _assign_ranks(state: SchedulerState) -> list[Record]:
     named: list[str] = []
     for role in (m.Role.WORKER, m.Role.SERVER):
         seated = state.seated(role)
-        hosts = {node.record.node_id: node.record.host for node in seated}
-        kept = {node.record.node_id: node.record.rank for node in seated if node.record.rank is not None}
+        hosts = {NodeId(node.seat): node.record.host for node in seated}
+        kept = {NodeId(node.seat): node.record.rank for node in seated if node.record.rank is not None}
         assigned = ranks.keep(ranks.assign(hosts), kept)
         for node in seated:
-            rank = assigned[node.record.node_id]
+            rank = assigned[NodeId(node.seat)]
             node.record = msgspec.structs.replace(node.record, rank=rank)
             records += [node.record, state.incarnation_record(node)]
             named.append(f"{node.record.node_id}={rank}")

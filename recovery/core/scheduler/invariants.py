@@ -9,6 +9,8 @@ from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
+_HERE = (NodeState.LIVE, NodeState.SUSPECT)
+
 
 def check(state: SchedulerState) -> None:
     """Look at everything.
@@ -22,6 +24,7 @@ def check(state: SchedulerState) -> None:
     for role in Role:
         _check_counts(state, role)
         _check_ranks(state, role)
+    _check_offers(state)
     _check_generations(state)
     if state.job.state is JobState.RUNNING:
         _check_running(state)
@@ -48,6 +51,9 @@ def _check_node(state: SchedulerState, node: Node) -> None:
         )
     if node.done and record.role is Role.WORKER:
         assert state.job.state is JobState.RUNNING or state.job_ended, f"{name} is done with no generation"
+    if not node.seat:
+        assert record.rank is None, f"{name} has no seat, so it has no rank"
+        assert node.is_standby, f"{name} is a server, and servers have seats"
     assert node.sent_generation <= state.job.generation, f"{name} was sent a plan that does not exist"
     assert len(node.answers) <= state.rules.requests_remembered, f"the answers kept for {name} are bounded"
 
@@ -55,12 +61,27 @@ def _check_node(state: SchedulerState, node: Node) -> None:
 def _check_counts(state: SchedulerState, role: Role) -> None:
     seats, seated = state.seats[role], state.seated(role)
     assert seats.forming == (state.job.state is JobState.FORMING), "what a seat is follows the job's state"
-    counted = (seats.taken, seats.ready, seats.done, sorted(seats.ids))
+    of_role = [node for node in state.nodes.values() if node.record.role is role]
+    counted = (
+        seats.taken,
+        seats.ready,
+        seats.done,
+        sorted(seats.names),
+        seats.standbys,
+        seats.vacant,
+        seats.holders,
+    )
     recounted = (
         len(seated),
         sum(node.record.state is NodeState.LIVE and node.ready is not None for node in seated),
         sum(node.done for node in seated),
-        sorted(node.record.node_id for node in seated),
+        sorted(node.seat for node in seated),
+        sum(node.is_standby and node.record.state in _HERE for node in of_role) if role is Role.WORKER else 0,
+        sum(
+            bool(node.seat) and node.record.rank is not None and node.record.state not in _HERE
+            for node in of_role
+        ),
+        {node.seat: node.record.node_id for node in of_role if node.seat},
     )
     assert counted == recounted, f"the {role.value}s are counted as {counted}, they are {recounted}"
 
@@ -72,6 +93,17 @@ def _check_ranks(state: SchedulerState, role: Role) -> None:
         if node.record.role is role and node.record.rank is not None
     ]
     assert len(set(ranks)) == len(ranks), f"two {role.value}s have one rank: {sorted(ranks)}"
+
+
+def _check_offers(state: SchedulerState) -> None:
+    asked = [offer.standby for offer in state.offers.values()]
+    assert len(set(asked)) == len(asked), f"a standby is asked for one seat at a time: {asked}"
+    for seat, offer in state.offers.items():
+        holder, standby = state.nodes[state.seats[Role.WORKER].holders[seat]], state.nodes[offer.standby]
+        assert holder.record.state not in _HERE, (
+            f"the seat {seat} is offered, and {holder.record.node_id} holds it"
+        )
+        assert standby.is_standby, f"{offer.standby} is offered a seat, and has one"
 
 
 def _check_generations(state: SchedulerState) -> None:

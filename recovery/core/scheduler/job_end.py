@@ -83,6 +83,10 @@ def begin_run(state: SchedulerState) -> list[Record]:
     state.generations = []
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in state.nodes.values():
+        if node.seat != node.record.node_id:
+            # A new run gives its places again.
+            node.seat = node.record.node_id
+            records.append(node.seat_record)
         node.record = msgspec.structs.replace(node.record, rank=None, step=0, generation=Generation(0))
         records.append(node.record)
     return records

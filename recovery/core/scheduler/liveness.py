@@ -63,7 +63,7 @@ def on_leave(state: SchedulerState, node: Node, leave: m.Leave, now_ms: int) -> 
     record = node.move(NodeState.LEFT, reason=leave.reason)
     event = state.node_event(EventKind.NODE_LEFT, node, reason=leave.reason)
     effects: list[SchedulerEffect] = [state.answer(node, leave.request_id, [record, event])]
-    if record.role is m.Role.WORKER:
+    if record.role is m.Role.WORKER and not node.is_standby:
         effects += generations.interrupt(state, f"{record.node_id} left: {leave.reason}", now_ms)
     return effects
 
@@ -86,7 +86,7 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
         return []
     if node is None:
         never_came = exited.gives_up and state.job.state is JobState.FORMING
-        return _give_up(state, f"{exited.node_id}: {exited.reason}", now_ms) if never_came else []
+        return _fail(state, f"{exited.node_id}: {exited.reason}", now_ms) if never_came else []
     if node.record.pid != exited.pid:
         return []
     node.given_up = exited.gives_up
@@ -95,18 +95,28 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
         return []
     if node.record.state is NodeState.SUSPECT:
         return _gone(state, node, exited.reason, now_ms)
-    return _give_up(state, f"{exited.node_id}: {node.record.reason}", now_ms) if exited.gives_up else []
+    return _give_up(state, node, node.record.reason, now_ms) if exited.gives_up else []
 
 
 def _gone(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """It has ended for certain, and this is why."""
     effects = _lose(state, node, reason, now_ms)
     if node.given_up and not state.job_ended:
-        effects += _give_up(state, f"{node.record.node_id}: {reason}", now_ms)
+        effects += _give_up(state, node, reason, now_ms)
     return effects
 
 
-def _give_up(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect]:
+def _give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+    """It is not started again: the job cannot go on, unless nobody needs it, or a standby takes its rank."""
+    if node.is_standby:
+        return []
+    if node.record.role is m.Role.WORKER and state.seats[m.Role.WORKER].standbys:
+        state.spared.add(node.record.node_id)
+        return []
+    return _fail(state, f"{node.record.node_id}: {reason}", now_ms)
+
+
+def _fail(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect]:
     return job_end.end(state, m.JobOutcome.JOB_FAILED, f"{what}; it is not started again", now_ms)
 
 
@@ -124,8 +134,8 @@ def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
         Persist((record, state.incarnation_record(node, ended=reason), event)),
         SetTimer(WindowsTimer(), now_ms + WINDOW_NOTE_MS),
     ]
-    # Without recovery any loss ends the job, a server's too.
-    if record.role is m.Role.WORKER or not state.rules.recovery_enabled:
+    # Without recovery any loss ends the job, a server's too. A standby takes no part in a generation.
+    if (record.role is m.Role.WORKER and not node.is_standby) or not state.rules.recovery_enabled:
         effects += generations.interrupt(state, f"{record.node_id} lost: {reason}", now_ms)
     return effects
 

@@ -1,8 +1,8 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
 Here stands only which module handles what. A process registers: registration.py. Who is here: liveness.py. What ranks report:
-checkpoint_messages.py, training_messages.py. How generations end and begin: generations.py. How the job ends: job_end.py.
-How a rank is handed over before its process ends: drain.py.
+checkpoint_messages.py, training_messages.py. Who takes over a lost rank: takeover.py. How a rank is handed over before its process
+ends: drain.py. How generations end and begin: generations.py. How the job ends: job_end.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.handover_messages import Depart, HandoverFromNode, Position
 from recovery.core.ids import ConnectionId, RequestId
-from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord
+from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord, SeatRecord
 from recovery.core.rules import Rules
 from recovery.core.scheduler import (
     attendance,
@@ -26,6 +26,7 @@ from recovery.core.scheduler import (
     liveness,
     registration,
     restore,
+    takeover,
     training_messages,
 )
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
@@ -42,6 +43,7 @@ from recovery.core.scheduler.timers import (
     DrainTimer,
     GraceTimer,
     LeaseTimer,
+    OfferTimer,
     SchedulerTimer,
     ShutdownTimer,
     TopologyTimer,
@@ -82,9 +84,10 @@ class SchedulerMachine:
         nodes: tuple[NodeRecord, ...],
         generations: tuple[GenerationRecord, ...],
         checkpoints: tuple[CheckpointRecord, ...],
+        seats: tuple[SeatRecord, ...] = (),
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
-        restore.restore(self.state, nodes, generations, checkpoints)
+        restore.restore(self.state, nodes, generations, checkpoints, seats)
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Begin to serve."""
@@ -98,10 +101,12 @@ class SchedulerMachine:
         """Take one stimulus and give what is to be done, in order."""
         if self.state.store_is_lost:
             return []
-        effects = self._handle(stimulus, now_ms)
-        return effects + drain.follow(self.state, now_ms)
+        effects = self._take(stimulus, now_ms)
+        # A rank that is handed over leaves its place vacant.
+        effects += drain.follow(self.state, now_ms)
+        return [*effects, *takeover.offer_vacant(self.state, now_ms)]
 
-    def _handle(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
+    def _take(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         match stimulus:
             case MessageReceived():
                 return self._on_message(stimulus, now_ms)
@@ -130,6 +135,8 @@ class SchedulerMachine:
                 return drain.on_due(state)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
+            case OfferTimer():
+                return takeover.on_offer_due(state, timer.seat, now_ms)
             case LeaseTimer():
                 return liveness.on_lease_due(state, state.nodes[timer.node_id], now_ms)
             case _:

@@ -7,9 +7,9 @@ from collections import OrderedDict
 import msgspec
 
 from recovery.core.ids import ConnectionId, RequestId
-from recovery.core.messages import FromScheduler, PassedOver, Ready
+from recovery.core.messages import FromScheduler, PassedOver, Ready, Role
 from recovery.core.policy.registration import Held, Window
-from recovery.core.records import NodeRecord, NodeState
+from recovery.core.records import NodeRecord, NodeState, SeatRecord
 from recovery.core.scheduler.seats import Seats
 
 NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
@@ -24,14 +24,17 @@ NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
 class Node:
     """A node of the scheduler's state. Changed only by the modules of this package."""
 
-    def __init__(self, record: NodeRecord, *, heard_ms: int) -> None:
+    def __init__(self, record: NodeRecord, *, heard_ms: int, seat: str | None = None) -> None:
         """Start from what is stored.
 
         Args:
             record: the stored row.
             heard_ms: when it was last heard, on the clock of this scheduler's process.
+            seat: the name of the place that it holds, as a row says; empty: none; None: there is no row, it is that of its own name.
         """
         self._record = record
+        self._seat: str = record.node_id if seat is None else seat
+        self._seat_is_stored = seat is not None
         self._ready: Ready | None = None
         self._done = False
         self._seats: Seats | None = None
@@ -63,6 +66,36 @@ class Node:
         self.count()
 
     @property
+    def seat(self) -> str:
+        """The name of the place that it holds: the id of whoever held it first. Empty: none, it is a standby or its rank was taken."""
+        return self._seat
+
+    @seat.setter
+    def seat(self, seat: str) -> None:
+        self._seat, self._seat_is_stored = seat, True
+        self.count()
+
+    @property
+    def seat_record(self) -> SeatRecord:
+        """The row that says so."""
+        return SeatRecord(node_id=self._record.node_id, seat=self._seat)
+
+    @property
+    def is_standby(self) -> bool:
+        """Does it wait for a rank, as far as it is here?"""
+        return self._record.role is Role.WORKER and not self._seat
+
+    @property
+    def seat_is_stored(self) -> bool:
+        """Is there a row that says which place it holds?"""
+        return self._seat_is_stored
+
+    @property
+    def took_over(self) -> bool:
+        """Has it a place that another id held before? Then its own directories may hold nothing of its rank."""
+        return bool(self._seat) and self._seat_is_stored
+
+    @property
     def ready(self) -> Ready | None:
         """Its Ready, while it waits for the next plan; None while it does not."""
         return self._ready
@@ -90,7 +123,7 @@ class Node:
     def count(self) -> None:
         """Let what it is now be counted."""
         if self._seats is not None:
-            self._seats.count(self._record, said_ready=self._ready is not None, done=self._done)
+            self._seats.count(self._record, self._seat, said_ready=self._ready is not None, done=self._done)
 
     def move(self, state: NodeState, *, reason: str = "", rejoin_left_ms: int = 0) -> NodeRecord:
         """Go to `state` and give the row to persist."""
@@ -103,9 +136,9 @@ class Node:
         return self.record
 
     def held(self, *, has_seat: bool) -> Held:
-        """Say what the registration policy calls this node's state."""
+        """Say what the registration policy calls this node's state. Who never followed a plan left no rank to be replaced in."""
         if self.record.state is NodeState.LOST:
-            return Held.LOST if has_seat else Held.REPLACED
+            return Held.LOST if has_seat or (not self._seat and not self.record.generation) else Held.REPLACED
         return {
             NodeState.LIVE: Held.LIVE,
             NodeState.SUSPECT: Held.SUSPECT,

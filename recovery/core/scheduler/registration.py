@@ -6,7 +6,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation
 from recovery.core.records import EventKind, EventRecord, JobState, Record
-from recovery.core.scheduler import generations, job_end, liveness, lost_store
+from recovery.core.scheduler import generations, job_end, liveness, lost_store, takeover
 from recovery.core.scheduler.admission import admit_or_refuse, job_fault_of
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
 from recovery.core.scheduler.job import WAITING
@@ -67,9 +67,12 @@ def _catch_up(state: SchedulerState, node: Node, register: m.Register, now_ms: i
     """Bring a node that (re)connected to where the job stands. Behind the write that admits it, so in order."""
     connection, its_generation = node.connection, register.generation
     assert connection is not None, "it just registered"
-    if node.record.role is m.Role.SERVER:
+    if node.record.role is m.Role.SERVER or node.is_standby:
         return []
     effects: list[SchedulerEffect] = []
+    if node.took_over and node.record.rank is not None and not its_generation:
+        # A fresh process in the place of another name: its own directories may not hold the rank's files.
+        effects.append(takeover.offer_to(state, node, node))
     if state.job.state is JobState.RUNNING and its_generation > state.job.generation:
         reason = f"{node.record.node_id} knows generation {its_generation}, which the store has lost"
         effects += generations.interrupt(state, reason, now_ms)
@@ -80,11 +83,11 @@ def _catch_up(state: SchedulerState, node: Node, register: m.Register, now_ms: i
     if not its_generation and not register.incarnation:
         # A fresh process where a training one was: it replaced itself.
         reason = f"{node.record.node_id} came back without its training state"
-        return generations.interrupt(state, reason, now_ms)
+        return [*effects, *generations.interrupt(state, reason, now_ms)]
     answers: list[Answer] = []
     if its_generation != state.job.generation:
         answers.append(Answer(connection, rollback_for(state, node)))
     node.sent_generation = state.job.generation
     if state.rendezvous is not None:
         answers.append(Answer(connection, state.rendezvous))
-    return [Persist((), tuple(answers))]
+    return [*effects, Persist((), tuple(answers))]

@@ -13,6 +13,7 @@ from recovery.core.records import (
     NodeState,
     Record,
     RunRecord,
+    SeatRecord,
 )
 from recovery.core.scheduler import attendance, generations, job_end
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
@@ -28,13 +29,15 @@ def restore(
     nodes: tuple[NodeRecord, ...],
     generations: tuple[GenerationRecord, ...],
     checkpoints: tuple[CheckpointRecord, ...],
+    seats: tuple[SeatRecord, ...] = (),
 ) -> None:
     """Take over what an earlier process stored. Called before `start`."""
     run = state.job.run
     state.generations = [record for record in generations if record.run == run]
     state.checkpoints.load((record for record in checkpoints if record.run == run), state.generations)
+    of_others = {record.node_id: record.seat for record in seats}
     for record in nodes:
-        state.put(Node(record, heard_ms=0))
+        state.put(Node(record, heard_ms=0, seat=of_others.get(record.node_id)))
 
 
 def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:

@@ -1,4 +1,4 @@
-"""Who of a role holds a seat, is ready, is done: counted as it changes, since a registration must not walk over every node."""
+"""Who of a role holds a seat, is ready, is done, waits as a standby: counted as it changes, since a registration must not walk over every node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from recovery.core.records import NodeRecord, NodeState
 class Counted(NamedTuple):
     """What was counted of one node."""
 
+    seat: str = ""
+    """The place whose name it holds, whether it is here or not; empty: none."""
     has_seat: bool = False
+    is_vacant: bool = False
+    """It has a seat and a rank, and is lost or has left."""
+    is_standby: bool = False
     is_ready: bool = False
     is_done: bool = False
 
@@ -27,30 +32,48 @@ class Seats:
             forming: whether the job is forming, which says what a seat is.
         """
         self.forming = forming
-        self.taken = self.ready = self.done = 0
-        self.ids = SeatedIds()
+        self.taken = self.ready = self.done = self.vacant = self.standbys = 0
+        self.names = SeatedIds()
+        """Of the seats that are taken."""
+        self.holders: dict[str, NodeId] = {}
+        """By the name of a seat: who holds that name, here or not."""
         self._counted: dict[NodeId, Counted] = {}
 
-    def has_seat(self, record: NodeRecord) -> bool:
-        """While forming, a seat belongs to who is here; afterwards to who has a rank of this run."""
+    def has_seat(self, record: NodeRecord, seat: str) -> bool:
+        """While forming, a seat belongs to who is here; afterwards to who has a rank of this run. A standby holds none."""
+        if not seat:
+            return False
         if self.forming:
             return record.state in (NodeState.LIVE, NodeState.SUSPECT)
         return record.rank is not None
 
-    def count(self, record: NodeRecord, *, said_ready: bool, done: bool) -> None:
+    def count(self, record: NodeRecord, seat: str, *, said_ready: bool, done: bool) -> None:
         """Count what a node has become, instead of what was counted of it before."""
         before = self._counted.get(record.node_id, Counted())
-        has_seat = self.has_seat(record)
+        has_seat, is_here = self.has_seat(record, seat), record.state in (NodeState.LIVE, NodeState.SUSPECT)
         now = Counted(
+            seat=seat,
             has_seat=has_seat,
+            is_vacant=bool(seat) and record.rank is not None and not is_here,
+            is_standby=is_here and not seat,
             is_ready=has_seat and record.state is NodeState.LIVE and said_ready,
             is_done=has_seat and done,
         )
         self.taken += now.has_seat - before.has_seat
         self.ready += now.is_ready - before.is_ready
         self.done += now.is_done - before.is_done
-        if now.has_seat != before.has_seat:
-            (self.ids.add if now.has_seat else self.ids.remove)(record.node_id)
+        self.vacant += now.is_vacant - before.is_vacant
+        self.standbys += now.is_standby - before.is_standby
+        if (now.has_seat, now.seat) != (before.has_seat, before.seat):
+            if before.has_seat:
+                self.names.remove(NodeId(before.seat))
+            if now.has_seat:
+                self.names.add(NodeId(now.seat))
+        if now.seat != before.seat:
+            if self.holders.get(before.seat) == record.node_id:
+                del self.holders[before.seat]
+            if now.seat:
+                self.holders[now.seat] = record.node_id
         self._counted[record.node_id] = now
 
     @property

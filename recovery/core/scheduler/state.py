@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +29,15 @@ from recovery.core.scheduler.seats import Seats
 
 RUN_FINISHED = "its run finished"
 """Why a node has left: it did its part to the end. If it does not know that, it is answered when it asks. Stores hold it in these words."""
+
+
+class OpenOffer(NamedTuple):
+    """A standby was asked to take a seat, and has not answered yet."""
+
+    standby: NodeId
+    until_ms: int
+    """Then the next one is asked."""
+
 
 REFUSALS_REMEMBERED = 1_024
 """How many refused ids are remembered so that a repeat is no news. Ten times the nodes of a large job on this machine."""
@@ -63,6 +73,12 @@ class SchedulerState:
         """The planned departure that is under way, or the last one; None: there was none."""
         self.archived_jobs: frozenset[str] = frozenset()
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
+        self.offers: dict[str, OpenOffer] = {}
+        """By the name of a vacant seat: which standby was asked to take it. Not stored: the next scheduler asks again."""
+        self.declined: dict[NodeId, set[str]] = {}
+        """By standby: the seats that it could not take. Forgotten when it registers again, or says again what it can read."""
+        self.spared: set[NodeId] = set()
+        """Lost nodes that their launchers have given up, and whose ranks a standby may still take."""
         self.store_is_lost = False
         """This scheduler ends because the job's store is lost: nothing is decided any more, whatever still arrives."""
         self._refusals: OrderedDict[NodeId, str] = OrderedDict()
@@ -76,11 +92,15 @@ class SchedulerState:
 
     def has_seat(self, node: Node) -> bool:
         """Does it hold one of the places of its role?"""
-        return self.seats[node.record.role].has_seat(node.record)
+        return self.seats[node.record.role].has_seat(node.record, node.seat)
 
     def seated(self, role: m.Role) -> list[Node]:
         """The nodes of a role that hold a seat."""
         return [node for node in self.nodes.values() if node.record.role is role and self.has_seat(node)]
+
+    def seat_count(self, role: m.Role) -> int:
+        """How many places a role has."""
+        return self.rules.worker_count if role is m.Role.WORKER else self.rules.server_count
 
     @property
     def workers(self) -> list[Node]:

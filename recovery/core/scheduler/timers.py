@@ -29,6 +29,12 @@ class TopologyTimer(msgspec.Struct, frozen=True, tag="topology"):
     """All ranks must be ready by then (MS_TOPO_TIMEOUT)."""
 
 
+class OfferTimer(msgspec.Struct, frozen=True, tag="offer"):
+    """A standby that was asked to take a seat must have answered by then."""
+
+    seat: str
+
+
 class ShutdownTimer(msgspec.Struct, frozen=True, tag="shutdown"):
     """The job has ended, and the scheduler's process ends after it."""
 
@@ -37,4 +43,6 @@ class DrainTimer(msgspec.Struct, frozen=True, tag="drain"):
     """The planned departure that is under way has had its time."""
 
 
-SchedulerTimer = Union[GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, ShutdownTimer, DrainTimer]
+SchedulerTimer = Union[
+    GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, OfferTimer, ShutdownTimer, DrainTimer
+]

@@ -36,6 +36,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     role: m.Role
     host: str
     pid: int
+    standby: bool = False
+    """It waits as a standby (MS_STANDBY)."""
+    replaces: NodeId = NodeId("")
+    """Whose rank it was started to take (MS_REPLACES); empty: nobody's."""
 
 
 class GivenUp(NamedTuple):
@@ -203,6 +207,8 @@ class Connection:
             incarnation=incarnation,
             generation=generation,
             job=job,
+            standby=self._identity.standby,
+            replaces=self._identity.replaces,
         )
         return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 

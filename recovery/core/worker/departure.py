@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recovery.core.effects import Exit
+from recovery.core.effects import Exit, Log
 from recovery.core.ids import RequestId
 from recovery.core.messages import Failure, Leave
 from recovery.core.worker.effects import SetTimer, WorkerEffect
@@ -74,3 +74,9 @@ def failure_of(raised: TrainingRaised) -> Failure:
 def leave_of(request_id: RequestId, reason: str) -> Leave:
     """The message of a process that goes on purpose, with a text that fits."""
     return Leave(request_id=request_id, reason=reason[:1024])
+
+
+def nothing_to_do(reason: str) -> Log:
+    """For people: this process was never admitted, and the job is over."""
+    text = f"this process came when the job had finished ({reason}). To train again, start the job again"
+    return Log("nothing_to_do", text, warning=True)

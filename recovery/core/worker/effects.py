@@ -8,7 +8,7 @@ import msgspec
 
 from recovery.core.effects import Exit, Log, Persist
 from recovery.core.ids import Generation, Rank, RunId
-from recovery.core.messages import Admitted, FromNode, Past, Rollback
+from recovery.core.messages import Admitted, FromNode, Offer, Past, Rollback
 from recovery.core.worker.stimuli import Hangs
 from recovery.core.worker.timers import WorkerTimer
 
@@ -93,6 +93,14 @@ class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
     """None: this process was never given one, so a file's rank is looked at when it is loaded."""
     past: Past | None = None
     """Another job that this process remembers to have trained: what is held of that one is looked for too."""
+    offer: Offer | None = None
+    """The rank is not this node's: its files are looked for where they are said to lie too."""
+
+
+class KeepPlaces(msgspec.Struct, frozen=True, tag="keep_places"):
+    """A rank that was offered is this process's now: note where its files lie, so that later searches look there too."""
+
+    rank: Rank
 
 
 class ConfirmPlace(msgspec.Struct, frozen=True, tag="confirm_place"):
@@ -120,6 +128,7 @@ WorkerEffect = Union[
     ReplaceProcess,
     NoteAdmission,
     FindCheckpoints,
+    KeepPlaces,
     ConfirmPlace,
     Retain,
     Log,

@@ -19,6 +19,7 @@ from recovery.core.handover_messages import (
 )
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
+from recovery.core.worker.departure import Departure
 from recovery.core.worker.effects import LeaveAsAsked, LetGo, Send, SetTimer, StopAt, WorkerEffect
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.requests import Requests
@@ -36,14 +37,18 @@ STOPPED = "STOPPED"
 class Handover:
     """What one process has asked, and at which step it was asked to stop."""
 
-    def __init__(self, rules: Rules, main_thread: MainThread, requests: Requests) -> None:
+    def __init__(
+        self, rules: Rules, main_thread: MainThread, requests: Requests, departure: Departure
+    ) -> None:
         """Nothing was asked.
 
         Args:
             rules: durations.
-            main_thread: looked at only.
+            main_thread: ended with the process.
             requests: looked at only.
+            departure: how the process ends.
         """
+        self._departure = departure
         self._rules, self._main_thread, self._requests = rules, main_thread, requests
         self._asked: Depart | None = None
         """What this process has asked and was not answered yet; None: nothing."""
@@ -85,12 +90,8 @@ class Handover:
         answer_ms = now_ms + min(ANSWER_MS, self._rules.drain_timeout_ms)
         return [Send(self._asked), SetTimer(WorkerTimer.DEPART, answer_ms)]
 
-    def on_message(self, message: HandoverFromScheduler) -> list[WorkerEffect] | HandedOver:
-        """The scheduler speaks of a rank that is to be handed over, this one or another.
-
-        Returns:
-            What to do; the message itself where this process is to end.
-        """
+    def on_message(self, message: HandoverFromScheduler) -> list[WorkerEffect]:
+        """The scheduler speaks of a rank that is to be handed over, this one or another."""
         match message:
             case SaveAt():
                 return self._on_save_at(message)
@@ -100,7 +101,8 @@ class Handover:
                 asked = self._asked is not None and self._asked.request_id == message.request_id
                 return self._leave(message.reason) if asked else []
             case HandedOver():
-                return message
+                reason = message.reason
+                return [self._departure.exit(STOPPED, reason), *self._main_thread.end(reason)]
             case _:
                 assert_never(message)
 

@@ -9,6 +9,7 @@ what it needs. What the main thread does and where the connection stands are two
     checkpoint_messages.py   saved, damaged, held, committed checkpoints
     heartbeats.py            numbers the heartbeats, confirms this process's place after a pause
     job_memory.py            what is known of the job, for a scheduler that has lost its store
+    standby.py               answers the offer of a rank
     departure.py             how this process leaves by its own decision
     handover.py              hands its rank over before it leaves, stops at a step when asked
     patience.py              how long it tries to reach the scheduler
@@ -22,14 +23,13 @@ from typing_extensions import assert_never
 
 from recovery.core import messages as m
 from recovery.core.effects import Log, Persist
-from recovery.core.handover_messages import HandedOver, HandoverFromScheduler
 from recovery.core.ids import Incarnation, RequestId
 from recovery.core.policy import backoff
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection, GivenUp, Identity
-from recovery.core.worker.departure import Departure, failure_of, leave_of
+from recovery.core.worker.departure import Departure, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.effects import (
     ConfirmPlace,
     FindCheckpoints,
@@ -46,6 +46,7 @@ from recovery.core.worker.job_memory import JobMemory
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.patience import unreachable_limit_ms
 from recovery.core.worker.requests import Requests
+from recovery.core.worker.standby import Standby, waits_for
 from recovery.core.worker.timers import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from recovery.core.worker.wait_note import WaitNote
@@ -68,9 +69,10 @@ class WorkerMachine:
         self._requests = Requests()
         self._checkpoints = CheckpointMessages(rules, self._requests)
         self._departure = Departure(self._requests)
-        self._handover = Handover(rules, self._main_thread, self._requests)
+        self._handover = Handover(rules, self._main_thread, self._requests, self._departure)
         self._heartbeats = Heartbeats()
         self._memory = JobMemory()
+        self._standby = Standby()
         self._admitted: m.Admitted | None = None
         """The last admission, with what later plans said of job, run and incarnation. None: there was none."""
 
@@ -183,12 +185,12 @@ class WorkerMachine:
                 return [OpenRendezvous(message.generation, message.address)]
             case m.Committed():
                 return self._checkpoints.on_committed(message)
+            case m.Offer():
+                return self._standby.on_offer(message, self._admitted, self._main_thread.state)
             case m.JobEnded():
                 return self._on_job_ended(message)
-            case m.Offer():
-                return []
             case _:
-                return self._on_handover(message)
+                return self._handover.on_message(message)
 
     def _on_timer(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
         match fired.timer:
@@ -331,10 +333,12 @@ class WorkerMachine:
             self._admitted,
             job=plan.job or self._admitted.job,
             run=plan.run,
+            standby=False,
             incarnation=plan.incarnation or self._admitted.incarnation,
         )
         own = self._connection.own_record(plan, self._admitted)
-        return [opened, Persist(self._memory.note(plan, self._admitted, self._rules, own))]
+        kept = self._standby.on_plan(plan)
+        return [opened, *kept, Persist(self._memory.note(plan, self._admitted, self._rules, own))]
 
     def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
         """Stop the main thread. One that is idle is ready, which the scheduler may not have heard."""
@@ -356,14 +360,14 @@ class WorkerMachine:
         return [*effects, *self._wait_for_all_ready(now_ms), self._find_checkpoints()]
 
     def _wait_for_all_ready(self, now_ms: int) -> list[WorkerEffect]:
-        return self._wait.begin(f"all {self._rules.world_size} workers to be ready", now_ms)
+        return self._wait.begin(waits_for(self._admitted, self._rules), now_ms)
 
     def _find_checkpoints(self) -> FindCheckpoints:
         assert self._admitted is not None, "who searches is admitted"
         return self._checkpoints.find(self._admitted, self._main_thread.rank, self._memory.past)
 
     def _on_checkpoints_found(self, found: s.CheckpointsFound) -> list[WorkerEffect]:
-        if self._main_thread.state is not WorkerState.IDLE:
+        if self._main_thread.state is not WorkerState.IDLE or not self._standby.is_answer(found.rank):
             return []
         return self._checkpoints.on_found(
             found, self._main_thread.generation, self._main_thread.progress.step
@@ -379,10 +383,6 @@ class WorkerMachine:
         leave = leave_of(refused.request_id, refused.reason)
         return self._leave_with(leave, refused.code, refused.reason, now_ms)
 
-    def _on_handover(self, message: HandoverFromScheduler) -> list[WorkerEffect]:
-        outcome = self._handover.on_message(message)
-        return self._end(STOPPED, outcome.reason) if isinstance(outcome, HandedOver) else outcome
-
     def _leave_with(
         self, last: m.Failure | m.Leave, code: str, reason: str, now_ms: int
     ) -> list[WorkerEffect]:
@@ -393,8 +393,7 @@ class WorkerMachine:
         end = self._end(ended.outcome.code, ended.reason)
         if self._admitted is not None or ended.outcome.code:
             return end
-        text = f"this process came when the job had finished ({ended.reason}). To train again, start the job again"
-        return [Log("nothing_to_do", text, warning=True), *end]
+        return [nothing_to_do(ended.reason), *end]
 
     def _end(self, code: str, reason: str) -> list[WorkerEffect]:
         return [self._departure.exit(code, reason), *self._main_thread.end(reason)]

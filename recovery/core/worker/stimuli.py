@@ -6,7 +6,7 @@ from typing import Union
 
 import msgspec
 
-from recovery.core.ids import Generation, RequestId, ResumeToken
+from recovery.core.ids import Generation, Rank, RequestId, ResumeToken
 from recovery.core.messages import FromScheduler, HeldCheckpoint, PassedOver, Past
 from recovery.core.worker.timers import WorkerTimer
 
@@ -109,6 +109,8 @@ class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
     """Newest step first."""
     past: Past | None = None
     """Another job than the one that was asked for, by this process's memory or its own store."""
+    rank: Rank | None = None
+    """The rank that was offered and whose files were looked for; None: it was this node's own."""
 
 
 class StoreRefused(msgspec.Struct, frozen=True, tag="store_refused"):

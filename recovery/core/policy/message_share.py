@@ -1,0 +1,41 @@
+"""Which of a rank's checkpoints are named in a message, when there are more than one message can carry?
+
+The newest, and the newest committed one: ranks save together, so what they have in common is among their newest files, and where one
+of them could not save for long it is the step that was committed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from recovery.core.messages import HeldCheckpoint
+
+FRAME_SHARE = 8
+"""The list takes an eighth of a frame: some 600 files with paths of usual length, 30 with the longest there can be. A whole frame
+would be 4,500, of which a scheduler of 1,000 ranks made 2 GB for one plan; a plan steps back further than 30 only when as many
+common steps are damaged."""
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def newest_that_fit(
+    held: Iterable[HeldCheckpoint], *, committed_step: int, frame_bytes_max: int
+) -> tuple[HeldCheckpoint, ...]:
+    """Choose what a message can carry, newest first.
+
+    Args:
+        held: every checkpoint that the rank holds, in any order.
+        committed_step: the newest step that all ranks held, as far as this rank knows; its file is never left out.
+        frame_bytes_max: largest message, in bytes.
+    """
+    left = frame_bytes_max // FRAME_SHARE
+    newest_first = sorted(held, key=lambda one: one.step, reverse=True)
+    chosen: set[int] = set()
+    for one in sorted(newest_first, key=lambda one: one.step != committed_step):
+        left -= len(_encoder.encode(one))
+        if left < 0:
+            break
+        chosen.add(one.step)
+    return tuple(one for one in newest_first if one.step in chosen)

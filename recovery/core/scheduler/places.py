@@ -1,0 +1,105 @@
+"""Which place is there for a process that registers: its own, a free one, that of the id it replaces, one among the standbys, or none."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from recovery.core import messages as m
+from recovery.core.ids import NodeId
+from recovery.core.policy.registration import Seats
+from recovery.core.records import JobState, NodeState, Record
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import SchedulerState
+
+_HERE = (NodeState.LIVE, NodeState.SUSPECT)
+
+
+class Place(NamedTuple):
+    """What a process is let in on, if it is let in."""
+
+    seats: Seats
+    seat: str = ""
+    """The name of the seat; empty: it holds none."""
+
+
+def find(state: SchedulerState, node: Node | None, register: m.Register) -> Place:
+    """Look for a place.
+
+    Args:
+        state: where.
+        node: what is known of the id; None: nothing.
+        register: what the process says.
+    """
+    own = _own_seat(state, node)
+    if own and _is_free(state, own, node, register.role):
+        return Place(Seats.FREE, own)
+    if register.role is m.Role.SERVER:
+        free = _is_free(state, register.node_id, node, register.role)
+        return Place(Seats.FREE, register.node_id) if free else Place(Seats.NONE)
+    if replaced_alive(state, register) is not None:
+        return Place(Seats.HELD)
+    if state.job.state is JobState.FORMING and not _wants_to_stand_by(register):
+        seat = _seat_to_begin_on(state, register)
+        if seat and _is_free(state, seat, node, register.role):
+            return Place(Seats.FREE, seat)
+    return Place(Seats.STANDBY if _may_stand_by(state, node, register) else Seats.NONE)
+
+
+def replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
+    """The node that this process was started to replace, if it has not been lost yet."""
+    replaced = state.nodes.get(register.replaces)
+    is_other = replaced is not None and replaced.record.node_id != register.node_id
+    return replaced if replaced is not None and is_other and replaced.record.state in _HERE else None
+
+
+def give_up_name(state: SchedulerState, seat: str, node_id: NodeId, role: m.Role) -> list[Record]:
+    """While forming a seat goes to who is here: an absent holder of its name loses it; the row that says so."""
+    holder = state.nodes.get(state.seats[role].holders.get(seat, NodeId("")))
+    if holder is None or holder.record.node_id == node_id:
+        return []
+    holder.seat = ""
+    return [holder.seat_record]
+
+
+def _own_seat(state: SchedulerState, node: Node | None) -> str:
+    """The seat that an id keeps when its process comes or comes back."""
+    if node is None:
+        return ""
+    is_lost_while_forming = state.job.state is JobState.FORMING and node.record.state is NodeState.LOST
+    keeps = node.record.rank is not None or node.record.state in _HERE or is_lost_while_forming
+    return node.seat if keeps else ""
+
+
+def _is_free(state: SchedulerState, seat: str, node: Node | None, role: m.Role) -> bool:
+    """Is there a seat left, and this name not taken by another? What a node has itself is free for it."""
+    seats = state.seats[role]
+    others = seats.taken - (node is not None and state.has_seat(node))
+    if others >= state.seat_count(role):
+        return False
+    holder = state.nodes.get(seats.holders.get(seat, NodeId("")))
+    return holder is None or holder is node or not state.has_seat(holder)
+
+
+def _seat_to_begin_on(state: SchedulerState, register: m.Register) -> str:
+    """While forming: the seat of the id that it replaces, else that of its own name. Empty: that one has a rank, which is offered."""
+    replaced = state.nodes.get(register.replaces)
+    if replaced is None:
+        return register.replaces or register.node_id
+    if replaced.record.rank is not None:
+        return ""
+    return replaced.seat or register.node_id
+
+
+def _wants_to_stand_by(register: m.Register) -> bool:
+    """Who has trained by a plan is a member, whatever it was started as: its scheduler has lost its store."""
+    return register.standby and not register.generation
+
+
+def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
+    """Is there a place among the standbys? Who was started to replace a lost id is let in for every vacant seat."""
+    if not state.rules.recovery_enabled:
+        return False
+    seats = state.seats[m.Role.WORKER]
+    is_one = node is not None and node.is_standby and node.record.state in _HERE
+    places = state.rules.standby_count + (seats.vacant if register.replaces else 0)
+    return seats.standbys - is_one < places

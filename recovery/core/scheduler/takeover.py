@@ -1,0 +1,212 @@
+"""Standbys take over lost ranks: which seat is offered to whom, what an answer means, and how a seat changes hands.
+
+Nothing of this is stored but the result: a scheduler that is restarted asks again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from recovery.core import messages as m
+from recovery.core.effects import Answer, Log, Persist
+from recovery.core.ids import NodeId
+from recovery.core.policy import takeover as policy
+from recovery.core.policy.message_share import newest_that_fit
+from recovery.core.policy.ranks import natural_key
+from recovery.core.policy.takeover import Vacancy
+from recovery.core.records import EventKind, JobState, NodeState, Record
+from recovery.core.scheduler import generations, job_end
+from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.job import WAITING
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import OpenOffer, SchedulerState
+from recovery.core.scheduler.timers import OfferTimer
+
+# --- asking -------------------------------------------------------------------------------------------------------------
+
+
+def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """Ask a standby for each vacant seat that nobody is asked for. Called after every stimulus."""
+    effects: list[SchedulerEffect] = _withdraw(state)
+    seats = state.seats[m.Role.WORKER]
+    forming = state.job.state is JobState.FORMING
+    nobody_asks = not seats.standbys and not state.spared
+    if state.job.state not in WAITING or nobody_asks or not (seats.vacant or forming):
+        return effects
+    sat_down = False
+    for holder, vacancy in _vacant(state):
+        standby = _candidate(state, holder)
+        if standby is None:
+            effects += _nobody_left(state, holder, now_ms)
+        elif vacancy is Vacancy.OFFER:
+            effects += _offer(state, holder, standby, now_ms)
+        elif _may_sit_down(state):
+            effects.append(Persist(tuple(_move(state, holder, standby))))
+            sat_down = True
+    return effects + (generations.begin_if_all_ready(state, now_ms) if sat_down else [])
+
+
+def _vacant(state: SchedulerState) -> list[tuple[Node, Vacancy]]:
+    """Whose seats are to be given away and are not offered yet, by rank."""
+    found = [
+        (node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None))
+        for node in state.nodes.values()
+        if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.offers
+    ]
+    return sorted(
+        ((node, vacancy) for node, vacancy in found if vacancy is not Vacancy.NOT),
+        key=lambda one: (one[0].record.rank or 0, natural_key(one[0].seat)),
+    )
+
+
+def _candidate(state: SchedulerState, holder: Node) -> Node | None:
+    asked = {offer.standby for offer in state.offers.values()}
+    standbys = (
+        policy.Candidate(node.record.node_id, node.record.host)
+        for node in state.nodes.values()
+        if node.is_standby and node.record.state is NodeState.LIVE and node.record.node_id not in asked
+    )
+    declined = {node_id for node_id, seats in state.declined.items() if holder.seat in seats}
+    chosen = policy.next_candidate(holder.record.host, standbys, declined)
+    return None if chosen is None else state.nodes[chosen.node_id]
+
+
+def _may_sit_down(state: SchedulerState) -> bool:
+    """While a lost store is built again, only the workers know who had which rank."""
+    taken = state.seats[m.Role.WORKER].taken
+    return taken < state.rules.worker_count and not state.rules.rebuild_store
+
+
+def _offer(state: SchedulerState, holder: Node, standby: Node, now_ms: int) -> list[SchedulerEffect]:
+    seat, name = holder.seat, standby.record.node_id
+    until_ms = now_ms + state.rules.abort_timeout_ms
+    state.offers[seat] = OpenOffer(name, until_ms)
+    text = f"rank {holder.record.rank} of {holder.record.node_id} is offered to {name}"
+    return [
+        Log("takeover_offered", text),
+        offer_to(state, standby, holder),
+        SetTimer(OfferTimer(seat), until_ms),
+    ]
+
+
+def offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
+    """Ask a node what it can read of a rank's files. Behind everything that is written before it.
+
+    Args:
+        state: where.
+        node: who is asked, connected.
+        holder: whose rank; the node itself: it took the rank over, and has not followed a plan since.
+    """
+    rank = holder.record.rank
+    assert rank is not None, "only a rank that is given is offered"
+    assert node.connection is not None, "who is asked is connected"
+    step = state.checkpoints.committed_step
+    offer = m.Offer(
+        run=state.job.run,
+        rank=rank,
+        replaced=NodeId(holder.seat) if holder is node else holder.record.node_id,
+        committed_step=step,
+        held=newest_that_fit(
+            state.checkpoints.held_by(rank),
+            committed_step=step,
+            frame_bytes_max=state.rules.frame_bytes_max,
+        ),
+    )
+    return Persist((), (Answer(node.connection, offer),))
+
+
+def _nobody_left(state: SchedulerState, holder: Node, now_ms: int) -> list[SchedulerEffect]:
+    """No standby can take the rank. Where its launcher does not start it again either, the job cannot go on."""
+    if holder.record.node_id not in state.spared or state.offers:
+        return []
+    state.spared.discard(holder.record.node_id)
+    what = f"{holder.record.node_id}: {holder.record.reason}; it is not started again, and no standby can take its rank"
+    return job_end.end(state, m.JobOutcome.JOB_FAILED, what, now_ms)
+
+
+# --- answers ------------------------------------------------------------------------------------------------------------
+
+
+def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Record]:
+    """A standby has said what it can read of a rank's files; what is to be written. It has the rank if that suffices."""
+    name = standby.record.node_id
+    seat = next((seat for seat, offer in state.offers.items() if offer.standby == name), "")
+    holder = state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
+    if holder is None or holder.record.rank != ready.rank:
+        # Too late: another one was asked meanwhile, or the holder came back. It is well, so it may be asked again.
+        state.declined.pop(name, None)
+        return []
+    rank = holder.record.rank
+    assert rank is not None, "a Ready with a rank answers an offer of it"
+    fault = policy.fault_of(state.checkpoints.needed_of(rank), state.held_by(ready))
+    if fault:
+        return [_declined(state, seat, fault)]
+    del state.offers[seat]
+    return _move(state, holder, standby)
+
+
+def on_offer_due(state: SchedulerState, seat: str, now_ms: int) -> list[SchedulerEffect]:
+    """An offer was not answered in time: the next standby is asked."""
+    offer = state.offers.get(seat)
+    if offer is None or now_ms < offer.until_ms:
+        return []
+    reason = f"it did not answer within {state.rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
+    return [Persist((_declined(state, seat, reason),))]
+
+
+def _declined(state: SchedulerState, seat: str, reason: str) -> Record:
+    """It is not asked for this seat again until something changes."""
+    standby = state.offers[seat].standby
+    state.declined.setdefault(standby, set()).add(seat)
+    return _closed(state, seat, reason)
+
+
+def _closed(state: SchedulerState, seat: str, reason: str) -> Record:
+    """An offer is over, and the seat has not moved."""
+    standby = state.nodes[state.offers.pop(seat).standby]
+    holder = state.seats[m.Role.WORKER].holders[seat]
+    return state.node_event(EventKind.TAKEOVER_DECLINED, standby, reason=reason, details=holder)
+
+
+def _withdraw(state: SchedulerState) -> list[SchedulerEffect]:
+    """Close the offers of seats whose holder is back, and those to standbys that are gone."""
+    records: list[Record] = []
+    for seat, offer in list(state.offers.items()):
+        holder = state.nodes[state.seats[m.Role.WORKER].holders[seat]]
+        standby = state.nodes[offer.standby]
+        is_open = policy.vacancy(
+            holder.record.state, state.job.state, has_rank=holder.record.rank is not None
+        )
+        if is_open is not Vacancy.OFFER:
+            records.append(_closed(state, seat, f"{holder.record.node_id} is back, or nobody is waited for"))
+        elif standby.record.state is not NodeState.LIVE:
+            records.append(_closed(state, seat, "its connection closed before it answered"))
+    return [Persist(tuple(records))] if records else []
+
+
+# --- the seat changes hands ---------------------------------------------------------------------------------------------
+
+
+def _move(state: SchedulerState, holder: Node, standby: Node) -> list[Record]:
+    """One write: the lost one has neither seat nor rank any more, the standby has both."""
+    rank, seat = holder.record.rank, holder.seat
+    holder.seat = ""
+    holder.record = msgspec.structs.replace(holder.record, rank=None)
+    standby.seat = seat
+    standby.record = msgspec.structs.replace(standby.record, rank=rank)
+    state.declined.pop(standby.record.node_id, None)
+    state.spared.discard(holder.record.node_id)
+    event = state.node_event(
+        EventKind.RANK_TAKEN_OVER,
+        standby,
+        reason=holder.record.reason,
+        details=holder.record.node_id,
+    )
+    return [
+        holder.record,
+        holder.seat_record,
+        standby.record,
+        standby.seat_record,
+        state.incarnation_record(standby),
+        event,
+    ]
