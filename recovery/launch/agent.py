@@ -19,7 +19,7 @@ from recovery.launch.process_keeper import GRACE_S, LaunchContext, ProcessKeeper
 from recovery.launch.restarts import Next, exit_code_of
 
 _POLL_S = 1.0
-"""How often the scheduler is asked for its lost nodes."""
+"""How often the scheduler is asked for its lost nodes, and this host is looked at for what was left behind."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
 """From SIGTERM to SIGKILL: nobody comes back to such a job, so a clean shutdown is worth no wait."""
 
@@ -51,18 +51,20 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_by_signal, number)
+        self._context.beginner.start()
         keeping = [
             asyncio.create_task(self._guarded(keeper.placed.name, self._keep(keeper)))
             for keeper in self._keepers
         ]
         stopped = asyncio.create_task(self._stopping.wait())
         watching = asyncio.create_task(self._guarded("its watch over lost nodes", self._watch()))
+        looking = asyncio.create_task(self._guarded("its watch over processes left behind", self._look()))
         everyone = asyncio.create_task(_all_of(keeping))
         await asyncio.wait({everyone, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (*keeping, stopped, watching):
+        for task in (*keeping, stopped, watching, looking):
             task.cancel()
         # Every task reports its own failure; what is left are cancellations.
-        await asyncio.gather(*keeping, stopped, watching, everyone, return_exceptions=True)
+        await asyncio.gather(*keeping, stopped, watching, looking, everyone, return_exceptions=True)
         await self._end_all()
         return self._final_code()
 
@@ -110,6 +112,11 @@ class Agent:
             lost = overdue.note(answer, clock.monotonic_ms())
             await asyncio.gather(*(self._end_lost(node) for node in lost))
 
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_S)
+            self._context.beginner.look_after()
+
     async def _end_lost(self, node: LostNode) -> None:
         for keeper in self._keepers:
             if keeper.placed.node_id == node.node_id:
@@ -149,6 +156,7 @@ class Agent:
                 if keeper.child is not None and keeper.placed.kind is kind
             ]
             await end(running, grace_s)
+        await self._context.beginner.end()
 
     def _final_code(self) -> int:
         """0 only when every process of this host was done, or was not needed beside one that was."""

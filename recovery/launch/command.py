@@ -18,15 +18,25 @@ from typing_extensions import assert_never
 from recovery.config import rank_table
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
-from recovery.launch import background, console, host_address, placement, script, status_line
+from recovery.launch import (
+    background,
+    console,
+    host_address,
+    placement,
+    python_command,
+    script,
+    status_line,
+)
 from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments, parse
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import Restart
 from recovery.launch.job_completion import completion_at
 from recovery.launch.log_tail import Tail, follow
+from recovery.launch.preload import prepare_for
 from recovery.launch.process_keeper import LaunchContext
 from recovery.launch.scheduler_contact import NoScheduler, SchedulerContact
+from recovery.launch.start_method import Beginner, TemplatePlan
 from recovery.store.reader import read_events
 from recovery.transport.client import warm_up
 from recovery.transport.local_address import is_local
@@ -53,6 +63,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         log_dir=log_dir,
         max_restarts=given.max_restarts,
         has_stepped=(lambda: True) if program.supervised else (lambda: _has_stepped(environment)),
+        beginner=_beginner(given, placed, environment),
         contact=NoScheduler() if simulates else SchedulerContact(*scheduler),
         completion=None if simulates else completion_at(*scheduler),
     )
@@ -113,6 +124,26 @@ def _look_at(given: Arguments) -> placement.Script:
         case _:
             assert_never(given.restart)
     return placement.Script(supervised=supervised, mindspore="mindspore" in imports)
+
+
+def _beginner(
+    given: Arguments, placed: Sequence[placement.Placed], environment: Mapping[str, str]
+) -> Beginner:
+    """What begins the processes: the template is made for the workers, which all run the same command."""
+    workers = [one for one in placed if one.kind is placement.Kind.WORKER]
+    first = workers[0]
+    command = python_command.read(first.command)
+    if command is None:
+        return Beginner(given.start_method, None, why_none=f"{first.command[0]} is what they are started by")
+    directory, words = Path.cwd(), first.command[1:]
+    plan = TemplatePlan(
+        interpreter=command.interpreter,
+        options=command.options,
+        environment=placement.environment_of_all(workers, environment),
+        cpus=first.cpus,
+        prepare=lambda: prepare_for(command, words, directory),
+    )
+    return Beginner(given.start_method, plan)
 
 
 def _check_programs(given: Arguments) -> None:

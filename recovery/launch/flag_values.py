@@ -35,6 +35,17 @@ class Restart(str, Enum):
     """All workers' programs, which load their own newest checkpoint."""
 
 
+class StartMethod(str, Enum):
+    """How workers begin."""
+
+    AUTO = "auto"
+    """Forked where that is safe, else spawned."""
+    FORK = "fork"
+    """From a template process that has imported what they need; the job fails where that is not safe."""
+    SPAWN = "spawn"
+    """Each by itself, from its first import on."""
+
+
 CpuBinding = bool | dict[str, list[str]]
 """Off, shared evenly, or processor lists by `scheduler` and `device<n>`."""
 
@@ -165,6 +176,14 @@ def restart(flag: str, text: str) -> Restart:
         return Restart(text)
     except ValueError:
         raise _refuse(flag, text, "auto, worker or world", "world") from None
+
+
+def start_method(flag: str, text: str) -> StartMethod:
+    """Read how workers begin."""
+    try:
+        return StartMethod(text)
+    except ValueError:
+        raise _refuse(flag, text, "auto, fork or spawn", "spawn") from None
 
 
 def log_name(flag: str, text: str) -> str:

@@ -13,6 +13,7 @@ import importlib.machinery
 import os
 import runpy
 import sys
+import threading
 import time
 import traceback
 import types
@@ -126,7 +127,7 @@ def _tie_to(launcher: int) -> None:
 
 def _open_only(log: int, *kept: int) -> None:
     """Stdin, stdout and stderr as a spawned process has them; of all others only those that are kept."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, to)
     first = _STDERR + 1
@@ -165,6 +166,9 @@ def _seed_again() -> None:
 def _forget_the_template() -> None:
     """What modules have kept of the process that imported them."""
     importlib.invalidate_caches()
+    main_thread: Any = threading.main_thread()
+    # Python renews its other number only (measured with 3.11).
+    main_thread._set_native_id()  # noqa: SLF001 - see above
     exec_in_place.note_start()
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:

@@ -24,13 +24,21 @@ def import_all(request: Prepare) -> str:
     """Import every module that there is. Gives why that makes the template unsafe; empty: it does not."""
     for name in request.modules:
         try:
-            importlib.import_module(name)
+            _import(name)
         except ImportError:
             # Whoever imports it gets the same error, and may be prepared for it.
             continue
         except BaseException as error:  # noqa: BLE001 - the reason, whatever an import does
             return f"importing {name} ended with {type(error).__name__}: {error}"
     return ""
+
+
+def _import(name: str) -> None:
+    """Import it as `from package import name` does: what a package has under that name already hides a module of that name."""
+    package, _, last = name.rpartition(".")
+    if package and hasattr(importlib.import_module(package), last):
+        return
+    importlib.import_module(name)
 
 
 class Before:

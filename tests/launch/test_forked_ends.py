@@ -1,59 +1,23 @@
-"""A process forked from a template is what a spawned one would have been."""
+"""However its program ends, a forked process ends as a spawned one does: status, traceback, what runs at its end."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from recovery.launch.fork_messages import Prepare, Prepared
+from recovery.launch.fork_messages import Prepare
 from recovery.launch.template import Template
+from tests.launch.forking import forked, ready_template, spawned
 
 MODULES = ("numpy", "logging", "multiprocessing.pool", "concurrent.futures", "asyncio")
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 @pytest.fixture(scope="module")
 def template() -> Iterator[Template]:
-    with Template(Prepare(modules=MODULES), environment=os.environ) as made:
-        assert isinstance(made.await_ready(), Prepared)
+    with ready_template(Prepare(modules=MODULES)) as made:
         yield made
-    # Other tests look for processes that are gone, not for zombies of this one.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
-
-
-def forked(template: Template, directory: Path, *words: str) -> tuple[int, str]:
-    with (directory / "forked.log").open("wb") as log:
-        pid = template.begin(
-            [sys.executable, *words], environment=os.environ, log=log.fileno(), directory=str(directory)
-        )
-    assert isinstance(pid, int), pid
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return status, read(directory / "forked.log")
-
-
-def spawned(directory: Path, *words: str) -> tuple[int, str]:
-    with (directory / "spawned.log").open("wb") as log:
-        status = subprocess.call(
-            [sys.executable, *words],
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    return status, read(directory / "spawned.log")
-
-
-def read(log: Path) -> str:
-    """What was printed; addresses of objects are left out."""
-    return re.sub(r"0x[0-9a-f]+", "0x", log.read_text())
 
 
 ENDS = {
