@@ -22,7 +22,7 @@ from recovery.launch.rank_takers import RankTakers
 from recovery.launch.restarts import Next, exit_code_of
 
 _POLL_S = 1.0
-"""How often the scheduler is asked for its lost nodes."""
+"""How often the scheduler is asked for its lost nodes, and this host is looked at for what was left behind."""
 _MEMBERS_EVERY = 5
 """In how many of these questions it is asked for its members too, while not all processes of this host are known as such."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
@@ -62,14 +62,17 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_by_signal, number)
+        self._context.beginner.start()
         for keeper in self._keepers:
             self._begin(keeper)
         stopped = asyncio.create_task(self._stopping.wait())
         watching = asyncio.create_task(self._guarded("its watch over lost nodes", self._watch()))
+        looking = asyncio.create_task(self._guarded("its watch over processes left behind", self._look()))
         everyone = asyncio.create_task(self._all_over())
         await asyncio.wait({everyone, stopped}, return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        looking.cancel()
+        await asyncio.gather(watching, looking, return_exceptions=True)
         for task in (*self._keeping, stopped):
             task.cancel()
         # Every task reports its own failure; what is left are cancellations.
@@ -157,6 +160,11 @@ class Agent:
             if keeper.child is not None and keeper.placed.kind is not Kind.SCHEDULER
         ]
 
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_S)
+            self._context.beginner.look_after()
+
     async def _end_lost(self, node: LostNode) -> None:
         for keeper in self._keepers:
             if keeper.node_id == node.node_id:
@@ -196,6 +204,7 @@ class Agent:
                 if keeper.child is not None and keeper.placed.kind in kinds
             ]
             await end(running, grace_s)
+        await self._context.beginner.end()
 
     def _final_code(self) -> int:
         """0 only when every process of this host was done, or was not needed beside one that was."""

@@ -14,7 +14,7 @@ import msgspec
 
 from recovery.errors import SettingConflictError, SettingMissingError
 from recovery.launch.cpu_binding_file import BindFile
-from recovery.launch.flag_values import CpuBinding, Rejoin, Restart
+from recovery.launch.flag_values import CpuBinding, Rejoin, Restart, StartMethod
 from recovery.launch.flags import FLAGS, Flag, shown
 
 
@@ -43,6 +43,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     tail_worker_log: tuple[int, ...] | None
     """Ranks whose log is shown while joined; None: all."""
     restart: Restart
+    start_method: StartMethod
     max_restarts: int
     """Relaunches of one process within an hour."""
     rejoin: Rejoin

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from typing_extensions import override
+
 _BEGIN = str(Path(__file__).with_name("begin_child.py"))
 _POLL_S = 0.05
 """How often a child is polled where it has no descriptor: none is left, or the kernel knows none (before Linux 5.3)."""
@@ -30,6 +32,52 @@ def tied(command: Sequence[str], cpus: Sequence[int] = ()) -> list[str]:
 
 class Child:
     """A process in a session of its own, which the kernel ends with this one. It is waited for by its descriptor, without a thread."""
+
+    def __init__(self, pid: int) -> None:
+        """Wait for it from now on.
+
+        Args:
+            pid: of a child of this process, which leads its session.
+        """
+        self.pid = pid
+        """Of the process, and of its session."""
+        self._ended = asyncio.create_task(self._await_end())
+
+    @property
+    def has_ended(self) -> bool:
+        """And was waited for, so that its number may be another process's by now."""
+        return self._ended.done()
+
+    async def wait(self) -> int:
+        """Wait for its end. Gives its exit code; negative: the signal that killed it."""
+        return await asyncio.shield(self._ended)
+
+    async def _await_end(self) -> int:
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except OSError:
+            while (status := self._ended_with(os.WNOHANG)) is None:  # noqa: ASYNC110 - nothing here could set an event
+                await asyncio.sleep(_POLL_S)
+            return status
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(descriptor, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        status = self._ended_with(0)
+        assert status is not None, "a descriptor of a process is readable once that has ended"
+        return status
+
+    def _ended_with(self, options: int) -> int | None:
+        """Its status, which the kernel gives once; None: it runs."""
+        pid, status = os.waitpid(self.pid, options)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+
+class SpawnedChild(Child):
+    """One that starts its program by itself."""
 
     def __init__(
         self,
@@ -58,32 +106,11 @@ class Child:
             stderr=log,
             start_new_session=True,
         )
-        self._ended = asyncio.create_task(self._await_end())
+        super().__init__(self._process.pid)
 
-    @property
-    def pid(self) -> int:
-        """Of the process, and of its session."""
-        return self._process.pid
-
-    async def wait(self) -> int:
-        """Wait for its end. Gives its exit code; negative: the signal that killed it."""
-        return await asyncio.shield(self._ended)
-
-    async def _await_end(self) -> int:
-        try:
-            descriptor = os.pidfd_open(self._process.pid)
-        except OSError:
-            while (status := self._process.poll()) is None:  # noqa: ASYNC110 - nothing here could set an event
-                await asyncio.sleep(_POLL_S)
-            return status
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(descriptor, gone.set)
-        try:
-            await gone.wait()
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-        return self._process.wait()
+    @override
+    def _ended_with(self, options: int) -> int | None:
+        return self._process.poll() if options else self._process.wait()
 
 
 def signal_group(leader: int, number: signal.Signals) -> None:

@@ -19,7 +19,15 @@ from recovery.config import rank_table
 from recovery.config.reader import Reader
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
-from recovery.launch import background, console, host_address, placement, script, status_line
+from recovery.launch import (
+    background,
+    console,
+    host_address,
+    placement,
+    python_command,
+    script,
+    status_line,
+)
 from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments, parse
 from recovery.launch.cpu_binding_file import BindFile
@@ -27,8 +35,10 @@ from recovery.launch.flag_values import Restart
 from recovery.launch.job_completion import completion_at
 from recovery.launch.known_job import Members
 from recovery.launch.log_tail import Tail, follow
+from recovery.launch.preload import prepare_for
 from recovery.launch.process_keeper import LaunchContext, Takeover
 from recovery.launch.scheduler_contact import NoScheduler, SchedulerContact
+from recovery.launch.start_method import Beginner, TemplatePlan
 from recovery.store.reader import read_events
 from recovery.transport.client import warm_up
 from recovery.transport.local_address import is_local
@@ -67,6 +77,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         else Takeover(
             takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
         ),
+        beginner=_beginner(given, placed, environment),
         completion=None if simulates else completion_at(*scheduler),
     )
     agent = Agent(placed, context)
@@ -142,6 +153,26 @@ def _check_standbys(given: Arguments, environment: Mapping[str, str]) -> None:
             rule="without MS_ENABLE_RECOVERY=1 the first failure ends the job, and nobody takes a lost rank",
             next_step="Set MS_ENABLE_RECOVERY=1 and MS_RECOVERY_PATH, or leave the flag out.",
         )
+
+
+def _beginner(
+    given: Arguments, placed: Sequence[placement.Placed], environment: Mapping[str, str]
+) -> Beginner:
+    """What begins the processes: the template is made for the workers, which all run the same command."""
+    workers = [one for one in placed if one.kind is not placement.Kind.SCHEDULER]
+    first = workers[0]
+    command = python_command.read(first.command)
+    if command is None:
+        return Beginner(given.start_method, None, why_none=f"{first.command[0]} is what they are started by")
+    directory, words = Path.cwd(), first.command[1:]
+    plan = TemplatePlan(
+        interpreter=command.interpreter,
+        options=command.options,
+        environment=placement.environment_of_all(workers, environment),
+        cpus=first.cpus,
+        prepare=lambda: prepare_for(command, words, directory),
+    )
+    return Beginner(given.start_method, plan)
 
 
 def _check_programs(given: Arguments) -> None:

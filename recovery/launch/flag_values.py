@@ -46,6 +46,17 @@ class Rejoin(str, Enum):
     """The lost one, which returns as soon as the scheduler knows that the process before it is dead (MS_REJOIN=proof)."""
 
 
+class StartMethod(str, Enum):
+    """How workers begin."""
+
+    AUTO = "auto"
+    """Forked where that is safe, else spawned."""
+    FORK = "fork"
+    """From a template process that has imported what they need; the job fails where that is not safe."""
+    SPAWN = "spawn"
+    """Each by itself, from its first import on."""
+
+
 CpuBinding = bool | dict[str, list[str]]
 """Off, shared evenly, or processor lists by `scheduler` and `device<n>`."""
 
@@ -184,6 +195,14 @@ def rejoin(flag: str, text: str) -> Rejoin:
         return Rejoin(text)
     except ValueError:
         raise _refuse(flag, text, "new, same or proof", "new") from None
+
+
+def start_method(flag: str, text: str) -> StartMethod:
+    """Read how workers begin."""
+    try:
+        return StartMethod(text)
+    except ValueError:
+        raise _refuse(flag, text, "auto, fork or spawn", "spawn") from None
 
 
 def log_name(flag: str, text: str) -> str:

@@ -92,6 +92,13 @@ FLAGS = (
         "what is started again after a failure: worker (the script uses recovery) or world (any other); auto: by its imports",
     ),
     Flag(
+        "start_method",
+        values.start_method,
+        values.StartMethod.AUTO,
+        "how workers begin: fork (of one process that has imported what they need), spawn (each imports by itself); "
+        "auto: fork where it is safe",
+    ),
+    Flag(
         "max_restarts",
         values.number(0, 1000, "from 0 to 1000", "3"),
         3,

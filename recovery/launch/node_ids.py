@@ -6,7 +6,7 @@ import re
 from collections.abc import Container
 
 from recovery.core.ids import NodeId
-from recovery.core.messages import NODE_ID_PATTERN
+from recovery.core.message_fields import NODE_ID_PATTERN
 
 
 def is_of(node_id: str, first: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -125,6 +125,18 @@ def environment_of(
     inherited = {name: value for name, value in base.items() if name not in _OURS}
     counted = {} if placed.kind is Kind.SCHEDULER else {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
     return {**placed.defaults, **inherited, **placed.variables, **(named or {}), **counted}
+
+
+def environment_of_all(placed: Sequence[Placed], base: Mapping[str, str]) -> dict[str, str]:
+    """What the environments of several processes have in common at every start of each.
+
+    Args:
+        placed: which; at least one.
+        base: the launcher's own.
+    """
+    first, *others = ({**environment_of(one, base, restarts=0)} for one in placed)
+    first.pop("TORCHELASTIC_RESTART_COUNT", None)
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
 def _scheduler(arguments: Arguments, host: Host) -> Placed:

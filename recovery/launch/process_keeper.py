@@ -37,6 +37,7 @@ from recovery.launch.overdue import LostNode
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, decide, describe
 from recovery.launch.scheduler_contact import Contact
+from recovery.launch.start_method import Beginner
 
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker that shuts down takes less than a second."""
@@ -77,6 +78,8 @@ class LaunchContext(NamedTuple):
     """Under which node id a lost worker's process is started again."""
     takeover: Takeover | None
     """How ranks of other hosts are started here; None: never."""
+    beginner: Beginner
+    """Begins them."""
     completion: Completion | None
     """Knows whether a worker that ended with 0 was done; None: every one was, a dry run has no scheduler to ask."""
 
@@ -208,17 +211,12 @@ class ProcessKeeper:
         """One attempt, from its start to its end."""
         begun_ms = clock.monotonic_ms()
         try:
-            self.child = child = self._begin(number)
+            self.child = child = await self._begin(number)
         except OSError as error:
-            return _Attempt(
-                number=number,
-                pid=0,
-                status=LaunchFailedError.exit_code,
-                cause=Cause.TEMPORARY if error.errno in _PASSES else LaunchFailedError.cause,
-                how=f"could not be started ({error.strerror})",
-                begun_ms=begun_ms,
-                ended_ms=clock.monotonic_ms(),
-            )
+            cause = Cause.TEMPORARY if error.errno in _PASSES else LaunchFailedError.cause
+            return _not_started(number, begun_ms, cause, str(error.strerror))
+        except LaunchFailedError as error:
+            return _not_started(number, begun_ms, Cause.PERMANENT, str(error))
         pid = child.pid
         as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
         console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
@@ -241,17 +239,19 @@ class ProcessKeeper:
             ended_ms=clock.monotonic_ms(),
         )
 
-    def _begin(self, number: int) -> Child:
-        """Start it.
-
-        Raises:
-            OSError: it could not be started.
-        """
+    async def _begin(self, number: int) -> Child:
+        """Start it. Raises as `Beginner.begin`."""
         with self._open_log(number) as log:
             environment = environment_of(
                 self.placed, self._context.environment, restarts=number - 1, named=self._ids.variables
             )
-            return Child(self.placed.command, environment=environment, cpus=self.placed.cpus, log=log)
+            return await self._context.beginner.begin(
+                self.placed.command,
+                environment=environment,
+                cpus=self.placed.cpus,
+                log=log,
+                may_fork=self.placed.kind is not Kind.SCHEDULER,
+            )
 
     def _open_log(self, number: int) -> IO[bytes]:
         """Its log at its end; where that cannot be written its output is lost, and it runs all the same."""
@@ -348,3 +348,15 @@ class ProcessKeeper:
             f"{self.placed.name} start {attempt.number}: {attempt.how}; {decision.reason} ({kept})",
             style="bold red",
         )
+
+
+def _not_started(number: int, begun_ms: int, cause: Cause, reason: str) -> _Attempt:
+    return _Attempt(
+        number=number,
+        pid=0,
+        status=LaunchFailedError.exit_code,
+        cause=cause,
+        how=f"could not be started ({reason})",
+        begun_ms=begun_ms,
+        ended_ms=clock.monotonic_ms(),
+    )

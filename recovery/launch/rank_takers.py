@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection
 
 from recovery.core.ids import NodeId
-from recovery.core.messages import NODE_ID_PATTERN
+from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.launch import console, missing_ranks
 from recovery.launch.known_job import KnownJob
 from recovery.launch.missing_ranks import MissingRank

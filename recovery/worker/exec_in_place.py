@@ -32,10 +32,10 @@ TOKEN_VARIABLE = "MS_RESUME_TOKEN"  # noqa: S105 - the name of a variable
 HANGS_VARIABLE = "MS_RESUME_HANGS"
 """`COUNT:STEP`, beside the token: see `Hangs`."""
 
-_START_DIRECTORY = Path.cwd()
+_start_directory = Path.cwd()
 """Where the command line was typed, as long as nobody left it before importing us: relative names in it mean this directory."""
 
-_START_ENVIRONMENT = dict(os.environ)  # noqa: TID251 - handed on, not read
+_start_environment = dict(os.environ)  # noqa: TID251 - handed on, not read
 """What the process was started with: what the program or a framework has set since is set again by the same lines."""
 
 _STDERR = 2
@@ -93,6 +93,13 @@ def end_before_exec(end: Callable[[], None]) -> None:
     _endings.append(end)
 
 
+def note_start() -> None:
+    """Take the directory and the environment of now for those of the start: this process was forked with this module imported."""
+    global _start_directory, _start_environment  # noqa: PLW0603 - one per process, as what they say
+    _start_directory = Path.cwd()
+    _start_environment = dict(os.environ)  # noqa: TID251 - handed on, not read
+
+
 def replace_process(token: ResumeToken, hangs: Hangs) -> NoReturn:
     """Start the same program in this process, from whichever thread this is.
 
@@ -111,9 +118,9 @@ def replace_process(token: ResumeToken, hangs: Hangs) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     arguments = [sys.executable, *sys.orig_argv[1:]]
-    environment = {**_START_ENVIRONMENT, TOKEN_VARIABLE: token, HANGS_VARIABLE: f"{hangs.count}:{hangs.step}"}
+    environment = {**_start_environment, TOKEN_VARIABLE: token, HANGS_VARIABLE: f"{hangs.count}:{hangs.step}"}
     try:
-        os.chdir(_START_DIRECTORY)
+        os.chdir(_start_directory)
         close_all_at_exec()
         os.execve(sys.executable, arguments, environment)  # noqa: S606 - no shell: the process replaces itself
     except OSError as failure:

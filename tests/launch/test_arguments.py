@@ -9,7 +9,7 @@ import pytest
 
 from recovery.errors import RecoveryError
 from recovery.launch.arguments import parse
-from recovery.launch.flag_values import Rejoin, Restart
+from recovery.launch.flag_values import Rejoin, Restart, StartMethod
 from recovery.launch.flags import FLAGS
 
 SCRIPT = "train.py"
@@ -64,6 +64,7 @@ def test_defaults_are_those_of_msrun() -> None:
         (["--rejoin=same"], "rejoin", Rejoin.SAME),
         (["--rejoin=proof"], "rejoin", Rejoin.PROOF),
         (["--standby-num=2"], "standby_num", 2),
+        (["--start-method=spawn"], "start_method", StartMethod.SPAWN),
     ],
 )
 def test_every_flag_is_read(words: list[str], field: str, value: Any) -> None:
@@ -100,6 +101,7 @@ MISTAKES = {
     "--tail_worker_log=0;1": "SETTING_RANGE: --tail_worker_log='0;1': must be -1 for all, or ranks with commas. Give, for example, --tail_worker_log=0,3.",
     "--tee=4": "SETTING_RANGE: --tee='4': must be 0, 1, 2 or 3, or ranks with one of them. Give, for example, --tee=0:3,1:3.",
     "--restart=host": "SETTING_RANGE: --restart='host': must be auto, worker or world. Give, for example, --restart=world.",
+    "--start_method=thread": "SETTING_RANGE: --start_method='thread': must be auto, fork or spawn. Give, for example, --start_method=spawn.",
     "--max_restarts=-1": "SETTING_RANGE: --max_restarts='-1': must be from 0 to 1000. Give, for example, --max_restarts=3.",
     "--rejoin=now": "SETTING_RANGE: --rejoin='now': must be new, same or proof. Give, for example, --rejoin=new.",
     "--standby_num=-1": "SETTING_RANGE: --standby_num='-1': must be from 0 to 1000. Give, for example, --standby_num=1.",

@@ -16,7 +16,7 @@ import psutil
 import recovery
 from recovery.errors import LaunchFailedError
 from recovery.launch.begin_child import CANNOT_BE_STARTED
-from recovery.launch.children import Child, signal_group, tied
+from recovery.launch.children import SpawnedChild, signal_group, tied
 from tests.pace import wait_for
 
 PRINT_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")
@@ -32,7 +32,7 @@ time.sleep(60)
 
 async def lived(*command: str, cpus: tuple[int, ...] = (), log: Path) -> int:
     with log.open("wb") as stream:
-        child = Child(command, environment=dict(os.environ), cpus=cpus, log=stream)
+        child = SpawnedChild(command, environment=dict(os.environ), cpus=cpus, log=stream)
     return await child.wait()
 
 
@@ -45,7 +45,7 @@ def test_a_child_runs_on_its_processors_and_gives_its_status(tmp_path: Path) -> 
 
 def test_a_child_that_a_signal_ends_gives_the_signal(tmp_path: Path) -> None:
     async def killed() -> int:
-        child = Child(["sleep", "60"], environment=dict(os.environ), cpus=(), log=subprocess.DEVNULL)
+        child = SpawnedChild(["sleep", "60"], environment=dict(os.environ), cpus=(), log=subprocess.DEVNULL)
         signal_group(child.pid, signal.SIGTERM)
         return await child.wait()
 
@@ -56,7 +56,7 @@ def test_a_child_without_a_descriptor_is_waited_for_all_the_same() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def without_descriptors() -> int:
-        child = Child(
+        child = SpawnedChild(
             [sys.executable, "-c", "raise SystemExit(7)"],
             environment=dict(os.environ),
             cpus=(),

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing_extensions import override
 
 from recovery.core.ids import NodeId
-from recovery.launch.flag_values import Rejoin
+from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
 from recovery.launch.known_job import KnownJob, Members
 from recovery.launch.placement import Kind, Placed
 from recovery.launch.process_keeper import LaunchContext, Outcome, ProcessKeeper
 from recovery.launch.restarts import Next
 from recovery.launch.scheduler_contact import NoScheduler
+from recovery.launch.start_method import Beginner
 
 PROGRAM = """
 import os, signal
@@ -72,6 +73,7 @@ def keep(
         max_restarts=restarts,
         has_stepped=lambda: True,
         contact=scheduler,
+        beginner=Beginner(StartMethod.SPAWN, None),
         members=Members(scheduler),
         rejoin=rejoin,
         takeover=None,

@@ -1,0 +1,281 @@
+"""From a fork of the template to what a fresh interpreter would be, and the run of its program.
+
+Whatever a process must not share with the template, or would find otherwise in a process of its own, is set here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import importlib
+import importlib.machinery
+import os
+import runpy
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from recovery.launch import process_picture
+from recovery.launch.fork_messages import Fork, Forked, NotForked
+from recovery.launch.python_command import PythonCommand, Runs
+from recovery.launch.python_command import read as read_command
+from recovery.worker import exec_in_place
+
+_PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h."""
+_SIGKILL = 9
+_STDERR = 2
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What the template's imports did besides, which a process of its own would have done itself."""
+
+    variables: dict[bytes, tuple[bytes | None, bytes | None]]
+    """Of the environment: before and after; None: not set."""
+    printed: bytes
+
+
+class Descriptors(NamedTuple):
+    """What a forked process is given; all but the log are closed before its program begins."""
+
+    log: int
+    go: int
+    """Gives a byte when the launcher knows of this process; its end: it never will."""
+    begin: int
+    """Gives a byte once the process between the template and this one has ended."""
+    reported: int
+    """Takes the report."""
+
+
+class _Report(msgspec.Struct, frozen=True):
+    pid: int
+    errno: int
+    reason: str
+
+
+_reports = msgspec.msgpack.Decoder(_Report)
+
+
+def report_error(reported: int, error: OSError) -> None:
+    """Say that the process cannot begin."""
+    os.write(reported, msgspec.msgpack.encode(_Report(0, error.errno or 0, str(error.strerror))))
+
+
+def read_report(said: bytes) -> Forked | NotForked:
+    """What the process has said, for the launcher."""
+    if not said:
+        return NotForked(errno=0, reason="it ended before it began")
+    report = _reports.decode(said)
+    return Forked(pid=report.pid) if report.pid else NotForked(errno=report.errno, reason=report.reason)
+
+
+def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) -> Program:
+    """Turn this forked process into what the request says. Gives what is to run.
+
+    Args:
+        request: what the launcher asked for.
+        imported: what the imports did besides.
+        launcher: process id of the parent that this process must have.
+        held: its descriptors.
+    """
+    _, go, begin, reported = held
+    if not os.read(begin, 1):
+        os._exit(1)
+    _tie_to(launcher)
+    try:
+        os.setsid()
+        _open_only(*held)
+        os.chdir(request.directory)
+        if request.cpus:
+            os.sched_setaffinity(0, request.cpus)
+    except OSError as error:
+        report_error(reported, error)
+        os._exit(1)
+    process_picture.show(request.command, request.environment)
+    _replace_environment(request.environment, imported)
+    _seed_again()
+    _forget_the_template()
+    os.write(reported, msgspec.msgpack.encode(_Report(os.getpid(), 0, "")))
+    os.close(reported)
+    # A process that the launcher does not know of would run beside the one that it begins instead.
+    if not os.read(go, 1):
+        os._exit(1)
+    for descriptor in (go, begin):
+        os.close(descriptor)
+    if imported.printed:
+        with contextlib.suppress(OSError):
+            os.write(1, imported.printed)
+    command = read_command(request.command)
+    assert command is not None, "the launcher asks for what can be forked only"
+    return Program(command, request.command)
+
+
+def _tie_to(launcher: int) -> None:
+    """Let the kernel kill this process when its launcher dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    # The launcher may have died before the kernel was asked.
+    if os.getppid() != launcher:
+        os._exit(0)
+
+
+def _open_only(log: int, *kept: int) -> None:
+    """Stdin, stdout and stderr as a spawned process has them; of all others only those that are kept."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, to)
+    first = _STDERR + 1
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _replace_environment(environment: Mapping[bytes, bytes], imported: Imported) -> None:
+    """All of it, for C as well; then what the imports would have set."""
+    os.environ.clear()  # noqa: TID251 - handed on, not read
+    for name, value in environment.items():
+        os.environb[name] = value  # noqa: TID251 - as above
+    for name, (before, after) in imported.variables.items():
+        if environment.get(name) != before:
+            continue
+        if after is None:
+            os.environb.pop(name, None)  # noqa: TID251 - as above
+        else:
+            os.environb[name] = after  # noqa: TID251 - as above
+    time.tzset()
+
+
+def _seed_again() -> None:
+    """Random states as a fresh interpreter has them: from the system. Only of what is imported."""
+    # The standard library's own is seeded by itself after a fork.
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+
+
+def _forget_the_template() -> None:
+    """What modules have kept of the process that imported them."""
+    importlib.invalidate_caches()
+    main_thread: Any = threading.main_thread()
+    # Python renews its other number only (measured with 3.11).
+    main_thread._set_native_id()  # noqa: SLF001 - see above
+    exec_in_place.note_start()
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.ORIGINAL_DIR = os.getcwd()  # noqa: PTH109 - a text there
+        process.current_process().authkey = os.urandom(32)
+
+
+class Program:
+    """What the process runs."""
+
+    def __init__(self, command: PythonCommand, words: tuple[str, ...]) -> None:
+        """Note it.
+
+        Args:
+            command: what to run.
+            words: the same as it was asked for.
+        """
+        self._command, self._words = command, words
+
+    def run(self) -> None:
+        """Run it as `__main__`. What it raises is told and answered as the interpreter does.
+
+        Raises:
+            SystemExit: its exit code; 1 after any other exception.
+            KeyboardInterrupt: as it came; it was told already.
+        """
+        try:
+            self._run()
+        except SystemExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the interpreter's own answer to all of them
+            raised = error
+        else:
+            self._forget_file()
+            return
+        # Not above: what a hook raises would seem to have come of handling the exception.
+        ended = _told(raised)
+        self._forget_file()
+        raise ended
+
+    def _run(self) -> None:
+        command = self._command
+        sys.orig_argv[:] = self._words
+        main = _new_main()
+        if command.runs is Runs.MODULE:
+            sys.argv[:] = ["-m", *command.arguments]
+            if not sys.flags.safe_path:
+                sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text there
+            module = sys.modules.get(command.target)
+            # Python warns of a module that is run although it is imported.
+            if module is not None and not hasattr(module, "__path__"):
+                del sys.modules[command.target]
+            run_as_main: Any = runpy._run_module_as_main  # type: ignore[attr-defined] # noqa: SLF001 - what `python -m` calls
+            run_as_main(command.target)
+            return
+        sys.argv[:] = [command.target, *command.arguments]
+        # As the interpreter joins them: nothing is normalised.
+        path = os.path.join(os.getcwd(), command.target)  # noqa: PTH109, PTH118
+        try:
+            with open(command.target, "rb") as file:  # noqa: PTH123 - as typed
+                code = compile(file.read(), path, "exec", dont_inherit=True)
+        except (OSError, SyntaxError, ValueError):
+            # The interpreter itself says what is wrong, or knows how to run a directory.
+            os.execv(sys.executable, self._words)  # noqa: S606 - the command of the person who started the job
+        if not sys.flags.safe_path:
+            sys.path.insert(0, os.path.dirname(os.path.realpath(command.target)))  # noqa: PTH120
+        main["__file__"], main["__cached__"] = path, None
+        main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
+        exec(code, main)  # noqa: S102 - it is the user's script
+
+    def _forget_file(self) -> None:
+        """As the interpreter does behind a script, before anything registered with atexit runs."""
+        if self._command.runs is Runs.SCRIPT:
+            names = vars(sys.modules["__main__"])
+            names.pop("__file__", None)
+            names.pop("__cached__", None)
+
+
+def _new_main() -> dict[str, Any]:
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    names = vars(module)
+    names["__annotations__"] = {}
+    names["__builtins__"] = builtins
+    names["__loader__"] = importlib.machinery.BuiltinImporter
+    return names
+
+
+def _told(error: BaseException) -> BaseException:
+    """Tell of an exception as the interpreter does, without the frames of this file. Gives what ends the process."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    error.__traceback__ = frames
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, frames
+    try:
+        sys.excepthook(type(error), error, frames)
+    except SystemExit as ended:
+        return ended
+    except BaseException as failure:  # noqa: BLE001 - as the interpreter does
+        failure.__traceback__ = failure.__traceback__ and failure.__traceback__.tb_next
+        sys.stderr.write("Error in sys.excepthook:\n")
+        traceback.print_exception(failure)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, frames)
+    if isinstance(error, KeyboardInterrupt):
+        # The interpreter then ends this process by SIGINT; it was told already.
+        sys.excepthook = lambda *_: None
+        return error
+    return SystemExit(1)

@@ -1,0 +1,61 @@
+"""A command that starts Python, taken apart: the interpreter's options, and what it runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+_WITHOUT_VALUE = frozenset("bBdEIOPqRsSuv")
+"""Letters that may stand together behind one hyphen. Not `-i` and `-x`, which change how a program is read or ends."""
+
+
+class Runs(str, Enum):
+    """What the interpreter is given."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+
+
+class PythonCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """`interpreter options... (script | -m module) arguments...`."""
+
+    interpreter: str
+    options: tuple[str, ...]
+    runs: Runs
+    target: str
+    """The script as typed, or the module's name."""
+    arguments: tuple[str, ...]
+    """Behind the script or the module."""
+
+
+def read(command: Sequence[str]) -> PythonCommand | None:
+    """Take a command apart; None: it is none that a template can begin."""
+    interpreter, *words = command
+    options: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word == "-m" and words:
+            return _made(interpreter, options, Runs.MODULE, words)
+        if not word.startswith("-"):
+            return _made(interpreter, options, Runs.SCRIPT, [word, *words])
+        if word in _WITH_VALUE and words:
+            options += [word, words.pop(0)]
+        elif word.startswith(("-W", "-X")) or (len(word) > 1 and set(word[1:]) <= _WITHOUT_VALUE):
+            options.append(word)
+        else:
+            return None
+    return None
+
+
+def _made(interpreter: str, options: list[str], runs: Runs, words: list[str]) -> PythonCommand:
+    target, *arguments = words
+    return PythonCommand(
+        interpreter=interpreter,
+        options=tuple(options),
+        runs=runs,
+        target=target,
+        arguments=tuple(arguments),
+    )

@@ -1,0 +1,184 @@
+"""How the processes of one launcher begin: forked from its template where that is safe, else spawned, with one line why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
+
+import msgspec
+
+from recovery.errors import LaunchFailedError
+from recovery.launch import console
+from recovery.launch.children import Child, SpawnedChild
+from recovery.launch.flag_values import StartMethod
+from recovery.launch.fork_messages import Prepare
+from recovery.launch.strays import Strays
+from recovery.launch.template import NotBegun, Template
+
+_TEMPLATES_MAX = 5
+"""A template that ends again and again is not made for ever."""
+
+
+class TemplatePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the template of a host is made of."""
+
+    interpreter: str
+    options: tuple[str, ...]
+    environment: dict[str, str]
+    """What the processes to be forked have in common."""
+    cpus: tuple[int, ...]
+    """Of one of them; none: all."""
+    prepare: Callable[[], Prepare]
+    """Reads the script, for each template again."""
+
+
+class Beginner:
+    """Begins all processes of one launcher."""
+
+    def __init__(self, method: StartMethod, plan: TemplatePlan | None, why_none: str = "") -> None:
+        """Note it; `start` makes the template.
+
+        Args:
+            method: as the person who started the job has said.
+            plan: of the template; None: its processes cannot be forked.
+            why_none: then, why.
+        """
+        self._method, self._plan, self._why_none = method, plan, why_none
+        self._template: Template | None = None
+        self._was_ready = False
+        self._made = 0
+        self._making: list[asyncio.Task[None]] = []
+        """One for each template. Processes wait for the first one; while another is made they are spawned."""
+        self._one_at_a_time = asyncio.Lock()
+        self._said: set[str] = set()
+        self.strays = Strays()
+
+    def start(self) -> None:
+        """Make the template. Whoever is to be forked waits for it."""
+        if self._method is not StartMethod.SPAWN:
+            if self._plan is None:
+                self._spawn_because(self._why_none)
+            else:
+                self._making.append(asyncio.create_task(self._make(self._plan)))
+
+    async def begin(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        cpus: Sequence[int],
+        log: IO[bytes],
+        may_fork: bool,
+    ) -> Child:
+        """Begin a process.
+
+        Args:
+            command: what it runs.
+            environment: all of it.
+            cpus: processors it may use; none: all.
+            log: where its output goes.
+            may_fork: it is one of those that the template is made for.
+
+        Raises:
+            OSError: it could not be begun; nothing is left of it.
+            LaunchFailedError: it cannot be forked, and the person who started the job wants nothing else.
+        """
+        if may_fork and self._making:
+            await asyncio.shield(self._making[0])
+        if may_fork and self._template is not None:
+            template = self._template
+            async with self._one_at_a_time:
+                with self.strays.undecided():
+                    begun = await asyncio.to_thread(
+                        template.begin, command, environment=environment, cpus=cpus, log=log.fileno()
+                    )
+                    if isinstance(begun, int):
+                        return self.strays.own(Child(begun))
+            self._not_begun(template, begun)
+        elif may_fork and self._method is StartMethod.FORK and not self._was_ready:
+            raise LaunchFailedError(
+                process="--start_method=fork",
+                reason=self._why_none,
+                next_step="Give --start_method=auto, which spawns what cannot be forked.",
+            )
+        return self.strays.own(SpawnedChild(command, environment=environment, cpus=cpus, log=log))
+
+    def look_after(self) -> None:
+        """Now and then: reap what was left behind, and make the template again where it has ended."""
+        self.strays.reap()
+        template = self._template
+        if template is not None and template.has_ended():
+            self._make_again(template, template.how_it_ended())
+
+    async def end(self) -> None:
+        """End the template, and whatever processes of the job have left behind; the launcher's own have ended."""
+        for task in self._making:
+            task.cancel()
+        await asyncio.gather(*self._making, return_exceptions=True)
+        if self._template is not None:
+            self._drop(self._template)
+        await self.strays.end()
+
+    # --- the template ----------------------------------------------------------------------------------------------------
+
+    async def _make(self, plan: TemplatePlan) -> None:
+        """Until it is ready, or is given up."""
+        self._made += 1
+        prepare = await asyncio.to_thread(plan.prepare)
+        try:
+            template = Template(
+                prepare,
+                environment=plan.environment,
+                interpreter=plan.interpreter,
+                options=plan.options,
+                cpus=plan.cpus,
+            )
+        except OSError as error:
+            self._spawn_because(f"the template process cannot be started ({error.strerror})")
+            return
+        self.strays.keep(template.pid)
+        try:
+            ready = await asyncio.to_thread(template.await_ready)
+        except asyncio.CancelledError:
+            self._drop(template)
+            raise
+        if isinstance(ready, NotBegun):
+            self._drop(template)
+            self._spawn_because(ready.reason)
+            return
+        said = f"{ready.module_count} modules in {ready.took_ms / 1000:.1f} s; workers are forked from it"
+        console.say(f"the template (pid {template.pid}) has imported {said}")
+        self._template, self._was_ready = template, True
+
+    def _not_begun(self, template: Template, begun: NotBegun) -> None:
+        """A process that was to be forked is spawned."""
+        if begun.over:
+            self._make_again(template, begun.reason)
+        else:
+            self._spawn_because(begun.reason)
+
+    def _make_again(self, template: Template, reason: str) -> None:
+        """Make another one, unless that was done already; meanwhile processes are spawned."""
+        if self._template is not template or self._plan is None:
+            return
+        self._drop(template)
+        said = f"the template (pid {template.pid}) is of no use any more: {reason}"
+        if self._made >= _TEMPLATES_MAX:
+            console.say(f"{said}; it was made {self._made} times, so workers are spawned", style="yellow")
+            return
+        console.say(f"{said}; it is made again, and workers are spawned meanwhile", style="yellow")
+        self._making.append(asyncio.create_task(self._make(self._plan)))
+
+    def _drop(self, template: Template) -> None:
+        if self._template is template:
+            self._template = None
+        template.end()
+        self.strays.forget(template.pid)
+
+    def _spawn_because(self, reason: str) -> None:
+        """Say it once."""
+        self._why_none = self._why_none or reason
+        if reason not in self._said:
+            self._said.add(reason)
+            console.say(f"workers are spawned, not forked: {reason}", style="yellow")

@@ -1,0 +1,117 @@
+"""Processes that a launcher did not begin and that became its children: orphans of the job's processes, since it takes those in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from recovery.launch import console
+from recovery.launch.children import Child
+
+_ROUNDS_MAX = 100
+"""Whoever is killed leaves orphans of its own; no job was seen to nest them deeper than three."""
+_ROUND_S = 0.02
+_ENDING_S = 0.2
+"""What was killed with its session has ended by then, and is no stray."""
+_AChild = TypeVar("_AChild", bound=Child)
+
+
+class Strays:
+    """Reaps them while the job goes on, and ends those that are left at its end.
+
+    A process of this launcher's own session (a helper of a library) is never one: whoever began it waits for it.
+    """
+
+    def __init__(self) -> None:
+        """There are none yet."""
+        self._own: list[Child] = []
+        self._kept: set[int] = set()
+        self._undecided = 0
+
+    def own(self, child: _AChild) -> _AChild:
+        """Gives the child, which is none."""
+        self._own = [*(one for one in self._own if not one.has_ended), child]
+        return child
+
+    def keep(self, pid: int) -> None:
+        """A process that is none, until `forget`."""
+        self._kept.add(pid)
+
+    def forget(self, pid: int) -> None:
+        """It has ended, and was waited for."""
+        self._kept.discard(pid)
+
+    @contextlib.contextmanager
+    def undecided(self) -> Iterator[None]:
+        """While a process begins that becomes a child before anybody knows its number, nobody is reaped."""
+        self._undecided += 1
+        try:
+            yield
+        finally:
+            self._undecided -= 1
+
+    def reap(self) -> None:
+        """Wait for those that have ended, so that they do not stay as zombies."""
+        if self._undecided:
+            return
+        for pid in self._present():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    async def end(self) -> None:
+        """Kill those that are left, and theirs."""
+        self._undecided = 0
+        await self._until_none(_ENDING_S)
+        left = self._present()
+        if not left:
+            return
+        names = ", ".join(f"{_name_of(pid)} (pid {pid})" for pid in left)
+        console.say(f"ending what the job's processes have left: {names}", style="yellow")
+        for _ in range(_ROUNDS_MAX):
+            for pid in self._present():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await self._until_none(_ROUND_S)
+            if not self._present():
+                return
+
+    async def _until_none(self, within_s: float) -> None:
+        for _ in range(max(1, round(within_s / _ROUND_S))):
+            self.reap()
+            if not self._present():
+                return
+            await asyncio.sleep(_ROUND_S)
+
+    def _present(self) -> list[int]:
+        own = {child.pid for child in self._own if not child.has_ended} | self._kept
+        session = os.getsid(0)
+        return [pid for pid in _children() if pid not in own and _session_of(pid) != session]
+
+
+def _children() -> list[int]:
+    """Of all threads of this process; none where the kernel does not tell."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text(encoding="ascii").split())
+    return found
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        # It is gone: of no session that matters.
+        return os.getsid(0)
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "a process"

@@ -1,0 +1,219 @@
+"""What makes a template unsafe to fork, or stale: looked at in the template process itself."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+from recovery.launch import forked_child
+from recovery.launch.fork_messages import Prepare
+
+_DEVICES = ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu")
+"""Modules that can say whether a forked process may use their devices."""
+_PRINTED_MAX = 1 << 20
+_STANDARD = (0, 1, 2)
+
+
+def import_all(request: Prepare) -> str:
+    """Import every module that there is. Gives why that makes the template unsafe; empty: it does not."""
+    for name in request.modules:
+        try:
+            _import(name)
+        except ImportError:
+            # Whoever imports it gets the same error, and may be prepared for it.
+            continue
+        except BaseException as error:  # noqa: BLE001 - the reason, whatever an import does
+            return f"importing {name} ended with {type(error).__name__}: {error}"
+    return ""
+
+
+def _import(name: str) -> None:
+    """Import it as `from package import name` does: what a package has under that name already hides a module of that name."""
+    package, _, last = name.rpartition(".")
+    if package and hasattr(importlib.import_module(package), last):
+        return
+    importlib.import_module(name)
+
+
+class Before:
+    """This process before its imports, to see what they have done besides."""
+
+    def __init__(self) -> None:
+        """Look."""
+        self._directory = os.getcwd()  # noqa: PTH109 - the text is compared
+        self._path = list(sys.path)
+        self._environment = dict(os.environb)  # noqa: TID251 - to see what an import sets
+
+    def imported(self) -> forked_child.Imported:
+        """Say what the imports have done that every forked process has to do again."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        before, after = self._environment, dict(os.environb)  # noqa: TID251 - as above
+        return forked_child.Imported(
+            variables={
+                name: (before.get(name), after.get(name))
+                for name in sorted({*before, *after})
+                if before.get(name) != after.get(name)
+            },
+            printed=_printed(),
+        )
+
+    def difference(self, own: int, request: Prepare) -> str:
+        """Say what no forked process may share, or what it would miss; empty: nothing.
+
+        Args:
+            own: the one descriptor that this process may have besides stdin, stdout and stderr.
+            request: what was imported, and for whom.
+        """
+        # Libraries that can be forked end their threads before a fork (OpenBLAS does), so one comes first.
+        refusing = _refused_in_a_fork()
+        if refusing:
+            return f"the imports have used a device ({refusing}), which a forked process cannot"
+        threads = os.listdir("/proc/self/task")  # noqa: PTH208 - names are numbers here
+        if len(threads) > 1:
+            return f"the imports have started {len(threads) - 1} threads ({_names_of(threads)})"
+        children = Path(f"/proc/self/task/{threads[0]}/children")
+        if children.exists() and children.read_text(encoding="ascii").strip():
+            return "the imports have started a process"
+        open_files = _opened(own)
+        if open_files:
+            return f"the imports have left open: {', '.join(open_files)}"
+        if os.getcwd() != self._directory:  # noqa: PTH109 - as above
+            return "the imports have changed the working directory"
+        if sys.path[: len(self._path)] != self._path:
+            return "the imports have put something before the module search path"
+        if request.pytest:
+            rewritten = sorted(_rewritten_by_pytest() & sys.modules.keys())
+            if rewritten:
+                return (
+                    f"pytest has to import {', '.join(rewritten)} itself, and the imports have done so before"
+                )
+        return shadowed(request.shadows)
+
+
+class Files:
+    """The files behind the loaded modules, and further ones."""
+
+    def __init__(self, request: Prepare) -> None:
+        """Note them as they are.
+
+        Args:
+            request: names the further ones.
+        """
+        self._shadows = request.shadows
+        files = {file for module in list(sys.modules.values()) if (file := _file_of(module))}
+        self._noted = {file: _state_of(file) for file in (*request.watched, *sorted(files))}
+
+    def changed(self) -> str:
+        """Say which is not what it was; empty: none."""
+        changed = next((file for file, noted in self._noted.items() if _state_of(file) != noted), "")
+        return f"{changed} has changed" if changed else shadowed(self._shadows)
+
+
+def shadowed(directories: Iterable[str]) -> str:
+    """Say which loaded module would come from one of the directories in a process of its own; empty: none."""
+    loaded = {name.partition(".")[0] for name in sys.modules} - set(sys.builtin_module_names) - {"__main__"}
+    for directory in directories:
+        for name, path in _modules_in(directory):
+            if name in loaded and not _is_file_of(sys.modules.get(name), path):
+                return f"{path} has the name of a module that is imported already"
+    return ""
+
+
+def _modules_in(directory: str) -> Iterator[tuple[str, Path]]:
+    try:
+        entries = sorted(Path(directory).iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        name = entry.name.partition(".")[0]
+        if entry.suffix in (".py", ".so") and entry.is_file():
+            yield name, entry
+        elif (entry / "__init__.py").is_file():
+            yield name, entry / "__init__.py"
+
+
+def _is_file_of(module: ModuleType | None, path: Path) -> bool:
+    file = _file_of(module)
+    try:
+        return bool(file) and path.samefile(file)
+    except OSError:
+        return False
+
+
+def _file_of(module: ModuleType | None) -> str:
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) else ""
+
+
+def _state_of(file: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)  # noqa: PTH116 - thousands of them, while a process waits
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _refused_in_a_fork() -> str:
+    """The module whose device a forked process could not use; empty: none. A forked process tells."""
+    present = [(name, module) for name in _DEVICES if (module := sys.modules.get(name)) is not None]
+    pid = os.fork()
+    if pid == 0:
+        refusing = [place for place, (_, module) in enumerate(present, 1) if _is_refusing(module)]
+        os._exit(refusing[0] if refusing else 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        return f"a forked process ended by signal {-code}"
+    return present[code - 1][0] if code else ""
+
+
+def _is_refusing(module: ModuleType) -> bool:
+    asked = (getattr(module, name, None) for name in ("_is_in_bad_fork", "is_initialized"))
+    try:
+        return any(ask() for ask in asked if ask is not None)
+    except Exception:  # noqa: BLE001 - what cannot say is not trusted
+        return True
+
+
+def _names_of(threads: Iterable[str]) -> str:
+    known = {str(thread.native_id): thread.name for thread in threading.enumerate()}
+    others = (thread for thread in threads if thread != str(os.getpid()))
+    return ", ".join(known.get(thread, f"of a library, id {thread}") for thread in others)
+
+
+def _printed() -> bytes:
+    """What has come to stdout, which is stderr as well; nothing where it cannot be read again."""
+    try:
+        return os.pread(1, _PRINTED_MAX, 0)
+    except OSError:
+        return b""
+
+
+def _opened(own: int) -> list[str]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - as above
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 - may be no path
+        except OSError:
+            # The descriptor of the listing itself.
+            continue
+        if int(name) not in (*_STANDARD, own):
+            found.append(target)
+    return found
+
+
+def _rewritten_by_pytest() -> set[str]:
+    """Top-level modules of the distributions that have a plugin of pytest."""
+    return {
+        file.parts[0].removesuffix(".py")
+        for distribution in metadata.distributions()
+        if any(point.group == "pytest11" for point in distribution.entry_points)
+        for file in distribution.files or ()
+        if file.suffix == ".py"
+    }
