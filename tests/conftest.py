@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import psutil
 import pytest
 from hypothesis import settings
 
 from recovery import clock
+from tests.warm import process
 
 settings.register_profile("dev", max_examples=50, print_blob=True, deadline=None)
 settings.register_profile("ci", max_examples=500, print_blob=True, deadline=None)
@@ -64,8 +66,16 @@ def nothing_is_left_behind() -> Iterator[None]:
     """Fail the session when a child process, a listening port or a thread outlives its test."""
     before = _listening_ports()
     yield
+    process.stop_servers()
     deadline_ms = clock.monotonic_ms() + _SETTLE_MS
     pause = threading.Event()
     while (left := _left_behind(before)) and clock.monotonic_ms() < deadline_ms:
         pause.wait(0.05)
     assert not left, f"left behind by a test: {', '.join(left)}"
+
+
+@pytest.fixture(autouse=True)
+def starts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Processes of tests are forked from one that has the imports, except those of tests that need a true start."""
+    with process.cold() if request.node.get_closest_marker("cold_start") else nullcontext():
+        yield

@@ -19,6 +19,7 @@ from recovery.errors import RecoveryError
 from recovery.store.reader import StoredEvent, read_events
 from tests.cluster import checker
 from tests.pace import wait_for
+from tests.warm.process import TORCH, Process
 
 JOB = Path(__file__).with_name("job.py")
 ROLES = {"sched": "MS_SCHED", "worker": "MS_WORKER", "server": "MS_PSERVER", "standby": "MS_WORKER"}
@@ -84,12 +85,18 @@ class Cluster:
         """How each process is started."""
         return (sys.executable, str(JOB))
 
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """What each process imports of others."""
+        return TORCH
+
     def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start (or start again) one process, of the role that its name begins with; its log is appended to."""
         role = ROLES[name.partition("_")[0]]
         with (self.directory / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
+            process: Process[bytes] = Process(
                 [*self.started_by.get(name, ()), *self.command],
+                imports=self.imports,
                 cwd=self.directory,
                 env={**self._environment, "MS_ROLE": role, "MS_NODE_ID": name, **environment},
                 stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from typing import Any
 
 from recovery.core.records import EventKind
 from tests.cluster.small_cluster import SmallCluster
+from tests.warm import process
 
 
 def run(
@@ -20,15 +21,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command, perhaps under another that goes on as it; what it said."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
-    return subprocess.run(
-        [*under, sys.executable, "-m", "recovery", *words],
-        env={**kept, **(environment or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-    )
+    command = [*under, sys.executable, "-m", "recovery", *words]
+    return process.run(command, env={**kept, **(environment or {})}, timeout=300)
 
 
 def answer(*words: str) -> Any:

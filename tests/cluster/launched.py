@@ -13,6 +13,7 @@ import psutil
 from typing_extensions import override
 
 from tests.cluster.small_cluster import SCRIPT, SmallCluster
+from tests.warm.process import Process
 
 LAUNCHER = "launcher"
 
@@ -48,7 +49,7 @@ class LaunchedCluster(SmallCluster):
         command = [*prefix, sys.executable, "-m", "recovery", "msrun", f"--worker_num={self.workers}"]
         command += [f"--master_port={self.port}", "--log_dir=logs", "--join=True", *flags, script]
         with (self.directory / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
+            process: Process[bytes] = Process(
                 command,
                 cwd=self.directory,
                 env=self._environment,

@@ -14,11 +14,14 @@ from typing_extensions import override
 
 from tests.cluster import checker, small_job
 from tests.cluster.harness import Cluster
+from tests.warm.process import PLAIN, is_cold
 
 SCRIPT = "train.py"
 PYTHON = (sys.executable, SCRIPT)
 PYTEST = (str(Path(sysconfig.get_path("scripts"), "pytest")), "-s", "-v", SCRIPT)
 """As the documents of msrun show it."""
+_WITHOUT_OUR_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""A user's pytest has none of the plugins of this project's tests, which take most of its start."""
 LAST_STEP = small_job.EPOCHS * small_job.BATCHES
 
 
@@ -49,7 +52,11 @@ class SmallCluster(Cluster):
             directory,
             workers=workers,
             window_s=window_s,
-            environment={"MS_SERVER_NUM": str(servers), **(environment or {})},
+            environment={
+                "MS_SERVER_NUM": str(servers),
+                **({} if is_cold() else _WITHOUT_OUR_PLUGINS),
+                **(environment or {}),
+            },
         )
         self._command, self.servers = command, [f"server_{number}" for number in range(servers)]
         shutil.copy(small_job.__file__, directory / SCRIPT)
@@ -63,6 +70,11 @@ class SmallCluster(Cluster):
         """Start everything, the scheduler last."""
         for name in (*self.names, *self.servers, "sched"):
             self.launch(name)
+
+    @property
+    @override
+    def imports(self) -> tuple[str, ...]:
+        return PLAIN
 
     @property
     @override

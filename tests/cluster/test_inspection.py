@@ -29,6 +29,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return job_with_failures(tmp_path_factory.mktemp("job"))
 
 
+@pytest.mark.cold_start(reason="the command as it is typed")
 def test_status_is_one_screen(path: Path) -> None:
     found = answer("status", str(path))
     assert (found["state"], found["world_size"], found["newest_step"]) == ("finished", 2, LAST_STEP)

@@ -86,6 +86,7 @@ def test_script_that_calls_init_and_is_done_rolls_back_with_a_peer_that_is_not(t
 
 
 @BOTH_WAYS
+@pytest.mark.cold_start(reason="the command line that is started again by exec")
 @pytest.mark.parametrize("deeds", ["hang@15", "chdir@3 hang@15"], ids=["", "elsewhere"])
 def test_main_thread_that_nobody_can_wake_is_replaced_and_leaves_no_socket_behind(
     tmp_path: Path, command: tuple[str, ...], deeds: str

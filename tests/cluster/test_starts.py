@@ -10,7 +10,10 @@ import pytest
 from recovery.core.records import EventKind
 from tests.cluster.small_cluster import PYTEST, SCRIPT, SmallCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.cold_start(reason="how a person starts a process is the subject"),
+]
 
 FRAMEWORK = {
     "MS_HCCL_CM_INIT": "1",

@@ -11,6 +11,7 @@ from recovery.core.records import EventKind
 from tests.cluster import checker
 from tests.cluster.harness import Cluster
 from tests.faults import tiny_job
+from tests.warm.process import PLAIN
 
 _MORE_STEPS = 25
 """From the decision to finish to the last step: more than any rank can be ahead of the newest that is logged."""
@@ -22,6 +23,11 @@ class TinyCluster(Cluster):
     @override
     def __enter__(self) -> TinyCluster:
         return self
+
+    @property
+    @override
+    def imports(self) -> tuple[str, ...]:
+        return PLAIN
 
     @property
     @override

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from recovery.store.reader import read_scheduler
 from tests.cluster import small_job
 from tests.cluster.small_cluster import SmallCluster
+from tests.warm import process
 
 pytestmark = pytest.mark.cluster
 
@@ -50,14 +50,11 @@ def start(
         Exit code and what it printed, by line.
     """
     environment = {**SOUND, **(changes or {})}
-    done = subprocess.run(
+    done = process.run(
         [sys.executable, str(script or Path(small_job.__file__))],
         cwd=place,
         env={**INHERITED, **{name: value for name, value in environment.items() if value is not None}},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
@@ -74,6 +71,7 @@ def refused(place: Path, exit_code: int, *words: str, changes: Mapping[str, str 
 # --- settings ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cold_start(reason="the first lines of a process that a person started")
 @pytest.mark.parametrize("role", ["MS_WORKER", "MS_SCHED"])
 @pytest.mark.parametrize(
     ("name", "value", "exit_code", "code"),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tests.planted.bug import Bug
 from tests.planted.proof import SAYS
+from tests.warm.process import PYTEST, run
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 100
@@ -28,6 +29,9 @@ _OPTIONS = (
     "tests.planted.proof",
     "-r",
     "fE",
+    # hypothesis is imported before pytest here, so pytest does not rewrite its asserts: none of ours are in it.
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
 )
 _FAILED = re.compile(r"^FAILED (?P<test>.+?)(?: - (?P<why>.*))?$", re.MULTILINE)
 _BROKEN = re.compile(
@@ -89,9 +93,7 @@ def run_tests(copy: Path, tests: tuple[str, ...]) -> Verdict:
     environment |= {"PYTHONPATH": str(copy), "COLUMNS": "400", "HYPOTHESIS_PROFILE": "dev"}
     command = [sys.executable, "-m", "pytest", *_OPTIONS, "--hypothesis-seed=0", *tests]
     try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
-        )
+        done = run(command, cwd=copy, env=environment, imports=PYTEST, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return Verdict(-1, "", f"pytest did not end within {LIMIT_S} s")
     imported = [line.removeprefix(SAYS) for line in done.stdout.splitlines() if line.startswith(SAYS)]

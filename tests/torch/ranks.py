@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.warm.process import TORCH, Process
+
 _ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE_S = 120
 """How long a test waits for one report of a process, in seconds. A hundred times what it takes."""
@@ -24,8 +26,9 @@ class Rank:
     """One process."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
+        self.process: Process[str] = Process(
             [sys.executable, "-m", "tests.torch.rank_process"],
+            imports=TORCH,
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,0 +1,149 @@
+"""A program that has imported what the tests' processes import, and forks one of them for each request.
+
+`python server.py DESCRIPTOR MODULE...`: requests come by the socket behind the descriptor, as `tests.warm.process` sends them. It is run by
+its path and imports nothing of this project: what is forked imports `recovery` itself, with its own environment and directory, or a copy
+of it with a planted bug. It has one thread, and ends when nobody holds the other end of the socket.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import importlib
+import io
+import json
+import os
+import random
+import runpy
+import socket
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any, NoReturn
+
+REQUEST_MAX = 150_000
+"""Bytes of a request. A socket's buffer takes them in one message."""
+STREAMS = 3
+_NEW_PARENT_PAUSE_S = 0.0002
+
+
+def _serve(channel: socket.socket) -> dict[str, Any] | None:
+    """Answer requests with the pid of a new process. Returns a request in that process, None when there are no more."""
+    while True:
+        text, descriptors, _, _ = socket.recv_fds(channel, REQUEST_MAX, STREAMS)
+        if not text:
+            return None
+        between = os.fork()
+        if not between:
+            parent = os.getpid()
+            if child := os.fork():
+                channel.send(str(child).encode())
+                os._exit(0)
+            _take_over(channel, descriptors, parent)
+            request: dict[str, Any] = json.loads(text)
+            return request
+        os.waitpid(between, 0)
+        channel.send(b"ready")
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _take_over(channel: socket.socket, descriptors: list[int], between: int) -> None:
+    """In the new process: the caller's child, with three streams and no other descriptor."""
+    channel.detach()
+    for stream, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, stream)
+    os.closerange(STREAMS, os.sysconf("SC_OPEN_MAX"))
+    while os.getppid() == between:
+        time.sleep(_NEW_PARENT_PAUSE_S)
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Take the directory, the environment and the words of a fresh interpreter, and what it would draw from chance."""
+    if request["new_session"]:
+        os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    _open_streams()
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    importlib.invalidate_caches()
+    sys.orig_argv = [sys.executable, *request["words"]]
+    paths = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
+    # The first entry is this file's directory.
+    sys.path[:] = [str(Path(path).absolute()) for path in paths] + sys.path[1:]
+
+
+def _open_streams() -> None:
+    """Text over the three descriptors, as the interpreter opens it: pipes and files differ."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        before = getattr(sys, name)
+        stream = io.TextIOWrapper(
+            open(  # noqa: SIM115 - open until the end
+                descriptor,
+                "wb" if descriptor else "rb",
+                buffering=0 if before.write_through else -1,
+                closefd=False,
+            ),
+            encoding=before.encoding,
+            errors=before.errors,
+            newline="\n" if descriptor else None,
+            line_buffering=before.line_buffering,
+            write_through=before.write_through,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _run(words: list[str]) -> NoReturn:
+    """Run the words behind `python` as `__main__`, and end as an interpreter does."""
+    program = types.ModuleType("__main__")
+    vars(program)["__builtins__"] = builtins
+    sys.modules["__main__"] = program
+    try:
+        if words[0] == "-m":
+            sys.argv = ["-m", *words[2:]]
+            sys.path.insert(0, str(Path.cwd()))
+            runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # what `python -m` calls
+        elif words[0] == "-c":
+            sys.argv = ["-c", *words[2:]]
+            sys.path.insert(0, "")
+            exec(compile(words[1], "<string>", "exec"), vars(program))
+        else:
+            path = Path(words[0]).absolute()
+            sys.argv = list(words)
+            sys.path.insert(0, str(path.resolve().parent))
+            program.__file__ = str(path)
+            exec(compile(path.read_bytes(), str(path), "exec"), vars(program))
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - the interpreter's own answer to all of them
+        trace = error.__traceback__.tb_next if error.__traceback__ else None
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        code = 1
+    else:
+        code = 0
+    sys.exit(code)
+
+
+def _main() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    threads = list(Path("/proc/self/task").iterdir())
+    assert len(threads) == 1, f"an import has started threads: {threads}"
+    gc.collect()
+    gc.freeze()
+    channel.send(b"imported")
+    if (request := _serve(channel)) is not None:
+        _become(request)
+        _run(request["words"])
+
+
+if __name__ == "__main__":
+    _main()

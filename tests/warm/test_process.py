@@ -1,0 +1,109 @@
+"""A forked process is what a cold one is, as far as a test can tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.warm import process
+from tests.warm.process import PLAIN, Process, run
+
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith(("COV", "MS_"))},
+    "MS_ROLE": "MS_WORKER",
+}
+PICTURE = """
+import json, os, random, signal, subprocess, sys, threading
+print(json.dumps({
+    "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "path": sys.path, "name": __name__, "file": globals().get("__file__"),
+    "cwd": os.getcwd(), "umask": os.umask(0o22), "leads": os.getsid(0) == os.getpid(), "is_child": os.getppid() == PARENT,
+    "descriptors": sorted(os.listdir("/proc/self/fd")), "threads": threading.active_count(), "modules": "recovery" in sys.modules,
+    "environ": dict(os.environ), "of_a_child": subprocess.run(["env", "-0"], capture_output=True).stdout.decode(),
+    "signals": [repr(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD)],
+    "streams": [(file.encoding, file.errors, file.line_buffering, file.write_through) for file in (sys.stdin, sys.stdout, sys.stderr)],
+}))
+""".replace("PARENT", str(os.getpid()))
+
+
+def seen(command: list[str], place: Path, **options: Any) -> Any:
+    running: Process[bytes] = Process(
+        command, cwd=place, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **options
+    )
+    with running:
+        return json.loads(running.communicate(timeout=300)[0])
+
+
+@pytest.mark.parametrize("new_session", [False, True])
+@pytest.mark.parametrize("how", ["script", "module", "code"])
+def test_a_forked_process_is_what_a_cold_one_is(tmp_path: Path, how: str, *, new_session: bool) -> None:
+    (tmp_path / "picture.py").write_text(PICTURE)
+    words = {"script": ["picture.py"], "module": ["-m", "picture"], "code": ["-c", PICTURE]}[how]
+    command = [sys.executable, *words, "more", "words"]
+
+    forked = seen(command, tmp_path, start_new_session=new_session)
+    with process.cold():
+        cold = seen(command, tmp_path, start_new_session=new_session)
+
+    assert forked == cold
+    assert forked["is_child"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said", "error"),
+    [
+        ("raise SystemExit(7)", 7, "", ""),
+        ("import sys; sys.exit('a word')", 1, "", "a word\n"),
+        ("print('done')", 0, "done\n", ""),
+        ("import atexit; atexit.register(print, 'at exit'); print('now', end='')", 0, "nowat exit\n", ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "", ""),
+        (
+            "import threading; threading.Thread(target=print, args=['of a thread']).start()",
+            0,
+            "of a thread\n",
+            "",
+        ),
+        (
+            "1 / 0",
+            1,
+            "",
+            'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nZeroDivisionError: division by zero\n',
+        ),
+    ],
+)
+def test_it_ends_as_a_cold_one_ends(code: str, status: int, said: str, error: str) -> None:
+    command = [sys.executable, "-c", code]
+    forked = run(command, env=ENVIRONMENT, timeout=300)
+
+    assert (forked.returncode, forked.stdout, forked.stderr) == (status, said, error)
+
+
+def test_it_has_its_imports_behind_it_and_draws_its_own_numbers() -> None:
+    code = "import sys, random; print('aiohttp' in sys.modules, random.random())"
+    first, second = (run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=300).stdout for _ in range(2))
+
+    assert first.startswith("True ")
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    "changes", [{"PYTHONNODEBUGRANGES": "1"}, {"LD_BIND_NOW": "1"}, {"COVERAGE_PROCESS_START": ""}]
+)
+def test_what_is_read_only_at_a_begin_starts_cold(changes: dict[str, str]) -> None:
+    code = "import sys; print('aiohttp' in sys.modules)"
+    done = run([sys.executable, "-c", code], env={**ENVIRONMENT, **changes}, imports=PLAIN, timeout=300)
+
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.cold_start(reason="that is what it is about")
+def test_a_test_with_the_mark_starts_its_processes_cold() -> None:
+    code = "import sys; print('aiohttp' in sys.modules)"
+
+    assert run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=300).stdout == "False\n"
