@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from processes import GoneError, Processes, started
+from processes import PATIENCE_S, Processes, started
 from rank_log import RankLog, Recovery
 from systems import LOG, System
 
@@ -54,9 +54,8 @@ class KilledJob:
         Raises:
             GoneError: they did not.
         """
-        target = self._chosen.randint(*STEPS_BETWEEN_KILLS)
-        self.wait(lambda: self.log.steps_since(self._stepping_since_ms) >= target)
-        self.wait(lambda: len(self._waiting()) >= self._system.standbys)
+        self.wait_for_steps(self._chosen.randint(*STEPS_BETWEEN_KILLS))
+        self.wait_for_standbys()
         return self.kill_now()
 
     def kill_now(self) -> Recovery:
@@ -72,6 +71,50 @@ class KilledJob:
         self._stepping_since_ms = recovery.done_ms
         self.recoveries.append(recovery)
         return recovery
+
+    def wait_for_standbys(self) -> list[int]:
+        """Wait until as many processes wait for a rank as the system has standbys; gives their process ids.
+
+        Raises:
+            GoneError: they did not come.
+        """
+        self.wait(lambda: len(self._waiting()) >= self._system.standbys)
+        return self._waiting()
+
+    def wait_for_steps(self, count: int) -> None:
+        """Wait until all ranks have applied so many steps since the last recovery, or since the first step.
+
+        Raises:
+            GoneError: they did not.
+        """
+        self.wait(lambda: self.log.steps_since(self._stepping_since_ms) >= count)
+
+    def wait_for_more_steps(self, count: int) -> None:
+        """Wait until all ranks have applied so many steps from now on.
+
+        Raises:
+            GoneError: they did not.
+        """
+        target = self.common_step() + count
+        self.wait(lambda: self.common_step() >= target)
+
+    def train_until(self, moment_s: float) -> None:
+        """Let it train until a moment of the monotonic clock.
+
+        Raises:
+            GoneError: its leader ended.
+        """
+        while (now := time.monotonic()) < moment_s:
+            self.wait(partial(self._has_come, min(moment_s, now + PATIENCE_S / 2)))
+
+    def _has_come(self, moment_s: float) -> bool:
+        self.log.look()
+        return time.monotonic() >= moment_s
+
+    def common_step(self) -> int:
+        """The newest step that the newest program of every rank has applied."""
+        self.log.look()
+        return min(self.log.reached[pid] for pid in self.log.pids.values())
 
     def _waiting(self) -> list[int]:
         """Programs that have made their imports, live, and hold no rank."""
@@ -95,6 +138,11 @@ class KilledJob:
         return self._processes.tails()
 
     @property
+    def leader_pid(self) -> int:
+        """Of the process that started all others."""
+        return self._processes.last[self._system.leader].pid
+
+    @property
     def recovery_path(self) -> Path:
         """Where this engine keeps its events."""
         return self._processes.place / "recovery"
@@ -112,6 +160,3 @@ def job_of(system: System, workers: int, *, seed: int = 1) -> Iterator[KilledJob
     """A job that is not begun yet; nothing of it outlives the `with`."""
     with started(**dict(system.environment)) as processes:
         yield KilledJob(system, processes, workers, seed)
-
-
-__all__ = ["GoneError", "KilledJob", "job_of"]

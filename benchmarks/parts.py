@@ -45,10 +45,10 @@ def events_of(recovery_path: Path) -> list[Happened]:
 def parts_of(job: KilledJob, *, has_events: bool) -> list[dict[str, float]]:
     """The parts of each recovery, in ms."""
     events = events_of(job.recovery_path) if has_events else []
-    return [_durations(one, _ends(one, job.log, events)) for one in job.recoveries]
+    return [durations(one, ends(one, job.log, events)) for one in job.recoveries]
 
 
-def _ends(one: Recovery, log: RankLog, events: list[Happened]) -> dict[str, float]:
+def ends(one: Recovery, log: RankLog, events: list[Happened]) -> dict[str, float]:
     """When each part ended, as far as it was told."""
     within = [event for event in events if one.killed_ms <= event.wall_ms <= one.done_ms]
     marks = [mark for mark in log.marks if one.killed_ms <= mark.wall_ms <= one.done_ms]
@@ -69,7 +69,7 @@ def _ends(one: Recovery, log: RankLog, events: list[Happened]) -> dict[str, floa
     return {name: max(times) for name, times in found.items() if times}
 
 
-def _durations(one: Recovery, ends: dict[str, float]) -> dict[str, float]:
+def durations(one: Recovery, ends: dict[str, float]) -> dict[str, float]:
     """How long each part took. What came earlier than the part before it took no time of its own."""
     durations: dict[str, float] = {}
     reached = one.killed_ms

@@ -130,12 +130,16 @@ def torchft(python: str) -> System:
     return System("torchft", start, leader="lighthouse", relaunch=begin, missing=missing)
 
 
-def all_systems(torchft_python: str) -> list[System]:
-    """In the order of the table."""
+def launchers() -> list[System]:
+    """This engine's: relaunch by spawn, by fork, and a standby, in this order."""
+    spawn = ["--start_method=spawn"] if "--start_method" in known_flags() else []
     return [
-        launcher("msrun: spawn", *(["--start_method=spawn"] if "--start_method" in known_flags() else [])),
+        launcher("msrun: spawn", *spawn),
         launcher("msrun: fork", "--start_method=fork"),
         launcher("msrun: standby", "--start_method=fork", "--standby_num=1", standbys=1),
-        torchrun(),
-        torchft(torchft_python),
     ]
+
+
+def all_systems(torchft_python: str) -> list[System]:
+    """In the order of the table."""
+    return [*launchers(), torchrun(), torchft(torchft_python)]
