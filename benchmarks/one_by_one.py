@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 from processes import PATIENCE_S, GoneError, Processes, StepLog, free_port, started
 from rows import Row, row
-from systems import RESTARTS_MAX, SWITCH
+from systems import RESTARTS_MAX, SWITCH, known
 
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
@@ -161,6 +161,8 @@ def launcher(workers: int, kills: int, *, plain: bool) -> Row:
         MS_ENABLE_RECOVERY="1", MS_RECOVERY_PATH="recovery", MS_REJOIN_WINDOW="0", MS_STEP_LOG="steps.jsonl"
     ) as processes:
         flags = [f"--worker_num={workers}", f"--master_port={free_port()}", f"--max_restarts={RESTARTS_MAX}"]
+        # What this row has always measured, whatever the launcher's defaults are.
+        flags += known("--start_method=spawn", "--rejoin=same")
         program = ["--restart=world", str(WORK), "torchrun"] if plain else [str(WORK), "engine"]
         processes.start("msrun", ["-m", "recovery", "msrun", *flags, "--join=True", *program])
 

@@ -22,10 +22,14 @@ from collections.abc import Iterator
 from aims import ratios
 from comparison import Comparison
 from one_by_one import engine, fresh, launcher, reform, torchrun
-from rows import Row
+from rows import Row, row
 from systems import all_systems
 
 IN_TURN = "systems"
+LAYOUT = (
+    "{mode:50} {workers!s:>7} {median_ms!s:>10} {p99_ms!s:>10} {steps_lost!s:>11} {n!s:>4} {failed!s:>7}"
+    " {start_ms!s:>10} {load!s:>6}"
+)
 
 
 def one_after_the_other(
@@ -80,6 +84,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     only = set(options.only.split(","))
     workers_list = [int(number) for number in options.workers.split(",")]
+    if not options.json:
+        print(LAYOUT.format(**{name: name for name in ("start_ms", "load", *row("", 0, [], []))}))
     if IN_TURN in only:
         for one in in_turn(workers_list, options.kills, options.torchft_python, set(options.system)):
             show(one, as_json=options.json)
@@ -89,9 +95,16 @@ def main() -> None:
 
 def show(one: Row, *, as_json: bool) -> None:
     """One line."""
-    print(
-        json.dumps(one) if as_json else "  ".join(f"{key}={value}" for key, value in one.items()), flush=True
-    )
+    if as_json:
+        print(json.dumps(one), flush=True)
+    elif "median_ms" in one:
+        print(
+            LAYOUT.format(**{**dict.fromkeys(("start_ms", "load")), **one}),
+            one.get("parts_ms") or "",
+            flush=True,
+        )
+    else:
+        print("  ".join(f"{key}={value}" for key, value in one.items()), flush=True)
 
 
 if __name__ == "__main__":

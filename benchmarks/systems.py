@@ -49,6 +49,11 @@ def known_flags() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def known(*flags: str) -> list[str]:
+    """Those of the flags that the launcher knows."""
+    return [flag for flag in flags if flag.partition("=")[0] in known_flags()]
+
+
 def launcher(name: str, *needed: str, standbys: int = 0) -> System:
     """`recovery msrun`, as far as it knows the flags.
 
@@ -57,8 +62,8 @@ def launcher(name: str, *needed: str, standbys: int = 0) -> System:
         needed: flags without which this is another system.
         standbys: processes that wait for a rank.
     """
-    unknown = [flag for flag in needed if flag.partition("=")[0] not in known_flags()]
-    waits_for_nobody = "--rejoin" in known_flags()
+    unknown = set(needed) - set(known(*needed))
+    waits_for_nobody = bool(known("--rejoin"))
 
     def start(processes: Processes, workers: int) -> None:
         flags = [f"--worker_num={workers}", f"--master_port={free_port()}", f"--max_restarts={RESTARTS_MAX}"]
@@ -77,7 +82,7 @@ def launcher(name: str, *needed: str, standbys: int = 0) -> System:
             # A launcher that gives a lost rank to another id needs no window of 0.
             *(() if waits_for_nobody else (("MS_REJOIN_WINDOW", "0"),)),
         ),
-        missing=f"recovery msrun does not know {', '.join(unknown)}" if unknown else "",
+        missing=f"recovery msrun does not know {', '.join(sorted(unknown))}" if unknown else "",
         standbys=standbys,
         has_events=True,
     )
@@ -132,9 +137,8 @@ def torchft(python: str) -> System:
 
 def launchers() -> list[System]:
     """This engine's: relaunch by spawn, by fork, and a standby, in this order."""
-    spawn = ["--start_method=spawn"] if "--start_method" in known_flags() else []
     return [
-        launcher("msrun: spawn", *spawn),
+        launcher("msrun: spawn", *known("--start_method=spawn")),
         launcher("msrun: fork", "--start_method=fork"),
         launcher("msrun: standby", "--start_method=fork", "--standby_num=1", standbys=1),
     ]
