@@ -140,7 +140,7 @@ def launchers() -> list[System]:
     return [
         launcher("msrun: spawn", *known("--start_method=spawn")),
         launcher("msrun: fork", "--start_method=fork"),
-        launcher("msrun: standby", "--start_method=fork", "--standby_num=1", standbys=1),
+        launcher("msrun: standby", "--standby_num=1", *known("--start_method=fork"), standbys=1),
     ]
 
 
