@@ -86,6 +86,9 @@ bench: $(STAMP)  ## measure recovery time, how soon a death is noticed, the cost
 	$(BIN)/python benchmarks/recover.py
 	$(BIN)/python benchmarks/detect.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/step_time.py
+	$(BIN)/python benchmarks/kill_a_minute.py
 	$(BIN)/python benchmarks/crowd.py
 	$(BIN)/python benchmarks/looking.py
 

@@ -23,7 +23,8 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from recover import Kills, Row, cluster, row
+from one_by_one import Kills, cluster
+from rows import Row, row
 
 from recovery.core.records import EventKind
 from recovery.store.reader import read_events

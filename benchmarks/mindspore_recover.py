@@ -22,8 +22,9 @@ import sys
 import time
 from pathlib import Path
 
+from one_by_one import cluster, engine, fresh
 from processes import GoneError, Processes, StepLog, free_port, started
-from recover import Row, cluster, engine, fresh, row
+from rows import Row, row
 
 WORK = Path(__file__).resolve().with_name("mindspore_work.py")
 RELAUNCH_AFTER_S = 3.0

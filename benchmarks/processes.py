@@ -79,11 +79,18 @@ class Processes:
             **environment,
         }
 
-    def start(self, name: str, command: list[str], **environment: str) -> None:
-        """Start a process in a session of its own; its log is appended to."""
+    def start(self, name: str, command: list[str], *, python: str = "", **environment: str) -> None:
+        """Start a process in a session of its own; its log is appended to.
+
+        Args:
+            name: of the process and its log.
+            command: what the interpreter is given.
+            python: another program than this interpreter.
+            environment: what is added to everybody's.
+        """
         with (self.place / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, *command],
+                [python or sys.executable, *command],
                 cwd=self.place,
                 env={**self._environment, **environment},
                 stdin=subprocess.DEVNULL,

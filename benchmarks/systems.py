@@ -1,0 +1,149 @@
+"""The systems that the comparison starts, each as its users start it, and why one of them cannot be had here."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from processes import Processes, free_port
+
+HERE = Path(__file__).resolve().parent
+SWITCH = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+# One kill may cost torchrun several restarts; that alone shall not end the measurement.
+RESTARTS_MAX = 100
+LOG = "steps.jsonl"
+
+
+def nothing(processes: Processes, workers: int, rank: int) -> None:
+    """The launcher starts the dead again by itself."""
+
+
+@dataclass(frozen=True)
+class System:
+    """One way to run the same training through failures."""
+
+    name: str
+    start: Callable[[Processes, int], None]
+    """Starts the job of so many workers."""
+    leader: str
+    """The process without which nothing can come back."""
+    relaunch: Callable[[Processes, int, int], None] = nothing
+    """Starts the program of a rank again, where nobody else does."""
+    environment: tuple[tuple[str, str], ...] = ()
+    missing: str = ""
+    """Why it is not measured."""
+    standbys: int = 0
+    has_events: bool = False
+    """Its parts stand in the events of a recovery path."""
+
+
+@functools.cache
+def known_flags() -> str:
+    """What `recovery msrun --help` says."""
+    command = [sys.executable, "-m", "recovery", "msrun", "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def known(*flags: str) -> list[str]:
+    """Those of the flags that the launcher knows."""
+    return [flag for flag in flags if flag.partition("=")[0] in known_flags()]
+
+
+def launcher(name: str, *needed: str, standbys: int = 0) -> System:
+    """`recovery msrun`, as far as it knows the flags.
+
+    Args:
+        name: of the row.
+        needed: flags without which this is another system.
+        standbys: processes that wait for a rank.
+    """
+    unknown = set(needed) - set(known(*needed))
+    waits_for_nobody = bool(known("--rejoin"))
+
+    def start(processes: Processes, workers: int) -> None:
+        flags = [f"--worker_num={workers}", f"--master_port={free_port()}", f"--max_restarts={RESTARTS_MAX}"]
+        program = str(HERE / "program_engine.py")
+        processes.start(
+            "msrun", ["-m", "recovery", "msrun", *flags, *needed, "--join=True", "--log_dir=logs", program]
+        )
+
+    return System(
+        name=name,
+        start=start,
+        leader="msrun",
+        environment=(
+            ("MS_ENABLE_RECOVERY", "1"),
+            ("MS_RECOVERY_PATH", "recovery"),
+            # A launcher that gives a lost rank to another id needs no window of 0.
+            *(() if waits_for_nobody else (("MS_REJOIN_WINDOW", "0"),)),
+        ),
+        missing=f"recovery msrun does not know {', '.join(sorted(unknown))}" if unknown else "",
+        standbys=standbys,
+        has_events=True,
+    )
+
+
+def torchrun() -> System:
+    """`torchrun --max-restarts` with the switch without which its restarted workers read addresses of dead ones."""
+
+    def start(processes: Processes, workers: int) -> None:
+        # --standalone: with a fixed --master-port the switch has no effect and restarts fail either way.
+        command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+        program = str(HERE / "program_torchrun.py")
+        processes.start("torchrun", [*command, f"--max-restarts={RESTARTS_MAX}", program])
+
+    return System(f"torchrun, {SWITCH}=1", start, leader="torchrun", environment=((SWITCH, "1"),))
+
+
+def torchft(python: str) -> System:
+    """torchft's lighthouse and one replica group a rank; a dead program is started again at once, without a launcher that looks first.
+
+    Args:
+        python: an interpreter that has torchft; "" is this one.
+    """
+    lighthouse = Path(python or sys.executable).with_name("torchft_lighthouse")
+    missing = ""
+    if not lighthouse.is_file() or (not python and importlib.util.find_spec("torchft") is None):
+        missing = "this interpreter has no torchft: pip install torchft, or name one that has it with --torchft-python"
+
+    def begin(processes: Processes, workers: int, rank: int) -> None:
+        processes.start(
+            f"rank_{rank}",
+            [str(HERE / "program_torchft.py")],
+            python=python,
+            RANK=str(rank),
+            WORLD_SIZE=str(workers),
+            TORCHFT_LIGHTHOUSE=f"http://127.0.0.1:{(processes.place / 'lighthouse_port').read_text()}",
+        )
+
+    def start(processes: Processes, workers: int) -> None:
+        port = free_port()
+        (processes.place / "lighthouse_port").write_text(str(port))
+        processes.start(
+            "lighthouse",
+            ["--min_replicas=1", f"--bind=127.0.0.1:{port}", "--join_timeout_ms=60000"],
+            python=str(lighthouse),
+        )
+        for rank in range(workers):
+            begin(processes, workers, rank)
+
+    return System("torchft", start, leader="lighthouse", relaunch=begin, missing=missing)
+
+
+def launchers() -> list[System]:
+    """This engine's: relaunch by spawn, by fork, and a standby, in this order."""
+    return [
+        launcher("msrun: spawn", *known("--start_method=spawn")),
+        launcher("msrun: fork", "--start_method=fork"),
+        launcher("msrun: standby", "--standby_num=1", *known("--start_method=fork"), standbys=1),
+    ]
+
+
+def all_systems(torchft_python: str) -> list[System]:
+    """In the order of the table."""
+    return [*launchers(), torchrun(), torchft(torchft_python)]
