@@ -16,6 +16,7 @@ from tests.simulation.shape import FAULTS_UNTIL_MS, Shape
 from tests.simulation.world import World
 
 STORE_LOST = "store lost"
+WRONG_WORD = "wrong word"
 _SEEDS_WITH_LOSSES = (0, 3, 5)
 _WAYS = ((UP,), (DOWN,), (UP, DOWN))
 
@@ -36,7 +37,7 @@ def faults_of(seed: int, shape: Shape) -> list[Fault]:
     while at_ms < FAULTS_UNTIL_MS:
         found.append(Fault(at_ms, draw.choice(shape.kinds), draw.randrange(10**6)))
         at_ms += draw.choice((1, 50, shape.pause_ms, shape.pause_ms)) * draw.randint(1, 4) // 2 + 1
-    return sorted(found + _losses(seed), key=lambda fault: fault.at_ms)
+    return sorted(found + _losses(seed) + _wrong_words(seed, shape), key=lambda fault: fault.at_ms)
 
 
 def _losses(seed: int) -> list[Fault]:
@@ -46,6 +47,13 @@ def _losses(seed: int) -> list[Fault]:
     draw = random.Random(f"{seed}/losses")
     times = sorted(draw.randrange(FAULTS_UNTIL_MS) for _ in range(draw.randint(1, 8)))
     return [Fault(at_ms, STORE_LOST, draw.randrange(10**6)) for at_ms in times]
+
+
+def _wrong_words(seed: int, shape: Shape) -> list[Fault]:
+    """When somebody reports the end of another process than the one that runs. From a stream of its own, as losses are."""
+    draw = random.Random(f"{seed}/wrong words")
+    count = draw.choice((0, 5, 20)) if shape.proofs else 0
+    return [Fault(draw.randrange(FAULTS_UNTIL_MS), WRONG_WORD, draw.randrange(10**6)) for _ in range(count)]
 
 
 def inject(world: World, fault: Fault) -> None:
@@ -172,6 +180,18 @@ def _repeat(world: World, process: Process, draw: random.Random) -> None:
         process.tell(process.last_request)
 
 
+def _wrong_word(world: World, process: Process, draw: random.Random) -> None:
+    """Its number is that of a process that has ended: before it, on another boot, or in another container."""
+    identity = process.identity
+    assert identity is not None, "there are proofs"
+    others = (
+        msgspec.structs.replace(identity, start_ticks=identity.start_ticks - 1),
+        msgspec.structs.replace(identity, boot_id="another boot"),
+        msgspec.structs.replace(identity, pid_namespace=2),
+    )
+    world.proofs.report(process, draw.choice(others), gives_up=draw.random() < 0.5)
+
+
 # --- the whole --------------------------------------------------------------------------------------------------------
 
 
@@ -240,4 +260,5 @@ WHOLE: dict[str, Callable[[World, random.Random], None]] = {
 DRAWN = (*ONE, *WHOLE)
 """Which of them are on is drawn for each seed."""
 WHOLE[STORE_LOST] = _lose_store
-KINDS = (*DRAWN, STORE_LOST)
+ONE[WRONG_WORD] = _wrong_word
+KINDS = (*DRAWN, STORE_LOST, WRONG_WORD)

@@ -66,10 +66,18 @@ class Process:
         role: m.Role,
         token: ResumeToken | None = None,
         hangs: s.Hangs | None = None,
+        before: Process | None = None,
     ) -> None:
+        """Start; `before`: the program that this one replaces, in the same process."""
         self.world, self.clock, self.name, self.role = world, world.clock, name, role
         self.own = OwnClock(world.clock, world.shape.drift)
         self.alive, self.frozen_until, self.confirmed = True, 0, True
+        self.pid: int
+        self.identity: m.ProcessIdentity | None
+        if before is None:
+            self.pid, self.identity = world.proofs.started(name)
+        else:
+            self.pid, self.identity = before.pid, before.identity
         self.wire: Wire | None = None
         self.plan: m.Rollback | None = None
         self.content: Content = ()
@@ -79,7 +87,10 @@ class Process:
         self._saving: tuple[m.Rollback, int] | None = None
         self._addresses: set[int] = set()
         self._due: dict[WorkerTimer, int] = {}
-        self.machine = WorkerMachine(Identity(node_id=NodeId(name), role=role, host="h", pid=1), world.rules)
+        self.machine = WorkerMachine(
+            Identity(node_id=NodeId(name), role=role, host="h", pid=self.pid, process=self.identity),
+            world.rules,
+        )
         self.handle(s.Started(self._request(), token, hangs or s.Hangs()))
 
     def _request(self) -> RequestId:

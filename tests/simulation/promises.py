@@ -8,7 +8,7 @@ I5   acknowledged is durable                  I13     a repeated request has one
 I6   a transaction is whole                   I14     every job ends (run.py)
 I19  a plan says what it gives up
 I18  no decision looks at a wall clock (house tests; here every process's clock begins anywhere and drifts)
-I20  all ranks end with one history (run.py)
+I20  all ranks end with one history (run.py)   I23  a wrong word on a process's end takes nobody's place away
 I7, I15, I16, I17 and the rest of I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import RequestId
+from recovery.core.ids import ConnectionId, RequestId
 from recovery.core.policy.given_up import STEPS_NAMED
 from recovery.core.records import (
     CheckpointRecord,
@@ -36,7 +36,8 @@ from recovery.core.records import (
     RunRecord,
 )
 from recovery.core.scheduler.effects import SchedulerEffect, Send
-from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone, SchedulerStimulus
 
 if TYPE_CHECKING:
     from tests.simulation.process import Content, Process
@@ -119,9 +120,13 @@ class Promises:
             if speaker is not None:
                 self._hear(speaker.record)
             return self._after_all
+        if isinstance(stimulus, ProcessGone):
+            return self._before_word(scheduler)
         if not isinstance(stimulus, MessageReceived):
             return self._after_all
         message = stimulus.message
+        if isinstance(message, m.Exited):
+            return self._before_word(scheduler)
         if isinstance(message, m.Register):
             return self._before_register(scheduler, message)
         speaker = known.speaker(stimulus.connection)
@@ -139,9 +144,35 @@ class Promises:
             self._note_claims(speaker.record.node_id, message, known.job.generation)
         return self._after_all
 
+    def _before_word(self, scheduler: SchedulerProcess) -> Watch:
+        """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended."""
+        before = {name: _standing(node) for name, node in scheduler.machine.state.nodes.items()}
+        job = scheduler.machine.state.job.state
+
+        def after(effects: list[SchedulerEffect]) -> None:
+            self.checked["I23"] += 1
+            changed = [
+                node
+                for name, node in scheduler.machine.state.nodes.items()
+                if _standing(node) != before[name]
+            ]
+            for node in changed:
+                assert node.process is None or self.world.proofs.has_ended(node.process), (
+                    f"I23: {node.record.node_id} lives, and a wrong word has changed its place"
+                )
+                if node.window_ends_ms < before[node.record.node_id][1]:
+                    self.world.clock.seen["a proven death ended a window"] += 1
+            assert changed or scheduler.machine.state.job.state is job, (
+                "I23: a wrong word has changed the job"
+            )
+            self._after_all(effects)
+
+        return after
+
     def _before_register(self, scheduler: SchedulerProcess, register: m.Register) -> Watch:
         node = scheduler.machine.state.nodes.get(register.node_id)
         before = node.record if node is not None else None
+        process = node.process if node is not None else None
         state = _state(scheduler)
 
         def after(effects: list[SchedulerEffect]) -> None:
@@ -152,7 +183,7 @@ class Promises:
             admitted = now is not None and (before is None or now.record.incarnation > before.incarnation)
             # Who reports an incarnation to a rebuilt store is given the next number at once.
             if admitted and not _rebuilt(effects):
-                self._window_is_over(before, register.node_id)
+                self._window_is_over(before, process, register.node_id)
             if now is not None and now.connection is not None:
                 self._hear(now.record)
             self._after_all(effects)
@@ -169,13 +200,17 @@ class Promises:
         ):
             self._heard[record.node_id, record.incarnation] = self.world.clock.now
 
-    def _window_is_over(self, before: NodeRecord | None, name: str) -> None:
+    def _window_is_over(
+        self, before: NodeRecord | None, process: m.ProcessIdentity | None, name: str
+    ) -> None:
         self.checked["I3"] += 1
         if before is None or before.state is NodeState.LEFT:
             return
         assert before.state is NodeState.LOST, (
             f"I1: {name} was {before.state.value} when its next incarnation was admitted"
         )
+        if self.world.rules.rejoin_on_proof and self.world.proofs.has_ended(process):
+            return
         # A rebuilt store gives a living process its next number.
         silent_ms = self.world.clock.now - self._heard.get(
             (name, before.incarnation), max(at for (one, _), at in self._heard.items() if one == name)
@@ -421,6 +456,11 @@ class Promises:
         assert step not in committed[-2:], (
             f"I11: {process.name} deleted step {step}, committed are {committed}"
         )
+
+
+def _standing(node: Node) -> tuple[NodeState, int, ConnectionId | None]:
+    """The place of a node."""
+    return node.record.state, node.window_ends_ms, node.connection
 
 
 def _rebuilt(effects: list[SchedulerEffect]) -> bool:

@@ -35,6 +35,7 @@ def run(
     workers: int | None = None,
     faults: list[Fault] | None = None,
     kinds: tuple[str, ...] = DRAWN,
+    proofs: bool = True,
 ) -> Outcome:
     """Run a seed.
 
@@ -43,8 +44,9 @@ def run(
         workers: None: drawn from the seed.
         faults: None: drawn from the seed.
         kinds: of faults to draw from: what a seed means depends on them.
+        proofs: see `Shape`.
     """
-    shape = shape_of(seed, kinds, workers=workers)
+    shape = shape_of(seed, kinds, workers=workers, proofs=proofs)
     chosen = faults_of(seed, shape) if faults is None else faults
     world = World(seed, shape)
     failure = ""

@@ -10,7 +10,14 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.records import EventKind, EventRecord
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.effects import (
+    CloseConnection,
+    EndWatch,
+    SchedulerEffect,
+    Send,
+    SetTimer,
+    WatchProcess,
+)
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.scheduler.timers import SchedulerTimer
 from tests.simulation.clock import OwnClock
@@ -98,6 +105,10 @@ class SchedulerProcess:
                 self._due[effect.timer] = effect.at_ms
                 fired = partial(self.handle, TimerFired(effect.timer))
                 self.clock.later(self.own.until(effect.at_ms), fired)
+            elif isinstance(effect, WatchProcess):
+                self.world.proofs.watch(self, effect)
+            elif isinstance(effect, EndWatch):
+                self.world.proofs.end_watch(self, effect)
             else:
                 assert isinstance(effect, Exit), effect
                 self.end(effect)

@@ -38,17 +38,26 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time between two faults."""
     stuck_rows: float
     """How often a worker's own store takes a batch and does not come back."""
+    proofs: bool
+    """Nodes say which process they are, and ends of processes are reported; False: as it was before there were proofs."""
+    beside: float
+    """Which part of the nodes runs on the scheduler's host."""
+    launchers: float
+    """How often somebody reports how a process ended."""
 
 
-def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = None) -> Shape:
+def shape_of(
+    seed: int, all_kinds: tuple[str, ...], *, workers: int | None = None, proofs: bool = True
+) -> Shape:
     """Draw the shape of a seed.
 
     Args:
         seed: which.
         all_kinds: of faults; some of them are on.
         workers: None: drawn too, 1 to 8.
+        proofs: see `Shape`. Drawn from a stream of their own, so that the rest of a seed stays what it was.
     """
-    draw = random.Random(f"{seed}/shape")
+    draw, of_proofs = random.Random(f"{seed}/shape"), random.Random(f"{seed}/proofs")
     lease_ms = draw.choice((3_000, 6_000, 12_000))
     workers = workers or draw.choice((1, 2, 3, 4, 6, 8))
     rules = Rules(
@@ -62,6 +71,7 @@ def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = Non
         abort_timeout_ms=draw.choice((1_000, 3_000)),
         receive_timeout_ms=lease_ms // 2,
         rebuild_store=True,
+        rejoin_on_proof=proofs and of_proofs.random() < 0.5,
         heartbeat_ms_min=lease_ms // 10,
         heartbeat_ms_max=lease_ms // 6,
     )
@@ -82,4 +92,7 @@ def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = Non
         kinds=tuple(kind for kind in all_kinds if draw.random() < 0.6) or all_kinds,
         pause_ms=draw.choice((1_000, 3_000, 10_000)),
         stuck_rows=draw.choice((0.0, 0.0, 0.02, 0.2)),
+        proofs=proofs,
+        beside=of_proofs.choice((0.0, 0.5, 1.0)),
+        launchers=of_proofs.choice((0.0, 0.5, 1.0)),
     )

@@ -21,6 +21,7 @@ from recovery.core.records import (
     JobRecord,
     NodeRecord,
     NodeState,
+    ProcessRecord,
     Record,
     RunRecord,
     SeatRecord,
@@ -37,6 +38,7 @@ KEYS: dict[type, tuple[str, ...]] = {
     RunRecord: ("run",),
     NodeRecord: ("node_id",),
     IncarnationRecord: ("node_id", "incarnation"),
+    ProcessRecord: ("node_id", "incarnation"),
     GenerationRecord: ("run", "generation"),
     CheckpointRecord: ("run", "step", "rank"),
 }
@@ -97,7 +99,11 @@ class StoreModel:
             return SchedulerMachine(new_job(self._new_job, rules), rules)
         machine = SchedulerMachine(next_incarnation(job), rules)
         machine.restore(
-            self.all(NodeRecord), self.all(GenerationRecord), self.all(CheckpointRecord), self.all(SeatRecord)
+            self.all(NodeRecord),
+            self.all(GenerationRecord),
+            self.all(CheckpointRecord),
+            self.all(SeatRecord),
+            self.all(ProcessRecord),
         )
         return machine
 

@@ -31,6 +31,9 @@ WORTH_REACHING = (
     "a write found no space",
     "an fsync failed",
     "the scheduler was killed with writes under way",
+    "a process was known to be dead",
+    "a proof came too late to matter",
+    "a proven death ended a window",
 )
 """Where a simulation that never gets proves nothing."""
 
@@ -60,13 +63,26 @@ def test_eight_workers_keep_every_promise_under_five_hundred_seeds(figures: dict
 @pytest.mark.faults
 def test_the_seeds_together_reach_everything_that_is_worth_reaching(figures: dict[str, Any]) -> None:
     assert [name for name in WORTH_REACHING if not figures["seen"].get(name)] == []
-    assert set(figures["checked"]) >= {"I3", "I4", "I5", "I8", "I9", "I10", "I11", "I12", "I13", "I19", "I20"}
+    assert set(figures["checked"]) >= {
+        "I3",
+        "I4",
+        "I5",
+        "I8",
+        "I9",
+        "I10",
+        "I11",
+        "I12",
+        "I13",
+        "I19",
+        "I20",
+        "I23",
+    }
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_was_found_once_stays_fixed(seed: int) -> None:
-    outcome = run(seed, kinds=FOUND_AMONG)
+    outcome = run(seed, kinds=FOUND_AMONG, proofs=False)
 
     assert not outcome.failure, "\n".join((*outcome.log, outcome.failure))
 

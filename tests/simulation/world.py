@@ -15,6 +15,7 @@ from tests.simulation.network import UP, Network, Wire
 from tests.simulation.notes import Notes
 from tests.simulation.process import Process, Saved
 from tests.simulation.promises import Promises
+from tests.simulation.proofs import Proofs
 from tests.simulation.scheduler import SchedulerProcess
 from tests.simulation.shape import Shape
 from tests.simulation.store_model import StoreModel
@@ -26,6 +27,7 @@ class World:
     def __init__(self, seed: int, shape: Shape) -> None:
         self.clock, self.shape, self.rules = Clock(seed), shape, shape.rules
         self.store, self.promises = StoreModel(), Promises(self)
+        self.proofs = Proofs(self)
         self.network = Network(self.clock, delay_ms=shape.delay_ms, stall_share=shape.stall_share)
         self.slow_writes, self.failing_saves, self.hanging = (
             shape.slow_writes,
@@ -88,6 +90,7 @@ class World:
         """The process is gone, its socket closes; somebody relaunches it."""
         process.alive = False
         self._gone(process)
+        self.proofs.ended(process)
         if self.processes[process.name] is process:
             self.processes[process.name] = None
             self.clock.soon("relaunch", *self.relaunch_ms, lambda: self.launch(process.name))
@@ -104,7 +107,7 @@ class World:
         self.clock.say(f"{process.name} replaces itself")
         process.alive = False
         self._gone(process)
-        successor = Process(self, process.name, process.role, token, hangs)
+        successor = Process(self, process.name, process.role, token, hangs, before=process)
         if self.processes[process.name] is process:
             self.processes[process.name] = successor
         else:
