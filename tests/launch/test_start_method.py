@@ -1,0 +1,242 @@
+"""The launcher forks where it can, spawns where it cannot, says which and why, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import re
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from recovery.errors import LaunchFailedError
+from recovery.launch.children import Child, SpawnedChild
+from recovery.launch.flag_values import StartMethod
+from recovery.launch.fork_messages import Prepare
+from recovery.launch.start_method import Beginner, TemplatePlan
+
+_PR_SET_CHILD_SUBREAPER = 36
+QUIET = 0.05
+
+
+@pytest.fixture(autouse=True)
+def _takes_in_no_orphans_afterwards() -> Iterator[None]:
+    yield
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def plan(*modules: str, watched: tuple[str, ...] = ()) -> TemplatePlan:
+    return TemplatePlan(
+        interpreter=sys.executable,
+        options=(),
+        environment=dict(os.environ),
+        cpus=(),
+        prepare=lambda: Prepare(modules=modules, watched=watched),
+    )
+
+
+async def begin(beginner: Beginner, script: Path, *, may_fork: bool = True) -> Child:
+    with (script.parent / "log").open("wb") as log:
+        return await beginner.begin(
+            [sys.executable, str(script)], environment=os.environ, cpus=(), log=log, may_fork=may_fork
+        )
+
+
+async def spawned(beginning: Awaitable[Child]) -> None:
+    child = await beginning
+    assert isinstance(child, SpawnedChild)
+    await child.wait()
+
+
+async def forked_at_last(beginner: Beginner, script: Path) -> None:
+    """Whoever is begun while a template is made again is spawned."""
+    while type(child := await begin(beginner, script)) is not Child:
+        await child.wait()
+    await child.wait()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is waited for is done by other processes
+        await asyncio.sleep(QUIET)
+
+
+def used(
+    method: StartMethod, plan: TemplatePlan | None, use: Callable[[Beginner], Awaitable[None]], why: str = ""
+) -> None:
+    """Use one from its start to its end."""
+
+    async def run() -> None:
+        beginner = Beginner(method, plan, why)
+        beginner.start()
+        try:
+            await use(beginner)
+        finally:
+            await beginner.end()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("import sys\nprint('colorsys' in sys.modules)\nsys.exit(3)")
+    return path
+
+
+def test_workers_are_forked_and_the_scheduler_is_not(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def use(beginner: Beginner) -> None:
+        forked, spawned = await asyncio.gather(
+            begin(beginner, script), begin(beginner, script, may_fork=False)
+        )
+        assert (type(forked), type(spawned)) == (Child, SpawnedChild)
+        assert (await forked.wait(), await spawned.wait()) == (3, 3)
+        assert (await (await begin(beginner, script)).wait()) == 3
+        assert (script.parent / "log").read_text() == "True\n"
+
+    used(StartMethod.AUTO, plan("colorsys"), use)
+    assert "modules in" in capsys.readouterr().out
+
+
+def test_nothing_is_forked_where_that_was_asked_for(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def use(beginner: Beginner) -> None:
+        await spawned(begin(beginner, script))
+
+    used(StartMethod.SPAWN, plan("colorsys"), use)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("made_of", [None, plan("antigravity_that_is_unsafe")])
+def test_what_cannot_be_forked_is_spawned_with_one_line_why(
+    script: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made_of: TemplatePlan | None,
+) -> None:
+    (tmp_path / "antigravity_that_is_unsafe.py").write_text("raise SystemExit(0)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    if made_of is not None:
+        made_of.environment["PYTHONPATH"] = str(tmp_path)
+
+    async def use(beginner: Beginner) -> None:
+        for _ in range(2):
+            await spawned(begin(beginner, script))
+
+    why = "numactl is what they are started by"
+    why = why if made_of is None else ""
+    used(StartMethod.AUTO, made_of, use, why)
+    expected = why if made_of is None else "importing antigravity_that_is_unsafe ended with SystemExit: 0"
+    assert capsys.readouterr().out == f"workers are spawned, not forked: {expected}\n"
+
+    async def refused(beginner: Beginner) -> None:
+        with pytest.raises(LaunchFailedError, match=expected):
+            await begin(beginner, script)
+        await spawned(begin(beginner, script, may_fork=False))
+
+    used(StartMethod.FORK, made_of, refused, why)
+
+
+def template_pid(capsys: pytest.CaptureFixture[str]) -> int:
+    """Of the newest one that said that it is ready."""
+    return int(re.findall(r"the template \(pid (\d+)\) has imported", capsys.readouterr().out)[-1])
+
+
+@pytest.mark.parametrize("how", ["killed, seen at once", "killed, seen at a fork", "stale"])
+def test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile(
+    script: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    async def use(beginner: Beginner) -> None:
+        await (await begin(beginner, script)).wait()
+        pid = template_pid(capsys)
+        if how == "stale":
+            script.write_text("import sys\nsys.exit(4)\n")  # noqa: ASYNC240 - a few bytes
+        else:
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+            if how.endswith("at once"):
+                beginner.look_after()
+
+        await spawned(begin(beginner, script))
+        said = capsys.readouterr().out
+        reason = "train.py has changed" if how == "stale" else "it has ended (killed by SIGKILL"
+        assert said.startswith(f"the template (pid {pid}) is of no use any more: ")
+        assert reason in said
+        assert "it is made again, and workers are spawned meanwhile" in said
+        await forked_at_last(beginner, script)
+
+    used(StartMethod.AUTO, plan("colorsys", watched=(str(script),)), use)
+
+
+def test_a_template_that_ends_again_and_again_is_given_up(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def use(beginner: Beginner) -> None:
+        for _ in range(5):
+            await forked_at_last(beginner, script)
+            os.kill(template_pid(capsys), signal.SIGKILL)
+            await (await begin(beginner, script)).wait()
+        assert "it was made 5 times, so workers are spawned" in capsys.readouterr().out
+        await spawned(begin(beginner, script))
+
+    used(StartMethod.AUTO, plan(), use)
+
+
+LEAVES = """
+import os, subprocess
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execvp("sleep", ["sleep", "60"])
+    os._exit(0)
+os.wait()
+if os.fork() == 0:
+    os.setsid()
+    while os.getppid() != int(os.environ["LAUNCHER"]):
+        pass
+    os._exit(0)
+"""
+
+
+def test_what_processes_leave_behind_is_reaped_and_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LEAVES)
+    monkeypatch.setenv("LAUNCHER", str(os.getpid()))
+    me = psutil.Process()
+
+    async def use(beginner: Beginner) -> None:
+        mine = await asyncio.create_subprocess_exec("sleep", "60")
+        child = await begin(beginner, script)
+        assert await child.wait() == 0
+        await until(lambda: psutil.STATUS_ZOMBIE in [one.status() for one in me.children()])
+        beginner.look_after()
+        assert psutil.STATUS_ZOMBIE not in [one.status() for one in me.children()]
+        assert [one.name() for one in me.children()].count("sleep") == 2
+        await beginner.end()
+        [left] = [one for one in me.children() if one.name() == "sleep"]
+        assert left.pid == mine.pid, "a process of its own session is somebody else's"
+        mine.kill()
+        await mine.wait()
+
+    used(StartMethod.AUTO, plan(), use)
+    assert "ending what the job's processes have left: sleep (pid " in capsys.readouterr().out
+
+
+def test_a_stop_while_the_template_imports_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import time\nopen('importing', 'w')\ntime.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    async def use(_: Beginner) -> None:
+        await until((tmp_path / "importing").exists)
+
+    used(StartMethod.AUTO, plan("slow_to_import"), use)
+    assert "template_process" not in str([one.cmdline() for one in psutil.Process().children()])

@@ -1,0 +1,282 @@
+"""What makes a template unsafe or stale, and what happens when it, or its launcher, is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from recovery.launch import fork_messages
+from recovery.launch.fork_messages import Fork, Forked, Prepare, Prepared
+from recovery.launch.template import NotBegun, Template
+from tests.launch.forking import forked, ready_template
+from tests.pace import wait_for
+
+IMPORTS = {
+    "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True, name='busy').start()": (
+        "the imports have started 1 threads (busy)"
+    ),
+    "import subprocess\nsubprocess.Popen(['sleep', '60'])": "the imports have started a process",
+    "kept = open('/etc/hostname')": "the imports have left open: /etc/hostname",
+    "import socket\nkept = socket.create_server(('127.0.0.1', 0))": "the imports have left open: socket:",
+    "import os\nos.chdir('/')": "the imports have changed the working directory",
+    "import sys\nsys.path.insert(0, '/')": "the imports have put something before the module search path",
+    "raise SystemExit(3)": "importing acting ended with SystemExit: 3",
+    "1 / 0": "importing acting ended with ZeroDivisionError: division by zero",
+    "import os\nos._exit(5)": "it has ended (exit code 5)",
+    "print('why', flush=True)\nimport os\nos.kill(os.getpid(), 9)": "it has ended (killed by SIGKILL",
+    "import torch_npu.npu": "the imports have used a device (torch_npu.npu), which a forked process cannot",
+}
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """A directory of packages that can be imported, with one that says that its device cannot be used in a fork."""
+    directory = tmp_path / "packages"
+    (directory / "torch_npu").mkdir(parents=True)
+    (directory / "torch_npu" / "__init__.py").write_text("")
+    (directory / "torch_npu" / "npu.py").write_text("def _is_in_bad_fork(): return True\n")
+    return directory
+
+
+def environment_with(packages: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(packages)}
+
+
+def refusal(packages: Path, prepare: Prepare, environment: Mapping[str, str] | None = None) -> str:
+    with Template(prepare, environment=environment or environment_with(packages)) as template:
+        answer = template.await_ready()
+        assert isinstance(answer, NotBegun), answer
+        assert answer.over
+        wait_for(template.has_ended, "the end of a template that cannot be used", 10)
+        return answer.reason
+
+
+@pytest.mark.parametrize("text", IMPORTS)
+def test_imports_that_act_make_it_unsafe(packages: Path, text: str) -> None:
+    (packages / "acting.py").write_text(text)
+    assert refusal(packages, Prepare(modules=("json", "acting"))).startswith(IMPORTS[text])
+
+
+def test_a_file_beside_the_script_that_hides_a_module_makes_it_unsafe(packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "colorsys.py").write_text("")
+    reason = refusal(packages, Prepare(modules=("colorsys",), shadows=(str(tmp_path),)))
+    assert reason == f"{tmp_path / 'colorsys.py'} has the name of a module that is imported already"
+
+
+def test_what_pytest_has_to_import_itself_makes_it_unsafe(packages: Path) -> None:
+    reason = refusal(packages, Prepare(modules=("xdist",), pytest=True))
+    assert reason == "pytest has to import xdist itself, and the imports have done so before"
+
+
+def test_a_module_that_is_not_there_is_left_to_whoever_imports_it(packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint('colorsys' in sys.modules)")
+    prepare = Prepare(modules=("no_such_module", "json.no_such_module", "colorsys"))
+    with ready_template(prepare, environment_with(packages)) as template:
+        assert forked(template, tmp_path, "train.py", environment=environment_with(packages)) == (0, "True\n")
+
+
+def test_a_function_hides_the_module_of_its_name_as_in_a_script(packages: Path, tmp_path: Path) -> None:
+    (packages / "tool").mkdir()
+    (packages / "tool" / "__init__.py").write_text("def run(): return 'function'\n")
+    (packages / "tool" / "run.py").write_text("")
+    (tmp_path / "train.py").write_text("from tool import run\nprint(run())")
+    with ready_template(Prepare(modules=("tool.run",)), environment_with(packages)) as template:
+        assert forked(template, tmp_path, "train.py", environment=environment_with(packages)) == (
+            0,
+            "function\n",
+        )
+
+
+def test_what_the_imports_print_and_set_is_there_in_every_fork(packages: Path, tmp_path: Path) -> None:
+    (packages / "acting.py").write_text(
+        "import os\nprint('a warning')\nos.environ['SET'] = '1'\ndel os.environ['GONE']\nos.environ['MINE'] += '+'\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import acting, os\nprint([os.environ.get(n) for n in ('SET', 'GONE', 'MINE')])"
+    )
+    environment = {**environment_with(packages), "GONE": "x", "MINE": "a"}
+    with ready_template(Prepare(modules=("acting",)), environment) as template:
+        for mine, seen in (("a", "a+"), ("b", "b")):
+            status, output = forked(template, tmp_path, "train.py", environment={**environment, "MINE": mine})
+            assert (status, output) == (0, f"a warning\n{['1', None, seen]}\n")
+
+
+@pytest.fixture
+def bare() -> Iterator[Template]:
+    with ready_template(Prepare(modules=("colorsys",))) as made:
+        yield made
+
+
+def begun(template: Template, *command: str, **variables: str) -> int | NotBegun:
+    with Path(os.devnull).open("wb") as log:
+        return template.begin(command, environment={**os.environ, **variables}, log=log.fileno())
+
+
+def test_a_variable_that_libraries_read_when_they_are_loaded(bare: Template) -> None:
+    answer = begun(bare, sys.executable, "train.py", OMP_NUM_THREADS="7")
+    assert answer == NotBegun(
+        reason="OMP_NUM_THREADS is read when libraries are loaded, and is not what it was for the template",
+        over=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["numactl", "--membind=0", "python", "train.py"], "numactl is not started as"),
+        ([sys.executable, "-c", "print()"], f"{sys.executable} is not started as"),
+        ([sys.executable, "-i", "train.py"], f"{sys.executable} is not started as"),
+        ([sys.executable, "-u", "train.py"], "another interpreter, or other options of it"),
+        (["/usr/bin/python3", "train.py"], "another interpreter, or other options of it"),
+    ],
+)
+def test_a_command_that_cannot_be_forked(bare: Template, command: list[str], reason: str) -> None:
+    answer = begun(bare, *command)
+    assert isinstance(answer, NotBegun)
+    assert answer.reason.startswith(reason)
+    assert not answer.over
+
+
+def test_other_processors_than_the_libraries_have_counted(bare: Template) -> None:
+    [first, *others] = sorted(os.sched_getaffinity(0))
+    with Path(os.devnull).open("wb") as log:
+        answer = bare.begin(
+            [sys.executable, "train.py"], environment=os.environ, log=log.fileno(), cpus=[first]
+        )
+    if others:
+        assert isinstance(answer, NotBegun)
+        assert "libraries count processors when they are loaded" in answer.reason
+
+
+def test_a_directory_that_is_gone_is_an_error_of_the_system(bare: Template, tmp_path: Path) -> None:
+    with Path(os.devnull).open("wb") as log, pytest.raises(FileNotFoundError):
+        bare.begin(
+            [sys.executable, "train.py"],
+            environment=os.environ,
+            log=log.fileno(),
+            directory=str(tmp_path / "gone"),
+        )
+    assert isinstance(begun(bare, sys.executable, "-m", "this"), int), "the template goes on"
+
+
+def test_it_is_stale_when_a_module_has_changed(packages: Path) -> None:
+    (packages / "tool.py").write_text("A = 1\n")
+    with ready_template(Prepare(modules=("tool",)), environment_with(packages)) as template:
+        (packages / "tool.py").write_text("A = 22\n")
+        answer = begun(template, sys.executable, "-m", "this", PYTHONPATH=str(packages))
+    assert answer == NotBegun(reason=f"{packages / 'tool.py'} has changed", over=True)
+
+
+def test_it_is_stale_when_the_script_has_changed_or_hides_a_module(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    prepare = Prepare(modules=("colorsys",), shadows=(str(tmp_path),), watched=(str(script),))
+    with ready_template(prepare) as template:
+        (tmp_path / "colorsys.py").write_text("")
+        answer = begun(template, sys.executable, str(script))
+        assert isinstance(answer, NotBegun)
+        assert answer.reason.startswith(f"{tmp_path / 'colorsys.py'} has the name")
+        script.unlink()
+        assert begun(template, sys.executable, str(script)) == NotBegun(
+            reason=f"{script} has changed", over=True
+        )
+
+
+def test_its_forks_go_on_when_it_dies(bare: Template, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    log = tmp_path / "log"
+    with log.open("wb") as stream:
+        pid = bare.begin(
+            [sys.executable, "train.py"], environment=os.environ, log=stream.fileno(), directory=str(tmp_path)
+        )
+    assert isinstance(pid, int)
+    wait_for(lambda: log.read_text() == "up\n", "the fork", 10)
+    os.kill(bare.pid, signal.SIGKILL)
+
+    answer = begun(bare, sys.executable, "train.py")
+
+    assert isinstance(answer, NotBegun)
+    assert answer.over
+    assert answer.reason.startswith("it has ended (killed by SIGKILL")
+    assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    os.kill(pid, signal.SIGTERM)
+    assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+
+
+def test_a_fork_that_its_launcher_does_not_know_of_never_runs(bare: Template, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    request = Fork(
+        command=(sys.executable, "train.py"),
+        environment={},
+        cpus=tuple(os.sched_getaffinity(0)),
+        directory=str(tmp_path),
+    )
+    log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    go, may_go = os.pipe()
+    os.close(may_go)
+    fork_messages.send(bare._link, request, [log, go])
+    answer = fork_messages.receive_answer(bare._link)
+    assert isinstance(answer, Forked)
+    assert os.waitstatus_to_exitcode(os.waitpid(answer.pid, 0)[1]) == 1
+    assert not (tmp_path / "ran").exists()
+    os.close(log)
+    os.close(go)
+
+
+LAUNCHER = """
+import os, sys, time
+from recovery.launch.fork_messages import Prepare
+from recovery.launch.template import Template
+template = Template(Prepare(modules=()), environment=os.environ)
+template.await_ready()
+pid = template.begin([sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"], environment=os.environ, log=2)
+print(template.pid, pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_nothing_outlives_its_launcher() -> None:
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert launcher.stdout is not None
+    pids = [int(word) for word in launcher.stdout.readline().split()]
+    processes = [psutil.Process(pid) for pid in pids]
+    assert len(processes) == 2
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    for process in processes:
+        wait_for(partial(is_gone, process), "its end", 5)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_message_of_any_size_comes_whole_with_its_descriptors(tmp_path: Path) -> None:
+    here, there = socket.socketpair()
+    with here, there, (tmp_path / "log").open("wb") as log:
+        environment = {b"A%d" % number: b"x" * 1000 for number in range(100)}
+        request = Fork(command=("a",), environment=environment, cpus=(), directory="/")
+        fork_messages.send(here, request, [log.fileno(), log.fileno()])
+        received, descriptors = fork_messages.receive_request(there)
+        assert received == request
+        assert len(descriptors) == 2
+        assert all(os.path.samestat(os.fstat(one), os.fstat(log.fileno())) for one in descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        fork_messages.send(there, Prepared(module_count=1, took_ms=2))
+        assert fork_messages.receive_answer(here) == Prepared(module_count=1, took_ms=2)
+        there.close()
+        with pytest.raises(EOFError):
+            fork_messages.receive_answer(here)
