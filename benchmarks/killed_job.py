@@ -18,8 +18,8 @@ from rank_log import RankLog, Recovery
 from systems import LOG, System
 
 STEPS_BETWEEN_KILLS = (30, 60)
-STANDBY_WARM_S = 2.0
-"""So long after its imports a standby counts as one that waits."""
+QUIET_S, QUIET_CPU_S = 2.0, 0.05
+"""A process that has used less than so much processor time for so long has nothing left to prepare: it waits."""
 
 
 class KilledJob:
@@ -34,6 +34,8 @@ class KilledJob:
         self._chosen = random.Random(seed)
         # The rank whose program is the oldest is next: a launcher may make those wait that end soon after their start.
         self._order = self._chosen.sample(range(workers), workers)
+        self._busy: dict[int, tuple[float, float]] = {}
+        """Of a process: when it was last seen at work, and the processor time that it had used by then."""
         self._begun_ms = time.time() * 1000
         self._stepping_since_ms = self._begun_ms
 
@@ -117,17 +119,20 @@ class KilledJob:
         return min(self.log.reached[pid] for pid in self.log.pids.values())
 
     def _waiting(self) -> list[int]:
-        """Programs that have made their imports, live, and hold no rank."""
+        """Programs that have made their imports, hold no rank, live, and do nothing."""
         self.log.look()
-        entered_before_ms = (time.time() - STANDBY_WARM_S) * 1000
-        return [
-            mark.pid
-            for mark in self.log.marks
-            if mark.name == "entered"
-            and mark.wall_ms < entered_before_ms
-            and mark.pid not in self.log.reached
-            and alive(mark.pid)
-        ]
+        entered = {mark.pid for mark in self.log.marks if mark.name == "entered"}
+        return [pid for pid in entered - self.log.reached.keys() if self._is_quiet(pid)]
+
+    def _is_quiet(self, pid: int) -> bool:
+        used_s, now = processor_s(pid), time.monotonic()
+        if used_s is None:
+            return False
+        busy_at, used_then_s = self._busy.setdefault(pid, (now, used_s))
+        if used_s - used_then_s > QUIET_CPU_S:
+            self._busy[pid] = (now, used_s)
+            return False
+        return now - busy_at >= QUIET_S
 
     def wait(self, until: Callable[[], Any]) -> Any:
         """Wait while the leader lives."""
@@ -148,11 +153,14 @@ class KilledJob:
         return self._processes.place / "recovery"
 
 
-def alive(pid: int) -> bool:
-    """Whether the process is there and has not ended."""
+def processor_s(pid: int) -> float | None:
+    """Processor time that a process has used; None: it has ended."""
     with suppress(psutil.Error):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            times = process.cpu_times()
+            return float(times.user + times.system)
+    return None
 
 
 @contextmanager
