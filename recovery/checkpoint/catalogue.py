@@ -20,7 +20,7 @@ _Owner = tuple[str, int]
 """Job and run."""
 
 _TEXT_CHARS_MAX = 1_024
-"""As `messages.ShortText`."""
+"""As `message_fields.ShortText`."""
 
 
 class Look(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 
 from recovery.checkpoint import names
 from recovery.checkpoint.files import Staged, open_regular, opened_directory, reason_of
-from recovery.core.messages import Count, ShortText
+from recovery.core.message_fields import Count, ShortText
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 
 FORMAT = 1

@@ -18,7 +18,7 @@ from recovery.checkpoint.manifest import Manifest
 from recovery.errors import CheckpointWriteError
 
 PATH_CHARS_MAX = 1_024
-"""Longest path that a message to the scheduler carries (`messages.ShortText`); a longer one could not be reported."""
+"""Longest path that a message to the scheduler carries (`message_fields.ShortText`); a longer one could not be reported."""
 
 
 def publish(

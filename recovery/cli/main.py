@@ -77,6 +77,11 @@ COMMANDS = (
         MAINTAIN,
         "Everything that is stored, in one JSON document, for a bug report. Holds no secrets.",
     ),
+    Command(
+        "drain",
+        MAINTAIN,
+        "Hand the rank of a node, or the ranks of a host, over to standbys, at a step that is saved first. Runs on the scheduler's host.",
+    ),
     Command("forget", MAINTAIN, "End a lost node's rejoin window now. Refused while a scheduler runs."),
     Command(
         "reset",

@@ -12,7 +12,7 @@ import msgspec
 from recovery.config.start_methods import StartMethod, recognise
 from recovery.config.table import BY_NAME, SETTINGS, Fate, Setting
 from recovery.core.ids import NodeId
-from recovery.core.messages import NODE_ID_PATTERN
+from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import SettingMissingError, SettingRangeError, SettingTypeError
 
 _SHOWN_CHARACTERS = 80

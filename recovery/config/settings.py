@@ -131,6 +131,7 @@ def _rules(
     standby_count = reader.whole("MS_STANDBY_NUM")
     reconnect_grace_ms = reader.decimal_ms("MS_RECONNECT_GRACE")
     abort_timeout_ms = reader.decimal_ms("MS_ABORT_TIMEOUT")
+    drain_timeout_ms = reader.decimal_ms("MS_DRAIN_TIMEOUT")
     allow_restart_from_zero = reader.switch("MS_ALLOW_RESTART_FROM_ZERO")
     rebuild_store = reader.switch("MS_REBUILD_STORE")
     topology_timeout_ms = reader.whole_ms("MS_TOPO_TIMEOUT")
@@ -146,6 +147,7 @@ def _rules(
         reconnect_grace_ms=reconnect_grace_ms,
         topology_timeout_ms=topology_timeout_ms,
         abort_timeout_ms=abort_timeout_ms,
+        drain_timeout_ms=drain_timeout_ms,
         receive_timeout_ms=receive_timeout_ms,
         heartbeat_retry_timeout_ms=reader.bounded_ms("MS_HEARTBEAT_RETRY_TIMEOUT"),
         heartbeat_enabled=not reader.switch("MS_DISABLE_HEARTBEAT") and lease_ms is not None,

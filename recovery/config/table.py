@@ -234,6 +234,16 @@ RECOVERY = (
         high=3_600,
     ),
     Setting(
+        name="MS_DRAIN_TIMEOUT",
+        kind=Kind.DECIMAL_SECONDS,
+        meaning="How long a worker that is asked to end (SIGTERM, `recovery drain`) may take to hand its rank over to a standby.",
+        rule="must be a number of seconds from 0 to 3600, with at most three decimals",
+        example="5",
+        default="5",
+        low=0,
+        high=3_600,
+    ),
+    Setting(
         name="MS_ALLOW_RESTART_FROM_ZERO",
         kind=Kind.CHOICE,
         meaning="1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows who holds what.",

@@ -117,6 +117,13 @@ class WaitTimeoutError(JobFailedError):
     code, exit_code = "WAIT_TIMEOUT", 62
 
 
+class NotHandedOverError(RecoveryError):
+    """`recovery drain`: the rank stays where it is, or its process has left and no standby has taken the rank."""
+
+    code, exit_code, cause = "NOT_HANDED_OVER", 66, Cause.TEMPORARY
+    template = "{target}: not handed over: {reason}. {next_step}"
+
+
 # --- launcher ----------------------------------------------------------------------------------------------------------
 
 

@@ -9,16 +9,25 @@ import secrets
 import signal
 from collections import deque
 
+import msgspec
+
 from recovery import clock
 from recovery.config import Settings
 from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.messages import FromNode, Register
 from recovery.core.records import EventRecord, JobState
+from recovery.core.scheduler import drain
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.machine import SchedulerMachine
-from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.scheduler.views import checkpoints_view, generations_view, job_view, lost_view
+from recovery.core.scheduler.stimuli import (
+    ConnectionLost,
+    DrainAsked,
+    MessageReceived,
+    SchedulerStimulus,
+    TimerFired,
+)
+from recovery.core.scheduler.views import checkpoints_view, drain_view, generations_view, job_view, lost_view
 from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLostError, job_failure
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
@@ -28,6 +37,16 @@ from recovery.transport.inspection import Route, json_route
 from recovery.transport.server import Server
 
 _logger = logging.getLogger("recovery.scheduler")
+
+
+class _DrainRequest(msgspec.Struct, frozen=True):
+    """The body of `POST /drain`."""
+
+    target: str
+    """A node id, or a host as the nodes' addresses name it."""
+
+
+_drain_requests = msgspec.json.Decoder(_DrainRequest)
 _RECENT_EVENTS = 1_000
 """Events of this process that can be asked for over HTTP: a page; all events are in the store."""
 _CLOSE_S = 5.0
@@ -82,6 +101,7 @@ class _Service:
             on_message=self._on_message,
             on_lost=self._on_lost,
             routes=self._routes(),
+            actions=(("/drain", self._drain),),
         )
         port = await server.start(self._settings.sched_host, self._settings.sched_port)
         _logger.info(
@@ -123,8 +143,27 @@ class _Service:
             ("/lost", json_route(lambda: lost_view(state))),
             ("/generations", json_route(lambda: generations_view(state))),
             ("/checkpoints", json_route(lambda: checkpoints_view(state))),
+            ("/drain", json_route(lambda: drain_view(state))),
             ("/events", json_route(lambda: list(self._recent))),
         )
+
+    def _drain(self, body: bytes) -> tuple[int, object]:
+        """A person wants ranks to be handed over: 202 and who goes, or why not."""
+        try:
+            asked = _drain_requests.decode(body)
+        except msgspec.MsgspecError as error:
+            return 400, {"refused": str(error)}
+        state = self._machine.state
+        nodes, host = drain.named(state, asked.target)
+        if not nodes:
+            return 409, {"refused": "is neither a node nor the address of a worker's host", "unknown": True}
+        obstacle = drain.why_not(state, nodes, host)
+        if not obstacle and self._holding:
+            obstacle = "the scheduler's store is behind (the disk of MS_RECOVERY_PATH)"
+        if obstacle:
+            return 409, {"refused": obstacle, "unknown": False}
+        self._deliver(DrainAsked(nodes, host, f"recovery drain {asked.target}"))
+        return 202, drain_view(state)
 
     def _end_with(self, pid: int) -> None:
         """Another process starting under the same pid, by exec, keeps it: what is watched is the process, not its program."""

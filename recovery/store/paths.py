@@ -8,7 +8,7 @@ import re
 import stat
 from pathlib import Path
 
-from recovery.core.messages import NODE_ID_PATTERN
+from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import RecoveryPathError, StoreCorruptError, StoreNotOursError
 
 APPLICATION_ID = 0x4D535243

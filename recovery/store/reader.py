@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from sqlalchemy import Connection, Select, select
 
-from recovery.core.messages import NODE_ID_PATTERN
+from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.records import ActivityRecord, CheckpointRecord, EventRecord, JobRecord, StepRecord
 from recovery.errors import StoreCorruptError
 from recovery.store import snapshot

@@ -74,7 +74,10 @@ class ModelCheckpoint(Callback):
         self._directory = Path(directory or ".").resolve()
         self._config = config or CheckpointConfig()
         self._saved_step = 0
+        """When the schedule had its turn last: the same step on all ranks."""
         self._saved_ms = 0
+        self._newest_step = 0
+        """The step that was saved last, in its turn or out of it."""
         self._known: dict[int, str] = {}
         """Digest by step of what was reported; empty while our own save of that step is under way."""
         self._thread: threading.Thread | None = None
@@ -99,6 +102,8 @@ class ModelCheckpoint(Callback):
         )
         session.checkpoint_directory(self._directory, self._prefix)
         self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
+        self._newest_step = session.step
+        session.save_when_asked(lambda: self._save_out_of_turn(session))
         self._known = {held.step: held.digest for held in self._scan(session)}
         self._retention = Retention(
             lambda: self._scan(session), rule_of(self._config), spares=lambda path: False
@@ -112,12 +117,13 @@ class ModelCheckpoint(Callback):
     def on_step_end(self, session: Session) -> None:
         """Save when it is time."""
         if self._is_due(session):
+            self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
             self._save(session)
 
     @override
     def on_end(self, session: Session) -> None:
         """Save the last step, as MindSpore does, and wait for a save under way."""
-        if session.step != self._saved_step:
+        if session.step != self._newest_step:
             self._save(session)
         self._join()
 
@@ -136,7 +142,7 @@ class ModelCheckpoint(Callback):
         assert state is not None, "callbacks run inside steps()"
         self._join()
         save = PendingCheckpoint(session, self._name(session), integrated=self._config.integrated_save)
-        self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
+        self._newest_step = save.step
         self._known[save.step] = ""
         if self._config.async_save:
             snapshot = state.snapshot()
@@ -144,6 +150,11 @@ class ModelCheckpoint(Callback):
         else:
             staged = self._stage(save, state)
             self._behind(lambda: self._finish(session, save, staged))
+
+    def _save_out_of_turn(self, session: Session) -> None:
+        """Save where a rank is handed over. The schedule stays: a rank that was asked too late has not saved here."""
+        if session.step != self._newest_step:
+            self._save(session)
 
     def _name(self, session: Session) -> str:
         return names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from recovery.core.worker import stimuli as s
-from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError, exit_code_of
+from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError
 from recovery.training import early_exit, hooks, process_end, process_start
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
@@ -164,7 +164,7 @@ class _Script:
 
 def _leave(verdict: Verdict, *, exiting: bool = False) -> NoReturn:
     """End with the scheduler's verdict: a server, or a process that comes after the end, has nothing to do in a finished job."""
-    code = exit_code_of(verdict.code) if verdict.code else 0
+    code = process_end.code_of(verdict)
     line = f"{verdict.code}: {verdict.reason}" if verdict.code else ""
     if exiting:
         process_end.leave_at_exit(code, line)

@@ -6,14 +6,24 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from recovery import config
-from recovery.errors import RecoveryError
+from recovery.core.worker.handover import STOPPED
+from recovery.errors import RecoveryError, exit_code_of
+from recovery.worker.training_control import Verdict
 
 _logger = logging.getLogger("recovery.training")
+
+
+def code_of(verdict: Verdict) -> int:
+    """The exit code of a process that ends with this verdict. Whose rank was handed over ends as SIGTERM would have ended it."""
+    if verdict.code == STOPPED:
+        return 128 + signal.SIGTERM
+    return exit_code_of(verdict.code) if verdict.code else 0
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar, overload
 from recovery import config
 from recovery.core.ids import Generation
 from recovery.core.worker import stimuli as s
-from recovery.errors import ExitBeforeEndError, GenerationInterrupted, exit_code_of
+from recovery.errors import ExitBeforeEndError, GenerationInterrupted
 from recovery.training import early_exit, hooks, process_end, process_start
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
@@ -83,7 +83,9 @@ class _Loop:
     def run(self) -> Any:
         self._service.on_admitted = hooks.run_joined
         self._service.start()
-        with StopSignals():
+        stop_signals = StopSignals(self._ask_to_depart)
+        self._service.training_control.leave_as_asked = stop_signals.let_through
+        with stop_signals:
             try:
                 outcome = self._train()
             except Exception:
@@ -98,6 +100,10 @@ class _Loop:
                 self._left(early_exit.seen(error))
                 raise
         return self._end(outcome) if isinstance(outcome, Verdict) else outcome
+
+    def _ask_to_depart(self) -> None:
+        """SIGTERM: training goes on until it is known whether the rank can be handed over."""
+        self._service.post(s.DepartAsked(self._service.new_request(), signal.SIGTERM.name))
 
     def _stop(self, number: int) -> NoReturn:
         """Leave the cluster in order, then end as a process that a signal has ended.
@@ -198,7 +204,7 @@ class _Loop:
 
     def _end(self, verdict: Verdict) -> None:
         if verdict.code:
-            process_end.leave(exit_code_of(verdict.code), f"{verdict.code}: {verdict.reason}")
+            process_end.leave(process_end.code_of(verdict), f"{verdict.code}: {verdict.reason}")
 
 
 def _first_sentence(error: Exception) -> str:

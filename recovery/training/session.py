@@ -76,6 +76,7 @@ class Session:
         self.versions: dict[str, str] = {}
         self.loop_watch = LoopWatch()
         self._first_step_reported = False
+        self._savers: list[Callable[[], None]] = []
         self._settlers: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
         self._step_log = StepLog(service.step_log)
@@ -131,6 +132,7 @@ class Session:
                 self.applied(step=self.step + 1, epoch=self.epoch, step_in_epoch=self.step_in_epoch + 1)
                 for callback in callbacks:
                     callback.on_step_end(self)
+                self.stop_if_asked()
             if self.epoch >= epochs:
                 break
             self.epoch, self.step_in_epoch = self.epoch + 1, 0
@@ -249,11 +251,30 @@ class Session:
             wall_ms=clock.wall_ms(),
         )
 
+    def stop_if_asked(self) -> None:
+        """Save and wait here, if a rank is to be handed over at this step. `steps` asks by itself; another loop calls this after `applied`.
+
+        Raises:
+            GenerationInterrupted: the generation is over; usually the next one begins here, with a standby in the place of a rank.
+        """
+        control = self._service.training_control
+        if not control.stops_at(self.step):
+            return
+        for save in self._savers:
+            save()
+        if not self._savers:
+            self._service.post(s.SaveImpossible(self.step, "nothing that can save out of turn is known here"))
+        control.await_go_on(self.generation, self.step)
+
     # --- checkpoints ---------------------------------------------------------------------------------------------------
 
     def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
         """A checkpoint of this rank is complete and durable: it counts from now on."""
         self._service.post(s.CheckpointPublished(self._service.new_request(), checkpoint))
+
+    def save_when_asked(self, save: Callable[[], None]) -> None:
+        """Have `save` called in the main thread where a rank is handed over: it saves this step, unless that was done."""
+        self._savers.append(save)
 
     def place_is_ours(self) -> bool:
         """Before a save is given its name: a process that was paused meanwhile asks whether it was replaced. Any thread; may wait."""

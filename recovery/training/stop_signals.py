@@ -1,10 +1,15 @@
-"""Being asked to stop: SIGTERM and SIGINT reach the main thread as exceptions, and are not lost where Python drops exceptions."""
+"""Being asked to stop: SIGTERM and SIGINT reach the main thread as exceptions, and are not lost where Python drops exceptions.
+
+A first SIGTERM may be held back while training goes on: the rank is handed over to a standby, if one is there.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -40,8 +45,21 @@ class StopSignals:
     and drops it; such a signal is sent again.
     """
 
+    def __init__(self, hold_back: Callable[[], None]) -> None:
+        """Nothing was asked.
+
+        Args:
+            hold_back: called in the main thread, wherever it is, at the first SIGTERM; `let_through` follows, or the process ends.
+        """
+        self._hold_back, self._is_held_back = hold_back, False
+
+    def let_through(self) -> None:
+        """Let the signal that was held back reach the main thread. From any thread."""
+        if self._is_held_back:
+            signal.pthread_kill(_main_thread(), signal.SIGTERM)
+
     def __enter__(self) -> None:
-        self._hook = sys.unraisablehook
+        self._hook, self._pid = sys.unraisablehook, os.getpid()
         on_main_thread = threading.current_thread() is threading.main_thread()
         self._ours = on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         if self._ours:
@@ -55,17 +73,24 @@ class StopSignals:
         if self._ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    @staticmethod
-    def _on_sigterm(number: int, frame: FrameType | None) -> None:
-        raise StopSignalReceived(number)
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        # The second one, ours or another, is not held back.
+        first, self._is_held_back = not self._is_held_back, True
+        if not first or os.getpid() != self._pid:
+            raise StopSignalReceived(number)
+        self._hold_back()
 
     def _on_unraisable(self, unraisable: UnraisableHookArgs) -> None:
         dropped = unraisable.exc_value
         if not isinstance(dropped, StopSignalReceived | KeyboardInterrupt):
             self._hook(unraisable)
             return
-        again = threading.Timer(
-            _AGAIN_AFTER_S, signal.pthread_kill, (threading.main_thread().ident, signal_number(dropped))
-        )
+        again = threading.Timer(_AGAIN_AFTER_S, signal.pthread_kill, (_main_thread(), signal_number(dropped)))
         again.daemon = True
         again.start()
+
+
+def _main_thread() -> int:
+    ident = threading.main_thread().ident
+    assert ident is not None, "it has started"
+    return ident

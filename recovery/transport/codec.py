@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from recovery.core import message_fields as fields
 from recovery.core import messages as m
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
@@ -17,8 +18,8 @@ from recovery.errors import ProtocolError
 _REASON_CHARACTERS_MAX = 200
 """Of a decoder's error. It may quote the peer (an unknown tag of 64 KiB), and it ends in a log line."""
 
-_SHORT: int = m.ShortText.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated
-_LONG: int = m.Text.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated
+_SHORT: int = fields.ShortText.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated
+_LONG: int = fields.Text.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated
 
 PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
     m.CheckpointInvalid: (("reason", _SHORT),),

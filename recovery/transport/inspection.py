@@ -1,6 +1,7 @@
 """HTTP inspection beside the worker connections, on the same port: `GET` of a path gives a view of the cluster.
 
-A route is a plain function, called in the scheduler's loop for each request, so it must be quick and must not wait.
+A route is a plain function, called in the scheduler's loop for each request, so it must be quick and must not wait. So is an action,
+which changes something: `POST` of its path, and only from a process of the scheduler's own host.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ import msgspec
 
 Route = Callable[[], tuple[bytes, str]]
 """Gives body and content type."""
+
+Action = Callable[[bytes], tuple[int, Any]]
+"""Takes the body of a request; gives the HTTP status and a value that is answered as JSON."""
+
+ACTION_BYTES_MAX = 4_096
+"""Longest body of a request that acts: it names something."""
 
 
 def json_route(view: Callable[[], Any]) -> Route:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 _TIMEOUT_S = 3.0
+_CONFLICT = 409
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -15,13 +16,14 @@ class NoAnswerError(OSError):
     """Nobody answers there, or no scheduler of ours. The caller shows something else then."""
 
 
-async def ask(host: str, port: int, path: str) -> Any:
+async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
     """What a running scheduler answers to `GET` of a path, decoded from JSON.
 
     Args:
         host: address or name of the scheduler; IPv6 without brackets.
         port: its port.
-        path: `/status`, `/generations`, `/checkpoints`, `/events` or `/lost`.
+        path: `/status`, `/generations`, `/checkpoints`, `/events`, `/lost` or `/drain`.
+        post: what to ask for by `POST`, as JSON; None: `GET`.
 
     Raises:
         NoAnswerError: no scheduler answers there.
@@ -33,9 +35,13 @@ async def ask(host: str, port: int, path: str) -> Any:
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.get(f"http://{address}:{port}{path}") as response,
+            session.request(
+                "GET" if post is None else "POST", f"http://{address}:{port}{path}", json=post
+            ) as response,
         ):
-            response.raise_for_status()
+            # What an action refuses has its reason in the body.
+            if response.status != _CONFLICT:
+                response.raise_for_status()
             body = bytearray()
             async for piece in response.content.iter_any():
                 body += piece

@@ -23,7 +23,7 @@ from recovery.core.rules import Rules
 from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
 from recovery.transport.connection_limiter import FIRST_MESSAGE_S, ConnectionLimiter
-from recovery.transport.inspection import Route, healthz
+from recovery.transport.inspection import ACTION_BYTES_MAX, Action, Route, healthz, json_body
 from recovery.transport.listening import BACKLOG, listening_sockets
 from recovery.transport.rejection_log import RejectionLog
 
@@ -46,6 +46,7 @@ class Server:
         on_message: Callable[[ConnectionId, FromNode, str], None],
         on_lost: Callable[[ConnectionId, str], None],
         routes: Sequence[tuple[str, Route]] = (),
+        actions: Sequence[tuple[str, Action]] = (),
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         """Prepare; `start` listens.
@@ -57,10 +58,12 @@ class Server:
             on_lost: called exactly once for each connection that has delivered a message, with a reason for people; also for
                 those that `close_connection` or `stop` closes. Never from inside `send` or `close_connection`.
             routes: inspection paths and what answers them; `/healthz` is always there.
+            actions: what a `POST` of a path does; from this host only.
             ssl_context: None: plain text.
         """
         self._rules, self._on_message, self._on_lost = rules, on_message, on_lost
         self._routes: dict[str, Route] = {"/healthz": healthz, **dict(routes)}
+        self._actions = dict(actions)
         self._ssl_context = ssl_context
         self._silence_s = (rules.lease_ms + rules.rejoin_window_ms) / 1000
         """A refused worker may wait out a whole window before it asks again on the same connection."""
@@ -177,6 +180,9 @@ class Server:
         if route is None:
             self._rejections.note(request.remote or "unknown", "asked for a path that does not exist")
             return _text(404, f"no such path; there is {', '.join(sorted(self._routes))}")
+        action = self._actions.get(request.path)
+        if request.method == "POST" and action is not None:
+            return await self._act(request, action)
         if request.method not in ("GET", "HEAD"):
             return _text(405, "only GET")
         try:
@@ -186,6 +192,21 @@ class Server:
             _logger.exception("event=inspection_failed path=%s", request.path)
             return _text(500, "this view failed, see the scheduler's log")
         response = web.Response(body=body, content_type=content_type)
+        response.force_close()
+        return response
+
+    async def _act(self, request: web.BaseRequest, action: Action) -> web.Response:
+        """Change something for whoever could as well send signals to the processes here: nobody else is known yet."""
+        own = request.transport.get_extra_info("sockname") if request.transport is not None else None
+        if own is None or request.remote != own[0] or "Origin" in request.headers:
+            self._rejections.note(request.remote or "unknown", f"asked for {request.path} from elsewhere")
+            return _text(403, "only for processes of the scheduler's own host, and not for browsers")
+        length = request.content_length
+        if length is None or length > ACTION_BYTES_MAX:
+            return _text(413, f"a body of at most {ACTION_BYTES_MAX} bytes, and its length")
+        status, answer = action(await request.content.readexactly(length))
+        content, content_type = json_body(answer)
+        response = web.Response(status=status, body=content, content_type=content_type)
         response.force_close()
         return response
 

@@ -21,6 +21,8 @@ from recovery.core.worker.effects import (
     FindCheckpoints,
     Interrupt,
     KeepPlaces,
+    LeaveAsAsked,
+    LetGo,
     NoteAdmission,
     OpenGeneration,
     OpenRendezvous,
@@ -28,6 +30,7 @@ from recovery.core.worker.effects import (
     Retain,
     Send,
     SetTimer,
+    StopAt,
     WorkerEffect,
 )
 from recovery.core.worker.timers import WorkerTimer
@@ -84,6 +87,8 @@ class Executor:
                 self._training_control.open(effect.plan)
             case OpenRendezvous():
                 self._training_control.open_rendezvous(effect.generation, effect.address)
+            case StopAt() | LetGo() | LeaveAsAsked():
+                self._hand_over(effect)
             case ReplaceProcess():
                 self._replace(effect.reason, effect.hangs)
             case NoteAdmission():
@@ -109,6 +114,18 @@ class Executor:
         _logger.info(
             "event=admitted incarnation=%d rank=%s run=%d", admitted.incarnation, admitted.rank, admitted.run
         )
+
+    def _hand_over(self, effect: StopAt | LetGo | LeaveAsAsked) -> None:
+        match effect:
+            case StopAt():
+                passed, stops = self._training_control.stop_at(effect.generation, effect.step)
+                self._deliver(s.Positioned(effect.drain, effect.step, passed, stops))
+            case LetGo():
+                self._training_control.let_go()
+            case LeaveAsAsked():
+                self._training_control.leave_as_asked()
+            case _:
+                assert_never(effect)
 
     def _exit(self, effect: Exit) -> None:
         """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from recovery.core.scheduler.drain_states import DRAIN_MOVES
 from recovery.core.scheduler.job import AT_START, JOB_STATES
 from recovery.core.scheduler.node import NEXT_STATES
 from recovery.core.worker.transitions import CONNECTION_MOVES, WORKER_MOVES
@@ -39,6 +40,14 @@ _CONNECTION_PLACES: Mapping[str, Place] = {
     "admitted": (540, 60),
     "waiting": (60, 190),
     "refused": (300, 190),
+}
+
+_DRAIN_PLACES: Mapping[str, Place] = {
+    "asking": (60, 60),
+    "agreeing": (300, 60),
+    "saving": (540, 60),
+    "ended": (300, 190),
+    "handing over": (540, 190),
 }
 
 _ARROW_HEAD = (
@@ -117,7 +126,19 @@ def connection_states() -> str:
     return drawing("states of a worker's connection", _CONNECTION_PLACES, moves)
 
 
+def drain_states() -> str:
+    """How far a planned departure may come, from the table that the scheduler's machine follows."""
+    moves = [
+        (begin.value, end.value)
+        for begin, row in DRAIN_MOVES.items()
+        for end in dict.fromkeys(row.values())
+        if end is not begin
+    ]
+    return drawing("states of a planned departure", _DRAIN_PLACES, moves)
+
+
 DRAWINGS = {
+    ROOT / "docs/img/drain_states.svg": drain_states,
     ROOT / "docs/img/node_states.svg": node_states,
     ROOT / "docs/img/job_states.svg": job_states,
     ROOT / "docs/img/worker_states.svg": worker_states,

@@ -15,6 +15,7 @@ from recovery import errors
 from recovery.config.table import SETTINGS
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId
+from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.policy.registration import Verdict
 from recovery.core.rules import Rules
 from recovery.core.scheduler.admission import ASK_AGAIN_MS
@@ -79,7 +80,7 @@ def _numbers() -> dict[str, Any]:
         **{name.lower(): f"`{name}` ({default} s)" for name, default in defaults.items()},
         "version": m.PROTOCOL_VERSION,
         "path": CLUSTER_PATH,
-        "pattern": m.NODE_ID_PATTERN.removeprefix(r"\A").removesuffix(r"\Z"),
+        "pattern": NODE_ID_PATTERN.removeprefix(r"\A").removesuffix(r"\Z"),
         "frame_before": _RULES.frame_bytes_max_unregistered,
         "frame_after": _RULES.frame_bytes_max,
         "remembered": _RULES.requests_remembered,

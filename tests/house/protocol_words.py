@@ -184,6 +184,14 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "a node that is asked to stop, as its last message",
         "`received`; then it disconnects. Its id is free at once; a worker's generation is interrupted",
     ),
+    "depart": (
+        "a rank that is asked to end and can train on for a while, instead of `leave`",
+        "`not_handed_over`: it sends `leave` then. Or `save_at` to every rank, and in the end `handed_over` or `not_handed_over`",
+    ),
+    "position": (
+        "a rank, to each `save_at` of its generation, at once; again if it then cannot save",
+        "nothing; another `save_at` if one rank has passed the step",
+    ),
     "exited": (
         "a launcher, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id",
         "a close (1000, `heard`)",
@@ -200,6 +208,10 @@ FROM_SCHEDULER: dict[str, str] = {
     "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. A generation that is not newer than the own one: ignore",
     "rendezvous": "connect to rank 0 there",
     "committed": "checkpoints older than the newest two committed steps may go",
+    "save_at": "answer `position`. `step` 0: no more. Else stop after that step, if it is not passed; save it, report it, and wait for the next message about it, an `interrupt`, or the end of the connection",
+    "go_on": "train on, if it waits at a step of this drain",
+    "handed_over": "end: it has left, and another process takes its rank",
+    "not_handed_over": "send `leave` and end, as if nothing had been asked",
     "offer": "to a node that holds no rank, or that has taken one over and begins: look for the files of `rank`, where `held` says and where `replaced` saved; "
     "send `ready` with that `rank`. A node that cannot: the same without `held`",
     "job_ended": "close, and end: with success if `outcome` is finished",

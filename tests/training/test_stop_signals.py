@@ -21,6 +21,10 @@ class _Finalized:
         signal.raise_signal(self._number)
 
 
+def _unexpected() -> None:
+    raise AssertionError("nobody sent us a SIGTERM")
+
+
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGTERM, StopSignalReceived), (signal.SIGINT, KeyboardInterrupt)]
 )
@@ -28,7 +32,8 @@ def test_a_signal_that_a_finalizer_drops_is_sent_again(
     number: signal.Signals, raised: type[BaseException]
 ) -> None:
     finalized = _Finalized(number)
-    with StopSignals():
+    signals = StopSignals(lambda: StopSignals.let_through(signals))
+    with signals:
         # Python prints and drops what its finalizer raises.
         del finalized
         with pytest.raises(raised) as caught:
@@ -45,7 +50,7 @@ def test_other_exceptions_that_python_drops_are_shown_as_before(monkeypatch: pyt
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: shown.append(str(unraisable.exc_value)))
     before = sys.unraisablehook
-    with StopSignals():
+    with StopSignals(_unexpected):
         failing = Fails()
         del failing
 
@@ -57,10 +62,33 @@ def test_a_handler_of_the_users_own_is_left_in_place() -> None:
     received: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
-        with StopSignals():
+        with StopSignals(_unexpected):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
 
     assert received == [signal.SIGTERM] * 2
+
+
+def test_a_first_sigterm_is_held_back_until_it_is_let_through() -> None:
+    """Training goes on meanwhile: whoever hands a rank over needs its main thread."""
+    held = threading.Event()
+    signals = StopSignals(held.set)
+    with signals:
+        signals.let_through()
+        signal.raise_signal(signal.SIGTERM)
+        assert held.is_set(), "it is known, and nothing was raised"
+        threading.Timer(0.01, signals.let_through).start()
+        with pytest.raises(StopSignalReceived):
+            threading.Event().wait(5)
+
+
+def test_a_second_sigterm_is_not_held_back() -> None:
+    held: list[str] = []
+    with StopSignals(lambda: held.append("asked")):
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StopSignalReceived):
+            signal.raise_signal(signal.SIGTERM)
+
+    assert held == ["asked"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from recovery.core import messages as m
 from recovery.core.ids import Generation, RequestId
+from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
 from recovery.transport import codec
@@ -18,7 +19,7 @@ from tests.transport.wire import heartbeat, register
 NODE_TYPES: tuple[type[msgspec.Struct], ...] = typing.get_args(FromNode)
 SCHEDULER_TYPES: tuple[type[msgspec.Struct], ...] = typing.get_args(FromScheduler)
 NUMBERS = st.integers(0, 2**53)
-NODE_IDS = st.from_regex(m.NODE_ID_PATTERN)
+NODE_IDS = st.from_regex(NODE_ID_PATTERN)
 BIG = 1 << 20
 
 

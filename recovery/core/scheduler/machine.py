@@ -1,7 +1,8 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
 Here stands only which module handles what. A process registers: registration.py. Who is here: liveness.py. What ranks report:
-checkpoint_messages.py, training_messages.py. Who takes over a lost rank: takeover.py. How generations end and begin: generations.py. How the job ends: job_end.py.
+checkpoint_messages.py, training_messages.py. Who takes over a lost rank: takeover.py. How a rank is handed over before its process
+ends: drain.py. How generations end and begin: generations.py. How the job ends: job_end.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing_extensions import assert_never
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
+from recovery.core.handover_messages import Depart, HandoverFromNode, Position
 from recovery.core.ids import ConnectionId, RequestId
 from recovery.core.records import (
     CheckpointRecord,
@@ -25,6 +27,7 @@ from recovery.core.rules import Rules
 from recovery.core.scheduler import (
     attendance,
     checkpoint_messages,
+    drain,
     invariants,
     job_end,
     liveness,
@@ -38,12 +41,14 @@ from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import (
     ConnectionLost,
+    DrainAsked,
     MessageReceived,
     ProcessGone,
     SchedulerStimulus,
     TimerFired,
 )
 from recovery.core.scheduler.timers import (
+    DrainTimer,
     GraceTimer,
     LeaseTimer,
     OfferTimer,
@@ -65,6 +70,7 @@ _FromSpeaker = Union[
     m.Failure,
     m.Done,
     m.Leave,
+    HandoverFromNode,
 ]
 """What only a registered node may send."""
 
@@ -106,6 +112,8 @@ class SchedulerMachine:
         if self.state.store_is_lost:
             return []
         effects = self._take(stimulus, now_ms)
+        # A rank that is handed over leaves its place vacant.
+        effects += drain.follow(self.state, now_ms)
         return [*effects, *takeover.offer_vacant(self.state, now_ms)]
 
     def _take(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
@@ -114,6 +122,8 @@ class SchedulerMachine:
                 return self._on_message(stimulus, now_ms)
             case ConnectionLost():
                 return liveness.on_connection_lost(self.state, stimulus, now_ms)
+            case DrainAsked():
+                return drain.on_drain_asked(self.state, stimulus, now_ms)
             case TimerFired():
                 return self._on_timer(stimulus.timer, now_ms)
             case ProcessGone():
@@ -133,6 +143,8 @@ class SchedulerMachine:
                 return liveness.on_windows_due(state, now_ms)
             case TopologyTimer():
                 return attendance.on_deadline(state, now_ms)
+            case DrainTimer():
+                return drain.on_due(state)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
             case OfferTimer():
@@ -197,5 +209,9 @@ class SchedulerMachine:
                 return training_messages.on_done(state, node, message, now_ms)
             case m.Leave():
                 return liveness.on_leave(state, node, message, now_ms)
+            case Depart():
+                return drain.on_depart(state, node, message, now_ms)
+            case Position():
+                return drain.on_position(state, node, message)
             case _:
                 assert_never(message)

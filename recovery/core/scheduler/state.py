@@ -22,6 +22,7 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.seats import Seats
@@ -68,6 +69,8 @@ class SchedulerState:
         """When the wait for all ranks ends; None while nobody waits, or for ever."""
         self.cause_is_guess = False
         """The data plane broke before anybody knew whose fault it was; the next loss names it."""
+        self.drain: Drain | None = None
+        """The planned departure that is under way, or the last one; None: there was none."""
         self.archived_jobs: frozenset[str] = frozenset()
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.offers: dict[str, OpenOffer] = {}

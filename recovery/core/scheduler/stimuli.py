@@ -29,6 +29,15 @@ class ConnectionLost(msgspec.Struct, frozen=True, tag="connection_lost"):
     reason: str
 
 
+class DrainAsked(msgspec.Struct, frozen=True, tag="drain_asked"):
+    """A person asked for the ranks of these nodes to be handed over to standbys."""
+
+    nodes: tuple[NodeId, ...]
+    host: str
+    """The host that they all leave, so that no standby of it takes a rank; empty: they are single nodes."""
+    reason: str
+
+
 class TimerFired(msgspec.Struct, frozen=True, tag="timer_fired"):
     """A timer that the machine set is due."""
 
@@ -42,4 +51,4 @@ class ProcessGone(msgspec.Struct, frozen=True, tag="process_gone"):
     incarnation: Incarnation
 
 
-SchedulerStimulus = Union[MessageReceived, ConnectionLost, TimerFired, ProcessGone]
+SchedulerStimulus = Union[MessageReceived, ConnectionLost, DrainAsked, TimerFired, ProcessGone]

@@ -39,4 +39,10 @@ class ShutdownTimer(msgspec.Struct, frozen=True, tag="shutdown"):
     """The job has ended, and the scheduler's process ends after it."""
 
 
-SchedulerTimer = Union[GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, OfferTimer, ShutdownTimer]
+class DrainTimer(msgspec.Struct, frozen=True, tag="drain"):
+    """The planned departure that is under way has had its time."""
+
+
+SchedulerTimer = Union[
+    GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, OfferTimer, ShutdownTimer, DrainTimer
+]

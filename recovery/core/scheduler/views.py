@@ -67,6 +67,21 @@ def lost_view(state: SchedulerState) -> dict[str, Any]:
     }
 
 
+def drain_view(state: SchedulerState) -> dict[str, Any]:
+    """The planned departure that is under way, or the last one of this scheduler's process; `number` 0: there was none."""
+    drain = state.drain
+    if drain is None:
+        return {"number": 0, "state": "", "nodes": [], "step": 0, "handed_over": False, "reason": ""}
+    return {
+        "number": drain.number,
+        "state": drain.state.value,
+        "nodes": sorted(drain.departing),
+        "step": drain.step,
+        "handed_over": drain.handed_over,
+        "reason": drain.outcome,
+    }
+
+
 def generations_view(state: SchedulerState) -> list[Any]:
     """The generations of this run, oldest first, as they are stored."""
     return [msgspec.to_builtins(record) for record in state.generations]

@@ -54,6 +54,23 @@ class OpenRendezvous(msgspec.Struct, frozen=True, tag="open_rendezvous"):
     address: str
 
 
+class StopAt(msgspec.Struct, frozen=True, tag="stop_at"):
+    """Have the main thread save at the end of this step and wait there, if it has not passed it. `Positioned` follows."""
+
+    drain: int
+    generation: Generation
+    step: int
+    """0: only look where it is."""
+
+
+class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
+    """Let a main thread go on that waits at a step, or would."""
+
+
+class LeaveAsAsked(msgspec.Struct, frozen=True, tag="leave_as_asked"):
+    """Let the signal that was held back reach the main thread: the process leaves without its rank being handed over."""
+
+
 class ReplaceProcess(msgspec.Struct, frozen=True, tag="replace_process"):
     """exec in place with the resume token: the main thread did not come back."""
 
@@ -105,6 +122,9 @@ WorkerEffect = Union[
     Interrupt,
     OpenGeneration,
     OpenRendezvous,
+    StopAt,
+    LetGo,
+    LeaveAsAsked,
     ReplaceProcess,
     NoteAdmission,
     FindCheckpoints,

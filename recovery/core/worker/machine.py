@@ -11,6 +11,8 @@ what it needs. What the main thread does and where the connection stands are two
     job_memory.py            what is known of the job, for a scheduler that has lost its store
     standby.py               answers the offer of a rank
     departure.py             how this process leaves by its own decision
+    handover.py              hands its rank over before it leaves, stops at a step when asked
+    patience.py              how long it tries to reach the scheduler
     wait_note.py             says what is waited for
 """
 
@@ -27,7 +29,7 @@ from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection, GivenUp, Identity
-from recovery.core.worker.departure import SHUTDOWN_GRACE_MS, Departure, failure_of, leave_of, nothing_to_do
+from recovery.core.worker.departure import Departure, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.effects import (
     ConfirmPlace,
     FindCheckpoints,
@@ -38,9 +40,11 @@ from recovery.core.worker.effects import (
     SetTimer,
     WorkerEffect,
 )
+from recovery.core.worker.handover import STOPPED, Handover
 from recovery.core.worker.heartbeats import Heartbeats
 from recovery.core.worker.job_memory import JobMemory
 from recovery.core.worker.main_thread import MainThread
+from recovery.core.worker.patience import unreachable_limit_ms
 from recovery.core.worker.requests import Requests
 from recovery.core.worker.standby import Standby, waits_for
 from recovery.core.worker.timers import WorkerTimer
@@ -65,6 +69,7 @@ class WorkerMachine:
         self._requests = Requests()
         self._checkpoints = CheckpointMessages(rules, self._requests)
         self._departure = Departure(self._requests)
+        self._handover = Handover(rules, self._main_thread, self._requests, self._departure)
         self._heartbeats = Heartbeats()
         self._memory = JobMemory()
         self._standby = Standby()
@@ -105,7 +110,8 @@ class WorkerMachine:
             case s.ConnectFailed():
                 return self._on_connect_failed(stimulus, now_ms)
             case s.Disconnected():
-                return self._connection.on_disconnected(stimulus, now_ms, leaving=self._leaving)
+                lost = self._connection.on_disconnected(stimulus, now_ms, leaving=self._leaving)
+                return [*lost, *self._handover.on_disconnected()]
             case s.MessageReceived():
                 return self._on_message(stimulus.message, now_ms)
             case s.TimerFired():
@@ -129,11 +135,15 @@ class WorkerMachine:
             case s.DataPlaneBroke():
                 return self._main_thread.on_data_plane_broke(stimulus, now_ms, self._admitted)
             case s.TrainingRaised():
-                return self._on_training_raised(stimulus, now_ms)
+                return self._leave_with(failure_of(stimulus), "TRAINING_RAISED", stimulus.error, now_ms)
             case s.TrainingDone():
                 return self._on_training_done(stimulus, now_ms)
             case s.StopAsked():
-                return self._on_stop_asked(stimulus, now_ms)
+                leave = leave_of(stimulus.request_id, stimulus.reason)
+                return self._leave_with(leave, STOPPED, stimulus.reason, now_ms)
+            case s.DepartAsked() | s.Positioned() | s.SaveImpossible():
+                connected = self._connection.is_admitted
+                return self._handover.on_stimulus(stimulus, now_ms, connected=connected)
             case s.PauseNoticed():
                 return self._on_pause_noticed(stimulus)
             case _:
@@ -180,7 +190,7 @@ class WorkerMachine:
             case m.JobEnded():
                 return self._on_job_ended(message)
             case _:
-                assert_never(message)
+                return self._handover.on_message(message)
 
     def _on_timer(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
         match fired.timer:
@@ -196,6 +206,8 @@ class WorkerMachine:
                 return self._wait.on_due(now_ms)
             case WorkerTimer.SHUTDOWN:
                 return [self._departure.exit()]
+            case WorkerTimer.DEPART:
+                return self._handover.on_timer()
             case WorkerTimer.REPORTS:
                 # While nobody listens they wait: the next admission sends them.
                 return self._requests.on_reports_due() if self._connection.is_admitted else []
@@ -217,19 +229,12 @@ class WorkerMachine:
         )
 
     def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
-        outside = self._main_thread.state is WorkerState.OUTSIDE
-        outcome = self._connection.on_connect_failed(
-            failed, now_ms, outside=outside, limit_ms=self._unreachable_limit_ms()
+        outside, member = self._main_thread.state is WorkerState.OUTSIDE, self._admitted is not None
+        limit_ms = unreachable_limit_ms(
+            self._rules, leaving=self._leaving, member=member, trains_on=self._trains_on()
         )
+        outcome = self._connection.on_connect_failed(failed, now_ms, outside=outside, limit_ms=limit_ms)
         return self._follow(outcome)
-
-    def _unreachable_limit_ms(self) -> int | None:
-        """Who waits for others: as long as the cluster forms. Who trains: for ever with recovery, since training needs no scheduler."""
-        if self._leaving:
-            return SHUTDOWN_GRACE_MS
-        if self._admitted is None or (self._rules.recovery_enabled and not self._trains_on()):
-            return self._rules.topology_timeout_ms
-        return None if self._rules.recovery_enabled else self._rules.heartbeat_retry_timeout_ms
 
     def _trains_on(self) -> bool:
         """Does one step follow the other without a scheduler? Not before the world has met, after a pause, nor when done."""
@@ -374,15 +379,9 @@ class WorkerMachine:
 
     # --- the end -------------------------------------------------------------------------------------------------------
 
-    def _on_training_raised(self, raised: s.TrainingRaised, now_ms: int) -> list[WorkerEffect]:
-        return self._leave_with(failure_of(raised), "TRAINING_RAISED", raised.error, now_ms)
-
     def _on_store_refused(self, refused: s.StoreRefused, now_ms: int) -> list[WorkerEffect]:
         leave = leave_of(refused.request_id, refused.reason)
         return self._leave_with(leave, refused.code, refused.reason, now_ms)
-
-    def _on_stop_asked(self, asked: s.StopAsked, now_ms: int) -> list[WorkerEffect]:
-        return self._leave_with(leave_of(asked.request_id, asked.reason), "STOPPED", asked.reason, now_ms)
 
     def _leave_with(
         self, last: m.Failure | m.Leave, code: str, reason: str, now_ms: int

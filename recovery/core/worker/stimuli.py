@@ -163,6 +163,29 @@ class StopAsked(msgspec.Struct, frozen=True, tag="stop_asked"):
     reason: str
 
 
+class DepartAsked(msgspec.Struct, frozen=True, tag="depart_asked"):
+    """A system asked this process to end (SIGTERM): its rank may be handed over first, while its main thread trains on."""
+
+    request_id: RequestId
+    reason: str
+
+
+class Positioned(msgspec.Struct, frozen=True, tag="positioned"):
+    """Where the main thread is, and whether it stops at the step that was asked for."""
+
+    drain: int
+    step: int
+    passed: int
+    stops: bool
+
+
+class SaveImpossible(msgspec.Struct, frozen=True, tag="save_impossible"):
+    """The main thread has come to the step where it was to save, and this training has no way to save out of turn."""
+
+    step: int
+    reason: str
+
+
 class PauseNoticed(msgspec.Struct, frozen=True, tag="pause_noticed"):
     """The whole process was paused (SIGSTOP, a frozen virtual machine)."""
 
@@ -188,5 +211,8 @@ WorkerStimulus = Union[
     TrainingRaised,
     TrainingDone,
     StopAsked,
+    DepartAsked,
+    Positioned,
+    SaveImpossible,
     PauseNoticed,
 ]

@@ -20,5 +20,7 @@ class WorkerTimer(str, Enum):
     """What waits says what it waits for."""
     SHUTDOWN = "shutdown"
     """The grace period of a process that leaves is over, answered or not."""
+    DEPART = "depart"
+    """This process asked for its rank to be handed over, and leaves now if that has not happened."""
     REPORTS = "reports"
     """The last checkpoint reports have waited long enough for this worker's own store."""

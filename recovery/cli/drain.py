@@ -1,0 +1,100 @@
+"""`recovery drain`."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+
+from recovery.cli.options import RecoveryPath
+from recovery.cli.source import Address
+from recovery.core.scheduler.drain_states import DrainState
+from recovery.errors import NotHandedOverError, UsageError
+from recovery.report import stored as stored_state
+from recovery.store.lock import owner_of
+from recovery.store.paths import scheduler_path
+from recovery.transport import inspection_client
+
+_POLL_S = 0.1
+_AGAIN = "Look at `recovery status`, and ask again."
+
+_WAITS_FOR = {
+    DrainState.ASKING: "every rank to say where it is",
+    DrainState.AGREEING: "all ranks to agree on a step",
+    DrainState.SAVING: "all ranks to reach and save step {step}",
+    DrainState.HANDING_OVER: "a standby to take over at step {step}",
+}
+
+Target = Annotated[
+    str,
+    typer.Argument(help="node id, or the address of a host whose ranks all go", metavar="NODE|HOST"),
+]
+
+
+def drain(path: RecoveryPath, target: Target) -> None:
+    """Ask the scheduler, which runs on this host and listens to nobody else about this, and wait until a standby has the rank.
+
+    The process that gives its rank away ends with exit code 143, as SIGTERM would end it.
+    """
+    address = _scheduler_of(path)
+    found = _ask(address, target, post={"target": target})
+    if "refused" in found:
+        if found["unknown"]:
+            raise UsageError(field=target, reason=found["refused"], next_step="`recovery nodes` lists them.")
+        raise NotHandedOverError(target=target, reason=found["refused"], next_step=_AGAIN)
+    number, shown = found["number"], ""
+    typer.echo(f"{', '.join(found['nodes'])} to be handed over")
+    pause = threading.Event()
+    while (found["number"], found["state"]) != (number, DrainState.ENDED.value):
+        if found["number"] != number:
+            reason = "another drain has begun since"
+            raise NotHandedOverError(target=target, reason=reason, next_step=_AGAIN)
+        waits = _WAITS_FOR[DrainState(found["state"])].format(**found)
+        if waits != shown:
+            typer.echo(f"waiting for {waits}")
+        shown = waits
+        pause.wait(_POLL_S)
+        found = _ask(address, target)
+    if not found["handed_over"]:
+        raise NotHandedOverError(target=target, reason=found["reason"], next_step=_AGAIN)
+    typer.echo(f"{', '.join(found['nodes'])}: {found['reason']}")
+
+
+def _ask(address: Address, target: str, *, post: Any = None) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = asyncio.run(inspection_client.ask(*address, "/drain", post=post))
+    except inspection_client.NoAnswerError as error:
+        reason = f"the scheduler does not answer ({error})"
+        raise NotHandedOverError(target=target, reason=reason, next_step=_AGAIN) from error
+    return found
+
+
+def _scheduler_of(path: Path) -> Address:
+    """Where the scheduler of this path listens.
+
+    Raises:
+        UsageError: none runs on this host, or it belongs to another user.
+        StoreError, RecoveryPathError: there is no job.
+    """
+    stored_state.read(path)
+    owner = owner_of(scheduler_path(path))
+    try:
+        sockets = [] if owner is None else psutil.Process(owner.pid).net_connections(kind="tcp")
+    except psutil.Error:
+        sockets = []
+    listening = [found.laddr for found in sockets if found.status == psutil.CONN_LISTEN]
+    if not listening:
+        raise UsageError(
+            field=str(path),
+            reason="no scheduler of this job runs on this host that this user may ask",
+            next_step="Run the command on the scheduler's host, as its user; `recovery status` shows whether it runs.",
+        )
+    host, port = listening[0]
+    # One that listens on all addresses is reached at this one.
+    anywhere = ipaddress.ip_address(host).is_unspecified
+    return ("::1" if ":" in host else "127.0.0.1") if anywhere else host, port

@@ -1,0 +1,65 @@
+"""The messages of a planned departure: a rank is handed over to a standby at a step that every rank has saved."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from recovery.core.message_fields import Count, GenerationNumber, RequestName, ShortText
+
+
+class Depart(msgspec.Struct, frozen=True, kw_only=True, tag="depart"):
+    """The node is asked to end, and would hand its rank over first: `HandedOver` or `NotHandedOver` follows."""
+
+    request_id: RequestName
+    reason: ShortText
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True, tag="position"):
+    """The answer to `SaveAt`: where the rank is, and whether it will stop at that step."""
+
+    drain: Count
+    step: Count
+    """Of the question."""
+    passed: Count
+    """The main thread has left this step behind it: it is in the next one."""
+    stops: bool
+    """It saves at that step and waits there. False: it is too late, or was only asked where it is."""
+    obstacle: ShortText = ""
+    """Not empty: why this rank can save at no step that is asked for."""
+
+
+class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
+    """A rank is to be handed over: every rank saves at this step, stops there and waits. `Position` is the answer.
+
+    It replaces an earlier one of the same drain: who waits at that step goes on to this one.
+    """
+
+    drain: Count
+    generation: GenerationNumber
+    step: Count
+    """0: the rank is only asked where it is."""
+
+
+class GoOn(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
+    """The drain was given up: who waits at a step of it trains on."""
+
+    drain: Count
+
+
+class HandedOver(msgspec.Struct, frozen=True, kw_only=True, tag="handed_over"):
+    """Every rank holds a step at which this node may go: it has left, a standby takes its rank, and it ends now."""
+
+    reason: ShortText
+
+
+class NotHandedOver(msgspec.Struct, frozen=True, kw_only=True, tag="not_handed_over"):
+    """The answer to `Depart` where the rank stays the node's own: it leaves without more ado."""
+
+    request_id: RequestName
+    reason: ShortText
+
+
+HandoverFromNode = Union[Depart, Position]
+HandoverFromScheduler = Union[SaveAt, GoOn, HandedOver, NotHandedOver]

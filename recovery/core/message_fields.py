@@ -1,0 +1,27 @@
+"""What the fields of messages may hold: bounds that the decoder checks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken, RunId
+
+NODE_ID_PATTERN = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
+"""A node id names files (`workers/<node_id>.db`), so it holds nothing that a path or a log line could be led astray by."""
+
+NodeName = Annotated[NodeId, msgspec.Meta(pattern=NODE_ID_PATTERN)]
+ReplacedName = Annotated[NodeId, msgspec.Meta(pattern=rf"\A\Z|{NODE_ID_PATTERN}")]
+"""A node id, or empty."""
+_COUNT = msgspec.Meta(ge=0, le=2**53)
+"""Fits SQLite's integers and every JSON reader's."""
+Count = Annotated[int, _COUNT]
+RunNumber = Annotated[RunId, _COUNT]
+RankNumber = Annotated[Rank, _COUNT]
+GenerationNumber = Annotated[Generation, _COUNT]
+IncarnationNumber = Annotated[Incarnation, _COUNT]
+RequestName = Annotated[RequestId, msgspec.Meta(max_length=64)]
+Token = Annotated[ResumeToken, msgspec.Meta(max_length=64)]
+Text = Annotated[str, msgspec.Meta(max_length=16_384)]
+ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]

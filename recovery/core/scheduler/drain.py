@@ -1,0 +1,236 @@
+"""Planned departure: a rank goes to a standby at a step that every rank has saved, so that no step is lost.
+
+Every rank is asked where it is; a step just ahead of the foremost is named; each rank stops there and saves, or says that it has passed
+it: then a later one is named, twice as far ahead. Once all hold the step the departing nodes have left, and everything goes on as
+after any departure: their places are offered to standbys, and the plan goes to the newest step that all hold, which is this one.
+
+Whatever goes wrong before that ends the drain, and training goes on as without it. `follow` looks after each stimulus whether it can go on.
+"""
+
+from __future__ import annotations
+
+from recovery.core import messages as m
+from recovery.core.effects import Answer, Persist
+from recovery.core.handover_messages import Depart, GoOn, HandedOver, NotHandedOver, Position, SaveAt
+from recovery.core.ids import NodeId
+from recovery.core.policy import ranks
+from recovery.core.records import EventKind, JobState, NodeState, Record
+from recovery.core.scheduler import generations
+from recovery.core.scheduler.drain_states import Drain, DrainFact, DrainState
+from recovery.core.scheduler.effects import SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import SchedulerState
+from recovery.core.scheduler.stimuli import DrainAsked
+from recovery.core.scheduler.timers import DrainTimer
+
+
+def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) -> list[SchedulerEffect]:
+    """A process was asked to end (SIGTERM), and asks for its rank to be handed over first."""
+    assert node.connection is not None, "it just spoke"
+    node_id = node.record.node_id
+    obstacle = why_not(state, (node_id,), "")
+    if obstacle:
+        return [Send(node.connection, NotHandedOver(request_id=depart.request_id, reason=obstacle))]
+    effects = _begin_or_join(state, DrainAsked((node_id,), "", f"{node_id}: {depart.reason}"), now_ms)
+    assert state.drain is not None, "it was begun"
+    state.drain.departing[node_id] = depart.request_id
+    return effects
+
+
+def on_drain_asked(state: SchedulerState, asked: DrainAsked, now_ms: int) -> list[SchedulerEffect]:
+    """A person asks for ranks to be handed over. Who does so has looked at `why_not`, and looks at what became of it."""
+    if why_not(state, asked.nodes, asked.host):
+        return []
+    return _begin_or_join(state, asked, now_ms)
+
+
+def named(state: SchedulerState, target: str) -> tuple[tuple[NodeId, ...], str]:
+    """Whose ranks a person means by the name of a node or a host, and the host."""
+    of_host = tuple(node.record.node_id for node in state.workers if node.record.host == target)
+    node = state.nodes.get(NodeId(target))
+    return (of_host, target) if node is None else ((node.record.node_id,), "")
+
+
+def why_not(state: SchedulerState, asked: tuple[NodeId, ...], host: str) -> str:
+    """Why the ranks of these nodes cannot be handed over now; empty: they can.
+
+    Args:
+        state: where.
+        asked: the nodes.
+        host: all of which they leave; empty: they are single nodes.
+    """
+    if not state.rules.recovery_enabled:
+        return "MS_ENABLE_RECOVERY=1 is not set"
+    if state.job.state is not JobState.RUNNING:
+        return f"the job is {state.job.state.value}{f' ({state.job.reason})' if state.job.reason else ''}"
+    for node_id in asked:
+        node = state.nodes.get(node_id)
+        if node is None or node.record.role is not m.Role.WORKER or not state.has_seat(node):
+            return f"{node_id} has no rank"
+    drain = state.drain if state.drain is not None and state.drain.is_open else None
+    departing = {*asked, *(drain.departing if drain is not None else ())}
+    return _obstacle(state, departing, {host, *(drain.left_hosts if drain is not None else ())})
+
+
+def _obstacle(state: SchedulerState, departing: set[NodeId], left_hosts: set[str]) -> str:
+    """What keeps a running job from handing these over; empty: nothing."""
+    for node in state.workers:
+        if node.record.state is not NodeState.LIVE:
+            return f"{node.record.node_id} is {node.record.state.value} ({node.record.reason})"
+        if node.done:
+            return f"{node.record.node_id} has trained to the end"
+    ready = sum(
+        node.is_standby and node.record.state is NodeState.LIVE
+        for node in state.nodes.values()
+        if node.record.host not in left_hosts
+    )
+    if not ready:
+        return "no standby is ready"
+    if ready < len(departing):
+        return f"{len(departing)} ranks need a standby each, and there are {ready}"
+    return ""
+
+
+def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> list[SchedulerEffect]:
+    before = state.drain
+    joins = before is not None and before.is_open
+    if before is not None and joins:
+        drain = before
+    else:
+        number = before.number + 1 if before is not None else 1
+        drain = state.drain = Drain(number, state.job.generation, asked.reason)
+    drain.departing.update({node_id: drain.departing.get(node_id) for node_id in asked.nodes})
+    drain.left_hosts |= {asked.host} - {""}
+    if joins:
+        return []
+    event = state.event(
+        EventKind.DRAIN_BEGUN, generation=drain.generation, reason=drain.reason, details=_names(drain)
+    )
+    timer = SetTimer(DrainTimer(), now_ms + state.rules.drain_timeout_ms)
+    return [Persist((event,)), timer, *_ask(state, drain, 0)]
+
+
+def _ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
+    drain.ask_for(step)
+    ask = SaveAt(drain=drain.number, generation=drain.generation, step=step)
+    return [Send(node.connection, ask) for node in state.workers if node.connection is not None]
+
+
+def on_position(state: SchedulerState, node: Node, at: Position) -> list[SchedulerEffect]:
+    """A rank has said where it is, and whether it stops. When all have, the next step of the drain is clear."""
+    drain = state.drain
+    if drain is None or not drain.is_open or at.drain != drain.number or at.step != drain.step:
+        # Of a drain or a step that is given up.
+        return []
+    if at.obstacle:
+        return _give_up(
+            state, drain, f"{node.record.node_id} cannot save at a step that is asked for: {at.obstacle}"
+        )
+    drain.passed[node.record.node_id] = at.passed
+    drain.late = drain.late or not at.stops
+    if drain.state is DrainState.SAVING or len(drain.passed) < state.rules.world_size:
+        return []
+    if not drain.late:
+        drain.move(DrainFact.ALL_STOP)
+        return []
+    if drain.state is DrainState.AGREEING:
+        drain.margin *= 2
+    drain.move(DrainFact.PLACES_KNOWN if drain.state is DrainState.ASKING else DrainFact.TOO_LATE)
+    return _ask(state, drain, max(drain.passed.values()) + drain.margin)
+
+
+def follow(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """Look, after a stimulus, what has become of the drain by it."""
+    drain = state.drain
+    if drain is None or drain.state is DrainState.ENDED:
+        return []
+    if drain.state is DrainState.HANDING_OVER:
+        return _follow_hand_over(state, drain)
+    if state.job.state is not JobState.RUNNING or state.job.generation != drain.generation:
+        return _give_up(state, drain, state.job.reason)
+    obstacle = _obstacle(state, set(drain.departing), drain.left_hosts)
+    if obstacle:
+        return _give_up(state, drain, obstacle)
+    if drain.state is DrainState.SAVING and state.checkpoints.committed_step >= drain.step:
+        return _hand_over(state, drain, now_ms)
+    return []
+
+
+def on_due(state: SchedulerState) -> list[SchedulerEffect]:
+    """It has had its time."""
+    drain = state.drain
+    if drain is None or drain.state is DrainState.ENDED:
+        return []
+    if drain.state is DrainState.HANDING_OVER:
+        return _end(
+            state, drain, DrainFact.GIVEN_UP, f"{_names(drain)} left, and no standby has taken the rank yet"
+        )
+    limit = f"{state.rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
+    return _give_up(state, drain, f"it took longer than {limit}, {drain.state.value}")
+
+
+def _give_up(state: SchedulerState, drain: Drain, reason: str) -> list[SchedulerEffect]:
+    """Everything goes on as without it: who waits at a step trains on, who asked leaves as it is."""
+    effects: list[SchedulerEffect] = [
+        Send(node.connection, GoOn(drain=drain.number))
+        for node in state.workers
+        if node.connection is not None
+    ]
+    for node_id, request in drain.departing.items():
+        connection = state.nodes[node_id].connection
+        if request is not None and connection is not None:
+            answer = NotHandedOver(request_id=request, reason=reason[:1024])
+            effects.append(Send(connection, answer))
+    return [*effects, *_end(state, drain, DrainFact.GIVEN_UP, reason)]
+
+
+def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[SchedulerEffect]:
+    """All ranks hold the step, and wait there: who departs has left, and the generation is over."""
+    drain.move(DrainFact.COMMITTED)
+    records: list[Record] = []
+    answers: list[Answer] = []
+    reason = f"its rank is handed over at step {drain.step} ({drain.reason})"
+    for node_id in drain.departing:
+        node = state.nodes[node_id]
+        if node.connection is not None:
+            answers.append(Answer(node.connection, HandedOver(reason=reason[:1024])))
+        records += [
+            node.move(NodeState.LEFT, reason=reason),
+            state.node_event(EventKind.NODE_LEFT, node, step=drain.step, reason=reason),
+        ]
+        for standby in state.nodes.values():
+            if standby.is_standby and standby.record.host in drain.left_hosts:
+                state.declined.setdefault(standby.record.node_id, set()).add(node.seat)
+    left = Persist(tuple(records), tuple(answers))
+    timer = SetTimer(DrainTimer(), now_ms + 2 * state.rules.abort_timeout_ms)
+    because = f"{_names(drain)} left: {reason}"
+    return [left, timer, *generations.interrupt(state, because, now_ms)]
+
+
+def _follow_hand_over(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
+    """A standby takes the rank as it would that of any node that has left."""
+    if state.job_ended:
+        return _end(state, drain, DrainFact.GIVEN_UP, f"the job has ended: {state.job.reason}")
+    if state.job.state is not JobState.RUNNING:
+        return []
+    step = state.generations[-1].step
+    if step != drain.step:
+        reason = f"{_names(drain)} left at step {drain.step}, but the plan goes to step {step}"
+        return _end(state, drain, DrainFact.GIVEN_UP, reason)
+    return _end(state, drain, DrainFact.TAKEN_OVER, f"handed over at step {step}, no step is lost")
+
+
+def _end(state: SchedulerState, drain: Drain, fact: DrainFact, outcome: str) -> list[SchedulerEffect]:
+    drain.end(fact, outcome, handed_over=fact is DrainFact.TAKEN_OVER)
+    event = state.event(
+        EventKind.DRAIN_ENDED,
+        generation=drain.generation,
+        step=drain.step or None,
+        reason=outcome,
+        details=_names(drain),
+    )
+    return [Persist((event,))]
+
+
+def _names(drain: Drain) -> str:
+    return ", ".join(sorted(drain.departing, key=ranks.natural_key))

@@ -1,0 +1,114 @@
+"""The states of a planned departure and the facts that move it: one table, which drain.py follows, the docs draw and a test walks."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from recovery.core.ids import Generation, NodeId, RequestId
+
+
+class DrainState(str, Enum):
+    """How far a rank's way to a standby is."""
+
+    ASKING = "asking"
+    """Every rank was asked where it is."""
+    AGREEING = "agreeing"
+    """Every rank was asked to save and stop at one step, which none may have passed."""
+    SAVING = "saving"
+    """All will stop there; the step is waited for, and its checkpoints."""
+    HANDING_OVER = "handing over"
+    """All ranks hold that step: who departs has left, and a standby is to take the rank."""
+    ENDED = "ended"
+    """Handed over, or given up."""
+
+
+class DrainFact(str, Enum):
+    """What moves it."""
+
+    PLACES_KNOWN = "places known"
+    """Every rank has said where it is."""
+    TOO_LATE = "too late"
+    """Every rank has answered, and one of them has passed the step: a later one is asked for."""
+    ALL_STOP = "all stop"
+    """Every rank will stop at the step."""
+    COMMITTED = "committed"
+    """Every rank holds the step."""
+    TAKEN_OVER = "taken over"
+    """The next generation is planned: every rank has a process again."""
+    GIVEN_UP = "given up"
+    """A death, an interrupt, a standby that is gone, a rank that cannot save, or the time is over."""
+
+
+DRAIN_MOVES: dict[DrainState, dict[DrainFact, DrainState]] = {
+    DrainState.ASKING: {
+        DrainFact.PLACES_KNOWN: DrainState.AGREEING,
+        DrainFact.GIVEN_UP: DrainState.ENDED,
+    },
+    DrainState.AGREEING: {
+        DrainFact.TOO_LATE: DrainState.AGREEING,
+        DrainFact.ALL_STOP: DrainState.SAVING,
+        DrainFact.GIVEN_UP: DrainState.ENDED,
+    },
+    DrainState.SAVING: {
+        DrainFact.COMMITTED: DrainState.HANDING_OVER,
+        DrainFact.GIVEN_UP: DrainState.ENDED,
+    },
+    DrainState.HANDING_OVER: {
+        DrainFact.TAKEN_OVER: DrainState.ENDED,
+        DrainFact.GIVEN_UP: DrainState.ENDED,
+    },
+    DrainState.ENDED: {},
+}
+"""All moves. What a state does not list cannot happen in it."""
+
+
+class Drain:
+    """One planned departure, of one node or several. Nothing of it is stored but its events."""
+
+    def __init__(self, number: int, generation: Generation, reason: str) -> None:
+        """Every rank is asked where it is.
+
+        Args:
+            number: 1-based, of this scheduler's process.
+            generation: it does not outlive it, but for the hand-over itself.
+            reason: why, for people.
+        """
+        self.number, self.generation, self.reason = number, generation, reason
+        self.state = DrainState.ASKING
+        """Changed by `move` alone."""
+        self.departing: dict[NodeId, RequestId | None] = {}
+        """Whose ranks are to be handed over, each with the request that waits for the end; None: it did not ask itself."""
+        self.left_hosts: set[str] = set()
+        """No standby of these takes a rank."""
+        self.step = 0
+        """At which all are asked to stop; 0: none is chosen yet."""
+        self.margin = 1
+        """How many steps behind the foremost rank that is. Doubled when it was too short: a step may be shorter than a message's way."""
+        self.passed: dict[NodeId, int] = {}
+        """By rank's node: what it has passed, of who has answered about `step`."""
+        self.late = False
+        """Has one of them passed `step`?"""
+        self.handed_over = False
+        """Said of one that ended: a standby has the rank, and no step was lost."""
+        self.outcome = ""
+        """How it ended, for people; empty before."""
+
+    @property
+    def is_open(self) -> bool:
+        """May it still be given up as if nothing had been?"""
+        return self.state not in (DrainState.HANDING_OVER, DrainState.ENDED)
+
+    def move(self, fact: DrainFact) -> None:
+        """Follow the table."""
+        moves = DRAIN_MOVES[self.state]
+        assert fact in moves, f"a drain that is {self.state.value} knows no move for: {fact.value}"
+        self.state = moves[fact]
+
+    def ask_for(self, step: int) -> None:
+        """Another step: every rank is to answer again."""
+        self.step, self.passed, self.late = step, {}, False
+
+    def end(self, fact: DrainFact, outcome: str, *, handed_over: bool) -> None:
+        """It is over, and this is why."""
+        self.move(fact)
+        self.outcome, self.handed_over = outcome, handed_over

@@ -1,0 +1,146 @@
+"""A worker's part in a planned departure: it asks for its rank to be taken over before it ends, and stops at a step when asked.
+
+Every rank takes part in the second; the scheduler's part is core/scheduler/drain.py. Nothing here outlives the connection or the generation.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import assert_never
+
+from recovery.core.effects import Log
+from recovery.core.handover_messages import (
+    Depart,
+    GoOn,
+    HandedOver,
+    HandoverFromScheduler,
+    NotHandedOver,
+    Position,
+    SaveAt,
+)
+from recovery.core.rules import Rules
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.departure import Departure
+from recovery.core.worker.effects import LeaveAsAsked, LetGo, Send, SetTimer, StopAt, WorkerEffect
+from recovery.core.worker.main_thread import MainThread
+from recovery.core.worker.requests import Requests
+from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.transitions import WorkerState
+
+ANSWER_MS = 500
+"""How long a worker that is asked to end waits for the scheduler to begin. It answers in milliseconds; one that hangs must cost little,
+since whoever asks a process to end kills it after some seconds."""
+
+STOPPED = "STOPPED"
+"""What a process says that a signal has ended; so does one whose rank was handed over."""
+
+
+class Handover:
+    """What one process has asked, and at which step it was asked to stop."""
+
+    def __init__(
+        self, rules: Rules, main_thread: MainThread, requests: Requests, departure: Departure
+    ) -> None:
+        """Nothing was asked.
+
+        Args:
+            rules: durations.
+            main_thread: ended with the process.
+            requests: looked at only.
+            departure: how the process ends.
+        """
+        self._departure = departure
+        self._rules, self._main_thread, self._requests = rules, main_thread, requests
+        self._asked: Depart | None = None
+        """What this process has asked and was not answered yet; None: nothing."""
+        self._give_up_ms = 0
+        """When it leaves all the same. Used while something is asked."""
+        self._drain = 0
+        """The drain that this process was last asked to stop for; 0: none, or it is over."""
+
+    def on_stimulus(
+        self, stimulus: s.DepartAsked | s.Positioned | s.SaveImpossible, now_ms: int, *, connected: bool
+    ) -> list[WorkerEffect]:
+        """A system or the main thread speaks.
+
+        Args:
+            stimulus: what has happened.
+            now_ms: on the monotonic clock.
+            connected: the scheduler has admitted this process on the connection that stands.
+        """
+        match stimulus:
+            case s.DepartAsked():
+                return self._on_depart_asked(stimulus, now_ms, connected=connected)
+            case s.Positioned():
+                at = stimulus
+                return [Send(Position(drain=at.drain, step=at.step, passed=at.passed, stops=at.stops))]
+            case s.SaveImpossible():
+                return [Send(self._obstacle(stimulus))]
+            case _:
+                assert_never(stimulus)
+
+    def _on_depart_asked(self, asked: s.DepartAsked, now_ms: int, *, connected: bool) -> list[WorkerEffect]:
+        """A system asked this process to end: ask whether its rank can be handed over first."""
+        trains = self._main_thread.state is WorkerState.TRAINING and not self._requests.is_done
+        may_ask = connected and self._rules.recovery_enabled and self._rules.drain_timeout_ms > 0
+        if self._asked is not None or not (trains and may_ask):
+            self._asked = None
+            return [LeaveAsAsked()]
+        self._asked = Depart(request_id=asked.request_id, reason=asked.reason[:1024])
+        self._give_up_ms = now_ms + self._rules.drain_timeout_ms
+        answer_ms = now_ms + min(ANSWER_MS, self._rules.drain_timeout_ms)
+        return [Send(self._asked), SetTimer(WorkerTimer.DEPART, answer_ms)]
+
+    def on_message(self, message: HandoverFromScheduler) -> list[WorkerEffect]:
+        """The scheduler speaks of a rank that is to be handed over, this one or another."""
+        match message:
+            case SaveAt():
+                return self._on_save_at(message)
+            case GoOn():
+                return self.let_go() if message.drain == self._drain else []
+            case NotHandedOver():
+                asked = self._asked is not None and self._asked.request_id == message.request_id
+                return self._leave(message.reason) if asked else []
+            case HandedOver():
+                reason = message.reason
+                return [self._departure.exit(STOPPED, reason), *self._main_thread.end(reason)]
+            case _:
+                assert_never(message)
+
+    def _on_save_at(self, at: SaveAt) -> list[WorkerEffect]:
+        if (
+            at.generation != self._main_thread.generation
+            or self._main_thread.state is not WorkerState.TRAINING
+        ):
+            # Its end is on the way here, or its beginning: the drain does not outlive either.
+            return []
+        self._drain = at.drain
+        stop = StopAt(at.drain, at.generation, at.step)
+        return [stop, SetTimer(WorkerTimer.DEPART, self._give_up_ms)] if self._asked is not None else [stop]
+
+    def _obstacle(self, found: s.SaveImpossible) -> Position:
+        """The main thread has come to the step and cannot save there."""
+        step, reason = found.step, found.reason[:1024]
+        return Position(drain=self._drain, step=step, passed=step, stops=False, obstacle=reason)
+
+    def on_timer(self) -> list[WorkerEffect]:
+        """The scheduler has had its time."""
+        if self._asked is None:
+            return []
+        return self._leave(
+            f"it took longer than {self._rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
+        )
+
+    def on_disconnected(self) -> list[WorkerEffect]:
+        """Nobody is there who would hand a rank over, or say that the wait at a step is over."""
+        leave = self._leave("the connection to the scheduler closed") if self._asked is not None else []
+        return [*self.let_go(), *leave]
+
+    def let_go(self) -> list[WorkerEffect]:
+        """No step is waited at any more."""
+        drain, self._drain = self._drain, 0
+        return [LetGo()] if drain else []
+
+    def _leave(self, reason: str) -> list[WorkerEffect]:
+        self._asked = None
+        text = f"this process leaves without a standby having its rank: {reason}"
+        return [Log("not_handed_over", text, warning=True), LeaveAsAsked()]

@@ -1,0 +1,145 @@
+"""A worker that is asked to end asks for its rank to be taken over; every worker stops at a step when asked, and answers where it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.core import messages as m
+from recovery.core.effects import Exit, Log
+from recovery.core.handover_messages import Depart, GoOn, HandedOver, NotHandedOver, Position, SaveAt
+from recovery.core.ids import Generation, RequestId
+from recovery.core.worker import effects as we
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.handover import ANSWER_MS
+from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.transitions import WorkerState
+from tests.core.driven_worker import DrivenWorker
+
+ONE = Generation(1)
+ASKED = s.DepartAsked(RequestId("d"), "SIGTERM")
+
+
+def _asked(driven: DrivenWorker) -> bool:
+    driven.handle(ASKED)
+    return bool(driven.sent(Depart))
+
+
+def _leaves(driven: DrivenWorker) -> bool:
+    return we.LeaveAsAsked() in driven.effects
+
+
+def test_a_worker_that_trains_asks_and_trains_on() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(ASKED, at=1_000)
+    assert driven.sent(Depart) == [Depart(request_id=RequestId("d"), reason="SIGTERM")]
+    assert driven.effects_of(we.SetTimer) == [we.SetTimer(WorkerTimer.DEPART, 1_000 + ANSWER_MS)]
+    assert driven.machine.state is WorkerState.TRAINING
+
+
+@pytest.mark.parametrize(
+    "what", ["outside", "idle", "stopping", "done", "disconnected", "without recovery", "0 s"]
+)
+def test_who_has_no_step_to_hand_over_leaves_at_once(what: str) -> None:
+    changes: dict[str, dict[str, int]] = {
+        "without recovery": {"recovery_enabled": False},
+        "0 s": {"drain_timeout_ms": 0},
+    }
+    driven = DrivenWorker(**changes.get(what, {}))
+    if what == "idle":
+        driven.admitted()
+    elif what != "outside":
+        driven.training()
+    if what == "stopping":
+        driven.receive(m.Interrupt(generation=ONE, reason="worker_1 lost"))
+    if what == "done":
+        driven.handle(s.TrainingDone(RequestId("e"), ONE, 100))
+    if what == "disconnected":
+        driven.handle(s.Disconnected("cut", 0.5))
+    assert not _asked(driven)
+    assert _leaves(driven)
+
+
+def test_a_second_wish_to_end_is_not_answered_by_another_question() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(ASKED)
+    assert not _asked(driven)
+    assert _leaves(driven)
+    driven.receive(NotHandedOver(request_id=RequestId("d"), reason="no standby is ready"))
+    assert not _leaves(driven), "the main thread is told once"
+
+
+def test_it_leaves_when_the_scheduler_says_no_and_says_why() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(ASKED)
+    driven.receive(NotHandedOver(request_id=RequestId("other"), reason="x"))
+    assert not _leaves(driven), "the answer to another question"
+    driven.receive(NotHandedOver(request_id=RequestId("d"), reason="no standby is ready"))
+    assert _leaves(driven)
+    assert "no standby is ready" in driven.effects_of(Log)[0].text
+
+
+def test_it_leaves_when_nobody_begins_and_later_when_nobody_ends() -> None:
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.handle(ASKED, at=1_000)
+    driven.fire(WorkerTimer.DEPART, at=1_500)
+    assert _leaves(driven)
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.handle(ASKED, at=1_000)
+    driven.receive(SaveAt(drain=1, generation=ONE, step=0), at=1_100)
+    assert we.SetTimer(WorkerTimer.DEPART, 6_000) in driven.effects, "it has begun: the whole time counts"
+    driven.fire(WorkerTimer.DEPART, at=6_000)
+    assert _leaves(driven)
+    assert "MS_DRAIN_TIMEOUT" in driven.effects_of(Log)[0].text
+    assert driven.fire(WorkerTimer.DEPART, at=7_000) == []
+
+
+def test_a_lost_connection_ends_what_was_asked_and_the_wait_at_a_step() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(ASKED)
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7))
+    driven.handle(s.Disconnected("cut", 0.5))
+    assert we.LetGo() in driven.effects
+    assert _leaves(driven)
+    driven = DrivenWorker().training()
+    driven.handle(s.Disconnected("cut", 0.5))
+    assert not {we.LetGo(), we.LeaveAsAsked()} & {
+        *driven.effects_of(we.LetGo),
+        *driven.effects_of(we.LeaveAsAsked),
+    }
+
+
+def test_who_is_asked_to_stop_says_where_its_main_thread_is() -> None:
+    driven = DrivenWorker().training()
+    driven.receive(SaveAt(drain=3, generation=ONE, step=7))
+    assert driven.effects == [we.StopAt(3, ONE, 7)]
+    driven.handle(s.Positioned(3, 7, 5, stops=True))
+    assert driven.sent(Position) == [Position(drain=3, step=7, passed=5, stops=True)]
+    driven.handle(s.SaveImpossible(7, "nothing saves"))
+    assert driven.sent(Position) == [
+        Position(drain=3, step=7, passed=7, stops=False, obstacle="nothing saves")
+    ]
+
+
+def test_a_step_of_a_generation_that_is_over_or_not_begun_is_not_stopped_at() -> None:
+    driven = DrivenWorker().training()
+    assert driven.receive(SaveAt(drain=3, generation=Generation(2), step=7)) == []
+    driven.receive(m.Interrupt(generation=ONE, reason="worker_1 lost"))
+    assert driven.receive(SaveAt(drain=3, generation=ONE, step=7)) == []
+    assert driven.receive(SaveAt(drain=3, generation=Generation(2), step=7)) == []
+
+
+def test_a_drain_that_is_given_up_lets_go_of_its_own_stop_only() -> None:
+    driven = DrivenWorker().training()
+    driven.receive(SaveAt(drain=3, generation=ONE, step=7))
+    assert driven.receive(GoOn(drain=2)) == []
+    assert driven.receive(GoOn(drain=3)) == [we.LetGo()]
+    assert driven.receive(GoOn(drain=3)) == []
+
+
+def test_who_was_handed_over_ends_as_if_a_signal_had_ended_it() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(ASKED)
+    driven.receive(HandedOver(reason="its rank is handed over at step 7"))
+    assert driven.effects_of(Exit) == [Exit("STOPPED", "its rank is handed over at step 7")]
+    assert driven.machine.state is WorkerState.LEAVING
+    assert not driven.sent(m.Leave)

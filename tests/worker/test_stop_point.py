@@ -1,0 +1,134 @@
+"""Whether a step is passed is decided once: a rank that said it would stop there does, and one that has passed it says so."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from recovery.errors import GenerationInterrupted
+from recovery.worker.stop_point import StopPoint
+from recovery.worker.training_control import Verdict
+from tests.pace import wait_for
+from tests.worker.test_training_control import Training
+
+
+def _at(passed: int) -> StopPoint:
+    point = StopPoint()
+    point.begin(1, 0)
+    assert all(point.passes(step) for step in range(1, passed + 1)), "nobody has asked"
+    return point
+
+
+def test_a_step_ahead_is_stopped_at_and_one_that_is_passed_is_not() -> None:
+    point = _at(5)
+    assert point.stop_at(1, 5) == (5, False)
+    assert point.passes(6), "who was too late is not stopped either"
+    assert point.stop_at(1, 8) == (6, True)
+    assert (point.passes(7), point.passes(8)) == (True, False)
+    assert point.stop_at(1, 0) == (7, False), "it waits at step 8 and has not passed it"
+
+
+def test_a_later_step_takes_the_place_of_the_one_that_is_waited_at() -> None:
+    point = _at(5)
+    point.stop_at(1, 6)
+    assert not point.passes(6)
+    assert point.stop_at(1, 8) == (5, True)
+    assert (point.passes(6), point.passes(7), point.passes(8)) == (True, True, False)
+    point.forget()
+    assert point.passes(8)
+
+
+def test_another_generation_has_no_step_in_common_with_this_one() -> None:
+    point = _at(5)
+    assert point.stop_at(2, 9) == (0, False)
+    assert point.passes(9)
+    point.stop_at(1, 12)
+    point.begin(2, 10)
+    assert point.passes(12), "who asked meant the generation before"
+
+
+@pytest.fixture
+def _switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_switching_often")
+def test_between_two_threads_nobody_passes_a_step_at_which_it_was_to_stop() -> None:
+    """The main thread runs as fast as it can; whoever asks names the very next step."""
+    for _ in range(30):
+        point, stopped_at = _at(0), threading.Event()
+        reached = [0]
+
+        def train(
+            point: StopPoint = point, stopped: threading.Event = stopped_at, reached: list[int] = reached
+        ) -> None:
+            step = 1
+            while point.passes(step):
+                step += 1
+            reached[0] = step
+            stopped.set()
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        step, stops = 0, False
+        while not stops:
+            passed, _ = point.stop_at(1, 0)
+            step = passed + 1
+            passed, stops = point.stop_at(1, step)
+            assert stops == (passed < step), "it says what it does"
+        assert stopped_at.wait(10), "it said that it would stop"
+        thread.join()
+        assert reached[0] == step
+
+
+def _stopped(training: Training) -> None:
+    assert training.control.stops_at(11)
+    training.said.append("waits")
+    training.control.await_go_on(1, 11)
+
+
+def test_the_main_thread_waits_at_the_step_until_it_is_let_go() -> None:
+    training = Training()
+    assert training.control.stop_at(1, 11) == (10, True)
+    with training.main_thread(lambda: _stopped(training)):
+        wait_for(lambda: training.said, "wait at the step", 5)
+        training.control.let_go()
+    assert training.said == ["waits", "stepped"]
+
+
+def test_a_step_further_ahead_lets_it_go_on_to_that_one() -> None:
+    training = Training()
+    training.control.stop_at(1, 11)
+    with training.main_thread(lambda: _stopped(training)):
+        wait_for(lambda: training.said, "wait at the step", 5)
+        assert training.control.stop_at(1, 13) == (10, True)
+    assert training.said == ["waits", "stepped"]
+    assert training.control.stops_at(13)
+
+
+@pytest.mark.parametrize("how", ["interrupt", "verdict"])
+def test_the_end_of_the_generation_ends_the_wait(how: str) -> None:
+    training = Training()
+    training.control.stop_at(1, 11)
+    with training.main_thread(lambda: _stopped(training)):
+        wait_for(lambda: training.said, "wait at the step", 5)
+        if how == "interrupt":
+            training.control.interrupt(1, "worker_1 left")
+        else:
+            training.control.finish(Verdict("STOPPED", "handed over"))
+    assert training.said[0] == "waits"
+    assert training.said[1].startswith("interrupted: ")
+
+
+def test_a_wait_that_is_interrupted_raises_in_the_main_thread() -> None:
+    training = Training()
+    training.control.stop_at(1, 11)
+    training.control.interrupt(1, "worker_1 left")
+    with pytest.raises(GenerationInterrupted):
+        training.control.await_go_on(1, 11)
