@@ -10,9 +10,11 @@ import msgspec
 
 from recovery.core.ids import RequestId
 from recovery.core.worker import stimuli as s
+from tests.simulation.deaths import WRONG
 from tests.simulation.network import DOWN, UP
 from tests.simulation.process import Process
 from tests.simulation.shape import FAULTS_UNTIL_MS, Shape
+from tests.simulation.slots import SCHEDULER_HOST
 from tests.simulation.world import World
 
 STORE_LOST = "store lost"
@@ -211,6 +213,62 @@ def _split(world: World, draw: random.Random) -> None:
         world.network.partition(name, (UP, DOWN), draw.randint(1_000, 2 * world.rules.lease_ms))
 
 
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def _wrong_word(world: World, process: Process, draw: random.Random) -> None:
+    """A launcher says of another process that it has ended, sometimes just when the connection is cut."""
+    if draw.random() < 0.7:
+        _cut(world, process, draw)
+        world.clock.later(
+            draw.randint(50, 400), lambda: world.deaths.tell_wrongly(process, draw.choice(WRONG))
+        )
+    else:
+        world.deaths.tell_wrongly(process, draw.choice(WRONG))
+
+
+def _lost_id(world: World, draw: random.Random) -> None:
+    """An id that was given up for a fresh one comes again."""
+    slots = [slot for slot in world.slots.values() if len(slot.ids) > 1]
+    if slots and not world.verdict:
+        slot = draw.choice(slots)
+        world.earlier(slot, draw.choice(slot.ids[:-1]))
+
+
+def _host(world: World, draw: random.Random) -> None:
+    """All processes of a host are killed, the scheduler too where it is of them."""
+    host = f"h{draw.randrange(world.shape.spares.hosts)}"
+    for process in world.living:
+        if process.slot.host == host:
+            world.kill(process)
+    if host == SCHEDULER_HOST:
+        world.kill_scheduler()
+
+
+def _takers(world: World, draw: random.Random) -> None:
+    """The next standby that is offered a rank dies, hangs or is cut off just then, or the scheduler or the lost one does something."""
+    what, delay_ms = draw.choice(sorted(IN_AN_OFFER)), draw.choice((0, 1, 5, 20, 100))
+
+    def strike(process: Process) -> None:
+        world.clock.seen[f"in an offer: {what}"] += 1
+        world.clock.later(delay_ms, lambda: IN_AN_OFFER[what](world, process, draw))
+
+    world.on_offer.append(strike)
+
+
+IN_AN_OFFER: dict[str, Callable[[World, Process, random.Random], None]] = {
+    "kill": _kill,
+    "kill with the scheduler": _kill_both,
+    "cut": _cut,
+    "vanish": _vanish,
+    "partition": _partition,
+    "freeze": _freeze,
+    "stop": _stop,
+    "the scheduler is killed": lambda world, process, draw: world.kill_scheduler(),
+    "the scheduler is paused": lambda world, process, draw: _freeze_scheduler(world, draw),
+    "a lost id comes": lambda world, process, draw: _lost_id(world, draw),
+}
+
 ONE: dict[str, Callable[[World, Process, random.Random], None]] = {
     "kill": _kill,
     "kill with the scheduler": _kill_both,
@@ -228,6 +286,7 @@ ONE: dict[str, Callable[[World, Process, random.Random], None]] = {
     "remove": _remove,
     "copy": _copy,
     "repeat": _repeat,
+    "wrong word": _wrong_word,
 }
 WHOLE: dict[str, Callable[[World, random.Random], None]] = {
     "scheduler": _scheduler,
@@ -236,6 +295,9 @@ WHOLE: dict[str, Callable[[World, random.Random], None]] = {
     "disk full": _disk_full,
     "fsync fails": _sync_fails,
     "split": _split,
+    "lost id": _lost_id,
+    "host": _host,
+    "in an offer": _takers,
 }
 DRAWN = (*ONE, *WHOLE)
 """Which of them are on is drawn for each seed."""

@@ -62,8 +62,12 @@ class Network:
 
     def connect(self, near: Process, far: SchedulerProcess) -> Wire:
         """A connection that was accepted."""
+        return Wire(self, self.next_number(), near, far)
+
+    def next_number(self) -> ConnectionId:
+        """Of a connection."""
         self._connections += 1
-        return Wire(self, ConnectionId(self._connections), near, far)
+        return ConnectionId(self._connections)
 
 
 class Wire:

@@ -7,10 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, Exit, Persist
+from recovery.core.effects import Answer, Exit, Log, Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.records import EventKind, EventRecord
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.effects import (
+    CloseConnection,
+    EndWatch,
+    SchedulerEffect,
+    Send,
+    SetTimer,
+    WatchProcess,
+)
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.scheduler.timers import SchedulerTimer
 from tests.simulation.clock import OwnClock
@@ -98,9 +105,15 @@ class SchedulerProcess:
                 self._due[effect.timer] = effect.at_ms
                 fired = partial(self.handle, TimerFired(effect.timer))
                 self.clock.later(self.own.until(effect.at_ms), fired)
-            else:
-                assert isinstance(effect, Exit), effect
+            elif isinstance(effect, WatchProcess):
+                self.world.deaths.watch(self, effect)
+            elif isinstance(effect, Log):
+                self.clock.say(f"scheduler: {effect.text}")
+            elif isinstance(effect, Exit):
                 self.end(effect)
+            else:
+                # What is said too late of a process that was watched changes nothing: it is said all the same.
+                assert isinstance(effect, EndWatch), effect
 
     def _write_next(self) -> None:
         draw = self.clock.draw("disk")

@@ -15,6 +15,21 @@ LIVENESS_MS = 200_000
 """The liveness phase: from now on nothing new breaks, and the job must end."""
 
 
+class Spares(msgspec.Struct, frozen=True, kw_only=True):
+    """Standbys, hosts, and how a lost process is started again. The defaults are what there was before standbys."""
+
+    standbys: int = 0
+    fresh_ids: bool = False
+    """A lost process is started again under a fresh id (`recovery msrun --rejoin=new`)."""
+    hosts: int = 1
+    shared_files: bool = True
+    """Every host reads every checkpoint; else each host its own only."""
+    late_looks: float = 0.0
+    """How many looks for the files of an offered rank take longer than the offer stands, or never end."""
+    exits_seen: float = 0.0
+    """How many ends of processes their launchers report."""
+
+
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """Drawn once per seed. Faults that are not on in a seed leave room for what needs a long time without them."""
 
@@ -38,16 +53,21 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time between two faults."""
     stuck_rows: float
     """How often a worker's own store takes a batch and does not come back."""
+    spares: Spares = Spares()
 
 
-def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = None) -> Shape:
+def shape_of(
+    seed: int, all_kinds: tuple[str, ...], *, workers: int | None = None, spares: Spares | None = None
+) -> Shape:
     """Draw the shape of a seed.
 
     Args:
         seed: which.
         all_kinds: of faults; some of them are on.
         workers: None: drawn too, 1 to 8.
+        spares: None: drawn too.
     """
+    spares = spares_of(seed) if spares is None else spares
     draw = random.Random(f"{seed}/shape")
     lease_ms = draw.choice((3_000, 6_000, 12_000))
     workers = workers or draw.choice((1, 2, 3, 4, 6, 8))
@@ -64,6 +84,8 @@ def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = Non
         rebuild_store=True,
         heartbeat_ms_min=lease_ms // 10,
         heartbeat_ms_max=lease_ms // 6,
+        standby_count=spares.standbys,
+        rejoin_on_proof=random.Random(f"{seed}/proof").random() < 0.3 and spares != Spares(),
     )
     return Shape(
         rules=rules,
@@ -82,4 +104,20 @@ def shape_of(seed: int, all_kinds: tuple[str, ...], *, workers: int | None = Non
         kinds=tuple(kind for kind in all_kinds if draw.random() < 0.6) or all_kinds,
         pause_ms=draw.choice((1_000, 3_000, 10_000)),
         stuck_rows=draw.choice((0.0, 0.0, 0.02, 0.2)),
+        spares=spares,
+    )
+
+
+def spares_of(seed: int) -> Spares:
+    """Draw them, from a stream of their own: the rest of a seed does not depend on it."""
+    draw = random.Random(f"{seed}/spares")
+    if draw.random() < 0.2:
+        return Spares()
+    return Spares(
+        standbys=draw.choice((0, 1, 1, 2, 3)),
+        fresh_ids=draw.random() < 0.5,
+        hosts=draw.choice((1, 2, 3)),
+        shared_files=draw.random() < 0.5,
+        late_looks=draw.choice((0.0, 0.0, 0.1, 0.5)),
+        exits_seen=draw.choice((0.0, 0.5, 1.0)),
     )
