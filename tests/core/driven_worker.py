@@ -19,9 +19,16 @@ Kind = TypeVar("Kind")
 class DrivenWorker:
     """A worker's machine and what it asked for last. What must always be true of it is checked after every stimulus."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, *, standby: bool = False, replaces: str = "", **changes: Any) -> None:
         self.rules = Rules(**{"worker_count": 2, **changes})
-        identity = Identity(node_id=NodeId("worker_0"), role=m.Role.WORKER, host="", pid=7)
+        identity = Identity(
+            node_id=NodeId("worker_0"),
+            role=m.Role.WORKER,
+            host="",
+            pid=7,
+            standby=standby,
+            replaces=NodeId(replaces),
+        )
         self.machine = WorkerMachine(identity, self.rules)
         self.now = 0
         self.effects: list[we.WorkerEffect] = []
@@ -51,7 +58,7 @@ class DrivenWorker:
         self.handle(s.Connected())
         return self
 
-    def admitted(self, *, resumed: bool = False, committed: int = 0) -> DrivenWorker:
+    def admitted(self, *, resumed: bool = False, committed: int = 0, standby: bool = False) -> DrivenWorker:
         if self.machine.admitted is None:
             self.registering()
         self.receive(
@@ -65,6 +72,7 @@ class DrivenWorker:
                 scheduler_incarnation=Incarnation(1),
                 resumed=resumed,
                 committed_step=committed,
+                standby=standby,
             )
         )
         return self

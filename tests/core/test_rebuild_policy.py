@@ -128,3 +128,16 @@ def test_what_was_taken_from_where_is_reported() -> None:
 def test_ranks_that_are_kept_leave_the_rest_to_the_others() -> None:
     assigned = {NodeId("a"): Rank(0), NodeId("b"): Rank(1), NodeId("c"): Rank(2)}
     assert keep(assigned, {NodeId("b"): Rank(0)}) == {"a": 1, "b": 0, "c": 2}
+
+
+def test_of_one_rank_the_newest_holder_counts_and_who_was_replaced_is_named() -> None:
+    known = {
+        NodeId("w0"): past(0, 10, generation=5),
+        NodeId("w1"): past(1, 10, 99, generation=3),
+        NodeId("s0"): past(1, 10, 20, generation=5),
+    }
+    found = rebuild.rebuild(known)
+    assert isinstance(found, Rebuilt)
+    assert found.ranks == {"w0": 0, "s0": 1}
+    assert "w1 was rank 1 up to generation 3, when another took it over" in found.guesses
+    assert 99 not in {one.step for one in found.checkpoints}

@@ -11,7 +11,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "a rank tells of every checkpoint that it holds, whatever a frame carries",
         "I17",
-        "core/worker/ready.py",
+        "core/policy/message_share.py",
         "        if left < 0:",
         "        if left < -(10**9):",
         (_MUCH + "test_six_thousand_checkpoints_fit_into_one_message_newest_first",),
@@ -19,7 +19,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "the committed checkpoint is left out behind many newer ones",
         "I9",
-        "core/worker/ready.py",
+        "core/policy/message_share.py",
         "for one in sorted(newest_first, key=lambda one: one.step != committed_step):",
         "for one in newest_first:",
         (_MUCH + "test_the_committed_checkpoint_is_reported_however_many_newer_ones_there_are",),
@@ -95,9 +95,9 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "each registration walks over every node",
         "I17",
-        "core/scheduler/admission.py",
-        "    others = state.seats[register.role].taken - (",
-        "    others = len(state.seated(register.role)) - (",
+        "core/scheduler/places.py",
+        "    others = seats.taken - (",
+        "    others = len(state.seated(role)) - (",
         ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),
     ),
 )

@@ -128,9 +128,9 @@ REGISTRATION = (
     Bug(
         "one worker more than seats is let in",
         "I9",
-        "core/scheduler/admission.py",
-        "if others < _seat_count(state, register.role) else Seats.NONE",
-        "if others <= _seat_count(state, register.role) else Seats.NONE",
+        "core/scheduler/places.py",
+        "if others >= state.seat_count(role):",
+        "if others > state.seat_count(role):",
         ("tests/core/test_scheduler_machine.py::test_an_extra_worker_is_refused_for_good",),
     ),
     Bug(

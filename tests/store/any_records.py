@@ -26,8 +26,10 @@ from recovery.core.records import (
     JobState,
     NodeRecord,
     NodeState,
+    ProcessRecord,
     Record,
     RunRecord,
+    SeatRecord,
     StepRecord,
 )
 from recovery.store.repository import SchedulerStore
@@ -100,6 +102,14 @@ ONE_OF_EACH: tuple[Record, ...] = (
     node(),
     IncarnationRecord(
         node_id=NodeId("worker_3"), incarnation=Incarnation(1), rank=None, host="host-a", pid=4711, run=ONE
+    ),
+    SeatRecord(node_id=NodeId("worker_3"), seat="worker_1"),
+    ProcessRecord(
+        node_id=NodeId("worker_3"),
+        incarnation=Incarnation(1),
+        boot_id="1b8c7a1e-5f9e-4d38-9d6b-9d2f7f3f2a51",
+        pid_namespace=4_026_531_836,
+        start_ticks=123_456,
     ),
     generation(1),
     checkpoint(100),

@@ -103,11 +103,13 @@ def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
     run = max(past.run for past in pasts.values())
     current = {node_id: past for node_id, past in sorted(pasts.items()) if past.run == run}
     newest = max(current.values(), key=lambda past: past.generation)
+    current, replaced = _holders(current)
     clash = _clash(current, newest.worker_count)
     if clash:
         return Unclear(clash)
     known = {node_id: past.rank for node_id, past in current.items()}
     generations, guesses = _generations(run, current.values())
+    guesses += replaced
     guesses += [
         f"{node_id} knows only run {past.run} of {run}" for node_id, past in pasts.items() if past.run != run
     ]
@@ -149,6 +151,20 @@ def report(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
     )
     guessed = f"; not known: {'; '.join(built.guesses)}" if built.guesses else ""
     return f"{of_each}{guessed}"
+
+
+def _holders(pasts: Mapping[NodeId, Past]) -> tuple[dict[NodeId, Past], list[str]]:
+    """Of one rank the newest holder, and who else had it before: a standby has taken the rank over."""
+    newest: dict[Rank, int] = {}
+    for past in pasts.values():
+        newest[past.rank] = max(newest.get(past.rank, 0), past.generation)
+    holders = {node_id: past for node_id, past in pasts.items() if past.generation == newest[past.rank]}
+    replaced = [
+        f"{node_id} was rank {past.rank} up to generation {past.generation}, when another took it over"
+        for node_id, past in pasts.items()
+        if node_id not in holders
+    ]
+    return holders, replaced
 
 
 def _clash(pasts: Mapping[NodeId, Past], worker_count: int) -> str:

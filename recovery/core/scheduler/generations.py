@@ -76,6 +76,8 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
         return []
     records: list[Record] = []
     if state.job.state is JobState.FORMING:
+        if lost_store.still_asking(state):
+            return []
         taken_up = lost_store.take_up(state)
         if isinstance(taken_up, Exit):
             return [taken_up]

@@ -83,7 +83,7 @@ def on_leave(state: SchedulerState, node: Node, leave: m.Leave, now_ms: int) -> 
     effects: list[SchedulerEffect] = [state.answer(node, leave.request_id, [record, event])]
     if record.role is m.Role.WORKER and not node.is_standby:
         effects += generations.interrupt(state, f"{record.node_id} left: {leave.reason}", now_ms)
-    return effects
+    return effects + _without_standby(state, node, now_ms)
 
 
 def on_exited(
@@ -188,7 +188,12 @@ def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
     # Without recovery any loss ends the job, a server's too. A standby takes no part in a generation.
     if (record.role is m.Role.WORKER and not node.is_standby) or not state.rules.recovery_enabled:
         effects += generations.interrupt(state, f"{record.node_id} lost: {reason}", now_ms)
-    return effects
+    return effects + _without_standby(state, node, now_ms)
+
+
+def _without_standby(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
+    """A standby is gone. A lost store is built again without what it knew, if only that was waited for."""
+    return generations.begin_if_all_ready(state, now_ms) if node.is_standby else []
 
 
 def _watch_lost(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:

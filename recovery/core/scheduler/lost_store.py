@@ -16,7 +16,7 @@ from recovery.core.effects import Exit, Log
 from recovery.core.ids import Incarnation
 from recovery.core.policy import rebuild
 from recovery.core.policy.registration import Refuse
-from recovery.core.records import EventKind, JobState, Record, RunRecord
+from recovery.core.records import EventKind, JobState, NodeState, Record, RunRecord
 from recovery.core.scheduler.admission import job_fault_of, refuse
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
@@ -83,15 +83,31 @@ def _end(state: SchedulerState, reason: str) -> Exit:
     return Exit(STORE_LOST, reason)
 
 
+def still_asking(state: SchedulerState) -> bool:
+    """Is there a standby that has not said yet what it knows? It may have held a rank until the end."""
+    return _builds_again(state) and any(
+        node.is_standby and node.record.state is NodeState.LIVE and node.ready is None
+        for node in state.nodes.values()
+    )
+
+
+def _builds_again(state: SchedulerState) -> bool:
+    return state.rules.rebuild_store and knows_nothing(state)
+
+
 def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     """All ranks are ready: become the job that the workers know, if they know one; what is to be written.
 
     Returns:
         Exit when the workers contradict each other: nobody can say which job this is.
     """
-    if not (state.rules.rebuild_store and knows_nothing(state)):
+    if not _builds_again(state):
         return []
-    ready = {node.record.node_id: node.ready for node in state.workers if node.ready is not None}
+    ready = {
+        node.record.node_id: node.ready
+        for node in state.nodes.values()
+        if node.record.state is NodeState.LIVE and node.ready is not None
+    }
     pasts = {
         node_id: one.past
         for node_id, one in ready.items()
@@ -111,6 +127,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
             state, f"had {built.worker_count} workers, here are {state.rules.worker_count} (MS_WORKER_NUM)"
         )
     _become(state, built)
+    moved = _give_seats(state, built)
     for node in state.workers:
         past = pasts.get(node.record.node_id)
         if past is not None:
@@ -126,7 +143,20 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         reason="from what the workers reported",
         details=rebuild.report(built, pasts),
     )
-    return [RunRecord(run=built.run), *built.generations, *built.checkpoints, event]
+    return [RunRecord(run=built.run), *moved, *built.generations, *built.checkpoints, event]
+
+
+def _give_seats(state: SchedulerState, built: rebuild.Rebuilt) -> list[Record]:
+    """Who held a rank until the end has a seat, and who was replaced has none: the processes came in any order. The rows of both."""
+    without_rank = (node for node in state.workers if node.record.node_id not in built.ranks)
+    records: list[Record] = []
+    for node in [state.nodes[node_id] for node_id in built.ranks]:
+        if node.is_standby:
+            replaced = next(without_rank)
+            seat, replaced.seat = replaced.seat, ""
+            node.seat = seat
+            records += [replaced.seat_record, node.seat_record]
+    return records
 
 
 def _become(state: SchedulerState, built: rebuild.Rebuilt) -> None:

@@ -1,0 +1,129 @@
+"""A scheduler's store that was lost, where a standby had taken a rank over: the one that held the rank last has it again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from recovery.core import messages as m
+from recovery.core.ids import Generation, NodeId
+from recovery.core.records import JobRecord, JobState, NodeRecord, NodeState
+from recovery.core.rules import Rules
+from recovery.core.scheduler.lost_store import REBUILDING
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
+from tests.core.pasts import OLD, past, ready
+
+RULES = Rules(worker_count=2, standby_count=1, rebuild_store=True)
+BEFORE, LATER = past(1, 10, generation=3), past(1, 10, 20, generation=5)
+
+
+def come(desk: Desk, *names: str) -> list[Worker]:
+    """Fresh processes register."""
+    workers = [Worker(desk, name, standby=name.startswith("s")) for name in names]
+    for worker in workers:
+        assert isinstance(worker.register(), m.Admitted)
+    return workers
+
+
+def ranks(desk: Desk) -> dict[str, int | None]:
+    return {str(row.node_id): row.rank for row in desk.row(NodeRecord)}
+
+
+@pytest.mark.parametrize("standby_first", [True, False])
+def test_standby_that_held_the_rank_last_has_it_again(standby_first: bool) -> None:
+    desk = Desk(RULES)
+    first, second, waits = come(desk, "worker_0", "worker_1", "s0")
+    if standby_first:
+        ready(waits, LATER)
+    ready(first, past(0, 10, 20, generation=5))
+    ready(second, BEFORE)
+    if not standby_first:
+        assert desk.row(JobRecord)[0].state is JobState.FORMING, "the standby has not said what it knows"
+        ready(waits, LATER)
+
+    assert ranks(desk) == {"worker_0": 0, "worker_1": None, "s0": 1}
+    assert (waits.last(m.Rollback).step, waits.last(m.Rollback).rank) == (20, 1)
+    assert second.hears(m.Rollback) == 0
+    desk.restart()
+    assert desk.machine.state.nodes[NodeId("s0")].seat == "worker_1"
+
+
+def test_standby_that_knows_nothing_is_waited_for_and_changes_nothing() -> None:
+    desk = Desk(RULES)
+    first, second, waits = come(desk, "worker_0", "worker_1", "s0")
+    ready(first, past(0, 10, generation=3))
+    ready(second, BEFORE)
+    ready(waits, None)
+    assert ranks(desk) == {"worker_0": 0, "worker_1": 1, "s0": None}
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_standby_that_is_gone_before_it_said_what_it_knows_is_not_waited_for(leaves: bool) -> None:
+    desk = Desk(RULES)
+    first, second, waits = come(desk, "worker_0", "worker_1", "s0")
+    ready(first, past(0, 10, generation=3))
+    ready(second, BEFORE)
+    if leaves:
+        waits.send(m.Leave(request_id=waits.request(), reason="SIGTERM"))
+    else:
+        waits.die()
+        desk.at(desk.now + 600)
+    assert ranks(desk)["worker_1"] == 1
+    assert desk.row(JobRecord)[0].state is JobState.RUNNING
+
+
+def test_living_standby_that_trains_is_a_member_to_a_scheduler_that_knows_nothing() -> None:
+    desk = Desk(RULES)
+    living = Worker(desk, "s0", standby=True, job=OLD)
+    living.generation = Generation(5)
+    admitted = living.register()
+    assert isinstance(admitted, m.Admitted)
+    assert not admitted.standby
+    other = Worker(desk, "worker_0", job=OLD)
+    other.generation = Generation(5)
+    other.register()
+    ready(other, past(0, 10, 20, generation=5))
+    ready(living, LATER)
+    assert ranks(desk) == {"worker_0": 0, "s0": 1}
+
+
+def rebuilt_from_the_path() -> Desk:
+    """A scheduler whose store was made again from the workers' own: the job forms, and every rank is known."""
+    desk = Desk(Rules(worker_count=2, standby_count=1))
+    workers = running_workers(desk, "0", "1")
+    for one in workers:
+        one.save(10)
+    [job] = desk.row(JobRecord)
+    desk.rows[("JobRecord",)] = msgspec.structs.replace(job, state=JobState.FORMING, reason=REBUILDING)
+    desk.restart()
+    return desk
+
+
+def test_rank_that_is_lost_while_a_rebuilt_job_forms_is_offered() -> None:
+    desk = rebuilt_from_the_path()
+    assert desk.machine.state.job.state is JobState.FORMING
+    desk.at(desk.now + 30_000)
+    first = Worker(desk, "0")
+    desk.at(desk.now + 30_000)
+    assert isinstance(first.register(), m.Admitted)
+    fresh = Worker(desk, "1.2", replaces="1")
+    admitted = fresh.register()
+    assert isinstance(admitted, m.Admitted)
+    assert admitted.standby
+    assert fresh.last(m.Offer).rank == 1
+    first.ready(checkpoint(10, path="0/10"))
+    fresh.send(
+        m.Ready(
+            request_id=fresh.request(),
+            generation=fresh.generation,
+            step=0,
+            held=(checkpoint(10, path="1/10"),),
+            rank=fresh.last(m.Offer).rank,
+        )
+    )
+    assert {str(row.node_id): (row.rank, row.state) for row in desk.row(NodeRecord)} == {
+        "0": (0, NodeState.LIVE),
+        "1": (None, NodeState.LOST),
+        "1.2": (1, NodeState.LIVE),
+    }
+    assert fresh.last(m.Rollback).step == 10

@@ -1,0 +1,110 @@
+"""A standby's own machine: it waits without a rank, answers an offer, and follows the plan of the rank it was given."""
+
+from __future__ import annotations
+
+from recovery.core import effects as e
+from recovery.core import messages as m
+from recovery.core.ids import NodeId, Rank, RequestId, RunId
+from recovery.core.worker import effects as we
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.timers import WorkerTimer
+from tests.core.desk import checkpoint
+from tests.core.driven_worker import DrivenWorker, plan
+
+OFFER = m.Offer(
+    run=RunId(1),
+    rank=Rank(1),
+    replaced=NodeId("worker_1"),
+    committed_step=20,
+    held=(checkpoint(20, path="w1/20"),),
+)
+
+
+def standby() -> DrivenWorker:
+    """It was let in, and has said what it holds under its own name."""
+    worker = DrivenWorker(standby=True).admitted(standby=True)
+    worker.handle(s.CheckpointsFound(RequestId("own"), ()))
+    return worker
+
+
+def found(rank: int | None = 1) -> s.CheckpointsFound:
+    return s.CheckpointsFound(
+        RequestId(f"of-{rank}"), (checkpoint(20, path="w1/20"),), rank=None if rank is None else Rank(rank)
+    )
+
+
+def test_it_registers_as_what_it_was_started_as() -> None:
+    worker = DrivenWorker(standby=True, replaces="worker_7").registering()
+    [register] = worker.sent(m.Register)
+    assert (register.standby, register.replaces) == (True, "worker_7")
+    [register] = DrivenWorker().registering().sent(m.Register)
+    assert (register.standby, register.replaces) == (False, "")
+
+
+def test_it_waits_for_a_rank_and_says_so() -> None:
+    worker = standby()
+    [ready] = worker.sent(m.Ready)
+    assert ready.rank is None
+    [said] = [one for one in worker.fire(WorkerTimer.WAIT_NOTE, 5_000) if isinstance(one, e.Log)]
+    assert said.text == "waiting for a rank to take over (standby), 5 s so far"
+
+
+def test_it_looks_for_the_files_of_the_offered_rank_and_says_what_it_can_read() -> None:
+    worker = standby()
+    worker.receive(OFFER)
+    assert worker.effects_of(we.FindCheckpoints) == [
+        we.FindCheckpoints("job", RunId(1), Rank(1), offer=OFFER)
+    ]
+    worker.handle(found())
+    [ready] = worker.sent(m.Ready)
+    assert (ready.rank, [one.path for one in ready.held]) == (1, ["w1/20"])
+
+
+def test_what_it_holds_under_its_own_name_is_not_sent_after_the_answer() -> None:
+    worker = standby()
+    worker.receive(OFFER)
+    worker.handle(found())
+    worker.handle(found(None))
+    assert worker.sent(m.Ready) == []
+    worker.reconnect()
+    worker.admitted(resumed=True, standby=True)
+    [again] = worker.sent(m.Ready)
+    assert again.rank == 1
+
+
+def test_answer_to_an_older_offer_is_not_sent() -> None:
+    worker = standby()
+    worker.receive(OFFER)
+    worker.receive(m.Offer(run=RunId(1), rank=Rank(0), replaced=NodeId("worker_0"), committed_step=0))
+    worker.handle(found(1))
+    assert worker.sent(m.Ready) == []
+    worker.handle(found(0))
+    assert [one.rank for one in worker.sent(m.Ready)] == [0]
+
+
+def test_with_the_plan_of_the_rank_it_keeps_where_the_files_lie() -> None:
+    worker = standby()
+    worker.receive(OFFER)
+    worker.handle(found())
+    worker.receive(plan(1))
+    assert worker.effects_of(we.KeepPlaces) == [we.KeepPlaces(Rank(1))]
+    assert len(worker.effects_of(we.OpenGeneration)) == 1
+    assert worker.machine.admitted is not None
+    assert not worker.machine.admitted.standby
+
+    # From now on it is a worker like any.
+    worker.receive(m.Interrupt(generation=plan(1).generation, reason="x"))
+    worker.handle(s.TrainingStopped(plan(1).generation, 5))
+    [find] = worker.effects_of(we.FindCheckpoints)
+    assert (find.rank, find.offer) == (1, None)
+    worker.handle(found(None))
+    assert [one.rank for one in worker.sent(m.Ready)] == [None]
+    worker.receive(plan(2))
+    assert worker.effects_of(we.KeepPlaces) == []
+
+
+def test_offer_to_who_trains_or_ends_means_nothing() -> None:
+    worker = DrivenWorker().training()
+    assert worker.receive(OFFER) == []
+    fresh = DrivenWorker().registering()
+    assert fresh.receive(OFFER) == []

@@ -1,0 +1,172 @@
+"""Bugs in standbys: who is offered which rank, what an answer must hold, how the seat changes hands."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_TAKEOVER = "tests/core/test_takeover.py"
+_POLICY = "tests/core/test_takeover_policy.py"
+_WORKER = "tests/core/test_standby_worker.py"
+_REBUILD = "tests/core/test_rebuild_standbys.py"
+
+STANDBYS = (
+    Bug(
+        "a standby is offered the rank of who may come back",
+        "I1",
+        "core/policy/takeover.py",
+        "_seat(_HERE,                _ANY_JOB,                 (True, False),   Vacancy.NOT)",
+        "_seat(_HERE,                _ANY_JOB,                 (True, False),   Vacancy.OFFER)",
+        (f"{_POLICY}::test_seat_of_who_may_be_alive_is_never_given_away",),
+    ),
+    Bug(
+        "a holder that came back loses its rank to an offer that was open",
+        "I1",
+        "core/scheduler/takeover.py",
+        "        if is_open is not Vacancy.OFFER:",
+        "        if state.job_ended:",
+        (f"{_TAKEOVER}::test_holder_that_comes_back_while_its_rank_is_offered_keeps_it",),
+    ),
+    Bug(
+        "a standby takes a rank whose newest common step it cannot read",
+        "I9",
+        "core/policy/takeover.py",
+        "frozenset({Shown.ANOTHER_FILE, Shown.NO_FILE}),       takes=False)",
+        "frozenset({Shown.ANOTHER_FILE, Shown.NO_FILE}),       takes=True)",
+        (
+            f"{_TAKEOVER}::test_standby_without_the_newest_common_step_does_not_get_the_rank_and_the_next_is_asked",
+        ),
+    ),
+    Bug(
+        "any file of the step is taken for the rank's own",
+        "I8",
+        "core/policy/takeover.py",
+        "shown = Shown.THAT_FILE if is_that else Shown.ANOTHER_FILE",
+        "shown = Shown.THAT_FILE if by_step else Shown.ANOTHER_FILE",
+        (f"{_POLICY}::test_answer_must_hold_the_very_file_of_the_step_that_all_ranks_hold",),
+    ),
+    Bug(
+        "the lost one keeps its rank beside the one that took it over",
+        "I1",
+        "core/scheduler/takeover.py",
+        "    holder.record = msgspec.structs.replace(holder.record, rank=None)\n",
+        "",
+        (f"{_TAKEOVER}::test_standby_is_offered_the_lost_rank_and_takes_it_within_its_window",),
+    ),
+    Bug(
+        "who took over a rank is not written",
+        "I5",
+        "core/scheduler/takeover.py",
+        "        standby.seat_record,\n",
+        "",
+        (f"{_TAKEOVER}::test_scheduler_that_is_restarted_after_the_seat_moved_knows_who_has_it",),
+    ),
+    Bug(
+        "one standby is asked for two ranks at once",
+        "I1",
+        "core/scheduler/takeover.py",
+        "node.record.node_id not in asked",
+        "node.record.node_id",
+        (f"{_TAKEOVER}::test_two_lost_ranks_are_offered_to_two_standbys",),
+    ),
+    Bug(
+        "a standby that cannot take a rank is asked again and again",
+        "I14",
+        "core/scheduler/takeover.py",
+        "    state.declined.setdefault(standby, set()).add(seat)\n",
+        "    state.declined.setdefault(standby, set())\n",
+        (
+            f"{_TAKEOVER}::test_standby_without_the_newest_common_step_does_not_get_the_rank_and_the_next_is_asked",
+            f"{_TAKEOVER}::test_who_declined_is_not_asked_again_until_it_registers_again",
+        ),
+    ),
+    Bug(
+        "an offer is waited for, for ever",
+        "I14",
+        "core/scheduler/takeover.py",
+        "if offer is None or now_ms < offer.until_ms:",
+        "if offer is None or now_ms <= offer.until_ms:",
+        (f"{_TAKEOVER}::test_offer_that_is_not_answered_lapses_and_a_late_answer_leads_to_another_offer",),
+    ),
+    Bug(
+        "the loss of a standby ends the generation",
+        "I14",
+        "core/scheduler/liveness.py",
+        "if (record.role is m.Role.WORKER and not node.is_standby) or not state.rules.recovery_enabled:",
+        "if record.role is m.Role.WORKER or not state.rules.recovery_enabled:",
+        (f"{_TAKEOVER}::test_nothing_counts_a_standby_and_its_loss_ends_no_generation",),
+    ),
+    Bug(
+        "what a process holds under its own name counts as the rank's files",
+        "I9",
+        "core/scheduler/checkpoint_messages.py",
+        "if node.is_standby or (node.took_over and not ready.generation):",
+        "if node.is_standby:",
+        (f"{_TAKEOVER}::test_what_a_process_holds_under_its_own_name_is_not_taken_for_the_ranks_files",),
+    ),
+    Bug(
+        "a fresh process in another's place is not sent where the rank's files lie",
+        "I14",
+        "core/scheduler/registration.py",
+        "if node.took_over and node.record.rank is not None and not its_generation:",
+        "if node.took_over and node.record.rank is None and not its_generation:",
+        (f"{_TAKEOVER}::test_fresh_process_in_the_place_of_another_name_is_sent_where_the_files_lie",),
+    ),
+    Bug(
+        "a successor is let in while the one that it replaces is alive",
+        "I1",
+        "core/scheduler/places.py",
+        "    if replaced_alive(state, register) is not None:",
+        "    if replaced_alive(state, register) is register:",
+        (f"{_TAKEOVER}::test_process_started_for_a_lost_rank_waits_until_it_is_lost_and_needs_no_place",),
+    ),
+    Bug(
+        "more standbys than MS_STANDBY_NUM are let in",
+        "I17",
+        "core/scheduler/places.py",
+        "return seats.standbys - is_one < places",
+        "return seats.standbys - is_one <= places",
+        (f"{_TAKEOVER}::test_standby_without_a_place_is_refused_by_name",),
+    ),
+    Bug(
+        "a launcher that gives up a worker ends a job that a standby could save",
+        "I14",
+        "core/scheduler/liveness.py",
+        "if node.record.role is m.Role.WORKER and state.seats[m.Role.WORKER].standbys:",
+        "if node.record.role is m.Role.SERVER and state.seats[m.Role.WORKER].standbys:",
+        (f"{_TAKEOVER}::test_worker_that_is_given_up_is_replaced_where_a_standby_can_take_its_rank",),
+    ),
+    Bug(
+        "a standby does not keep where the files of its rank lie",
+        "I9",
+        "core/worker/standby.py",
+        "return [KeepPlaces(plan.rank)] if offered == plan.rank else []",
+        "return [KeepPlaces(plan.rank)] if offered != plan.rank else []",
+        (f"{_WORKER}::test_with_the_plan_of_the_rank_it_keeps_where_the_files_lie",),
+    ),
+    Bug(
+        "a search of a standby's own directories overtakes its answer",
+        "I9",
+        "core/worker/standby.py",
+        "return rank == self._offered",
+        "return rank in (None, self._offered)",
+        (f"{_WORKER}::test_what_it_holds_under_its_own_name_is_not_sent_after_the_answer",),
+    ),
+    Bug(
+        "a rebuilt store gives a rank to the one that was replaced",
+        "I19",
+        "core/policy/rebuild.py",
+        "if past.generation == newest[past.rank]}",
+        "if past.generation <= newest[past.rank]}",
+        (
+            "tests/core/test_rebuild_policy.py::test_of_one_rank_the_newest_holder_counts_and_who_was_replaced_is_named",
+        ),
+    ),
+    Bug(
+        "a store is built again before the standbys have said what they know",
+        "I19",
+        "core/scheduler/lost_store.py",
+        "node.is_standby and node.record.state is NodeState.LIVE and node.ready is None",
+        "node.is_standby and node.record.state is NodeState.LIVE and node.ready is node",
+        (f"{_REBUILD}::test_standby_that_held_the_rank_last_has_it_again",),
+    ),
+)
