@@ -349,20 +349,16 @@ def test_how_it_ended_is_told_where_only_the_end_was_known(desk: Desk) -> None:
     assert second.hears(m.Interrupt) == 2, "sent as before, and again behind its write"
 
 
-def test_how_it_ended_does_not_change_why_another_generation_ended(proof: Desk) -> None:
-    first, second = formed(proof)
-    first.die()
-    gone(proof)
-    second.ready()
-    first.register(keep_token=False)
-    first.die()
-    proof.handle(ProcessGone(NodeId("worker_0"), Incarnation(2)))
-    see_exit(proof)
-    [job] = proof.row(JobRecord)
-    assert job.reason == f"worker_0 lost: {KILLED}"
-    second.raises()
+def test_how_it_ended_does_not_change_that_another_was_the_first_failure(desk: Desk) -> None:
+    first, second = formed(desk)
     second.die()
-    assert proof.row(JobRecord)[0].reason == f"worker_0 lost: {KILLED}", "the first failure stays"
+    gone(desk, "worker_1")
+    first.die()
+    gone(desk)
+    see_exit(desk)
+    assert node(desk).reason == KILLED
+    [job], [generation] = desk.row(JobRecord), desk.row(GenerationRecord)
+    assert job.reason == generation.ended == f"worker_1 lost: {ENDED}"
 
 
 def test_a_launcher_that_gives_up_names_how_it_ended(desk: Desk) -> None:

@@ -10,7 +10,6 @@ import msgspec
 
 from recovery.core.ids import RequestId
 from recovery.core.worker import stimuli as s
-from tests.simulation.deaths import WRONG
 from tests.simulation.network import DOWN, UP
 from tests.simulation.process import Process
 from tests.simulation.shape import FAULTS_UNTIL_MS, Shape
@@ -217,14 +216,21 @@ def _split(world: World, draw: random.Random) -> None:
 
 
 def _wrong_word(world: World, process: Process, draw: random.Random) -> None:
-    """A launcher says of another process that it has ended, sometimes just when the connection is cut."""
+    """Its number is that of a process that has ended: before it, on another boot, or in another container. Often it is cut off just then."""
+    identity = process.identity.process
+    if identity is None:
+        return
+    others = (
+        msgspec.structs.replace(identity, start_ticks=identity.start_ticks - 1),
+        msgspec.structs.replace(identity, boot_id="another boot"),
+        msgspec.structs.replace(identity, pid_namespace=2),
+    )
+    other, gives_up = draw.choice(others), draw.random() < 0.5
+    delay_ms = 0
     if draw.random() < 0.7:
         _cut(world, process, draw)
-        world.clock.later(
-            draw.randint(50, 400), lambda: world.deaths.tell_wrongly(process, draw.choice(WRONG))
-        )
-    else:
-        world.deaths.tell_wrongly(process, draw.choice(WRONG))
+        delay_ms = draw.randint(50, 400)
+    world.clock.later(delay_ms, lambda: world.proofs.report(process, other, gives_up=gives_up))
 
 
 def _lost_id(world: World, draw: random.Random) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from recovery.core import messages as m
 from recovery.core.effects import Persist
+from recovery.core.ids import ConnectionId
 from recovery.core.records import EventKind, EventRecord, JobState, NodeState, SeatRecord
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.job import WAITING
@@ -36,8 +37,7 @@ class PlacePromises:
 
     def is_dead(self, node: Node) -> bool:
         """The truth about the process of a node's current incarnation."""
-        deaths = self.world.deaths
-        return node.process is not None and deaths.has_ended(node.record.pid, node.process)
+        return self.world.proofs.has_ended(node.process)
 
     def lost_its_place(self, process: Process) -> bool:
         """Was its rank given to another node?"""
@@ -105,30 +105,22 @@ class PlacePromises:
 
     # --- I23: proofs ----------------------------------------------------------------------------------------------------
 
-    def before_death(
-        self, scheduler: SchedulerProcess, name: str, after_all: Watch, *, said: m.Exited | None = None
-    ) -> Watch:
-        """I23: somebody says that a process has ended. If it is not the node's, nothing changes; a living one is never lost by it."""
-        from tests.simulation.promises import state_of
-
-        node = scheduler.machine.state.nodes.get(name)  # type: ignore[call-overload]  # a NodeId
-        before, state = node.record.state if node is not None else None, state_of(scheduler)
-        lives = node is not None and not self.is_dead(node)
-        is_of_another = (
-            said is not None
-            and node is not None
-            and (said.pid, said.process) != (node.record.pid, node.process or said.process)
-        )
+    def before_word(self, scheduler: SchedulerProcess, after_all: Watch) -> Watch:
+        """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended."""
+        state = scheduler.machine.state
+        before = {name: _standing(node) for name, node in state.nodes.items()}
+        job = state.job.state
 
         def after(effects: list[SchedulerEffect]) -> None:
             self._promises.checked["I23"] += 1
-            now = scheduler.machine.state.nodes.get(name)  # type: ignore[call-overload]  # a NodeId
-            if is_of_another:
-                self.world.clock.seen["a wrong word about a process came"] += 1
-                self._promises.unchanged("I23", scheduler, state, f"a word about another process of {name}")
-            if lives and before in _HERE:
-                assert now is not None, "nodes are never forgotten"
-                assert now.record.state is before, f"I23: {name} lives, and was {now.record.state} by a word"
+            changed = [node for name, node in state.nodes.items() if _standing(node) != before[name]]
+            for node in changed:
+                assert node.process is None or self.is_dead(node), (
+                    f"I23: {node.record.node_id} lives, and a wrong word has changed its place"
+                )
+                if node.window_ends_ms < before[node.record.node_id][1]:
+                    self.world.clock.seen["a proven death ended a window"] += 1
+            assert changed or state.job.state is job, "I23: a wrong word has changed the job"
             after_all(effects)
 
         return after
@@ -150,3 +142,8 @@ class PlacePromises:
         seats = sum(len(state.seated(role)) for role in m.Role)
         places = sum(state.seat_count(role) for role in m.Role)
         assert missing or seats < places, "I24: the job waits, and every rank is ready"
+
+
+def _standing(node: Node) -> tuple[NodeState, int, ConnectionId | None]:
+    """What a node holds."""
+    return node.record.state, node.window_ends_ms, node.connection

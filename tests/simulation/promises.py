@@ -126,7 +126,7 @@ class Promises:
                 self._hear(speaker.record)
             return after_all
         if isinstance(stimulus, ProcessGone):
-            return self.places.before_death(scheduler, stimulus.node_id, after_all)
+            return self.places.before_word(scheduler, after_all)
         if not isinstance(stimulus, MessageReceived):
             return after_all
         return self._before_message(scheduler, stimulus, after_all)
@@ -138,7 +138,7 @@ class Promises:
         if isinstance(message, m.Register):
             return self._before_register(scheduler, message)
         if isinstance(message, m.Exited):
-            return self.places.before_death(scheduler, message.node_id, after_all, said=message)
+            return self.places.before_word(scheduler, after_all)
         speaker = known.speaker(stimulus.connection)
         if speaker is None:
             state = state_of(scheduler)

@@ -106,14 +106,14 @@ class SchedulerProcess:
                 fired = partial(self.handle, TimerFired(effect.timer))
                 self.clock.later(self.own.until(effect.at_ms), fired)
             elif isinstance(effect, WatchProcess):
-                self.world.deaths.watch(self, effect)
+                self.world.proofs.watch(self, effect)
             elif isinstance(effect, Log):
                 self.clock.say(f"scheduler: {effect.text}")
             elif isinstance(effect, Exit):
                 self.end(effect)
             else:
-                # What is said too late of a process that was watched changes nothing: it is said all the same.
                 assert isinstance(effect, EndWatch), effect
+                self.world.proofs.end_watch(self, effect)
 
     def _write_next(self) -> None:
         draw = self.clock.draw("disk")

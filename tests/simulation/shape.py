@@ -26,6 +26,9 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     """Every host reads every checkpoint; else each host its own only."""
     late_looks: float = 0.0
     """How many looks for the files of an offered rank take longer than the offer stands, or never end."""
+    identities: bool = False
+    """Nodes say which process they are."""
+    rejoin_on_proof: bool = False
     exits_seen: float = 0.0
     """How many ends of processes their launchers report."""
 
@@ -85,7 +88,7 @@ def shape_of(
         heartbeat_ms_min=lease_ms // 10,
         heartbeat_ms_max=lease_ms // 6,
         standby_count=spares.standbys,
-        rejoin_on_proof=random.Random(f"{seed}/proof").random() < 0.3 and spares != Spares(),
+        rejoin_on_proof=spares.rejoin_on_proof,
     )
     return Shape(
         rules=rules,
@@ -119,5 +122,7 @@ def spares_of(seed: int) -> Spares:
         hosts=draw.choice((1, 2, 3)),
         shared_files=draw.random() < 0.5,
         late_looks=draw.choice((0.0, 0.0, 0.1, 0.5)),
+        identities=True,
+        rejoin_on_proof=draw.random() < 0.4,
         exits_seen=draw.choice((0.0, 0.5, 1.0)),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.pace import within
-from tests.simulation.faults import DRAWN, KINDS, Fault
+from tests.simulation.faults import DRAWN, IN_AN_OFFER, KINDS, Fault
 from tests.simulation.run import run, shrink
 from tests.simulation.shape import Spares
 from tests.untraced import run_module
@@ -32,6 +32,16 @@ WORTH_REACHING = (
     "a write found no space",
     "an fsync failed",
     "the scheduler was killed with writes under way",
+    "a process was known to be dead",
+    "a proof came too late to matter",
+    "a proven death ended a window",
+    "a rank was taken over",
+    "a standby was asked and did not take the rank",
+    "an offer was answered late",
+    "an offer was never answered",
+    "a rank went on from files that another node saved",
+    "the rank of a living process was taken over",
+    *(f"in an offer: {what}" for what in IN_AN_OFFER),
 )
 """Where a simulation that never gets proves nothing."""
 
@@ -63,7 +73,22 @@ def test_eight_workers_keep_every_promise_under_five_hundred_seeds(figures: dict
 @pytest.mark.faults
 def test_the_seeds_together_reach_everything_that_is_worth_reaching(figures: dict[str, Any]) -> None:
     assert [name for name in WORTH_REACHING if not figures["seen"].get(name)] == []
-    assert set(figures["checked"]) >= {"I3", "I4", "I5", "I8", "I9", "I10", "I11", "I12", "I13", "I19", "I20"}
+    assert set(figures["checked"]) >= {
+        "I3",
+        "I4",
+        "I5",
+        "I8",
+        "I9",
+        "I10",
+        "I11",
+        "I12",
+        "I13",
+        "I19",
+        "I20",
+        "I21",
+        "I23",
+        "I24",
+    }
 
 
 @pytest.mark.faults

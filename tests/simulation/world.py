@@ -14,12 +14,12 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import FindCheckpoints
 from tests.simulation.clock import Clock
-from tests.simulation.deaths import Deaths
 from tests.simulation.files import Disks
 from tests.simulation.network import UP, Network, Wire
 from tests.simulation.notes import Notes
 from tests.simulation.process import Process
 from tests.simulation.promises import Promises
+from tests.simulation.proofs import Proofs
 from tests.simulation.scheduler import SchedulerProcess
 from tests.simulation.shape import Shape
 from tests.simulation.slots import Slot, slot_name
@@ -64,7 +64,7 @@ class World:
         self._starts = self._stores = 1
         self.notes: defaultdict[str, Notes] = defaultdict(Notes)
         """What lies in each node's own store."""
-        self.deaths = Deaths(self)
+        self.proofs = Proofs(self)
         self.scheduler: SchedulerProcess | None = SchedulerProcess(self, 1)
         for slot in self.slots.values():
             self.clock.soon("start", 0, 2_000, partial(self.launch, slot))
@@ -101,7 +101,7 @@ class World:
             slot.process = Process(self, slot, self._identity(slot, slot.current, slot.replaces))
 
     def _identity(self, slot: Slot, name: str, replaces: str = "") -> Identity:
-        pid, process = self.deaths.next_process(slot.host)
+        pid, process = self.proofs.started(slot.host)
         return Identity(
             node_id=NodeId(name),
             role=slot.role,
@@ -137,7 +137,7 @@ class World:
         """The process is gone, its socket closes; somebody relaunches it."""
         process.alive = False
         self._gone(process)
-        self.deaths.ended(process)
+        self.proofs.ended(process)
         slot = process.slot
         if slot.process is process:
             slot.process = None
