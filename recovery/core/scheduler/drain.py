@@ -192,8 +192,8 @@ def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[Schedul
     reason = f"its rank is handed over at step {drain.step} ({drain.reason})"
     for node_id in drain.departing:
         node = state.nodes[node_id]
-        if node.connection is not None:
-            answers.append(Answer(node.connection, HandedOver(reason=reason[:1024])))
+        assert node.connection is not None, "who is live is connected"
+        answers.append(Answer(node.connection, HandedOver(reason=reason[:1024])))
         records += [
             node.move(NodeState.LEFT, reason=reason),
             state.node_event(EventKind.NODE_LEFT, node, step=drain.step, reason=reason),

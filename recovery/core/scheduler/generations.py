@@ -42,7 +42,7 @@ def interrupt(state: SchedulerState, reason: str, now_ms: int) -> list[Scheduler
     interrupted = m.Interrupt(generation=state.job.generation, reason=reason[:1024])
     for node in state.workers:
         node.ready, node.done = None, False
-        if node.connection is not None:
+        if node.connection is not None and not job_end.has_left(node):
             answers.append(Answer(node.connection, interrupted))
     effects: list[SchedulerEffect] = [Send(answer.connection, interrupted) for answer in answers]
     state.cause_is_guess, state.rendezvous = False, None

@@ -1,0 +1,244 @@
+"""SIGTERM of a worker where a standby is ready: the rank goes on from the very step, in another process. Real processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recovery import clock
+from recovery.core.records import EventKind
+from tests.cluster import checker, slow_save
+from tests.cluster.harness import Cluster
+from tests.cluster.inspected import run
+from tests.cluster.small_cluster import LAST_STEP, SCRIPT, SmallCluster
+from tests.cluster.test_standbys import start_with_standbys
+from tests.cluster.undisturbed import Undisturbed
+from tests.pace import within
+
+pytestmark = pytest.mark.cluster
+
+TERMINATED = 128 + signal.SIGTERM
+SEED = int(os.environ.get("DRAIN_SEED", "0")) or random.randrange(2**32)
+
+
+def steps_lost(cluster: Cluster) -> int:
+    """How many steps were applied more than once, over all ranks."""
+    applied = [(line["rank"], line["step"]) for line in checker.lines(cluster.directory / "steps.jsonl")]
+    return len(applied) - len(set(applied))
+
+
+def outcomes(cluster: Cluster) -> list[str]:
+    return [stored.event.reason for stored in cluster.events(EventKind.DRAIN_ENDED)]
+
+
+def check_handed_over(cluster: Cluster, name: str = "worker_1") -> None:
+    """The process ended as SIGTERM ends one, and a standby has gone on from where it was."""
+    process = cluster.processes.pop(name)
+    cluster.wait(lambda: process.poll() is not None, f"end of {name}", 30)
+    assert process.returncode == TERMINATED, cluster.tails()
+    cluster.wait_event(EventKind.DRAIN_ENDED)
+    cluster.wait_end()
+    assert ["no step is lost" in outcome for outcome in outcomes(cluster)] == [True], outcomes(cluster)
+    assert steps_lost(cluster) == 0
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[SmallCluster]:
+    with SmallCluster(tmp_path, window_s=30) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("step", [0, 1, 5, random.Random(SEED).randrange(6, 40), LAST_STEP - 8])
+def test_sigterm_hands_the_rank_over_and_no_step_is_lost(small: SmallCluster, step: int) -> None:
+    start_with_standbys(small, 1)
+    small.wait_step(step)
+    if not step:
+        small.wait_event(EventKind.PLAN_MADE)
+    small.signal("worker_1", signal.SIGTERM)
+    check_handed_over(small)
+    small.check_result()
+    [taken] = small.events(EventKind.RANK_TAKEN_OVER)
+    assert (taken.event.node_id, taken.event.rank, taken.event.details) == ("standby_0", 1, "worker_1")
+    assert "its rank is handed over at step" in small.log("worker_1")
+
+
+@pytest.mark.parametrize("moment", range(2))
+def test_a_torch_job_goes_on_bit_by_bit_whenever_the_signal_comes(
+    tmp_path: Path, undisturbed: Undisturbed, moment: int
+) -> None:
+    """A rank that has passed the step waits in a collective for one that stops there: a later step is agreed on."""
+    draw = random.Random(SEED + moment)
+    environment = {"JOB_EPOCHS": "2", "JOB_STEP_MS": str(draw.choice([0, 2, 30]))}
+    with Cluster(tmp_path, workers=3, window_s=30, environment=environment) as cluster:
+        for name in cluster.names:
+            cluster.launch(name)
+        cluster.launch("standby_0", MS_STANDBY="1")
+        cluster.launch("sched", MS_STANDBY_NUM="1")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
+        cluster.wait_step(draw.randrange(1, 30))
+        name = draw.choice(cluster.names)
+        cluster.signal(name, signal.SIGTERM)
+        check_handed_over(cluster, name)
+        cluster.check_same_as(undisturbed(3, JOB_EPOCHS="2"))
+
+
+def test_a_save_under_way_ends_first(tmp_path: Path) -> None:
+    with SmallCluster(tmp_path, window_s=30, environment={"JOB_HOLD_SAVE": "10"}) as cluster:
+        shutil.copy(slow_save.__file__, tmp_path / SCRIPT)
+        start_with_standbys(cluster, 1)
+        cluster.wait((tmp_path / "saving").exists, "save", 20)
+        cluster.signal("worker_1", signal.SIGTERM)
+        cluster.wait_event(EventKind.DRAIN_BEGUN)
+        (tmp_path / "save_on").touch()
+        check_handed_over(cluster)
+        cluster.check_result()
+
+
+# --- without a standby everything is as it was --------------------------------------------------------------------------
+
+
+def test_without_a_standby_the_process_leaves_at_once(small: SmallCluster) -> None:
+    small.start()
+    small.wait_step(5)
+    begun_ms = clock.monotonic_ms()
+    small.signal("worker_1", signal.SIGTERM)
+    assert small.wait_exit("worker_1") == TERMINATED
+    assert within(clock.monotonic_ms() - begun_ms, 1_500)
+    assert "no standby is ready" in small.log("worker_1")
+    small.wait_event(EventKind.NODE_LEFT, "worker_1")
+    assert not small.events(EventKind.DRAIN_BEGUN)
+    small.launch("worker_1")
+    small.wait_end()
+    small.check_result()
+
+
+def test_all_processes_that_are_asked_to_end_together_end_at_once(small: SmallCluster) -> None:
+    """As a launcher ends a job: there is nobody to hand a rank over to, since the standby ends too."""
+    start_with_standbys(small, 1)
+    small.wait_step(5)
+    begun_ms = clock.monotonic_ms()
+    for name in (*small.names, "standby_0"):
+        small.signal(name, signal.SIGTERM)
+    for name in (*small.names, "standby_0"):
+        assert small.wait_exit(name) == TERMINATED
+    assert within(clock.monotonic_ms() - begun_ms, 1_500)
+    assert not small.events(EventKind.RANK_TAKEN_OVER)
+
+
+# --- something happens in the middle -------------------------------------------------------------------------------------
+
+HELD = 20
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[SmallCluster]:
+    """A job in step 20, which is where all ranks have agreed to stop: it is not applied before the test says so."""
+    with SmallCluster(tmp_path, window_s=0.5, environment={"JOB_HELD_STEP": str(HELD)}) as cluster:
+        start_with_standbys(cluster, 1)
+        cluster.wait_step(HELD - 1)
+        cluster.signal("worker_1", signal.SIGTERM)
+        cluster.wait_event(EventKind.DRAIN_BEGUN)
+        yield cluster
+
+
+def _as_without_it(cluster: SmallCluster, *lost: str) -> None:
+    """The rank is trained on as after any departure."""
+    assert cluster.wait_exit("worker_1") == TERMINATED
+    del cluster.processes["worker_1"]
+    cluster.go_on()
+    for name in lost:
+        cluster.launch(name)
+    cluster.wait_end()
+    cluster.check_result()
+    assert not any("no step is lost" in outcome for outcome in outcomes(cluster))
+
+
+def test_a_standby_that_dies_in_the_middle_ends_it(held: SmallCluster) -> None:
+    held.kill("standby_0")
+    del held.processes["standby_0"]
+    _as_without_it(held, "worker_1")
+    assert outcomes(held) == ["no standby is ready"]
+
+
+def test_a_survivor_that_dies_in_the_middle_ends_it(held: SmallCluster) -> None:
+    held.kill("worker_0")
+    _as_without_it(held, "worker_0", "worker_1")
+    [outcome] = outcomes(held)
+    assert outcome.startswith("worker_0 is suspect")
+
+
+def test_who_departs_and_dies_in_the_middle_is_lost(held: SmallCluster) -> None:
+    held.kill("worker_1")
+    del held.processes["worker_1"]
+    held.go_on()
+    held.wait_end()
+    held.check_result()
+    [taken] = held.events(EventKind.RANK_TAKEN_OVER)
+    assert taken.event.details == "worker_1"
+
+
+def test_a_scheduler_that_dies_in_the_middle_ends_it(held: SmallCluster) -> None:
+    held.kill("sched")
+    held.launch("sched", MS_STANDBY_NUM="1")
+    _as_without_it(held)
+    assert "the connection to the scheduler closed" in held.log("worker_1")
+
+
+def test_a_rank_that_does_not_reach_the_step_in_time_ends_it(held: SmallCluster) -> None:
+    begun_ms = clock.monotonic_ms()
+    assert held.wait_exit("worker_1") == TERMINATED
+    assert within(clock.monotonic_ms() - begun_ms, 7_000)
+    held.go_on()
+    del held.processes["worker_1"]
+    held.wait_end()
+    held.check_result()
+    assert "MS_DRAIN_TIMEOUT" in held.log("worker_1")
+
+
+SLOW = {"JOB_STEP_MS": "120"}
+"""The command takes longer to start than the job would."""
+
+
+# --- recovery drain -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", ["run", "init"])
+def test_a_person_drains_a_node(tmp_path: Path, face: str) -> None:
+    with SmallCluster(tmp_path, window_s=30, environment={"JOB_FACE": face, **SLOW}) as cluster:
+        start_with_standbys(cluster, 1)
+        cluster.wait_step(7)
+        path = str(tmp_path / "recovery")
+        done = run("drain", path, "worker_1")
+        assert done.returncode == 0, done.stderr
+        assert "no step is lost" in done.stdout
+        check_handed_over(cluster)
+        cluster.check_result()
+
+
+def test_what_cannot_be_drained_is_said_with_the_reason(tmp_path: Path) -> None:
+    with SmallCluster(tmp_path, environment={"JOB_HELD_STEP": "7"}) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        _check_refusals(cluster, str(tmp_path / "recovery"))
+
+
+def _check_refusals(small: SmallCluster, path: str) -> None:
+    refused = run("drain", path, "worker_1")
+    assert (refused.returncode, refused.stdout) == (66, "")
+    assert refused.stderr.startswith("NOT_HANDED_OVER: worker_1: not handed over: no standby is ready. ")
+    unknown = run("drain", path, "worker_7")
+    assert unknown.returncode == 64
+    assert "worker_7" in unknown.stderr
+    assert run("drain", path, "127.0.0.1").stderr.startswith("NOT_HANDED_OVER: 127.0.0.1: ")
+    small.go_on()
+    small.wait_end()
+    small.check_result()
+    ended = run("drain", path, "worker_1")
+    assert ended.returncode == 64
+    assert "no scheduler of this job runs" in ended.stderr
