@@ -13,10 +13,10 @@ from recovery.core.worker import stimuli as s
 from tests.simulation.network import DOWN, UP
 from tests.simulation.process import Process
 from tests.simulation.shape import FAULTS_UNTIL_MS, Shape
+from tests.simulation.slots import SCHEDULER_HOST
 from tests.simulation.world import World
 
 STORE_LOST = "store lost"
-WRONG_WORD = "wrong word"
 _SEEDS_WITH_LOSSES = (0, 3, 5)
 _WAYS = ((UP,), (DOWN,), (UP, DOWN))
 
@@ -37,7 +37,7 @@ def faults_of(seed: int, shape: Shape) -> list[Fault]:
     while at_ms < FAULTS_UNTIL_MS:
         found.append(Fault(at_ms, draw.choice(shape.kinds), draw.randrange(10**6)))
         at_ms += draw.choice((1, 50, shape.pause_ms, shape.pause_ms)) * draw.randint(1, 4) // 2 + 1
-    return sorted(found + _losses(seed) + _wrong_words(seed, shape), key=lambda fault: fault.at_ms)
+    return sorted(found + _losses(seed), key=lambda fault: fault.at_ms)
 
 
 def _losses(seed: int) -> list[Fault]:
@@ -47,13 +47,6 @@ def _losses(seed: int) -> list[Fault]:
     draw = random.Random(f"{seed}/losses")
     times = sorted(draw.randrange(FAULTS_UNTIL_MS) for _ in range(draw.randint(1, 8)))
     return [Fault(at_ms, STORE_LOST, draw.randrange(10**6)) for at_ms in times]
-
-
-def _wrong_words(seed: int, shape: Shape) -> list[Fault]:
-    """When somebody reports the end of another process than the one that runs. From a stream of its own, as losses are."""
-    draw = random.Random(f"{seed}/wrong words")
-    count = draw.choice((0, 5, 20)) if shape.proofs else 0
-    return [Fault(draw.randrange(FAULTS_UNTIL_MS), WRONG_WORD, draw.randrange(10**6)) for _ in range(count)]
 
 
 def inject(world: World, fault: Fault) -> None:
@@ -180,18 +173,6 @@ def _repeat(world: World, process: Process, draw: random.Random) -> None:
         process.tell(process.last_request)
 
 
-def _wrong_word(world: World, process: Process, draw: random.Random) -> None:
-    """Its number is that of a process that has ended: before it, on another boot, or in another container."""
-    identity = process.identity
-    assert identity is not None, "there are proofs"
-    others = (
-        msgspec.structs.replace(identity, start_ticks=identity.start_ticks - 1),
-        msgspec.structs.replace(identity, boot_id="another boot"),
-        msgspec.structs.replace(identity, pid_namespace=2),
-    )
-    world.proofs.report(process, draw.choice(others), gives_up=draw.random() < 0.5)
-
-
 # --- the whole --------------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +212,69 @@ def _split(world: World, draw: random.Random) -> None:
         world.network.partition(name, (UP, DOWN), draw.randint(1_000, 2 * world.rules.lease_ms))
 
 
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def _wrong_word(world: World, process: Process, draw: random.Random) -> None:
+    """Its number is that of a process that has ended: before it, on another boot, or in another container. Often it is cut off just then."""
+    identity = process.identity.process
+    if identity is None:
+        return
+    others = (
+        msgspec.structs.replace(identity, start_ticks=identity.start_ticks - 1),
+        msgspec.structs.replace(identity, boot_id="another boot"),
+        msgspec.structs.replace(identity, pid_namespace=2),
+    )
+    other, gives_up = draw.choice(others), draw.random() < 0.5
+    delay_ms = 0
+    if draw.random() < 0.7:
+        _cut(world, process, draw)
+        delay_ms = draw.randint(50, 400)
+    world.clock.later(delay_ms, lambda: world.proofs.report(process, other, gives_up=gives_up))
+
+
+def _lost_id(world: World, draw: random.Random) -> None:
+    """An id that was given up for a fresh one comes again."""
+    slots = [slot for slot in world.slots.values() if len(slot.ids) > 1]
+    if slots and not world.verdict:
+        slot = draw.choice(slots)
+        world.earlier(slot, draw.choice(slot.ids[:-1]))
+
+
+def _host(world: World, draw: random.Random) -> None:
+    """All processes of a host are killed, the scheduler too where it is of them."""
+    host = f"h{draw.randrange(world.shape.spares.hosts)}"
+    for process in world.living:
+        if process.slot.host == host:
+            world.kill(process)
+    if host == SCHEDULER_HOST:
+        world.kill_scheduler()
+
+
+def _takers(world: World, draw: random.Random) -> None:
+    """The next standby that is offered a rank dies, hangs or is cut off just then, or the scheduler or the lost one does something."""
+    what, delay_ms = draw.choice(sorted(IN_AN_OFFER)), draw.choice((0, 1, 5, 20, 100))
+
+    def strike(process: Process) -> None:
+        world.clock.seen[f"in an offer: {what}"] += 1
+        world.clock.later(delay_ms, lambda: IN_AN_OFFER[what](world, process, draw))
+
+    world.on_offer.append(strike)
+
+
+IN_AN_OFFER: dict[str, Callable[[World, Process, random.Random], None]] = {
+    "kill": _kill,
+    "kill with the scheduler": _kill_both,
+    "cut": _cut,
+    "vanish": _vanish,
+    "partition": _partition,
+    "freeze": _freeze,
+    "stop": _stop,
+    "the scheduler is killed": lambda world, process, draw: world.kill_scheduler(),
+    "the scheduler is paused": lambda world, process, draw: _freeze_scheduler(world, draw),
+    "a lost id comes": lambda world, process, draw: _lost_id(world, draw),
+}
+
 ONE: dict[str, Callable[[World, Process, random.Random], None]] = {
     "kill": _kill,
     "kill with the scheduler": _kill_both,
@@ -248,6 +292,7 @@ ONE: dict[str, Callable[[World, Process, random.Random], None]] = {
     "remove": _remove,
     "copy": _copy,
     "repeat": _repeat,
+    "wrong word": _wrong_word,
 }
 WHOLE: dict[str, Callable[[World, random.Random], None]] = {
     "scheduler": _scheduler,
@@ -256,9 +301,11 @@ WHOLE: dict[str, Callable[[World, random.Random], None]] = {
     "disk full": _disk_full,
     "fsync fails": _sync_fails,
     "split": _split,
+    "lost id": _lost_id,
+    "host": _host,
+    "in an offer": _takers,
 }
 DRAWN = (*ONE, *WHOLE)
 """Which of them are on is drawn for each seed."""
 WHOLE[STORE_LOST] = _lose_store
-ONE[WRONG_WORD] = _wrong_word
-KINDS = (*DRAWN, STORE_LOST, WRONG_WORD)
+KINDS = (*DRAWN, STORE_LOST)

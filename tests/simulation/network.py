@@ -60,14 +60,14 @@ class Network:
         """Everything passes from now on."""
         self._blocked_until.clear()
 
-    def number(self) -> ConnectionId:
-        """Of a connection of somebody who is no node."""
-        self._connections += 1
-        return ConnectionId(self._connections)
-
     def connect(self, near: Process, far: SchedulerProcess) -> Wire:
         """A connection that was accepted."""
-        return Wire(self, self.number(), near, far)
+        return Wire(self, self.next_number(), near, far)
+
+    def next_number(self) -> ConnectionId:
+        """Of a connection."""
+        self._connections += 1
+        return ConnectionId(self._connections)
 
 
 class Wire:

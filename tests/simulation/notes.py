@@ -17,6 +17,8 @@ class Notes:
         self.node: NodeRecord | None = None
         self.generations: dict[tuple[int, int], GenerationRecord] = {}
         self.saved: dict[tuple[int, int], CheckpointRecord] = {}
+        self.places: set[str] = set()
+        """Where files of a rank lie that was taken over, beside the node's own directory."""
 
     def write(self, records: Iterable[Record]) -> None:
         """Keep what a later scheduler may ask for."""

@@ -9,7 +9,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Exit, Persist, Report
-from recovery.core.ids import NodeId, RequestId, ResumeToken
+from recovery.core.ids import RequestId, ResumeToken
 from recovery.core.policy.retention import Kept, removable
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
@@ -19,6 +19,7 @@ from recovery.core.worker.effects import (
     Disconnect,
     FindCheckpoints,
     Interrupt,
+    KeepPlaces,
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
@@ -31,29 +32,12 @@ from recovery.core.worker.job_memory import joined
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from tests.simulation.clock import OwnClock
+from tests.simulation.files import Content, Saved, checkpoint, is_usable
 from tests.simulation.network import UP, Wire
 
 if TYPE_CHECKING:
+    from tests.simulation.slots import Slot
     from tests.simulation.world import World
-
-Content = tuple[tuple[int, int], ...]
-"""How weights came to be: (generation, from step) of each stretch. Two ranks with different histories have different bits."""
-
-
-class Saved(msgspec.Struct, frozen=True):
-    """A checkpoint file on a node's disk."""
-
-    held: m.HeldCheckpoint
-    content: Content
-    good: bool = True
-    """False: a bit of it has flipped."""
-    gone: bool = False
-    """True: somebody has removed it."""
-    fault: str = ""
-    """Not empty: a look passes it over, and says this."""
-    rank: int | None = None
-    """Not None: it was copied here, and is of that rank."""
-    job: str = ""
 
 
 class Process:
@@ -62,22 +46,15 @@ class Process:
     def __init__(
         self,
         world: World,
-        name: str,
-        role: m.Role,
+        slot: Slot,
+        identity: Identity,
         token: ResumeToken | None = None,
         hangs: s.Hangs | None = None,
-        before: Process | None = None,
     ) -> None:
-        """Start; `before`: the program that this one replaces, in the same process."""
-        self.world, self.clock, self.name, self.role = world, world.clock, name, role
+        self.world, self.clock, self.slot, self.identity = world, world.clock, slot, identity
+        self.name, self.role = str(identity.node_id), identity.role
         self.own = OwnClock(world.clock, world.shape.drift)
         self.alive, self.frozen_until, self.confirmed = True, 0, True
-        self.pid: int
-        self.identity: m.ProcessIdentity | None
-        if before is None:
-            self.pid, self.identity = world.proofs.started(name)
-        else:
-            self.pid, self.identity = before.pid, before.identity
         self.wire: Wire | None = None
         self.plan: m.Rollback | None = None
         self.content: Content = ()
@@ -87,10 +64,9 @@ class Process:
         self._saving: tuple[m.Rollback, int] | None = None
         self._addresses: set[int] = set()
         self._due: dict[WorkerTimer, int] = {}
-        self.machine = WorkerMachine(
-            Identity(node_id=NodeId(name), role=role, host="h", pid=self.pid, process=self.identity),
-            world.rules,
-        )
+        self._offered: dict[int, set[str]] = {}
+        """By rank that was offered: which directories were looked into."""
+        self.machine = WorkerMachine(identity, world.rules)
         self.handle(s.Started(self._request(), token, hangs or s.Hangs()))
 
     def _request(self) -> RequestId:
@@ -123,6 +99,8 @@ class Process:
 
     def hear(self, wire: Wire, message: m.FromScheduler) -> None:
         """A message has arrived."""
+        if isinstance(message, m.Offer) and self.world.on_offer:
+            self.world.on_offer.pop(0)(self)
         self._when_awake(lambda: self.handle(s.MessageReceived(message)) if self.wire is wire else None)
 
     def disconnected(self, wire: Wire, reason: str) -> None:
@@ -171,7 +149,9 @@ class Process:
             assert self.machine.admitted is not None, "only a member replaces itself"
             self.world.replaced(self, self.machine.admitted.token, effect.hangs)
         elif isinstance(effect, FindCheckpoints):
-            self.clock.soon("disk", 1, 50, lambda: self._found(effect))
+            self.world.look_takes(effect, lambda: self._found(effect))
+        elif isinstance(effect, KeepPlaces):
+            self.world.notes[self.name].places |= self._offered.pop(effect.rank, set())
         elif isinstance(effect, ConfirmPlace):
             self.confirmed = True
         elif isinstance(effect, Retain):
@@ -208,32 +188,32 @@ class Process:
             self.handle(s.ConnectFailed("refused", self._jitter()))
 
     def _found(self, find: FindCheckpoints) -> None:
-        past = self.world.notes[self.name].past_beside(find.job)
-        if find.past is not None:
-            past = joined(find.past, past)
-        held, passed_over = self._look(find.job, find.run, find.rank)
+        if not self.alive:
+            return
+        notes, looked_for = self.world.notes[self.name], None
+        places = {self.name, *notes.places}
+        if find.offer is not None:
+            looked_for, past = find.rank, None
+            said = {held.path.rpartition("/")[0] for held in find.offer.held}
+            theirs = self.world.notes[find.offer.replaced].places
+            places |= {*said, str(find.offer.replaced), *theirs}
+            self._offered[find.offer.rank] = places - {self.name}
+        else:
+            past = notes.past_beside(find.job)
+            if find.past is not None:
+                past = joined(find.past, past)
+        held, passed_over = self._look(places, find.job, find.run, find.rank)
         if past is not None:
-            of_past, _ = self._look(past.job, past.run, past.rank)
+            of_past, _ = self._look(places, past.job, past.run, past.rank)
             past = msgspec.structs.replace(past, held=of_past)
-        self.handle(s.CheckpointsFound(self._request(), held, passed_over, past))
+        self.handle(s.CheckpointsFound(self._request(), held, passed_over, past, rank=looked_for))
 
     def _look(
-        self, job: str, run: int, rank: int | None
+        self, places: set[str], job: str, run: int, rank: int | None
     ) -> tuple[tuple[m.HeldCheckpoint, ...], tuple[m.PassedOver, ...]]:
-        files = sorted(self.world.disk[self.name].values(), key=lambda one: -one.held.step)
-        held, passed_over = [], []
-        for file in files:
-            fault = file.fault
-            if not fault and rank is not None and file.rank not in (None, rank):
-                fault = "it is of another rank"
-            if file.gone or file.job != job or file.held.run != run:
-                continue
-            if fault:
-                self.clock.seen["a file was passed over"] += 1
-                passed_over.append(m.PassedOver(path=file.held.path, reason=fault, step=file.held.step))
-            else:
-                held.append(file.held)
-        return tuple(held), tuple(passed_over)
+        held, passed_over = self.world.disk.look(self.name, places, job=job, run=run, rank=rank)
+        self.clock.seen["a file was passed over"] += len(passed_over)
+        return held, passed_over
 
     # --- the main thread -----------------------------------------------------------------------------------------------
 
@@ -249,11 +229,11 @@ class Process:
             return
         self.content = ()
         if plan.step:
-            file = self.world.disk[self.name].get(plan.step)
+            file = self.world.disk.file_at(plan.path)
             assert file is not None or self.world.promises.is_fenced(self), (
                 f"I11: the target {plan.step} of {self.name} was deleted"
             )
-            if file is None or not _is_usable(file, plan):
+            if file is None or not is_usable(file, plan):
                 self.clock.seen["a checkpoint was rejected when it was loaded"] += 1
                 self.phase = "rejected"
                 bad = s.CheckpointRejected(self._request(), plan.generation, plan.step, plan.path, "digest")
@@ -324,7 +304,12 @@ class Process:
             self.clock.seen["a fenced incarnation's save was refused"] += 1
             return
         file = checkpoint(plan, step, self.name)
-        disk[step] = Saved(file, (*self.content, (plan.generation, plan.step)), job=plan.job)
+        disk[step] = Saved(
+            held=file,
+            content=(*self.content, (plan.generation, plan.step)),
+            rank=plan.rank,
+            job=plan.job,
+        )
         self.handle(s.CheckpointPublished(self._request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],
@@ -365,23 +350,3 @@ class Process:
             return
         assert self.machine.admitted is not None, "it trained"
         self.world.replaced(self, self.machine.admitted.token, self.machine.hangs)
-
-
-def _is_usable(file: Saved, plan: m.Rollback) -> bool:
-    """What a load finds when it reads the file and its manifest."""
-    whole = file.good and not file.gone and not file.fault
-    return whole and file.rank in (None, plan.rank) and file.held.digest == plan.digest
-
-
-def checkpoint(plan: m.Rollback, step: int, name: str) -> m.HeldCheckpoint:
-    """A checkpoint file as its manifest tells it."""
-    return m.HeldCheckpoint(
-        run=plan.run,
-        generation=plan.generation,
-        step=step,
-        epoch=1,
-        step_in_epoch=step,
-        path=f"{name}/{step}",
-        digest=f"{name}-{plan.run}-{plan.generation}-{step}",
-        file_bytes=1,
-    )

@@ -8,21 +8,24 @@ I5   acknowledged is durable                  I13     a repeated request has one
 I6   a transaction is whole                   I14     every job ends (run.py)
 I19  a plan says what it gives up
 I18  no decision looks at a wall clock (house tests; here every process's clock begins anywhere and drifts)
-I20  all ranks end with one history (run.py)   I23  a wrong word on a process's end takes nobody's place away
+I20  all ranks end with one history (run.py)
+I21  a rank is taken over from who is gone    I22     a rank has one holder (places.py, store_model.py)
+I23  a wrong word kills nobody                I24     nobody waits for a standby
+I25  who waits is let in at once
 I7, I15, I16, I17 and the rest of I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import ConnectionId, RequestId
+from recovery.core.ids import RequestId
 from recovery.core.policy.given_up import STEPS_NAMED
 from recovery.core.records import (
     CheckpointRecord,
@@ -38,13 +41,13 @@ from recovery.core.records import (
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone, SchedulerStimulus
+from tests.simulation.places import PlacePromises, Watch
 
 if TYPE_CHECKING:
-    from tests.simulation.process import Content, Process
+    from tests.simulation.files import Content
+    from tests.simulation.process import Process
     from tests.simulation.scheduler import SchedulerProcess
     from tests.simulation.world import World
-
-Watch = Callable[[list[SchedulerEffect]], None]
 
 
 class Promises:
@@ -72,6 +75,7 @@ class Promises:
         """The store was lost, and no plan has been sent since."""
         self._newest_incarnation: dict[str, int] = {}
         """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
+        self.places = PlacePromises(world, self)
         self._committed: dict[int, int] = {}
         """By run: the newest step that somebody received as held by all."""
 
@@ -115,78 +119,67 @@ class Promises:
     def before(self, scheduler: SchedulerProcess, stimulus: SchedulerStimulus) -> Watch:
         """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""
         known = scheduler.machine.state
+        after_all = partial(self._after_all, scheduler)
         if isinstance(stimulus, ConnectionLost):
             speaker = known.speaker(stimulus.connection)
             if speaker is not None:
                 self._hear(speaker.record)
-            return self._after_all
+            return after_all
         if isinstance(stimulus, ProcessGone):
-            return self._before_word(scheduler)
+            return self.places.before_word(scheduler, after_all)
         if not isinstance(stimulus, MessageReceived):
-            return self._after_all
-        message = stimulus.message
-        if isinstance(message, m.Exited):
-            return self._before_word(scheduler)
+            return after_all
+        return self._before_message(scheduler, stimulus, after_all)
+
+    def _before_message(
+        self, scheduler: SchedulerProcess, stimulus: MessageReceived, after_all: Watch
+    ) -> Watch:
+        known, message = scheduler.machine.state, stimulus.message
         if isinstance(message, m.Register):
             return self._before_register(scheduler, message)
+        if isinstance(message, m.Exited):
+            return self.places.before_word(scheduler, after_all)
         speaker = known.speaker(stimulus.connection)
         if speaker is None:
-            state = _state(scheduler)
-            return lambda effects: self._unchanged(
+            state = state_of(scheduler)
+            return lambda effects: self.unchanged(
                 "I12", scheduler, state, f"{message} of a stranger or a fenced incarnation"
             )
         self._hear(speaker.record)
         if getattr(message, "request_id", RequestId("")) in speaker.answers:
-            state, answer = _state(scheduler), speaker.answers[message.request_id]  # type: ignore[union-attr]  # it has one: see above
+            state, answer = state_of(scheduler), speaker.answers[message.request_id]  # type: ignore[union-attr]  # it has one: see above
             return lambda effects: self._repeated(scheduler, state, answer, effects)
-        # A node that has left reports nothing more.
-        if speaker.record.state is not NodeState.LEFT:
-            self._note_claims(speaker.record.node_id, message, known.job.generation)
-        return self._after_all
-
-    def _before_word(self, scheduler: SchedulerProcess) -> Watch:
-        """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended."""
-        before = {name: _standing(node) for name, node in scheduler.machine.state.nodes.items()}
-        job = scheduler.machine.state.job.state
+        if speaker.record.state is NodeState.LEFT:
+            # It reports nothing more.
+            return after_all
+        sent, generation = speaker.sent_generation, known.job.generation
+        watch = self.places.before_answer(scheduler, speaker, message)
 
         def after(effects: list[SchedulerEffect]) -> None:
-            self.checked["I23"] += 1
-            changed = [
-                node
-                for name, node in scheduler.machine.state.nodes.items()
-                if _standing(node) != before[name]
-            ]
-            for node in changed:
-                assert node.process is None or self.world.proofs.has_ended(node.process), (
-                    f"I23: {node.record.node_id} lives, and a wrong word has changed its place"
-                )
-                if node.window_ends_ms < before[node.record.node_id][1]:
-                    self.world.clock.seen["a proven death ended a window"] += 1
-            assert changed or scheduler.machine.state.job.state is job, (
-                "I23: a wrong word has changed the job"
-            )
-            self._after_all(effects)
+            self._note_claims(speaker, message, sent, generation)
+            watch(effects)
+            after_all(effects)
 
         return after
 
     def _before_register(self, scheduler: SchedulerProcess, register: m.Register) -> Watch:
         node = scheduler.machine.state.nodes.get(register.node_id)
         before = node.record if node is not None else None
-        process = node.process if node is not None else None
-        state = _state(scheduler)
+        state = state_of(scheduler)
+        proven = node is not None and self.places.is_dead(node)
 
         def after(effects: list[SchedulerEffect]) -> None:
             if any(isinstance(effect, Send) and isinstance(effect.message, m.Refused) for effect in effects):
-                self._unchanged("I4", scheduler, state, f"the refused try of {register.node_id}")
+                self.unchanged("I4", scheduler, state, f"the refused try of {register.node_id}")
                 return
             now = scheduler.machine.state.nodes.get(register.node_id)
             admitted = now is not None and (before is None or now.record.incarnation > before.incarnation)
             # Who reports an incarnation to a rebuilt store is given the next number at once.
             if admitted and not _rebuilt(effects):
-                self._window_is_over(before, process, register.node_id)
+                self._window_is_over(before, proven, register.node_id)
             if now is not None and now.connection is not None:
                 self._hear(now.record)
-            self._after_all(effects)
+            self._after_all(scheduler, effects)
 
         return after
 
@@ -200,27 +193,29 @@ class Promises:
         ):
             self._heard[record.node_id, record.incarnation] = self.world.clock.now
 
-    def _window_is_over(
-        self, before: NodeRecord | None, process: m.ProcessIdentity | None, name: str
-    ) -> None:
+    def _window_is_over(self, before: NodeRecord | None, proven: bool, name: str) -> None:
         self.checked["I3"] += 1
         if before is None or before.state is NodeState.LEFT:
             return
         assert before.state is NodeState.LOST, (
             f"I1: {name} was {before.state.value} when its next incarnation was admitted"
         )
-        if self.world.rules.rejoin_on_proof and self.world.proofs.has_ended(process):
+        if proven and self.world.rules.rejoin_on_proof:
+            self.world.clock.seen["who was proven dead returned"] += 1
             return
-        # A rebuilt store gives a living process its next number.
-        silent_ms = self.world.clock.now - self._heard.get(
-            (name, before.incarnation), max(at for (one, _), at in self._heard.items() if one == name)
-        )
+        silent_ms = self.silent_ms(before)
         least_ms = self.world.rules.rejoin_window_ms * (1 - self.world.shape.drift) - 1
         assert silent_ms >= least_ms, f"I3: {name} was let in again after {silent_ms} ms"
 
-    def _unchanged(self, number: str, scheduler: SchedulerProcess, before: Any, what: str) -> None:
+    def silent_ms(self, record: NodeRecord) -> int:
+        """How long ago (everybody's time) a scheduler heard an incarnation. A rebuilt store gives a living process its next number."""
+        name = record.node_id
+        newest = max((at for (one, _), at in self._heard.items() if one == name), default=0)
+        return self.world.clock.now - self._heard.get((name, record.incarnation), newest)
+
+    def unchanged(self, number: str, scheduler: SchedulerProcess, before: Any, what: str) -> None:
         self.checked[number] += 1
-        assert _state(scheduler) == before, f"{number}: {what} changed the scheduler's state"
+        assert state_of(scheduler) == before, f"{number}: {what} changed the scheduler's state"
 
     def _repeated(
         self,
@@ -229,7 +224,7 @@ class Promises:
         answer: m.FromScheduler,
         effects: list[SchedulerEffect],
     ) -> None:
-        self._unchanged("I13", scheduler, before, "a repeated request")
+        self.unchanged("I13", scheduler, before, "a repeated request")
         answers = [
             step.message
             for effect in effects
@@ -239,8 +234,9 @@ class Promises:
         ]
         assert answers == [answer], f"I13: another answer to a repeat: {answers}, {answer} before"
 
-    def _after_all(self, effects: list[SchedulerEffect]) -> None:
+    def _after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
         """I9: a plan that was just made. I2: a run begins with a scheduler's process, never within one."""
+        self.places.after_all(scheduler, effects)
         for effect in effects:
             if isinstance(effect, Persist):
                 self.checked["I2"] += 1
@@ -253,7 +249,7 @@ class Promises:
                         self._says_what_it_gives_up(record)
                 for step in effect.then:
                     if isinstance(step, Answer) and isinstance(step.message, m.Rollback):
-                        self._plan_made(step.message)
+                        self._plan_made(scheduler, step.message)
 
     def _says_what_it_gives_up(self, plan: EventRecord) -> None:
         """I19: newer steps that were committed, and that training would still go through, are named with whose file is not usable."""
@@ -273,7 +269,7 @@ class Promises:
                 f"I19: the plan at {plan.step} gives up step {step} without a word: {plan.reason}"
             )
 
-    def _plan_made(self, plan: m.Rollback) -> None:
+    def _plan_made(self, scheduler: SchedulerProcess, plan: m.Rollback) -> None:
         if self._plans and self._plans[-1][:2] >= (plan.run, plan.generation):
             assert self._plans[-1] == (plan.run, plan.generation, plan.step), (
                 f"I9: another target in the same generation: {plan}"
@@ -283,7 +279,7 @@ class Promises:
         assert plan.step or not self._committed.get(plan.run), (
             f"I9: back to step 0 although all ranks held step {self._committed[plan.run]}"
         )
-        expected = self._newest_common(plan.run)
+        expected = self._newest_common(scheduler, plan.run)
         assert plan.step == expected, (
             f"I9: the target is {plan.step}, the newest step that all hold is {expected}"
         )
@@ -292,12 +288,20 @@ class Promises:
             for newer in [step for step in held if step > plan.step]:
                 del held[newer]
 
-    def _newest_common(self, run: int) -> int:
+    def _newest_common(self, scheduler: SchedulerProcess, run: int) -> int:
         """Counted again from what the ranks said, by histories instead of by generations."""
-        workers = [name for name in self.world.names if name.startswith("w")]
-        common = set.intersection(*(set(self._claims.get(name, {})) for name in workers))
+        workers = [node.record.node_id for node in scheduler.machine.state.workers]
+        return self.newest_of([self._claims.get(name, {}) for name in workers], run)
+
+    def claims_of(self, name: str) -> dict[int, m.HeldCheckpoint]:
+        """What an id has reported to this scheduler to hold, by step."""
+        return self._claims.get(name, {})
+
+    def newest_of(self, claims: list[dict[int, m.HeldCheckpoint]], run: int) -> int:
+        """The newest step that is in all of them, usable, and of the history that counts; 0: none."""
+        common = set.intersection(*(set(held) for held in claims))
         for step in sorted(common, reverse=True):
-            files = [self._claims[name][step] for name in workers]
+            files = [held[step] for held in claims]
             if all(
                 file.run == run and file.digest not in self._bad and self._is_past(file) for file in files
             ):
@@ -311,17 +315,22 @@ class Promises:
             for run, generation, step in self._plans
         )
 
-    def _note_claims(self, name: str, message: m.FromNode, generation: int) -> None:
+    def _note_claims(self, node: Node, message: m.FromNode, sent_generation: int, generation: int) -> None:
+        """Keep what a node says of its rank's files. What it lists of other files than its rank's counts nowhere."""
+        name, rank = node.record.node_id, node.record.rank
         if isinstance(message, m.Ready):
-            node = self.world.scheduler.machine.state.nodes[name] if self.world.scheduler else None  # type: ignore[index]  # a NodeId
-            if node is not None and message.generation >= node.sent_generation:
+            is_fresh = node.took_over and not message.generation
+            of_its_rank = message.rank == rank or (message.rank is None and not is_fresh)
+            if message.generation >= sent_generation and of_its_rank:
                 reported = message.past.held if message.past is not None else message.held
                 self._claims[name] = {held.step: held for held in reported}
         elif isinstance(message, m.CheckpointReport) and self._is_past(message.checkpoint):
             self._claims.setdefault(name, {})[message.checkpoint.step] = message.checkpoint
         elif isinstance(message, m.CheckpointInvalid) and message.generation == generation:
             self._claims.get(name, {}).pop(message.step, None)
-            self._bad.add(self.world.disk[name][message.step].held.digest)
+            bad = self.world.disk.file_at(message.path)
+            assert bad is not None, f"I19: {name} says of a file that never was that it is bad: {message}"
+            self._bad.add(bad.held.digest)
 
     def answered(self, message: m.FromScheduler) -> None:
         """I5: what leaves now is durable by now."""
@@ -358,17 +367,23 @@ class Promises:
         self.checked["I9"] += 1
         assert self.world.store.job is not None, "it has finished"
         run = self.world.store.job.run
-        disks = [self.world.disk[name] for name in self.world.names if name.startswith("w")]
-        common = [
-            step
-            for step in set.intersection(*(set(disk) for disk in disks))
-            if all(
-                disk[step].held.run == run
-                and disk[step].held.digest not in self._bad
-                and self._is_past(disk[step].held)
-                for disk in disks
-            )
+        holders = [
+            row
+            for row in self.world.store.all(NodeRecord)
+            if row.role is m.Role.WORKER and row.rank is not None
         ]
+        disks = [
+            {
+                step: file.held
+                for step, file in self.world.disk[row.node_id].items()
+                if file.rank == row.rank
+                and file.held.run == run
+                and file.held.digest not in self._bad
+                and self._is_past(file.held)
+            }
+            for row in holders
+        ]
+        common = set.intersection(*(set(disk) for disk in disks))
         committed = [
             row.step
             for row in self.world.store.all(CheckpointRecord)
@@ -401,9 +416,10 @@ class Promises:
         )
         received[plan.rank] = process
         if plan.step:
-            assert plan.step in self.world.disk[process.name], (
+            assert self.world.disk.file_at(plan.path) is not None, (
                 f"I8: {process.name} was sent to a file that it does not hold"
             )
+            self.places.sent_to(process, plan)
 
     def is_fenced(self, process: Process) -> bool:
         """Has a newer incarnation of its id been admitted?"""
@@ -412,7 +428,7 @@ class Promises:
         if row is None or admitted is None:
             return True
         newest: int = max(row.incarnation, self._newest_incarnation.get(process.name, 0))
-        return newest > admitted.incarnation
+        return newest > admitted.incarnation or self.places.lost_its_place(process)
 
     def loaded(self, plan: m.Rollback, content: Content) -> None:
         """I8, I20: all ranks load one history, and it leads to the target without a gap."""
@@ -458,17 +474,12 @@ class Promises:
         )
 
 
-def _standing(node: Node) -> tuple[NodeState, int, ConnectionId | None]:
-    """The place of a node."""
-    return node.record.state, node.window_ends_ms, node.connection
-
-
 def _rebuilt(effects: list[SchedulerEffect]) -> bool:
     records = (record for effect in effects if isinstance(effect, Persist) for record in effect.records)
     return any(isinstance(one, EventRecord) and one.kind is EventKind.STORE_REBUILT for one in records)
 
 
-def _state(scheduler: SchedulerProcess) -> Any:
+def state_of(scheduler: SchedulerProcess) -> Any:
     """Everything that a message without effect must leave alone, but for when a node was heard."""
     known = scheduler.machine.state
     return (

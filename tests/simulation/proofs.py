@@ -1,4 +1,4 @@
-"""Which processes have ended, and who comes to know: the scheduler of those of its own host, launchers of theirs."""
+"""Which processes have ended, and who comes to know: the scheduler of those of its own host, launchers of theirs. And wrong words."""
 
 from __future__ import annotations
 
@@ -9,36 +9,33 @@ from recovery.core import messages as m
 from recovery.core.ids import NodeId, ResumeToken
 from recovery.core.scheduler.effects import EndWatch, WatchProcess
 from recovery.core.scheduler.stimuli import MessageReceived, ProcessGone
+from tests.simulation.slots import SCHEDULER_HOST
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.scheduler import SchedulerProcess
     from tests.simulation.world import World
 
-_HERE = "the scheduler's host"
-
 
 class Proofs:
     """What the kernels of all hosts know."""
 
     def __init__(self, world: World) -> None:
+        """Nothing has ended yet."""
         self.world, self.clock = world, world.clock
         self._starts = 0
-        self._hosts: dict[str, str] = {}
         self._ended: set[int] = set()
         """By start: no two processes of a simulation start at once."""
         self._watched: dict[tuple[int, str], WatchProcess] = {}
         """By scheduler process and node."""
 
-    def started(self, name: str) -> tuple[int, m.ProcessIdentity | None]:
+    def started(self, host: str) -> tuple[int, m.ProcessIdentity | None]:
         """A process begins. Its number is soon used again."""
-        if not self.world.shape.proofs:
+        if not self.world.shape.spares.identities:
             return 1, None
-        draw = self.clock.draw("proofs")
-        here = _HERE if draw.random() < self.world.shape.beside else f"{name}'s host"
         self._starts += 2
-        host = self._hosts.setdefault(name, here)
-        return draw.randint(1, 3), m.ProcessIdentity(boot_id=host, pid_namespace=1, start_ticks=self._starts)
+        pid = self.clock.draw("proofs").randint(1, 3)
+        return pid, m.ProcessIdentity(boot_id=host, pid_namespace=1, start_ticks=self._starts)
 
     def has_ended(self, identity: m.ProcessIdentity | None) -> bool:
         """Is it dead?"""
@@ -46,20 +43,20 @@ class Proofs:
 
     def ended(self, process: Process) -> None:
         """A process has ended."""
-        if process.identity is None:
+        identity = process.identity.process
+        if identity is None:
             return
-        self._ended.add(process.identity.start_ticks)
+        self._ended.add(identity.start_ticks)
         for (number, name), watched in list(self._watched.items()):
-            if watched.process == process.identity:
+            if watched.process == identity:
                 del self._watched[number, name]
                 self._tell(number, watched)
-        if self.clock.draw("proofs").random() < self.world.shape.launchers:
-            report = partial(self.report, process, process.identity)
-            self.clock.soon("proofs", 1, 2_000, report)
+        if self.clock.draw("proofs").random() < self.world.shape.spares.exits_seen:
+            self.clock.soon("proofs", 1, 2_000, partial(self.report, process, identity))
 
     def watch(self, scheduler: SchedulerProcess, watched: WatchProcess) -> None:
         """The scheduler asks to be told of an end."""
-        if watched.process.boot_id != _HERE:
+        if watched.process.boot_id != SCHEDULER_HOST:
             return
         if self.has_ended(watched.process):
             self._tell(scheduler.number, watched)
@@ -92,18 +89,19 @@ class Proofs:
 
         Of a node whose process the scheduler does not know, a rebuilt store's, the number alone counts: nobody says that wrongly here.
         """
-        if self.world.scheduler is None:
+        scheduler = self.world.scheduler
+        if scheduler is None or self.world.verdict:
             return
-        node = self.world.scheduler.machine.state.nodes.get(NodeId(process.name))
+        node = scheduler.machine.state.nodes.get(NodeId(process.name))
         if not self.has_ended(identity) and (node is None or node.process is None):
             return
         self.clock.say(f"the end of {process.name} is reported")
         exited = m.Exited(
             node_id=NodeId(process.name),
-            pid=process.pid,
+            pid=process.identity.pid,
             reason="killed",
             process=identity,
             gives_up=gives_up,
         )
-        received = MessageReceived(self.world.network.number(), exited, "peer", ResumeToken(""))
-        self.world.scheduler.handle(received)
+        number = self.world.network.next_number()
+        scheduler.handle(MessageReceived(number, exited, "peer", ResumeToken("")))

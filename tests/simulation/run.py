@@ -9,7 +9,7 @@ import msgspec
 
 from recovery.core.records import RunRecord
 from tests.simulation.faults import DRAWN, Fault, faults_of, inject
-from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, shape_of
+from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, shape_of
 from tests.simulation.world import World
 
 
@@ -35,7 +35,7 @@ def run(
     workers: int | None = None,
     faults: list[Fault] | None = None,
     kinds: tuple[str, ...] = DRAWN,
-    proofs: bool = True,
+    spares: Spares | None = None,
 ) -> Outcome:
     """Run a seed.
 
@@ -44,9 +44,9 @@ def run(
         workers: None: drawn from the seed.
         faults: None: drawn from the seed.
         kinds: of faults to draw from: what a seed means depends on them.
-        proofs: see `Shape`.
+        spares: None: drawn from the seed.
     """
-    shape = shape_of(seed, kinds, workers=workers, proofs=proofs)
+    shape = shape_of(seed, kinds, workers=workers, spares=spares)
     chosen = faults_of(seed, shape) if faults is None else faults
     world = World(seed, shape)
     failure = ""
@@ -102,7 +102,9 @@ def total(outcomes: list[Outcome], field: str) -> Counter[str]:
 
 
 def _end_faults(world: World) -> None:
-    world.hanging = world.failing_saves = world.slow_writes = world.network.stall_share = 0.0
+    world.hanging = world.failing_saves = world.slow_writes = world.network.stall_share = world.late_looks = (
+        0.0
+    )
     world.relaunch_ms, world.step_ms = (200, 1_000), (10, 30)
     world.disk_full_until, world.next_sync_fails = 0, False
     world.network.restore()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, Exit, Persist
+from recovery.core.effects import Answer, Exit, Log, Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.scheduler.effects import (
@@ -107,11 +107,13 @@ class SchedulerProcess:
                 self.clock.later(self.own.until(effect.at_ms), fired)
             elif isinstance(effect, WatchProcess):
                 self.world.proofs.watch(self, effect)
-            elif isinstance(effect, EndWatch):
-                self.world.proofs.end_watch(self, effect)
-            else:
-                assert isinstance(effect, Exit), effect
+            elif isinstance(effect, Log):
+                self.clock.say(f"scheduler: {effect.text}")
+            elif isinstance(effect, Exit):
                 self.end(effect)
+            else:
+                assert isinstance(effect, EndWatch), effect
+                self.world.proofs.end_watch(self, effect)
 
     def _write_next(self) -> None:
         draw = self.clock.draw("disk")

@@ -15,6 +15,24 @@ LIVENESS_MS = 200_000
 """The liveness phase: from now on nothing new breaks, and the job must end."""
 
 
+class Spares(msgspec.Struct, frozen=True, kw_only=True):
+    """Standbys, hosts, and how a lost process is started again. The defaults are what there was before standbys."""
+
+    standbys: int = 0
+    fresh_ids: bool = False
+    """A lost process is started again under a fresh id (`recovery msrun --rejoin=new`)."""
+    hosts: int = 1
+    shared_files: bool = True
+    """Every host reads every checkpoint; else each host its own only."""
+    late_looks: float = 0.0
+    """How many looks for the files of an offered rank take longer than the offer stands, or never end."""
+    identities: bool = False
+    """Nodes say which process they are."""
+    rejoin_on_proof: bool = False
+    exits_seen: float = 0.0
+    """How many ends of processes their launchers report."""
+
+
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """Drawn once per seed. Faults that are not on in a seed leave room for what needs a long time without them."""
 
@@ -38,16 +56,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time between two faults."""
     stuck_rows: float
     """How often a worker's own store takes a batch and does not come back."""
-    proofs: bool
-    """Nodes say which process they are, and ends of processes are reported; False: as it was before there were proofs."""
-    beside: float
-    """Which part of the nodes runs on the scheduler's host."""
-    launchers: float
-    """How often somebody reports how a process ended."""
+    spares: Spares = Spares()
 
 
 def shape_of(
-    seed: int, all_kinds: tuple[str, ...], *, workers: int | None = None, proofs: bool = True
+    seed: int, all_kinds: tuple[str, ...], *, workers: int | None = None, spares: Spares | None = None
 ) -> Shape:
     """Draw the shape of a seed.
 
@@ -55,9 +68,10 @@ def shape_of(
         seed: which.
         all_kinds: of faults; some of them are on.
         workers: None: drawn too, 1 to 8.
-        proofs: see `Shape`. Drawn from a stream of their own, so that the rest of a seed stays what it was.
+        spares: None: drawn too.
     """
-    draw, of_proofs = random.Random(f"{seed}/shape"), random.Random(f"{seed}/proofs")
+    spares = spares_of(seed) if spares is None else spares
+    draw = random.Random(f"{seed}/shape")
     lease_ms = draw.choice((3_000, 6_000, 12_000))
     workers = workers or draw.choice((1, 2, 3, 4, 6, 8))
     rules = Rules(
@@ -71,9 +85,10 @@ def shape_of(
         abort_timeout_ms=draw.choice((1_000, 3_000)),
         receive_timeout_ms=lease_ms // 2,
         rebuild_store=True,
-        rejoin_on_proof=proofs and of_proofs.random() < 0.5,
         heartbeat_ms_min=lease_ms // 10,
         heartbeat_ms_max=lease_ms // 6,
+        standby_count=spares.standbys,
+        rejoin_on_proof=spares.rejoin_on_proof,
     )
     return Shape(
         rules=rules,
@@ -92,7 +107,22 @@ def shape_of(
         kinds=tuple(kind for kind in all_kinds if draw.random() < 0.6) or all_kinds,
         pause_ms=draw.choice((1_000, 3_000, 10_000)),
         stuck_rows=draw.choice((0.0, 0.0, 0.02, 0.2)),
-        proofs=proofs,
-        beside=of_proofs.choice((0.0, 0.5, 1.0)),
-        launchers=of_proofs.choice((0.0, 0.5, 1.0)),
+        spares=spares,
+    )
+
+
+def spares_of(seed: int) -> Spares:
+    """Draw them, from a stream of their own: the rest of a seed does not depend on it."""
+    draw = random.Random(f"{seed}/spares")
+    if draw.random() < 0.2:
+        return Spares()
+    return Spares(
+        standbys=draw.choice((0, 1, 1, 2, 3)),
+        fresh_ids=draw.random() < 0.5,
+        hosts=draw.choice((1, 2, 3)),
+        shared_files=draw.random() < 0.5,
+        late_looks=draw.choice((0.0, 0.0, 0.1, 0.5)),
+        identities=True,
+        rejoin_on_proof=draw.random() < 0.4,
+        exits_seen=draw.choice((0.0, 0.5, 1.0)),
     )

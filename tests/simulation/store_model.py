@@ -38,9 +38,10 @@ KEYS: dict[type, tuple[str, ...]] = {
     RunRecord: ("run",),
     NodeRecord: ("node_id",),
     IncarnationRecord: ("node_id", "incarnation"),
-    ProcessRecord: ("node_id", "incarnation"),
     GenerationRecord: ("run", "generation"),
     CheckpointRecord: ("run", "step", "rank"),
+    SeatRecord: ("node_id",),
+    ProcessRecord: ("node_id", "incarnation"),
 }
 
 
@@ -61,6 +62,8 @@ class StoreModel:
         self._unsynced.append(batch)
         rebuilt = any(isinstance(one, EventRecord) and one.kind is EventKind.STORE_REBUILT for one in batch)
         self.events += _put(self.rows, batch, checked=not rebuilt)
+        if any(isinstance(one, NodeRecord | SeatRecord) for one in batch):
+            check_places(self.all(NodeRecord), self.all(SeatRecord))
 
     def sync(self) -> None:
         """Everything committed is durable."""
@@ -124,6 +127,18 @@ def _put(rows: Rows, batch: Batch, *, checked: bool = False) -> int:
             check_rises(rows.get(key), record)
         rows[key] = record
     return events
+
+
+def check_places(nodes: tuple[NodeRecord, ...], seats: tuple[SeatRecord, ...]) -> None:
+    """I22 on the rows: after every transaction a rank has one holder, a place has one, and who has a rank has a place."""
+    of_others = {record.node_id: record.seat for record in seats}
+    for role in {node.role for node in nodes}:
+        held = [node for node in nodes if node.role is role and node.rank is not None]
+        ranks = [node.rank for node in held]
+        assert len(set(ranks)) == len(ranks), f"I22: two nodes hold one rank: {held}"
+        places = [of_others.get(node.node_id, node.node_id) for node in held]
+        assert "" not in places, f"I22: a rank is held without a place: {held}, {seats}"
+        assert len(set(places)) == len(places), f"I22: two nodes hold one place: {places}"
 
 
 def check_rises(old: Any, new: Record) -> None:

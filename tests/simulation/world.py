@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
 from recovery.core import messages as m
 from recovery.core.effects import Exit
-from recovery.core.ids import ResumeToken
+from recovery.core.ids import NodeId, ResumeToken
 from recovery.core.records import Record, RunRecord
 from recovery.core.worker import stimuli as s
+from recovery.core.worker.connection import Identity
+from recovery.core.worker.effects import FindCheckpoints
 from tests.simulation.clock import Clock
+from tests.simulation.files import Disks
 from tests.simulation.network import UP, Network, Wire
 from tests.simulation.notes import Notes
-from tests.simulation.process import Process, Saved
+from tests.simulation.process import Process
 from tests.simulation.promises import Promises
 from tests.simulation.proofs import Proofs
 from tests.simulation.scheduler import SchedulerProcess
 from tests.simulation.shape import Shape
+from tests.simulation.slots import Slot, slot_name
 from tests.simulation.store_model import StoreModel
 
 
@@ -27,19 +32,24 @@ class World:
     def __init__(self, seed: int, shape: Shape) -> None:
         self.clock, self.shape, self.rules = Clock(seed), shape, shape.rules
         self.store, self.promises = StoreModel(), Promises(self)
-        self.proofs = Proofs(self)
         self.network = Network(self.clock, delay_ms=shape.delay_ms, stall_share=shape.stall_share)
         self.slow_writes, self.failing_saves, self.hanging = (
             shape.slow_writes,
             shape.failing_saves,
             shape.hanging,
         )
+        self.late_looks = shape.spares.late_looks
         self.relaunch_ms, self.step_ms = shape.relaunch_ms, shape.step_ms
         self.disk_full_until, self.next_sync_fails = 0, False
-        self.names = [f"w{index}" for index in range(self.rules.worker_count)]
-        self.names += [f"ps{index}" for index in range(self.rules.server_count)]
-        self.disk: dict[str, dict[int, Saved]] = {name: {} for name in self.names}
-        self.processes: dict[str, Process | None] = dict.fromkeys(self.names)
+        self.slots: dict[str, Slot] = {}
+        for index in range(self.rules.worker_count):
+            self._add_slot(f"w{index}", m.Role.WORKER, index)
+        for index in range(self.rules.server_count):
+            self._add_slot(f"ps{index}", m.Role.SERVER, index)
+        for index in range(shape.spares.standbys):
+            # Of the last host first: a standby of another host is the harder case.
+            self._add_slot(f"s{index}", m.Role.WORKER, -1 - index, standby=True)
+        self.disk = Disks(self._can_read)
         self.seconds: list[Process] = []
         """Further processes of an id whose first one runs, or is paused."""
         self.finished: set[str] = set()
@@ -48,34 +58,71 @@ class World:
         """Called with what a node has written into its own store."""
         self.on_step: Callable[[Process, m.Rollback, int], None] = lambda process, plan, step: None
         """Called with each step that a rank has applied."""
+        self.on_offer: list[Callable[[Process], None]] = []
+        """The first is called with the next process that is offered a rank."""
         self._planes: dict[tuple[int, int], list[Process]] = {}
         self._starts = self._stores = 1
-        self.notes = {name: Notes() for name in self.names}
+        self.notes: defaultdict[str, Notes] = defaultdict(Notes)
         """What lies in each node's own store."""
+        self.proofs = Proofs(self)
         self.scheduler: SchedulerProcess | None = SchedulerProcess(self, 1)
-        for name in self.names:
-            self.clock.soon("start", 0, 2_000, partial(self.launch, name))
+        for slot in self.slots.values():
+            self.clock.soon("start", 0, 2_000, partial(self.launch, slot))
+
+    def _add_slot(self, name: str, role: m.Role, index: int, *, standby: bool = False) -> None:
+        self.slots[name] = Slot(name, role, f"h{index % self.shape.spares.hosts}", standby=standby)
+
+    def host_of(self, node_id: str) -> str:
+        """Where the processes of an id run."""
+        return self.slots[slot_name(node_id)].host
+
+    def _can_read(self, node_id: str, directory: str) -> bool:
+        return self.shape.spares.shared_files or self.host_of(node_id) == self.host_of(directory)
+
+    @property
+    def names(self) -> list[str]:
+        """The ids that are used now."""
+        return [slot.current for slot in self.slots.values()]
 
     @property
     def living(self) -> list[Process]:
         """Every process that runs, in one order."""
-        everybody = (*self.processes.values(), *self.seconds)
+        everybody = (*(slot.process for slot in self.slots.values()), *self.seconds)
         return [process for process in everybody if process is not None and process.alive]
 
     # --- processes come and go -----------------------------------------------------------------------------------------
 
-    def launch(self, name: str) -> None:
-        """Start a process for the id, unless there is one."""
-        if self.processes[name] is None and name not in self.finished and not self.verdict:
-            role = m.Role.SERVER if name.startswith("ps") else m.Role.WORKER
-            self.clock.say(f"{name} launched")
-            self.processes[name] = Process(self, name, role)
+    def launch(self, slot: Slot, *, fresh: bool = False) -> None:
+        """Start a process in a place, unless there is one."""
+        if slot.process is None and slot.name not in self.finished and not self.verdict:
+            slot.begin_next(fresh=fresh)
+            of_whom = f" for {slot.replaces}" if slot.replaces else ""
+            self.clock.say(f"{slot.current} launched{of_whom}")
+            slot.process = Process(self, slot, self._identity(slot, slot.current, slot.replaces))
+
+    def _identity(self, slot: Slot, name: str, replaces: str = "") -> Identity:
+        pid, process = self.proofs.started(slot.host)
+        return Identity(
+            node_id=NodeId(name),
+            role=slot.role,
+            host=slot.host,
+            pid=pid,
+            process=process,
+            standby=slot.standby,
+            replaces=NodeId(replaces),
+        )
 
     def second(self, process: Process) -> None:
         """One more process of the same id."""
         self.clock.say(f"{process.name} launched a second time")
         self.seconds.append(process)
-        self.processes[process.name] = Process(self, process.name, process.role)
+        slot = process.slot
+        slot.process = Process(self, slot, self._identity(slot, process.name))
+
+    def earlier(self, slot: Slot, name: str) -> None:
+        """A process of an id that was given up for a fresh one: a person starts it, or it was there all the time."""
+        self.clock.say(f"{name} launched again")
+        self.seconds.append(Process(self, slot, self._identity(slot, name)))
 
     def exited(self, process: Process, exit_: Exit) -> None:
         """A process ends by itself; with an error it is relaunched."""
@@ -83,7 +130,7 @@ class World:
         self.clock.seen[f"a process exited {exit_.code or 'well'}"] += 1
         if exit_.code == "":
             assert "finished" in self.outcomes, "nobody ends well before the job has"
-            self.finished.add(process.name)
+            self.finished.add(process.slot.name)
         self.kill(process)
 
     def kill(self, process: Process) -> None:
@@ -91,9 +138,12 @@ class World:
         process.alive = False
         self._gone(process)
         self.proofs.ended(process)
-        if self.processes[process.name] is process:
-            self.processes[process.name] = None
-            self.clock.soon("relaunch", *self.relaunch_ms, lambda: self.launch(process.name))
+        slot = process.slot
+        if slot.process is process:
+            slot.process = None
+            was_member = process.machine.admitted is not None
+            fresh = was_member and self.shape.spares.fresh_ids and slot.role is m.Role.WORKER
+            self.clock.soon("relaunch", *self.relaunch_ms, partial(self.launch, slot, fresh=fresh))
 
     def _gone(self, process: Process) -> None:
         if process.plan is not None:
@@ -107,9 +157,10 @@ class World:
         self.clock.say(f"{process.name} replaces itself")
         process.alive = False
         self._gone(process)
-        successor = Process(self, process.name, process.role, token, hangs, before=process)
-        if self.processes[process.name] is process:
-            self.processes[process.name] = successor
+        # Neither the process id nor the start time changes by an exec.
+        successor = Process(self, process.slot, process.identity, token, hangs)
+        if process.slot.process is process:
+            process.slot.process = successor
         else:
             self.seconds.append(successor)
 
@@ -120,6 +171,17 @@ class World:
         wire = self.network.connect(process, self.scheduler)
         self.scheduler.wires[wire.number] = wire
         return wire
+
+    def look_takes(self, find: FindCheckpoints, found: Callable[[], None]) -> None:
+        """A look for files takes its time; one for an offered rank may take longer than the offer stands, or never end."""
+        draw = self.clock.draw("looks")
+        if find.offer is None or draw.random() >= self.late_looks:
+            self.clock.soon("disk", 1, 50, found)
+        elif draw.random() < 0.5:
+            self.clock.seen["an offer was answered late"] += 1
+            self.clock.later(self.rules.abort_timeout_ms + draw.randint(1, 3_000), found)
+        else:
+            self.clock.seen["an offer was never answered"] += 1
 
     def kill_scheduler(self) -> None:
         """SIGKILL to the scheduler; somebody relaunches it."""

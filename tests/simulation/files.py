@@ -1,0 +1,102 @@
+"""The checkpoint files on the hosts' disks: who can read which, and what a look finds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from recovery.core import messages as m
+
+Content = tuple[tuple[int, int], ...]
+"""How weights came to be: (generation, from step) of each stretch. Two ranks with different histories have different bits."""
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint file on a node's disk."""
+
+    held: m.HeldCheckpoint
+    content: Content
+    rank: int
+    """Of whose weights it is."""
+    good: bool = True
+    """False: a bit of it has flipped."""
+    gone: bool = False
+    """True: somebody has removed it."""
+    fault: str = ""
+    """Not empty: a look passes it over, and says this."""
+    job: str = ""
+
+
+class Disks:
+    """Directories by name, each with one file a step. Every node saves into the one of its own name."""
+
+    def __init__(self, can_read: Callable[[str, str], bool]) -> None:
+        """Begin empty.
+
+        Args:
+            can_read: whether a node (first) reaches a directory (second).
+        """
+        self._directories: defaultdict[str, dict[int, Saved]] = defaultdict(dict)
+        self.can_read = can_read
+
+    def __getitem__(self, directory: str) -> dict[int, Saved]:
+        """The files of a directory, by step."""
+        return self._directories[directory]
+
+    def file_at(self, path: str) -> Saved | None:
+        """What lies at a path."""
+        directory, _, step = path.rpartition("/")
+        return self._directories[directory].get(int(step))
+
+    def look(
+        self, node: str, directories: Iterable[str], *, job: str, run: int, rank: int | None
+    ) -> tuple[tuple[m.HeldCheckpoint, ...], tuple[m.PassedOver, ...]]:
+        """List what a node can read of a run: one file a step, of the newest generation; and what it passes over.
+
+        Args:
+            node: who looks.
+            directories: where.
+            job: whose files.
+            run: of which run of it.
+            rank: of which rank; None: of any.
+        """
+        held: dict[int, m.HeldCheckpoint] = {}
+        passed_over: list[m.PassedOver] = []
+        for directory in sorted(set(directories)):
+            if not self.can_read(node, directory):
+                continue
+            for step, file in self._directories[directory].items():
+                if file.gone or file.job != job or file.held.run != run:
+                    continue
+                of_another = rank is not None and file.rank != rank
+                fault = file.fault or ("it is of another rank" if of_another else "")
+                if fault:
+                    passed_over.append(m.PassedOver(path=file.held.path, reason=fault, step=step))
+                elif step not in held or held[step].generation < file.held.generation:
+                    held[step] = file.held
+        return (
+            tuple(held[step] for step in sorted(held, reverse=True)),
+            tuple(sorted(passed_over, key=lambda one: (-one.step, one.path))),
+        )
+
+
+def is_usable(file: Saved, plan: m.Rollback) -> bool:
+    """What a load finds when it reads the file and its manifest."""
+    whole = file.good and not file.gone and not file.fault
+    return whole and file.rank == plan.rank and file.held.digest == plan.digest
+
+
+def checkpoint(plan: m.Rollback, step: int, name: str) -> m.HeldCheckpoint:
+    """A checkpoint file as its manifest tells it."""
+    return m.HeldCheckpoint(
+        run=plan.run,
+        generation=plan.generation,
+        step=step,
+        epoch=1,
+        step_in_epoch=step,
+        path=f"{name}/{step}",
+        digest=f"{name}-{plan.run}-{plan.generation}-{step}",
+        file_bytes=1,
+    )

@@ -1,0 +1,149 @@
+"""The promises around places: who takes a rank over and from whom, what a proof of death may do, who is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from recovery.core import messages as m
+from recovery.core.effects import Persist
+from recovery.core.ids import ConnectionId
+from recovery.core.records import EventKind, EventRecord, JobState, NodeState, SeatRecord
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.job import WAITING
+from recovery.core.scheduler.node import Node
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.promises import Promises
+    from tests.simulation.scheduler import SchedulerProcess
+    from tests.simulation.world import World
+
+Watch = Callable[[list[SchedulerEffect]], None]
+_HERE = (NodeState.LIVE, NodeState.SUSPECT)
+
+
+class PlacePromises:
+    """What was promised about places."""
+
+    def __init__(self, world: World, promises: Promises) -> None:
+        """Begin with none.
+
+        Args:
+            world: in which.
+            promises: the others, which know what was said of files.
+        """
+        self.world, self._promises = world, promises
+
+    def is_dead(self, node: Node) -> bool:
+        """The truth about the process of a node's current incarnation."""
+        return self.world.proofs.has_ended(node.process)
+
+    def lost_its_place(self, process: Process) -> bool:
+        """Was its rank given to another node?"""
+        seat = self.world.store.rows.get((SeatRecord, process.name))
+        return seat is not None and not seat.seat and process.plan is not None
+
+    # --- I21, I22: a rank is taken over ---------------------------------------------------------------------------------
+
+    def before_answer(self, scheduler: SchedulerProcess, standby: Node, message: m.FromNode) -> Watch:
+        """I21: an answer takes a rank only with the newest step that all ranks hold, of that rank's own files."""
+        if not (isinstance(message, m.Ready) and standby.is_standby and message.rank is not None):
+            return lambda effects: None
+        holders = [node for node in scheduler.machine.state.workers if node.record.rank is not None]
+        claims = [self._promises.claims_of(node.record.node_id) for node in holders]
+        needed = self._promises.newest_of(claims, scheduler.machine.state.job.run) if claims else 0
+
+        def after(effects: list[SchedulerEffect]) -> None:
+            if standby.record.rank is None:
+                self.world.clock.seen["a standby was asked and did not take the rank"] += 1
+                return
+            self._promises.checked["I21"] += 1
+            steps = {held.step for held in message.held}
+            assert not needed or needed in steps, (
+                f"I21: {standby.record.node_id} took rank {standby.record.rank} over without step {needed}: {steps}"
+            )
+
+        return after
+
+    def after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
+        """I21: whom a rank was taken from. I24: a plan that everybody who has a rank is ready for was made."""
+        state = scheduler.machine.state
+        for effect in effects:
+            if isinstance(effect, Persist):
+                for record in effect.records:
+                    if isinstance(record, EventRecord) and record.kind is EventKind.RANK_TAKEN_OVER:
+                        self._taken_over(state.nodes[record.details], state.job.state)  # type: ignore[index]  # a NodeId
+        self._nobody_is_waited_for(scheduler)
+
+    def _taken_over(self, holder: Node, job: JobState) -> None:
+        self._promises.checked["I21"] += 1
+        name = holder.record.node_id
+        self.world.clock.seen["a rank was taken over"] += 1
+        assert holder.record.state not in _HERE, f"I21: the rank of {name} was taken, which is here"
+        assert holder.connection is None, f"I21: the rank of {name} was taken, which is connected"
+        if holder.record.state is NodeState.LEFT or self.is_dead(holder):
+            return
+        # Nobody has seen it end: then it was silent for as long as its grace, and its generation is over.
+        self.world.clock.seen["the rank of a living process was taken over"] += 1
+        assert job is not JobState.RUNNING, f"I21: the rank of {name} was taken in its generation"
+        silent_ms = self._promises.silent_ms(holder.record)
+        least_ms = self.world.rules.reconnect_grace_ms * (1 - self.world.shape.drift) - 1
+        assert silent_ms >= least_ms, f"I21: the rank of {name} was taken {silent_ms} ms after it was heard"
+
+    def sent_to(self, process: Process, plan: m.Rollback) -> None:
+        """I21: who has a rank goes on from a file of that rank, which it can read."""
+        self._promises.checked["I21"] += 1
+        file, directory = self.world.disk.file_at(plan.path), plan.path.rpartition("/")[0]
+        assert self.world.disk.can_read(process.name, directory), (
+            f"I21: {process.name} was sent to a file of another host: {plan.path}"
+        )
+        if file is not None and file.held.digest == plan.digest:
+            assert file.rank == plan.rank, f"I21: rank {plan.rank} was sent to a file of rank {file.rank}"
+        if directory != process.name:
+            self.world.clock.seen["a rank went on from files that another node saved"] += 1
+
+    # --- I23: proofs ----------------------------------------------------------------------------------------------------
+
+    def before_word(self, scheduler: SchedulerProcess, after_all: Watch) -> Watch:
+        """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended."""
+        state = scheduler.machine.state
+        before = {name: _standing(node) for name, node in state.nodes.items()}
+        job = state.job.state
+
+        def after(effects: list[SchedulerEffect]) -> None:
+            self._promises.checked["I23"] += 1
+            changed = [node for name, node in state.nodes.items() if _standing(node) != before[name]]
+            for node in changed:
+                assert node.process is None or self.is_dead(node), (
+                    f"I23: {node.record.node_id} lives, and a wrong word has changed its place"
+                )
+                if node.window_ends_ms < before[node.record.node_id][1]:
+                    self.world.clock.seen["a proven death ended a window"] += 1
+            assert changed or state.job.state is job, "I23: a wrong word has changed the job"
+            after_all(effects)
+
+        return after
+
+    # --- I24: nobody is waited for that is not needed -------------------------------------------------------------------
+
+    def _nobody_is_waited_for(self, scheduler: SchedulerProcess) -> None:
+        """I24: while the job waits, a rank is missing or not ready. Standbys are none of them."""
+        state = scheduler.machine.state
+        if state.job.state not in WAITING or state.store_is_lost:
+            return
+        self._promises.checked["I24"] += 1
+        missing = [
+            node.record.node_id
+            for role in m.Role
+            for node in state.seated(role)
+            if node.record.state is not NodeState.LIVE or node.ready is None
+        ]
+        seats = sum(len(state.seated(role)) for role in m.Role)
+        places = sum(state.seat_count(role) for role in m.Role)
+        assert missing or seats < places, "I24: the job waits, and every rank is ready"
+
+
+def _standing(node: Node) -> tuple[NodeState, int, ConnectionId | None]:
+    """What a node holds."""
+    return node.record.state, node.window_ends_ms, node.connection
