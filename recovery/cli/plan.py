@@ -58,5 +58,9 @@ def _show(state: Stored, found: Plan) -> None:
         )
     for file in found.stepped_back:
         console.print(Text(f"  not usable: rank {file.rank}: {file.why_not}", style="red"), soft_wrap=True)
+    for standby in found.standbys:
+        rank = standby["takes_rank"]
+        does = "stands by" if rank is None else f"is asked first to take rank {rank}"
+        console.print(Text(f"  {standby['node_id']} {does}"))
     for refused in found.refused:
         console.print(Text(f"  {refused['node_id']} is refused for {refused['rejoin_left_s']:g} s more"))

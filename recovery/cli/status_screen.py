@@ -17,6 +17,7 @@ from recovery.report import tables
 # A screen holds so many beside the rest.
 _RANKS_SHOWN = 16
 _MISSING = tables.NODES.only("node_id", "rank", "incarnation", "state", "rejoin_left_s", "reason")
+_STANDBYS_SHOWN = 8
 _MISSING_SHOWN = 12
 _EVENTS = tables.EVENTS.only("time", "kind", "node", "step", "reason")
 
@@ -44,6 +45,7 @@ def screen(found: dict[str, Any]) -> Group:
         ("scheduler", f"{process}, incarnation {scheduler['incarnation']}"),
         ("generation", f"{found['generation']}, began at step {found['generation_began_at_step'] or 0}"),
         ("workers", f"{states}; the world has {found['world_size']}"),
+        *([("standbys", _standbys(found["standbys"]))] if found["standbys"] else []),
         (
             "step",
             f"{found['newest_step']}, {found['steps_since_checkpoint']} since the newest common checkpoint",
@@ -66,3 +68,10 @@ def screen(found: dict[str, Any]) -> Group:
     if found["last_events"]:
         lines += [Text("\nlast events", style="bold"), table_of(_EVENTS, found["last_events"])]
     return Group(*lines)
+
+
+def _standbys(rows: list[dict[str, Any]]) -> str:
+    """How many wait to take a rank over, and which."""
+    names = ", ".join(f"{row['node_id']} ({row['state']})" for row in rows[:_STANDBYS_SHOWN])
+    more = len(rows) - _STANDBYS_SHOWN
+    return f"{len(rows)}: {names}" + (f" and {more} more (recovery nodes)" if more > 0 else "")

@@ -109,6 +109,10 @@ class EventKind(str, Enum):
     """The job ended without success; `reason` says why. A relaunch tries again."""
 
 
+AS_STANDBY = "standby"
+"""Details of a `node_admitted` of a process that holds no rank. Stores hold it in this word."""
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The job of a recovery path. One row."""
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from recovery.core.records import EventKind, EventRecord
+from recovery.core.records import AS_STANDBY, EventKind, EventRecord
 from recovery.report.intervals import Intervals, difference, intersection, union
 from recovery.report.training_time import TrainingTimes
 from recovery.store.reader import StoredEvent
@@ -23,6 +23,8 @@ class Doing(str, Enum):
     REDOING = "redoing"
     """Steps that were applied before, in a generation that was rolled back."""
     RUNNING = "running"
+    STANDING_BY = "standing by"
+    """It holds no rank, and takes one when one is lost."""
     LOST = "lost"
     REFUSED = "refused"
     """Started again, and not let in yet."""
@@ -79,6 +81,7 @@ OF_ONE_NODE = {
     EventKind.FIRST_STEP_DONE: Doing.RUNNING,
     EventKind.NODE_LEFT: None,
     EventKind.NODE_FAILED: None,
+    EventKind.RANK_TAKEN_OVER: Doing.WAITING,
 }
 """What an event means for the node that it names; None: it is gone."""
 OF_ALL_NODES = {EventKind.GENERATION_INTERRUPTED: Doing.WAITING, EventKind.PLAN_MADE: Doing.STARTING}
@@ -95,6 +98,9 @@ NO_CHANGE = frozenset(
         EventKind.STORE_REBUILT,
         EventKind.NODE_SUSPECTED,
         EventKind.PROCESS_ENDED,
+        EventKind.TAKEOVER_DECLINED,
+        EventKind.DRAIN_BEGUN,
+        EventKind.DRAIN_ENDED,
         EventKind.RANKS_ASSIGNED,
         EventKind.RENDEZVOUS_OPENED,
         EventKind.STATE_LOADED,
@@ -106,7 +112,8 @@ NO_CHANGE = frozenset(
     }
 )
 """Events after which every node does what it did before. Each event stands in exactly one of the three."""
-_AWAY = (Doing.LOST, Doing.REFUSED)
+_AWAY = (Doing.LOST, Doing.REFUSED, Doing.STANDING_BY)
+"""What a node does whom the end of a generation and the next plan do not concern."""
 _TRAINS = (Doing.RUNNING, Doing.REDOING)
 
 
@@ -190,6 +197,14 @@ class NodeSpans:
 
     def _of_one(self, event: EventRecord, node: str, at_ms: int) -> None:
         before = self._now[node][0] if node in self._now else None
+        if event.kind is EventKind.NODE_ADMITTED and event.details == AS_STANDBY:
+            self._turn(node, Doing.STANDING_BY, at_ms)
+            return
+        if before is Doing.STANDING_BY and event.kind in (EventKind.NODE_READY, EventKind.NODE_RESUMED):
+            return
+        if event.kind is EventKind.RANK_TAKEN_OVER:
+            # Nobody waits any more for the one that lost it.
+            self._turn(event.details, None, at_ms)
         if event.kind is EventKind.NODE_RESUMED:
             # It went on all the while that the scheduler was away.
             self._unseen_since_ms.pop(node, None)

@@ -15,10 +15,10 @@ from typing_extensions import assert_never
 
 from recovery.checkpoint import catalogue, verify
 from recovery.core.checkpoints import CheckpointCoordinator
-from recovery.core.ids import Rank
+from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy import given_up, rollback
-from recovery.core.records import CheckpointState, JobState, NodeRecord
+from recovery.core.policy import given_up, rollback, takeover
+from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report.rank_progress import stored_newest_step
 from recovery.report.stored import Stored
@@ -54,6 +54,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Files of newer common steps that do not verify, because of which the plan is older."""
     refused: tuple[dict[str, Any], ...]
     """Node ids that are still refused, with seconds left, as of the last write."""
+    standbys: tuple[dict[str, Any], ...]
+    """Node ids that hold no rank, each with the lost rank that it would be asked first to take; null: none."""
 
 
 def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
@@ -178,6 +180,7 @@ def _plan(
         for node in stored.lost
         if node.rejoin_left_ms
     )
+    asked = _asked_first(stored) if action in ("resume", "start") else {}
     return Plan(
         action=action,
         reason=reason,
@@ -188,4 +191,24 @@ def _plan(
         files=tuple(files or ()),
         stepped_back=tuple(stepped_back or ()),
         refused=refused,
+        standbys=tuple(
+            {"node_id": str(node.node_id), "takes_rank": asked.get(node.node_id)} for node in stored.standbys
+        ),
     )
+
+
+def _asked_first(stored: Stored) -> dict[NodeId, int]:
+    """Which standby the scheduler would ask for which lost rank. Whether it can read the rank's files it says itself."""
+    asked: dict[NodeId, int] = {}
+    for node in stored.workers:
+        if node.rank is None or node.state not in (NodeState.LOST, NodeState.LEFT):
+            continue
+        free = [
+            takeover.Candidate(one.node_id, one.host)
+            for one in stored.standbys
+            if one.state is NodeState.LIVE and one.node_id not in asked
+        ]
+        chosen = takeover.next_candidate(node.host, free, ())
+        if chosen is not None:
+            asked[chosen.node_id] = node.rank
+    return asked

@@ -71,7 +71,15 @@ class RunningProcesses:
         found = []
         for node, row in zip(nodes, NODES.rows(nodes), strict=True):
             state, reason = self.state(node)
-            found.append({**row, "state": state, "reason": reason, "process": self.process(node).value})
+            found.append(
+                {
+                    **row,
+                    "place": self._stored.place_of(node).value,
+                    "state": state,
+                    "reason": reason,
+                    "process": self.process(node).value,
+                }
+            )
         return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from recovery.core.ids import NodeId
+from recovery.core.ids import NodeId, Rank
 from recovery.core.records import ActivityRecord, EventKind, EventRecord
 from recovery.report.event_index import EventIndex
 from recovery.store.reader import StoredEvent, Written
@@ -32,6 +32,7 @@ class RecordedInterval(NamedTuple):
     """Within which the next one was to be written; 0: training had stopped."""
     is_first: bool
     """The generation's first one."""
+    rank: Rank
 
     def later(self, by_ms: int) -> RecordedInterval:
         """The same by a clock that is ahead."""
@@ -63,6 +64,7 @@ def recorded_intervals(
                 record.step,
                 record.due_ms,
                 record.number == 1,
+                record.rank,
             )
             of_generation = found.setdefault(int(record.generation), {})
             of_generation.setdefault(str(record.node_id), []).append(interval)
@@ -103,6 +105,7 @@ def _first_steps(plan: StoredEvent, unlogged: Mapping[str, RecordedInterval]) ->
         event = EventRecord(
             kind=EventKind.FIRST_STEP_DONE,
             node_id=NodeId(node),
+            rank=interval.rank,
             run=plan.event.run,
             generation=plan.event.generation,
             step=interval.first_step,

@@ -16,7 +16,7 @@ from recovery.report.rank_progress import (
     progress_of_ranks,
     rank_rows,
 )
-from recovery.report.stored import Stored, newest_events
+from recovery.report.stored import Place, Stored, newest_events, place_of
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
 from recovery.store.reader import StoredEvent
 
@@ -46,10 +46,11 @@ def status(stored: Stored) -> dict[str, Any]:
         "generation_began_at_step": generation.step if generation is not None else None,
         "world_size": job.worker_count,
         "workers_by_state": by_state(ranks),
+        "standbys": processes.rows(stored.standbys),
         "newest_step": newest,
         "committed_step": committed,
         "steps_since_checkpoint": max(0, newest - committed),
-        "lost": processes.rows(stored.lost),
+        "lost": processes.rows(tuple(node for node in stored.lost if stored.place_of(node) is Place.RANK)),
         "last_events": EVENTS.rows(newest_events(stored.path, LAST_EVENTS)),
         "ranks": rank_rows(ranks),
         "unreadable": list(noted.unreadable),
@@ -65,7 +66,7 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         place: host and port.
     """
     rows = node_rows(view)
-    workers = [row for row in rows if row["role"] == Role.WORKER.value]
+    workers = [row for row in rows if row["role"] == Role.WORKER.value and row["place"] == Place.RANK.value]
     newest = max((row["step"] for row in workers), default=0)
     newest = max(newest, view["committed_step"])
     return {
@@ -79,10 +80,16 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         "generation_began_at_step": None,
         "world_size": view["world_size"],
         "workers_by_state": dict(Counter(row["state"] for row in workers)),
+        "standbys": [row for row in rows if row["place"] == Place.STANDBY.value],
         "newest_step": newest,
         "committed_step": view["committed_step"],
         "steps_since_checkpoint": newest - view["committed_step"],
-        "lost": [row for row in rows if row["state"] in (NodeState.LOST.value, NodeState.SUSPECT.value)],
+        "lost": [
+            row
+            for row in rows
+            if row["state"] in (NodeState.LOST.value, NodeState.SUSPECT.value)
+            and row["place"] == Place.RANK.value
+        ],
         "last_events": [{**row, "sequence": None} for row in EVENTS.rows(last)],
         "ranks": [
             {**{column.key: row.get(column.key) for column in RANKS.columns}, "known_by": "scheduler"}
@@ -97,6 +104,7 @@ def node_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             **{column.key: node.get(column.key) for column in NODES.columns},
+            "place": place_of(node.get("seat", node["node_id"]), node["generation"]).value,
             "rejoin_left_s": node["rejoin_left_ms"] / 1000,
         }
         for node in view["nodes"]

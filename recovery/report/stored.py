@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from enum import Enum
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,29 @@ _ALL = 10_000_000
 """Events: more than any event log has."""
 
 
+class Place(str, Enum):
+    """What a node holds."""
+
+    RANK = "rank"
+    """A place in the world: a rank, or the seat for one while the job forms."""
+    STANDBY = "standby"
+    """None: it waits to take a rank over."""
+    REPLACED = "replaced"
+    """None any more: its rank was taken over."""
+
+
+def place_of(seat: str, generation: int) -> Place:
+    """What a node holds.
+
+    Args:
+        seat: the node id that held its place first; empty: it holds none.
+        generation: the last one whose plan its incarnation was given; 0: none.
+    """
+    if seat:
+        return Place.RANK
+    return Place.REPLACED if generation else Place.STANDBY
+
+
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """The scheduler's state as of its last commit, and whether it runs."""
 
@@ -44,6 +68,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunRecord, ...]
     nodes: tuple[NodeRecord, ...]
     """By rank; those without one behind."""
+    seats: dict[NodeId, str]
+    """Of the nodes that hold another place than that of their own name: the node id that held it first; empty: they hold none."""
     generations: tuple[GenerationRecord, ...]
     checkpoints: tuple[CheckpointRecord, ...]
     scheduler_pid: int | None
@@ -51,8 +77,23 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> tuple[NodeRecord, ...]:
-        """The nodes of the world."""
-        return tuple(node for node in self.nodes if node.role is Role.WORKER)
+        """The nodes of the world: those that hold a place in it."""
+        return tuple(
+            node for node in self.nodes if node.role is Role.WORKER and self.place_of(node) is Place.RANK
+        )
+
+    @property
+    def standbys(self) -> tuple[NodeRecord, ...]:
+        """The nodes that wait for a rank to take over, whether they are heard or not."""
+        return tuple(node for node in self.nodes if self.place_of(node) is Place.STANDBY)
+
+    def place_of(self, node: NodeRecord) -> Place:
+        """What a node holds."""
+        return place_of(self.seat_of(node), node.generation)
+
+    def seat_of(self, node: NodeRecord) -> str:
+        """The node id that held its place first; empty: it holds none."""
+        return self.seats.get(node.node_id, str(node.node_id))
 
     @property
     def current(self) -> GenerationRecord | None:
@@ -87,6 +128,7 @@ def read(path: Path) -> Stored:
         path=path,
         job=state.job,
         runs=state.runs,
+        seats={record.node_id: record.seat for record in state.seats},
         nodes=tuple(sorted(state.nodes, key=lambda node: (node.rank is None, node.rank or 0, node.node_id))),
         generations=state.generations,
         checkpoints=state.checkpoints,

@@ -62,6 +62,11 @@ NODES = View(
     (
         _field("node_id", "name in the cluster (MS_NODE_ID)"),
         _word("role", "worker or pserver"),
+        Column(
+            "place",
+            "rank: it holds a place in the world; standby: it waits to take a rank over; replaced: its rank was taken over",
+            lambda node: None,
+        ),
         _field("rank", "position in the world; null until ranks are assigned"),
         _field("incarnation", "which process of this id it is, 1-based"),
         _word(

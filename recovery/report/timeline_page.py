@@ -18,6 +18,7 @@ COLOURS = {
     Doing.REDOING: ("#d6a11d", "doing steps again"),
     Doing.STARTING: ("#4a7fc1", "forms the world, loads"),
     Doing.WAITING: ("#b9c2cf", "waits for the others"),
+    Doing.STANDING_BY: ("#7fb7b2", "stands by"),
     Doing.REFUSED: ("#a86bc2", "refused (rejoin window)"),
     Doing.LOST: ("#c94a4a", "lost"),
     Doing.UNKNOWN: ("#5a4b5e", "unknown: nobody recorded what it did"),

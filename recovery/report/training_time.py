@@ -38,12 +38,13 @@ class GenerationTimes(NamedTuple):
     """When nobody knows whether it did, between its first step and the generation's end."""
     over_ms: int
     """When the scheduler ended the generation, or the event log ends."""
-    everybody: frozenset[str]
+    all_ranks: frozenset[int | None]
+    """Every rank of the run. Which node holds one changes when it is taken over."""
 
     @property
     def begun_ms(self) -> int | None:
         """When the last rank had done its first step; None: somebody has not."""
-        if not self.trained or set(self.trained) != self.everybody:
+        if not self.trained or {first.event.rank for first in self.first_steps.values()} != self.all_ranks:
             return None
         return max(first.wall_ms for first in self.first_steps.values())
 
@@ -97,7 +98,7 @@ class TrainingTimes:
         self.log = EventIndex(with_first_steps(log, recorded)) if recorded else log
         self.end_ms = self._end_ms(recorded)
         first_steps = self.log.of_kind(EventKind.FIRST_STEP_DONE)
-        self._everybody = frozenset(str(stored.event.node_id) for _, stored in first_steps)
+        self._all_ranks = frozenset(stored.event.rank for _, stored in first_steps)
         self.generations = {
             int(plan.event.generation or 0): self._of_generation(
                 position, plan, recorded.get(int(plan.event.generation or 0), {})
@@ -143,7 +144,7 @@ class TrainingTimes:
                 lost_sight = True
             until_ms = gone_ms if lost_sight or not trained[node] else trained[node][-1][1]
             unknown[node] = difference(((first.wall_ms, until_ms),), trained[node])
-        return GenerationTimes(recorded, first_steps, trained, unknown, over_ms, self._everybody)
+        return GenerationTimes(recorded, first_steps, trained, unknown, over_ms, self._all_ranks)
 
     def _gone(self, generation: int, over_ms: int) -> dict[str, int]:
         """When the connections closed of the nodes that were never heard again in their generation."""

@@ -21,7 +21,7 @@ from recovery.core.policy.registration import (
     Window,
     decide,
 )
-from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState, Record
+from recovery.core.records import AS_STANDBY, EventKind, EventRecord, NodeRecord, NodeState, Record
 from recovery.core.scheduler import places, proof
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
@@ -256,7 +256,7 @@ def _admit(
 def _standing(node: Node) -> str:
     """How it is let in, where that is not on a place of its own name."""
     if node.is_standby:
-        return "standby"
+        return AS_STANDBY
     return f"on the place of {node.seat}" if node.seat != node.record.node_id else ""
 
 

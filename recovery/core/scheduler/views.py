@@ -35,6 +35,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
                 "incarnation": node.record.incarnation,
                 "pid": node.record.pid,
                 "state": node.record.state.value,
+                "seat": node.seat,
                 "generation": node.record.generation,
                 "step": node.record.step,
                 "silent_ms": now_ms - node.heard_ms,
