@@ -94,7 +94,8 @@ def _fault_of(state: SchedulerState, register: m.Register, place: places.Place) 
             "Give each process its own id.",
         )
     has_rank = node is not None and node.record.rank is not None
-    if has_rank or place.seats in (Seats.STANDBY, Seats.HELD):
+    asks_for_no_seat = bool(register.standby or register.replaces) and place.seats is Seats.NONE
+    if has_rank or asks_for_no_seat or place.seats in (Seats.STANDBY, Seats.HELD):
         return None
     name = NodeId(place.seat or register.node_id)
     misfit = state.seats[register.role].names.fault_of(name, state.seat_count(register.role))
