@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import traceback
 from types import TracebackType
@@ -18,6 +19,7 @@ from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageErro
 from recovery.training import early_exit, hooks, process_end, process_start
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
+from recovery.training.stop_signals import hold_back_in_a_script
 from recovery.worker.exec_in_place import replace_process
 from recovery.worker.service import WorkerService
 from recovery.worker.training_control import Verdict
@@ -44,15 +46,16 @@ def init() -> Session:
                 reason="was called a second time in this process",
                 next_step="Call it once and keep the session, or use @recovery.run.",
             )
-        _script = _Script(WorkerService(process_start.begin()))
+        settings = process_start.begin()
+        _script = _Script(WorkerService(settings), with_standbys=settings.rules.standby_count > 0)
         return _script.begin()
 
 
 class _Script:
     """The membership of a process whose training is its script."""
 
-    def __init__(self, service: WorkerService) -> None:
-        self._service = service
+    def __init__(self, service: WorkerService, *, with_standbys: bool) -> None:
+        self._service, self._with_standbys = service, with_standbys
         self._pid = os.getpid()
         self._raised = self._exiting = False
         self._session: Session
@@ -70,10 +73,17 @@ class _Script:
         process_start.announce_rank(plan.rank)
         self._session = Session(self._service, plan, admitted)
         self._session.loop_watch.looks_for_exits = True
+        if self._with_standbys:
+            # Without them SIGTERM ends a script at once, wherever it is.
+            control = self._service.training_control
+            control.leave_as_asked = hold_back_in_a_script(self._ask_to_depart)
         sys.exit = early_exit.exit_that_notes(self._session.loop_watch.note_exit)
         sys.excepthook = self._on_exception
         atexit.register(self._on_exit)
         return self._session
+
+    def _ask_to_depart(self) -> None:
+        self._service.post(s.DepartAsked(self._service.new_request(), signal.SIGTERM.name))
 
     def _on_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None

@@ -90,6 +90,36 @@ class StopSignals:
         again.start()
 
 
+def hold_back_in_a_script(hold_back: Callable[[], None]) -> Callable[[], None]:
+    """Have a first SIGTERM held back in a program that is entered only once, unless it has a handler of its own.
+
+    Args:
+        hold_back: as for `StopSignals`.
+
+    Returns:
+        Lets the signal through, from any thread: it ends the process as it would have without this.
+    """
+    pid, is_held_back = os.getpid(), False
+
+    def on_sigterm(number: int, frame: FrameType | None) -> None:
+        nonlocal is_held_back
+        first, is_held_back = not is_held_back, True
+        if not first or os.getpid() != pid:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            hold_back()
+
+    def let_through() -> None:
+        if is_held_back:
+            signal.pthread_kill(_main_thread(), signal.SIGTERM)
+
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    if on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, on_sigterm)
+    return let_through
+
+
 def _main_thread() -> int:
     ident = threading.main_thread().ident
     assert ident is not None, "it has started"

@@ -88,6 +88,16 @@ def test_a_torch_job_goes_on_bit_by_bit_whenever_the_signal_comes(
         cluster.check_same_as(undisturbed(3, JOB_EPOCHS="2"))
 
 
+def test_a_script_that_is_entered_once_hands_its_rank_over_too(tmp_path: Path) -> None:
+    environment = {"JOB_FACE": "init", "MS_STANDBY_NUM": "1", "JOB_STEP_MS": "40"}
+    with SmallCluster(tmp_path, window_s=30, environment=environment) as cluster:
+        start_with_standbys(cluster, 1)
+        cluster.wait_step(6)
+        cluster.signal("worker_1", signal.SIGTERM)
+        check_handed_over(cluster)
+        cluster.check_result()
+
+
 def test_a_save_under_way_ends_first(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, window_s=30, environment={"JOB_HOLD_SAVE": "10"}) as cluster:
         shutil.copy(slow_save.__file__, tmp_path / SCRIPT)
@@ -116,6 +126,19 @@ def test_without_a_standby_the_process_leaves_at_once(small: SmallCluster) -> No
     small.launch("worker_1")
     small.wait_end()
     small.check_result()
+
+
+def test_without_a_ready_standby_a_script_ends_by_the_signal(tmp_path: Path) -> None:
+    environment = {"JOB_FACE": "init", "MS_STANDBY_NUM": "1", "JOB_STEP_MS": "40"}
+    with SmallCluster(tmp_path, environment=environment) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        cluster.signal("worker_1", signal.SIGTERM)
+        assert cluster.wait_exit("worker_1") == -signal.SIGTERM
+        assert "no standby is ready" in cluster.log("worker_1")
+        cluster.launch("worker_1")
+        cluster.wait_end()
+        cluster.check_result()
 
 
 def test_all_processes_that_are_asked_to_end_together_end_at_once(small: SmallCluster) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from recovery.core import messages as m
@@ -40,7 +42,7 @@ def test_a_worker_that_trains_asks_and_trains_on() -> None:
     "what", ["outside", "idle", "stopping", "done", "disconnected", "without recovery", "0 s"]
 )
 def test_who_has_no_step_to_hand_over_leaves_at_once(what: str) -> None:
-    changes: dict[str, dict[str, int]] = {
+    changes: dict[str, dict[str, Any]] = {
         "without recovery": {"recovery_enabled": False},
         "0 s": {"drain_timeout_ms": 0},
     }
