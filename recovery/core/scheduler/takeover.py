@@ -38,7 +38,11 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     standbys, sat_down = _not_asked(state), False
     for holder, vacancy in _vacant(state):
         standby = _candidate(state, holder, standbys)
-        if standby is None:
+        last = _last_resort(state, holder, standbys) if vacancy is Vacancy.OFFER and standby is None else None
+        if last is not None:
+            del standbys[last.record.node_id]
+            effects += _offer(state, holder, last, now_ms, is_last=True)
+        elif standby is None:
             effects += _nobody_left(state, holder, now_ms)
         elif vacancy is Vacancy.OFFER:
             del standbys[standby.record.node_id]
@@ -81,17 +85,38 @@ def _candidate(
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
+def _last_resort(
+    state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
+) -> Node | None:
+    """Who takes the rank with what it can read, when everybody has declined.
+
+    Whoever was started in the place of a lost one, on the host of this one: its launcher does not bring the lost id back, and it
+    reads what that one would read.
+    """
+    beside = [
+        one
+        for one in standbys.values()
+        if one.host == holder.record.host and state.nodes[one.node_id].replaces
+    ]
+    chosen = policy.next_candidate(holder.record.host, beside, ())
+    return None if chosen is None else state.nodes[chosen.node_id]
+
+
 def _may_sit_down(state: SchedulerState) -> bool:
     """While a lost store is built again, only the workers know who had which rank."""
     taken = state.seats[m.Role.WORKER].taken
     return taken < state.rules.worker_count and not state.rules.rebuild_store
 
 
-def _offer(state: SchedulerState, holder: Node, standby: Node, now_ms: int) -> list[SchedulerEffect]:
+def _offer(
+    state: SchedulerState, holder: Node, standby: Node, now_ms: int, *, is_last: bool = False
+) -> list[SchedulerEffect]:
     seat, name = holder.seat, standby.record.node_id
     until_ms = now_ms + state.rules.abort_timeout_ms
-    state.offers[seat] = OpenOffer(name, until_ms)
+    state.offers[seat] = OpenOffer(name, until_ms, is_last)
     text = f"rank {holder.record.rank} of {holder.record.node_id} is offered to {name}"
+    if is_last:
+        text += " with whatever it can read: no standby reads more"
     return [
         Log("takeover_offered", text),
         offer_to(state, standby, holder),
@@ -149,10 +174,10 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
     rank = holder.record.rank
     assert rank is not None, "a Ready with a rank answers an offer of it"
     fault = policy.fault_of(state.checkpoints.needed_of(rank), state.held_by(ready))
-    if fault:
+    if fault and not state.offers[seat].is_last:
         return [_declined(state, seat, fault)]
     del state.offers[seat]
-    return _move(state, holder, standby)
+    return _move(state, holder, standby, lacks=fault)
 
 
 def on_offer_due(state: SchedulerState, seat: str, now_ms: int) -> list[SchedulerEffect]:
@@ -197,7 +222,7 @@ def _withdraw(state: SchedulerState) -> list[SchedulerEffect]:
 # --- the seat changes hands ---------------------------------------------------------------------------------------------
 
 
-def _move(state: SchedulerState, holder: Node, standby: Node) -> list[Record]:
+def _move(state: SchedulerState, holder: Node, standby: Node, *, lacks: str = "") -> list[Record]:
     """One write: the lost one has neither seat nor rank any more, the standby has both."""
     rank, seat = holder.record.rank, holder.seat
     holder.seat = ""
@@ -209,7 +234,7 @@ def _move(state: SchedulerState, holder: Node, standby: Node) -> list[Record]:
     event = state.node_event(
         EventKind.RANK_TAKEN_OVER,
         standby,
-        reason=holder.record.reason,
+        reason=f"{holder.record.reason}; {lacks}, and nobody reads more" if lacks else holder.record.reason,
         details=holder.record.node_id,
     )
     return [
