@@ -8,6 +8,8 @@ MS_BIN := .venv-mindspore/bin
 MS_STAMP := .venv-mindspore/.installed
 FRAMEWORK ?= torch
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start thousands of processes: each would compile this package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-mindspore lint format test test-mindspore wheel test-wheel planted torture docs site demo bench clean

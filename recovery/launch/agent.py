@@ -13,7 +13,6 @@ from recovery import clock
 from recovery.errors import LaunchFailedError, WorldFullError
 from recovery.launch import console
 from recovery.launch.children import end, signal_group
-from recovery.launch.flag_values import Rejoin
 from recovery.launch.incidents import Incidents
 from recovery.launch.overdue import LostNode, Overdue
 from recovery.launch.placement import Kind, Placed
@@ -25,6 +24,8 @@ _POLL_S = 1.0
 """How often the scheduler is asked for its lost nodes, and this host is looked at for what was left behind."""
 _MEMBERS_EVERY = 5
 """In how many of these questions it is asked for its members too, while not all processes of this host are known as such."""
+_LEFT_OVER_MS = 5_000
+"""How long after the end of the job a process that it never let in may take to notice it."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
 """From SIGTERM to SIGKILL: nobody comes back to such a job, so a clean shutdown is worth no wait."""
 
@@ -50,6 +51,8 @@ class Agent:
         )
         self._over: dict[str, Next] = {}
         """How each process was over for good without a failure of the job, by name."""
+        self._finished_ms = 0
+        """When it was first seen that the job has finished; 0: it has not."""
         self._exit_code: int | None = None
         """Decided; None: the job goes on."""
         self._failed = False
@@ -138,13 +141,26 @@ class Agent:
             await asyncio.sleep(_POLL_S)
             if self._takers is not None:
                 await self._look_for_missing_ranks(self._takers)
-            elif poll % _MEMBERS_EVERY == 0 and context.rejoin is Rejoin.NEW:
+            elif poll % _MEMBERS_EVERY == 0 or any(keeper.may_be_left_over for keeper in self._keepers):
                 await context.members.look(self._nodes())
+            if completion is not None and completion.is_finished:
+                await self._end_left_over()
             answer = await self._context.contact.lost_nodes()
             if answer is not None and completion is not None:
                 completion.note_job(answer.job)
             lost = overdue.note(answer, clock.monotonic_ms())
             await asyncio.gather(*(self._end_lost(node) for node in lost))
+
+    async def _end_left_over(self) -> None:
+        """A process that had not started yet when the job finished would wait for a scheduler that has ended, too."""
+        now_ms, members = clock.monotonic_ms(), self._context.members
+        self._finished_ms = self._finished_ms or now_ms
+        if now_ms - self._finished_ms < _LEFT_OVER_MS:
+            return
+        for keeper in self._keepers:
+            child = keeper.child
+            if child and keeper.may_be_left_over and not members.includes(keeper.node_id, child.pid):
+                await keeper.dismiss("the job has finished without it")
 
     async def _look_for_missing_ranks(self, takers: RankTakers) -> None:
         job = await self._context.contact.known_job()

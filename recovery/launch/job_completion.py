@@ -37,6 +37,11 @@ class Completion:
         """The job that this launcher's processes belong to; empty: not known yet."""
         self._asking = asyncio.Lock()
 
+    @property
+    def is_finished(self) -> bool:
+        """Is it known that the job has finished?"""
+        return self._finished
+
     def note_job(self, job: str) -> None:
         """The scheduler says whose it is. The first answer stays: a later one may be of the next job at the same address."""
         self._job = self._job or job

@@ -31,9 +31,10 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     nodes: tuple[KnownNode, ...]
 
-    def has(self, node_id: str, pid: int) -> bool:
-        """Was this process ever let in?"""
-        return any((node.node_id, node.pid) == (node_id, pid) for node in self.nodes)
+    @property
+    def is_over(self) -> bool:
+        """Has the job finished or failed?"""
+        return self.state in (JobState.FINISHED.value, JobState.FAILED.value)
 
     def needs(self, first: NodeId, *, is_standby: bool) -> bool:
         """Does the job wait for a process of this place? One of its ids holds a rank, or ranks are not given yet.

@@ -35,7 +35,7 @@ from recovery.launch.missing_ranks import MissingRank
 from recovery.launch.node_ids import NodeIds
 from recovery.launch.overdue import LostNode
 from recovery.launch.placement import Kind, Placed, environment_of
-from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, decide, describe
+from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, decide, describe, spared
 from recovery.launch.scheduler_contact import Contact
 from recovery.launch.start_method import Beginner
 
@@ -47,6 +47,9 @@ _PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 """A start that fails for want of these may succeed later."""
 
 
+_VERDICT_MS = 15_000
+"""How long the scheduler may take to find another process for a rank, or none: three offers that nobody answers."""
+_VERDICT_POLL_S = 0.2
 _JOB_IS_OVER = (JobFailedError.exit_code, NoCommonCheckpointError.exit_code, WaitTimeoutError.exit_code)
 """Whoever ends so says it of the job, whether it held a rank or not."""
 
@@ -165,6 +168,8 @@ class ProcessKeeper:
             short_attempts = short_attempts + 1 if attempt.lasted_ms < SHORT_ATTEMPT_MS else 0
             decision = await self._decide(attempt, short_attempts, relaunched_ms)
             self._report(attempt, pid, gives_up=decision.next is Next.FAIL)
+            if decision.next is Next.FAIL and await self._is_spared(attempt):
+                decision = spared(decision)
             outcome = Outcome(decision.next, attempt.status, attempt.how)
             match decision.next:
                 case Next.DONE:
@@ -197,6 +202,11 @@ class ProcessKeeper:
             style="yellow",
         )
         await end([child], GRACE_S)
+
+    @property
+    def may_be_left_over(self) -> bool:
+        """May the job end without its process? That of a standby, and one that was started for a lost rank."""
+        return self.placed.kind is Kind.STANDBY or self._ids.replaces is not None
 
     async def dismiss(self, reason: str) -> None:
         """End it for good: nobody needs it."""
@@ -331,6 +341,21 @@ class ProcessKeeper:
         is_standby = self.placed.kind is Kind.STANDBY
         job = await self._context.contact.known_job() if self._context.recovery_enabled else None
         return job.needs(self.placed.node_id, is_standby=is_standby) if job else not is_standby
+
+    async def _is_spared(self, attempt: _Attempt) -> bool:
+        """Does a standby take its rank? The scheduler knows by now that this process does not come back, and ends the job if none does."""
+        if self.placed.kind is Kind.SCHEDULER or attempt.status in _JOB_IS_OVER:
+            return False
+        give_up_ms = clock.monotonic_ms() + _VERDICT_MS
+        await asyncio.gather(*self._reports)
+        while self._context.recovery_enabled and clock.monotonic_ms() < give_up_ms:
+            job = await self._context.contact.known_job()
+            if job is None or job.is_over:
+                return False
+            if not job.needs(self.placed.node_id, is_standby=self.placed.kind is Kind.STANDBY):
+                return True
+            await asyncio.sleep(_VERDICT_POLL_S)
+        return False
 
     def _note(self, attempt: _Attempt, decision: Decision) -> None:
         """Keep a failure as an incident, and say it on the console."""

@@ -176,13 +176,13 @@ class Server:
             return _text(503, "too many connections that have not registered; try again in a second")
         if request.path == CLUSTER_PATH:
             return await self._serve(request)
+        action = self._actions.get(request.path)
+        if action is not None and request.method == "POST":
+            return await self._act(request, action)
         route = self._routes.get(request.path)
         if route is None:
             self._rejections.note(request.remote or "unknown", "asked for a path that does not exist")
             return _text(404, f"no such path; there is {', '.join(sorted(self._routes))}")
-        action = self._actions.get(request.path)
-        if request.method == "POST" and action is not None:
-            return await self._act(request, action)
         if request.method not in ("GET", "HEAD"):
             return _text(405, "only GET")
         try:

@@ -15,6 +15,8 @@ from tests.cluster.test_launcher import KILLED, assert_nothing_left
 pytestmark = pytest.mark.cluster
 
 SLOW = {"JOB_STEP_MS": "40", "MS_NODE_TIMEOUT": "30"}
+HELD = {"JOB_HELD_STEP": "40"}
+"""The job does not end before the test says so."""
 WINDOW_S = 300.0
 """Whoever waits for it is not done before the test's own deadline."""
 DEADLINE_S = 60.0
@@ -60,7 +62,9 @@ def test_a_killed_workers_rank_is_taken_at_once_under_a_fresh_id(tmp_path: Path,
         assert f"start 2, node {rank}.2 in the place of {rank})" in cluster.log(LAUNCHER)
         seen = cluster.seen(f"{rank}.2")
         assert seen["places"] == dict.fromkeys(("RANK", "RANK_ID", "LOCAL_RANK", "DEVICE_ID"), rank)
-        assert cluster.log_of(f"worker_{rank}").count("=== ") == 4, "both starts are in one log"
+        log = cluster.log_of(f"worker_{rank}")
+        assert f"=== worker_{rank} start 1 " in log, "a log was cut"
+        assert f"=== worker_{rank} start 2 " in log
 
 
 def test_each_further_start_has_an_id_of_its_own(tmp_path: Path) -> None:
@@ -96,11 +100,16 @@ def test_the_same_id_waits_for_its_window_where_that_is_asked(tmp_path: Path) ->
 def test_a_worker_that_dies_before_it_is_let_in_keeps_its_id(tmp_path: Path) -> None:
     with cluster_of(tmp_path) as cluster:
         (tmp_path / "late.py").write_text(
-            "import os, signal, sys\n"
+            "import os, signal, socket, time\n"
             "from pathlib import Path\n"
+            "def answers():\n"
+            "    with socket.socket() as probe:\n"
+            "        return probe.connect_ex(('127.0.0.1', int(os.environ['MS_SCHED_PORT']))) == 0\n"
             "first = Path('was_here')\n"
             "if os.environ.get('MS_NODE_ID') == '1' and not first.exists():\n"
             "    first.touch()\n"
+            "    while not answers():\n"
+            "        time.sleep(0.05)\n"
             "    os.kill(os.getpid(), signal.SIGKILL)\n"
             "import runpy\n"
             "import recovery\n"
@@ -117,17 +126,18 @@ def test_a_worker_that_dies_before_it_is_let_in_keeps_its_id(tmp_path: Path) -> 
 
 
 def test_a_standby_takes_a_lost_rank_and_the_next_process_waits_in_its_place(tmp_path: Path) -> None:
-    with cluster_of(tmp_path) as cluster:
+    with cluster_of(tmp_path, **HELD) as cluster:
         cluster.start("--standby_num=1")
-        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
         cluster.wait_step(8)
         cluster.kill_node("1")
         cluster.wait_event(EventKind.RANK_TAKEN_OVER, "standby_0")
-        cluster.wait_event(EventKind.NODE_ADMITTED, "1.2")
+        cluster.wait_event(EventKind.NODE_READY, "1.2")
         cluster.wait_step(14, generation=2)
         cluster.kill_node("standby_0")
         cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.2")
-        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0.2")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0.2")
+        cluster.go_on()
 
         assert_done(cluster)
         assert taken_over(cluster) == [("standby_0", 1, "1"), ("1.2", 1, "standby_0")]
@@ -136,12 +146,13 @@ def test_a_standby_takes_a_lost_rank_and_the_next_process_waits_in_its_place(tmp
 
 
 def test_a_standby_that_dies_is_started_again_and_the_job_does_not_notice(tmp_path: Path) -> None:
-    with cluster_of(tmp_path) as cluster:
+    with cluster_of(tmp_path, **HELD) as cluster:
         cluster.start("--standby_num=1")
-        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
         cluster.wait_step(6)
         cluster.kill_node("standby_0")
-        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0.2")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0.2")
+        cluster.go_on()
 
         assert_done(cluster)
         assert generations(cluster) == [1]
@@ -166,9 +177,10 @@ def test_a_standby_that_always_fails_ends_no_job(tmp_path: Path) -> None:
 
 
 def test_a_standby_too_many_ends_alone(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, MS_STANDBY_NUM="1") as cluster:
+    with cluster_of(tmp_path, MS_STANDBY_NUM="1", **HELD) as cluster:
         cluster.start("--standby_num=2")
         cluster.wait(lambda: "(WORLD_FULL)" in cluster.log(LAUNCHER), "its refusal", DEADLINE_S)
+        cluster.go_on()
 
         assert_done(cluster)
         assert generations(cluster) == [1]
@@ -178,12 +190,28 @@ def test_a_standby_too_many_ends_alone(tmp_path: Path) -> None:
 def test_a_worker_that_fails_for_good_when_a_standby_has_its_rank_ends_no_job(tmp_path: Path) -> None:
     with cluster_of(tmp_path) as cluster:
         cluster.start("--standby_num=1", "--max_restarts=0")
-        cluster.wait_event(EventKind.NODE_ADMITTED, "standby_0")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
         cluster.wait_step(8)
         cluster.kill_node("1")
 
         assert_done(cluster)
         assert taken_over(cluster) == [("standby_0", 1, "1")]
+        assert "another process has its rank, so the job goes on without it" in cluster.log(LAUNCHER)
+
+
+def test_a_standby_that_has_not_started_when_the_job_ends_is_not_waited_for(tmp_path: Path) -> None:
+    with cluster_of(tmp_path) as cluster:
+        (tmp_path / "slow.py").write_text(
+            "import os, runpy, time\n"
+            "if os.environ.get('MS_STANDBY'):\n"
+            "    time.sleep(600)\n"
+            "import recovery\n"
+            "runpy.run_path('train.py', run_name='__main__')\n"
+        )
+        cluster.start("--standby_num=1", script="slow.py")
+
+        assert_done(cluster)
+        assert "standby_0: the job has finished without it" in cluster.log(LAUNCHER)
 
 
 def test_standbys_without_recovery_are_refused(tmp_path: Path) -> None:
@@ -199,21 +227,7 @@ def test_standbys_without_recovery_are_refused(tmp_path: Path) -> None:
 
 def test_a_launcher_that_is_started_again_gives_the_places_back_to_its_own_ids(tmp_path: Path) -> None:
     """The place of rank 1 is held by the fresh id of the launcher before; nobody has that id any more."""
-    with cluster_of(tmp_path, window_s=1.0) as cluster:
-        cluster.start()
-        cluster.wait_step(8)
-        cluster.kill_node("1")
-        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.2")
-        cluster.wait_step(12, generation=2)
-        cluster.kill(LAUNCHER)
-        assert_nothing_left(cluster)
-        cluster.start()
-
-        assert_done(cluster)
-
-
-def test_a_launcher_that_was_started_again_uses_no_id_twice(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, window_s=1.0) as cluster:
+    with cluster_of(tmp_path, window_s=1.0, **HELD) as cluster:
         cluster.start()
         cluster.wait_step(8)
         cluster.kill_node("1")
@@ -224,9 +238,11 @@ def test_a_launcher_that_was_started_again_uses_no_id_twice(tmp_path: Path) -> N
         cluster.start()
         cluster.wait_step(16, generation=3)
         cluster.kill_node("1")
+        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.3")
+        cluster.go_on()
 
         assert_done(cluster)
-        assert [node for node in admitted(cluster) if node.startswith("1.")] == ["1.2", "1.3"]
+        assert [who for who, _, _ in taken_over(cluster)] == ["1.2", "1", "1.3"], "no id is used twice"
 
 
 def test_a_killed_worker_and_a_killed_scheduler_wait_for_nobody(tmp_path: Path) -> None:

@@ -72,6 +72,16 @@ def test_what_it_holds_under_its_own_name_is_not_sent_after_the_answer() -> None
     assert again.rank == 1
 
 
+def test_what_was_offered_by_a_scheduler_that_has_lost_its_store_is_forgotten() -> None:
+    worker = standby()
+    worker.receive(OFFER)
+    worker.handle(found())
+    worker.reconnect()
+    worker.admitted(resumed=False, standby=True)
+    worker.handle(found(None))
+    assert [one.rank for one in worker.sent(m.Ready)] == [None], "it waits for what each knows of its own"
+
+
 def test_answer_to_an_older_offer_is_not_sent() -> None:
     worker = standby()
     worker.receive(OFFER)

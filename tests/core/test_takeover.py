@@ -247,6 +247,29 @@ def test_who_declined_is_not_asked_again_until_it_registers_again() -> None:
     assert waits.hears(m.Offer) == 1, "on the new connection"
 
 
+def test_who_was_started_in_the_place_of_the_lost_one_takes_its_rank_when_nobody_can_read_its_newest_file() -> (
+    None
+):
+    desk = Desk(Rules(worker_count=2, standby_count=1))
+    first, second = training(desk, 10, 20)
+    elsewhere = standby(desk, host="10.0.0.9")
+    lose(desk, second)
+    successor = standby(desk, "worker_1.2", replaces="worker_1")
+    answer(elsewhere)
+    assert row(desk, "worker_1").rank == 1
+    answer(successor, 10)
+    assert row(desk, "worker_1").rank == 1, "the other one might have come with more"
+    assert successor.hears(m.Offer) == 2
+    answer(successor, 10)
+    assert row(desk, "worker_1.2").rank == 1
+    [taken] = reasons(desk, EventKind.RANK_TAKEN_OVER)
+    assert taken == (
+        "connection closed; it cannot read the rank's file of step 20; its newest is step 10, and nobody reads more"
+    )
+    first.ready(checkpoint(20, path="worker_0/20"), checkpoint(10, path="worker_0/10"))
+    assert successor.follow().step == 10
+
+
 def test_offer_that_is_not_answered_lapses_and_a_late_answer_leads_to_another_offer() -> None:
     desk = Desk(Rules(worker_count=2, standby_count=2))
     _, second = training(desk, 10)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.untraced import run_module
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults]
 
 SKIPPED = 77
 
@@ -25,21 +23,14 @@ LOOPS = {
 Rows = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def rows() -> Iterator[Callable[[str], Rows]]:
-    """All loops, two at a time: each of them keeps one core busy. Gives the rows of one of them."""
-    with ThreadPoolExecutor(2) as pool:
-        running = {name: pool.submit(run_module, f"{command} --json") for name, command in LOOPS.items()}
-
-        def of(name: str) -> Rows:
-            done = running[name].result()
-            print(done.stdout)
-            if done.returncode == SKIPPED:
-                pytest.skip(done.stdout.strip())
-            assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-2_000:]
-            return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-
-        yield of
+def rows(name: str) -> Rows:
+    """Run a loop to its end, which keeps one core busy."""
+    done = run_module(f"{LOOPS[name]} --json")
+    print(done.stdout)
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-2_000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def total(found: Rows, name: str) -> int:
@@ -47,9 +38,7 @@ def total(found: Rows, name: str) -> int:
     return sum(int(row[name]) for row in found)
 
 
-def test_a_kill_at_any_of_five_hundred_calls_loses_nothing_and_leaves_no_half(
-    rows: Callable[[str], Rows],
-) -> None:
+def test_a_kill_at_any_of_five_hundred_calls_loses_nothing_and_leaves_no_half() -> None:
     found = rows("kill")
     assert len(found) == 6
     assert total(found, "points") >= 500
@@ -58,23 +47,21 @@ def test_a_kill_at_any_of_five_hundred_calls_loses_nothing_and_leaves_no_half(
     )
 
 
-def test_an_error_at_any_of_five_hundred_calls_is_named_or_survived(rows: Callable[[str], Rows]) -> None:
+def test_an_error_at_any_of_five_hundred_calls_is_named_or_survived() -> None:
     found = rows("errors")
     assert len(found) == 6
     assert total(found, "points") >= 500
     assert total(found, "refused") > 0.5 * total(found, "points"), "errors that hurt nobody prove nothing"
 
 
-def test_every_effective_flip_of_twelve_hundred_is_refused(rows: Callable[[str], Rows]) -> None:
+def test_every_effective_flip_of_twelve_hundred_is_refused() -> None:
     found = rows("flips")
     assert total(found, "flips") >= 1_000
     assert total(found, "wrong") == 0
     assert all(row["detected"] for row in found)
 
 
-def test_fifty_power_cuts_take_nothing_acknowledged_and_the_control_loses(
-    rows: Callable[[str], Rows],
-) -> None:
+def test_fifty_power_cuts_take_nothing_acknowledged_and_the_control_loses() -> None:
     found = rows("cuts")
     control = [row for row in found if "control" in row["rule"]]
     held = [row for row in found if row not in control]

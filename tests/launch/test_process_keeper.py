@@ -12,7 +12,7 @@ from typing_extensions import override
 from recovery.core.ids import NodeId
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
-from recovery.launch.known_job import KnownJob, Members
+from recovery.launch.known_job import KnownJob, KnownNode, Members
 from recovery.launch.placement import Kind, Placed
 from recovery.launch.process_keeper import LaunchContext, Outcome, ProcessKeeper
 from recovery.launch.restarts import Next
@@ -32,9 +32,9 @@ DEADLINE_S = 30.0
 class SlowScheduler(NoScheduler):
     """It takes a report only when the next one has come, too."""
 
-    def __init__(self, job: KnownJob | None = None) -> None:
+    def __init__(self, *answers: KnownJob) -> None:
         self.reported: list[tuple[str, bool]] = []
-        self._job, self._heard = job, asyncio.Event()
+        self._answers, self._heard = list(answers), asyncio.Event()
 
     @override
     async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
@@ -45,7 +45,10 @@ class SlowScheduler(NoScheduler):
 
     @override
     async def known_job(self) -> KnownJob | None:
-        return self._job
+        """In order; the last answer stays."""
+        if not self._answers:
+            return None
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
 
 def keep(
@@ -111,9 +114,30 @@ def test_a_process_that_was_never_let_in_keeps_its_id(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_process_that_the_job_waits_for_ends_the_job(tmp_path: Path) -> None:
-    scheduler = SlowScheduler(KnownJob(job="j", state="forming", nodes=()))
+    scheduler = SlowScheduler(*(KnownJob(job="j", state=state, nodes=()) for state in ("forming", "failed")))
     assert keep(tmp_path, scheduler, restarts=0)[0].next is Next.FAIL
     assert scheduler.reported == [("0", True)]
+
+
+def test_a_process_whose_rank_a_standby_takes_after_its_end_ends_no_job(tmp_path: Path) -> None:
+    """When it is given up the rank is still its own; the scheduler decides."""
+    lost = KnownNode(node_id="0", rank=0, state="lost")
+    taken = (KnownNode(node_id="0", state="lost"), KnownNode(node_id="standby_0", rank=0, state="live"))
+    scheduler = SlowScheduler(
+        *[KnownJob(job="j", state="interrupted", nodes=(lost,))] * 3,
+        KnownJob(job="j", state="interrupted", nodes=taken),
+    )
+    assert keep(tmp_path, scheduler, restarts=0)[0].next is Next.SURPLUS
+    assert scheduler.reported == [("0", True)]
+
+
+def test_a_process_whose_rank_nobody_takes_ends_the_job(tmp_path: Path) -> None:
+    lost = (KnownNode(node_id="0", rank=0, state="lost"),)
+    scheduler = SlowScheduler(
+        *[KnownJob(job="j", state="interrupted", nodes=lost)] * 2,
+        KnownJob(job="j", state="failed", nodes=lost),
+    )
+    assert keep(tmp_path, scheduler, restarts=0)[0].next is Next.FAIL
 
 
 def test_the_end_of_a_process_that_nobody_waits_for_is_no_give_up(tmp_path: Path) -> None:

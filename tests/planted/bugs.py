@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.bug import Bug
+from tests.planted.drain import DRAIN
 from tests.planted.durability import DURABILITY
 from tests.planted.ends import ENDS
 from tests.planted.files import FILES
@@ -19,6 +20,7 @@ from tests.planted.training import TRAINING
 
 BUGS: tuple[Bug, ...] = (
     DURABILITY
+    + DRAIN
     + SESSION
     + ROLLBACK
     + PROTOCOL

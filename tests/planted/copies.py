@@ -71,9 +71,12 @@ def make_base(place: Path) -> Path:
 
 def make_mutant(base: Path, bug: Bug, place: Path) -> Path:
     """Copy `base` with what Python has compiled there, and plant `bug` in the copy."""
-    copy = shutil.copytree(base, place / "mutant", symlinks=True)
-    bug.plant(copy / "recovery")
+    # Whoever compiles or plants makes a new file, so the base keeps its own.
+    copy = shutil.copytree(base, place / "mutant", symlinks=True, copy_function=os.link)
     source = copy / "recovery" / bug.file
+    source.unlink()
+    shutil.copy2(base / "recovery" / bug.file, source)
+    bug.plant(copy / "recovery")
     for compiled in source.parent.glob(f"__pycache__/{source.stem}.*"):
         compiled.unlink()
     return copy

@@ -1,6 +1,7 @@
 """Plant every bug of the table, one at a time, and see that a test notices. `python -m tests.planted.run`.
 
-`--list` prints the table, `--only NAME` (part of a name) plants the rows that match, `--jobs N` runs N at a time.
+`--list` prints the table, `--only NAME` (part of a name) plants the rows that match, `--part K/N` every N-th of them from the K-th,
+`--jobs N` runs N at a time.
 Exit code 1: a bug survived, a row is badly made, or the tests fail without any bug.
 """
 
@@ -70,12 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.planted.run", description=__doc__)
     parser.add_argument("--only", metavar="NAME", default="", help="rows whose name holds this")
+    parser.add_argument("--part", type=_part, default=slice(None), help="K/N: every N-th row, from the K-th")
     parser.add_argument("--list", action="store_true", help="print the table and plant nothing")
     parser.add_argument(
         "--jobs", type=int, default=3, help="how many at a time (3); some of them mostly wait"
     )
     asked = parser.parse_args(arguments)
-    bugs = [bug for bug in BUGS if asked.only in bug.name]
+    bugs = [bug for bug in BUGS if asked.only in bug.name][asked.part]
     if asked.list or not bugs:
         _print_table(bugs)
         return int(not bugs)
@@ -89,6 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error)
         return 1
     return _print_result(outcomes, time.monotonic() - begun_s)
+
+
+def _part(text: str) -> slice:
+    number, of = map(int, text.split("/"))
+    if not 1 <= number <= of:
+        message = f"{text} is no part"
+        raise ValueError(message)
+    return slice(number - 1, None, of)
 
 
 def _print_table(bugs: Sequence[Bug]) -> None:

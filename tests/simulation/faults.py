@@ -12,12 +12,11 @@ from recovery.core.ids import RequestId
 from recovery.core.worker import stimuli as s
 from tests.simulation.network import DOWN, UP
 from tests.simulation.process import Process
-from tests.simulation.shape import FAULTS_UNTIL_MS, Shape
+from tests.simulation.shape import FAULTS_UNTIL_MS, Shape, losses_of
 from tests.simulation.slots import SCHEDULER_HOST
 from tests.simulation.world import World
 
 STORE_LOST = "store lost"
-_SEEDS_WITH_LOSSES = (0, 3, 5)
 _WAYS = ((UP,), (DOWN,), (UP, DOWN))
 
 
@@ -41,12 +40,7 @@ def faults_of(seed: int, shape: Shape) -> list[Fault]:
 
 
 def _losses(seed: int) -> list[Fault]:
-    """When the store is lost: never in most seeds. From a stream of its own, so that the seeds that once failed still do the same."""
-    if seed % 7 not in _SEEDS_WITH_LOSSES:
-        return []
-    draw = random.Random(f"{seed}/losses")
-    times = sorted(draw.randrange(FAULTS_UNTIL_MS) for _ in range(draw.randint(1, 8)))
-    return [Fault(at_ms, STORE_LOST, draw.randrange(10**6)) for at_ms in times]
+    return [Fault(at_ms, STORE_LOST, number) for at_ms, number in losses_of(seed)]
 
 
 def inject(world: World, fault: Fault) -> None:

@@ -15,6 +15,9 @@ LIVENESS_MS = 200_000
 """The liveness phase: from now on nothing new breaks, and the job must end."""
 
 
+_SEEDS_WITH_LOSSES = (0, 3, 5)
+
+
 class Spares(msgspec.Struct, frozen=True, kw_only=True):
     """Standbys, hosts, and how a lost process is started again. The defaults are what there was before standbys."""
 
@@ -70,7 +73,7 @@ def shape_of(
         workers: None: drawn too, 1 to 8.
         spares: None: drawn too.
     """
-    spares = spares_of(seed) if spares is None else spares
+    spares = spares_of(seed, losses=bool(losses_of(seed))) if spares is None else spares
     draw = random.Random(f"{seed}/shape")
     lease_ms = draw.choice((3_000, 6_000, 12_000))
     workers = workers or draw.choice((1, 2, 3, 4, 6, 8))
@@ -111,14 +114,28 @@ def shape_of(
     )
 
 
-def spares_of(seed: int) -> Spares:
-    """Draw them, from a stream of their own: the rest of a seed does not depend on it."""
+def losses_of(seed: int) -> list[tuple[int, int]]:
+    """When the store is lost, and a number for each: never in most seeds. From a stream of its own: old seeds still do the same."""
+    if seed % 7 not in _SEEDS_WITH_LOSSES:
+        return []
+    draw = random.Random(f"{seed}/losses")
+    times = sorted(draw.randrange(FAULTS_UNTIL_MS) for _ in range(draw.randint(1, 8)))
+    return [(at_ms, draw.randrange(10**6)) for at_ms in times]
+
+
+def spares_of(seed: int, *, losses: bool = False) -> Spares:
+    """Draw them, from a stream of their own: the rest of a seed does not depend on it.
+
+    Args:
+        seed: which.
+        losses: the scheduler's store is lost in it. What the job was is known then by the ids that trained it, and by no fresh ones.
+    """
     draw = random.Random(f"{seed}/spares")
     if draw.random() < 0.2:
         return Spares()
     return Spares(
         standbys=draw.choice((0, 1, 1, 2, 3)),
-        fresh_ids=draw.random() < 0.5,
+        fresh_ids=draw.random() < 0.5 and not losses,
         hosts=draw.choice((1, 2, 3)),
         shared_files=draw.random() < 0.5,
         late_looks=draw.choice((0.0, 0.0, 0.1, 0.5)),

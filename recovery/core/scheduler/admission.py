@@ -94,7 +94,8 @@ def _fault_of(state: SchedulerState, register: m.Register, place: places.Place) 
             "Give each process its own id.",
         )
     has_rank = node is not None and node.record.rank is not None
-    if has_rank or place.seats in (Seats.STANDBY, Seats.HELD):
+    asks_for_no_seat = bool(register.standby or register.replaces) and place.seats is Seats.NONE
+    if has_rank or asks_for_no_seat or place.seats in (Seats.STANDBY, Seats.HELD):
         return None
     name = NodeId(place.seat or register.node_id)
     misfit = state.seats[register.role].names.fault_of(name, state.seat_count(register.role))
@@ -203,7 +204,7 @@ def _resume(
         # A repeat of the admission: a new secret for the same incarnation.
         token = received.fresh_token
         node.record = msgspec.structs.replace(node.record, token_digest=token_digest(token))
-    _connect(state, node, received.connection, now_ms)
+    _connect(state, node, received.connection, register, now_ms)
     reason = "a new connection" if was_here else "it came back"
     rows: list[Record] = []
     if place.seats is Seats.FREE and place.seat != node.seat:
@@ -243,7 +244,7 @@ def _admit(
     node = Node(record, heard_ms=now_ms, seat=None if own_name else place.seat)
     state.put(node)
     state.declined.pop(register.node_id, None)
-    _connect(state, node, received.connection, now_ms)
+    _connect(state, node, received.connection, register, now_ms)
     if node.seat_is_stored:
         rows.append(node.seat_record)
     event = state.node_event(EventKind.NODE_ADMITTED, node, details=_standing(node))
@@ -260,9 +261,11 @@ def _standing(node: Node) -> str:
     return f"on the place of {node.seat}" if node.seat != node.record.node_id else ""
 
 
-def _connect(state: SchedulerState, node: Node, connection: ConnectionId, now_ms: int) -> None:
+def _connect(
+    state: SchedulerState, node: Node, connection: ConnectionId, register: m.Register, now_ms: int
+) -> None:
     node.connection, node.heard_ms, node.sent_generation = connection, now_ms, 0
-    node.proven_dead = False
+    node.proven_dead, node.replaces = False, register.replaces
     state.speakers[connection] = node.record.node_id
     state.forget_refusals(node.record.node_id)
 

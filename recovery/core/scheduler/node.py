@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from recovery.core.ids import ConnectionId, RequestId
+from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.messages import FromScheduler, PassedOver, ProcessIdentity, Ready, Role
 from recovery.core.policy.registration import Held, Window
 from recovery.core.records import NodeRecord, NodeState, SeatRecord
@@ -52,6 +52,8 @@ class Node:
         """Its process is known to have ended, and it was not heard since."""
         self.hangs = False
         """It was lost by its lease while its connection stood open: nothing of it answers, and nothing of it ended either."""
+        self.replaces = NodeId("")
+        """The lost id that this process was started in the place of, as it said; empty: none."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()

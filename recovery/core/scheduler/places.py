@@ -96,10 +96,20 @@ def _wants_to_stand_by(register: m.Register) -> bool:
 
 
 def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
-    """Is there a place among the standbys? Who was started to replace a lost id is let in for every vacant seat."""
+    """Is there a place among the standbys? Who was started to replace a lost id is let in for every vacant seat.
+
+    So is the id by which a vacant seat is called: its launcher was started again, and knows nothing of the id that held it last.
+    """
     if not state.rules.recovery_enabled:
         return False
     seats = state.seats[m.Role.WORKER]
     is_one = node is not None and node.is_standby and node.record.state in _HERE
-    places = state.rules.standby_count + (seats.vacant if register.replaces else 0)
+    comes_for_a_rank = bool(register.replaces) or _is_vacant(state, register.node_id)
+    places = state.rules.standby_count + (seats.vacant if comes_for_a_rank else 0)
     return seats.standbys - is_one < places
+
+
+def _is_vacant(state: SchedulerState, seat: str) -> bool:
+    """Is the holder of this seat of the world gone?"""
+    holder = state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
+    return holder is not None and holder.record.rank is not None and holder.record.state not in _HERE

@@ -37,6 +37,8 @@ class OpenOffer(NamedTuple):
     standby: NodeId
     until_ms: int
     """Then the next one is asked."""
+    is_last: bool = False
+    """Everybody has declined: this one takes the rank with what it can read, as the lost one would if it came back."""
 
 
 REFUSALS_REMEMBERED = 1_024

@@ -5,6 +5,8 @@ Nothing of this is stored but the result: a scheduler that is restarted asks aga
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from recovery.core import messages as m
@@ -30,17 +32,23 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     effects: list[SchedulerEffect] = _withdraw(state)
     seats = state.seats[m.Role.WORKER]
     forming = state.job.state is JobState.FORMING
-    nobody_asks = not seats.standbys and not state.spared
-    if state.job.state not in WAITING or nobody_asks or not (seats.vacant or forming):
+    nobody_to_ask = seats.standbys <= len(state.offers) and not state.spared
+    if state.job.state not in WAITING or nobody_to_ask or not (seats.vacant or forming):
         return effects
-    sat_down = False
+    standbys, sat_down = _not_asked(state), False
     for holder, vacancy in _vacant(state):
-        standby = _candidate(state, holder)
-        if standby is None:
+        standby = _candidate(state, holder, standbys)
+        last = _last_resort(state, holder, standbys) if vacancy is Vacancy.OFFER and standby is None else None
+        if last is not None:
+            del standbys[last.record.node_id]
+            effects += _offer(state, holder, last, now_ms, is_last=True)
+        elif standby is None:
             effects += _nobody_left(state, holder, now_ms)
         elif vacancy is Vacancy.OFFER:
+            del standbys[standby.record.node_id]
             effects += _offer(state, holder, standby, now_ms)
         elif _may_sit_down(state):
+            del standbys[standby.record.node_id]
             effects.append(Persist(tuple(_move(state, holder, standby))))
             sat_down = True
     return effects + (generations.begin_if_all_ready(state, now_ms) if sat_down else [])
@@ -59,15 +67,38 @@ def _vacant(state: SchedulerState) -> list[tuple[Node, Vacancy]]:
     )
 
 
-def _candidate(state: SchedulerState, holder: Node) -> Node | None:
+def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
+    """The standbys that are here and were asked for no seat."""
     asked = {offer.standby for offer in state.offers.values()}
-    standbys = (
-        policy.Candidate(node.record.node_id, node.record.host)
+    return {
+        node.record.node_id: policy.Candidate(node.record.node_id, node.record.host)
         for node in state.nodes.values()
         if node.is_standby and node.record.state is NodeState.LIVE and node.record.node_id not in asked
-    )
+    }
+
+
+def _candidate(
+    state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
+) -> Node | None:
     declined = {node_id for node_id, seats in state.declined.items() if holder.seat in seats}
-    chosen = policy.next_candidate(holder.record.host, standbys, declined)
+    chosen = policy.next_candidate(holder.record.host, standbys.values(), declined)
+    return None if chosen is None else state.nodes[chosen.node_id]
+
+
+def _last_resort(
+    state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
+) -> Node | None:
+    """Who takes the rank with what it can read, when everybody has declined.
+
+    Whoever was started in the place of a lost one, on the host of this one: its launcher does not bring the lost id back, and it
+    reads what that one would read.
+    """
+    beside = [
+        one
+        for one in standbys.values()
+        if one.host == holder.record.host and state.nodes[one.node_id].replaces
+    ]
+    chosen = policy.next_candidate(holder.record.host, beside, ())
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
@@ -77,11 +108,15 @@ def _may_sit_down(state: SchedulerState) -> bool:
     return taken < state.rules.worker_count and not state.rules.rebuild_store
 
 
-def _offer(state: SchedulerState, holder: Node, standby: Node, now_ms: int) -> list[SchedulerEffect]:
+def _offer(
+    state: SchedulerState, holder: Node, standby: Node, now_ms: int, *, is_last: bool = False
+) -> list[SchedulerEffect]:
     seat, name = holder.seat, standby.record.node_id
     until_ms = now_ms + state.rules.abort_timeout_ms
-    state.offers[seat] = OpenOffer(name, until_ms)
+    state.offers[seat] = OpenOffer(name, until_ms, is_last)
     text = f"rank {holder.record.rank} of {holder.record.node_id} is offered to {name}"
+    if is_last:
+        text += " with whatever it can read: no standby reads more"
     return [
         Log("takeover_offered", text),
         offer_to(state, standby, holder),
@@ -139,10 +174,10 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
     rank = holder.record.rank
     assert rank is not None, "a Ready with a rank answers an offer of it"
     fault = policy.fault_of(state.checkpoints.needed_of(rank), state.held_by(ready))
-    if fault:
+    if fault and not state.offers[seat].is_last:
         return [_declined(state, seat, fault)]
     del state.offers[seat]
-    return _move(state, holder, standby)
+    return _move(state, holder, standby, lacks=fault)
 
 
 def on_offer_due(state: SchedulerState, seat: str, now_ms: int) -> list[SchedulerEffect]:
@@ -187,7 +222,7 @@ def _withdraw(state: SchedulerState) -> list[SchedulerEffect]:
 # --- the seat changes hands ---------------------------------------------------------------------------------------------
 
 
-def _move(state: SchedulerState, holder: Node, standby: Node) -> list[Record]:
+def _move(state: SchedulerState, holder: Node, standby: Node, *, lacks: str = "") -> list[Record]:
     """One write: the lost one has neither seat nor rank any more, the standby has both."""
     rank, seat = holder.record.rank, holder.seat
     holder.seat = ""
@@ -199,7 +234,7 @@ def _move(state: SchedulerState, holder: Node, standby: Node) -> list[Record]:
     event = state.node_event(
         EventKind.RANK_TAKEN_OVER,
         standby,
-        reason=holder.record.reason,
+        reason=f"{holder.record.reason}; {lacks}, and nobody reads more" if lacks else holder.record.reason,
         details=holder.record.node_id,
     )
     return [

@@ -34,6 +34,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
                 "rank": node.record.rank,
                 "incarnation": node.record.incarnation,
                 "pid": node.record.pid,
+                "host": node.record.host,
                 "state": node.record.state.value,
                 "seat": node.seat,
                 "generation": node.record.generation,

@@ -46,6 +46,10 @@ class Standby:
             FindCheckpoints(admitted.job, offer.run, offer.rank, offer=offer),
         ]
 
+    def on_joined(self) -> None:
+        """The scheduler knows this process as a new one, and has offered it nothing: its store may have been lost."""
+        self._offered = None
+
     def is_answer(self, rank: Rank | None) -> bool:
         """Is what was found what counts now? Once a rank was offered, what this process holds under its own name does not."""
         return rank == self._offered

@@ -1,0 +1,55 @@
+"""Who is let in beside the world: the id by which a vacant seat is called, and who has no place for what reason."""
+
+from __future__ import annotations
+
+from recovery.core import messages as m
+from recovery.core.ids import NodeId, Rank
+from recovery.core.records import EventKind
+from recovery.core.rules import Rules
+from tests.core.desk import Desk, Worker, running_workers
+
+GRACE_MS = 600
+WINDOW_MS = 30_000
+
+
+def lose(desk: Desk, worker: Worker) -> None:
+    """It dies, and its grace goes by."""
+    worker.die()
+    desk.at(desk.now + GRACE_MS)
+
+
+def test_the_id_of_a_vacant_seat_is_let_in_though_another_id_held_it_last() -> None:
+    desk = Desk(Rules(worker_count=2))
+    workers = running_workers(desk)
+    lose(desk, workers[1])
+    fresh = Worker(desk, "worker_1.2", replaces=NodeId("worker_1"))
+    assert isinstance(fresh.register(), m.Admitted)
+    fresh.ready()
+    fresh.send(
+        m.Ready(request_id=fresh.request(), generation=fresh.generation, step=0, held=(), rank=Rank(1))
+    )
+    assert EventKind.RANK_TAKEN_OVER in desk.kinds()
+    lose(desk, fresh)
+    desk.at(desk.now + WINDOW_MS)
+
+    again = Worker(desk, "worker_1").register()
+
+    assert isinstance(again, m.Admitted), again
+    assert again.standby
+
+
+def test_an_id_of_another_name_is_not_let_in_for_a_vacant_seat() -> None:
+    desk = Desk(Rules(worker_count=2))
+    lose(desk, running_workers(desk)[1])
+    refused = Worker(desk, "worker_7").register()
+    assert isinstance(refused, m.Refused)
+    assert refused.code == "WORLD_FULL"
+
+
+def test_a_standby_too_many_is_told_so_beside_ids_that_are_ranks_too() -> None:
+    desk = Desk(Rules(worker_count=1, standby_count=0))
+    assert isinstance(Worker(desk, "0").register(), m.Admitted)
+    refused = Worker(desk, "standby_0", standby=True).register()
+    assert isinstance(refused, m.Refused)
+    assert refused.code == "WORLD_FULL"
+    assert "MS_STANDBY_NUM=0" in refused.reason

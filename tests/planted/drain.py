@@ -1,0 +1,137 @@
+"""Bugs in planned departures: where ranks stop, what is handed over when, and who is let go."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_DRAIN = "tests/core/test_drain.py"
+_HANDED_OVER = f"{_DRAIN}::test_a_rank_goes_to_a_standby_at_a_step_that_all_have_saved"
+_GIVEN_UP = f"{_DRAIN}::test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on"
+_ORDERS = "tests/core/test_drain_interleavings.py"
+_STOP_POINT = "tests/worker/test_stop_point.py"
+_SIGNALS = "tests/training/test_stop_signals.py"
+_WORKER = "tests/core/test_worker_handover.py"
+
+DRAIN = (
+    Bug(
+        "a rank says that it stops at a step which it has passed",
+        "I10",
+        "worker/stop_point.py",
+        "stops = step > self._passed",
+        "stops = step >= self._passed",
+        (f"{_STOP_POINT}::test_a_step_ahead_is_stopped_at_and_one_that_is_passed_is_not",),
+    ),
+    Bug(
+        "whether a step is passed is looked at beside the lock",
+        "I10",
+        "worker/stop_point.py",
+        "        with self._lock:\n            if step == self._stop:\n                return False\n            self._passed = step\n            return True",
+        "        stop = self._stop\n        if step == stop:\n            return False\n        for _ in range(200):\n            pass\n"
+        "        self._passed = step\n        return True",
+        (f"{_STOP_POINT}::test_between_two_threads_nobody_passes_a_step_at_which_it_was_to_stop",),
+    ),
+    Bug(
+        "a rank is handed over before all ranks hold the step",
+        "I10",
+        "core/scheduler/drain.py",
+        "if drain.state is DrainState.SAVING and state.checkpoints.committed_step >= drain.step:",
+        "if drain.state is DrainState.SAVING:",
+        (_HANDED_OVER,),
+    ),
+    Bug(
+        "a step is agreed on although a rank has passed it",
+        "I14",
+        "core/scheduler/drain.py",
+        "drain.late = drain.late or not at.stops",
+        "drain.late = drain.step == 0",
+        (_ORDERS,),
+    ),
+    Bug(
+        "ranks wait at the step of a drain that was given up",
+        "I14",
+        "core/scheduler/drain.py",
+        "        Send(node.connection, GoOn(drain=drain.number))\n        for node in state.workers\n        if node.connection is not None",
+        "        Send(node.connection, GoOn(drain=drain.number))\n        for node in state.workers\n        if node.connection is None",
+        (_GIVEN_UP, _ORDERS),
+    ),
+    Bug(
+        "who asked is not answered when the drain is given up",
+        "I14",
+        "core/scheduler/drain.py",
+        "        if request is not None and connection is not None:",
+        "        if request is None and connection is not None:",
+        (_GIVEN_UP,),
+    ),
+    Bug(
+        "a drain goes on when its standby is gone",
+        "I14",
+        "core/scheduler/drain.py",
+        "    if not ready:\n        return",
+        "    if not ready and not departing:\n        return",
+        (f"{_DRAIN}::test_without_a_standby_the_answer_is_no_and_nothing_has_changed",),
+    ),
+    Bug(
+        "more ranks are drained than there are standbys",
+        "I14",
+        "core/scheduler/drain.py",
+        "if ready < len(departing):",
+        "if ready < len(departing) - 1:",
+        (f"{_DRAIN}::test_when_more_depart_than_standbys_wait_all_leave_as_they_are",),
+    ),
+    Bug(
+        "a standby of the host that is drained takes the rank",
+        "I14",
+        "core/scheduler/drain.py",
+        "if standby.is_standby and standby.record.host in drain.left_hosts:",
+        "if standby.is_standby and standby.record.host not in drain.left_hosts:",
+        (f"{_DRAIN}::test_no_standby_of_a_host_that_is_drained_takes_a_rank_of_it",),
+    ),
+    Bug(
+        "who departs is interrupted before it hears that it may go",
+        "I14",
+        "core/scheduler/generations.py",
+        "if node.connection is not None and not job_end.has_left(node):",
+        "if node.connection is not None:",
+        (_HANDED_OVER,),
+    ),
+    Bug(
+        "a worker waits at a step although nobody is connected who would let it go",
+        "I14",
+        "core/worker/handover.py",
+        "return [*self.let_go(), *leave]",
+        "return leave",
+        (f"{_WORKER}::test_a_lost_connection_ends_what_was_asked_and_the_wait_at_a_step",),
+    ),
+    Bug(
+        "a process that is asked to end waits for ever for a scheduler that hangs",
+        "I14",
+        "core/worker/handover.py",
+        'return self._leave(f"it took longer',
+        'return [] and self._leave(f"it took longer',
+        (f"{_WORKER}::test_it_leaves_when_nobody_begins_and_later_when_nobody_ends",),
+    ),
+    Bug(
+        "a second SIGTERM is held back too",
+        "I14",
+        "training/stop_signals.py",
+        "        if not first or os.getpid() != self._pid:",
+        "        if os.getpid() != self._pid:",
+        (f"{_SIGNALS}::test_a_second_sigterm_is_not_held_back",),
+    ),
+    Bug(
+        "a save out of turn moves the schedule of one rank",
+        "I9",
+        "training/callbacks.py",
+        "        self._newest_step = save.step",
+        "        self._newest_step = self._saved_step = save.step",
+        ("tests/training/test_save_out_of_turn.py",),
+    ),
+    Bug(
+        "anybody may have ranks handed over",
+        "I17",
+        "transport/server.py",
+        'if own is None or request.remote != own[0] or "Origin" in request.headers:',
+        "if own is None:",
+        ("tests/transport/test_wire_actions.py::test_only_a_process_of_this_host_may_act",),
+    ),
+)
