@@ -102,8 +102,6 @@ NO_CHANGE = frozenset(
         EventKind.DRAIN_BEGUN,
         EventKind.DRAIN_ENDED,
         EventKind.RANKS_ASSIGNED,
-        EventKind.RANK_TAKEN_OVER,
-        EventKind.TAKEOVER_DECLINED,
         EventKind.RENDEZVOUS_OPENED,
         EventKind.STATE_LOADED,
         EventKind.CHECKPOINT_COMMITTED,

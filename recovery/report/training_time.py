@@ -131,12 +131,14 @@ class TrainingTimes:
             stored.wall_ms for stored in self.log.in_generation(number, EventKind.CHECKPOINT_COMMITTED)
         ]
         trained, unknown = dict[str, Intervals](), dict[str, Intervals]()
-        gone = self._gone(number, over_ms)
+        gone, found_dead = self._gone(number, over_ms), self._found_dead(number, position, over_ms)
         for node, first in first_steps.items():
             intervals = recorded.get(node, ())
             gone_ms = gone.get(node, over_ms)
             if intervals:
-                trained[node] = _trained(intervals, first.wall_ms, commits, gone_ms)
+                trained[node] = _trained(
+                    intervals, first.wall_ms, commits, gone_ms, seen=node not in found_dead
+                )
                 lost_sight = intervals[-1].due_ms > 0
             else:
                 until_ms = self._heard_until(node, first.wall_ms, commits, position, over)
@@ -154,6 +156,17 @@ class TrainingTimes:
                 found.pop(str(one.event.node_id), None)
                 if one.event.kind is EventKind.NODE_SUSPECTED:
                     found[str(one.event.node_id)] = one.wall_ms
+        return found
+
+    def _found_dead(self, generation: int, position: int, over_ms: int) -> set[str]:
+        """Whom a scheduler found dead when it was back: nobody saw when they ended."""
+        restart = self.log.first_from(position, EventKind.SCHEDULER_RESTARTED)
+        restarted_ms = over_ms + 1 if restart is None else self.log.events[restart].wall_ms
+        found: set[str] = set()
+        for one in self.log.in_generation(generation, EventKind.NODE_LOST, EventKind.NODE_RESUMED):
+            if restarted_ms <= one.wall_ms <= over_ms:
+                change = found.add if one.event.kind is EventKind.NODE_LOST else found.discard
+                change(str(one.event.node_id))
         return found
 
     def _heard_until(
@@ -179,9 +192,9 @@ class TrainingTimes:
 
 
 def _trained(
-    recorded: Sequence[RecordedInterval], first_ms: int, commits: Sequence[int], over_ms: int
+    recorded: Sequence[RecordedInterval], first_ms: int, commits: Sequence[int], over_ms: int, *, seen: bool
 ) -> Intervals:
-    """The recorded intervals, joined where they follow each other.
+    """The recorded intervals, joined where they follow each other. Up to the end, if that was seen before the next record was due.
 
     A common checkpoint proves that its ranks trained until then, also one that did not come to record it.
     """
@@ -193,6 +206,6 @@ def _trained(
         else:
             found.append((interval.begin_ms, interval.end_ms))
     end_ms = max([found[-1][1], *(one for one in commits if one <= over_ms)])
-    next_was_not_due_yet = 0 < over_ms - end_ms <= recorded[-1].due_ms
+    next_was_not_due_yet = seen and 0 < over_ms - end_ms <= recorded[-1].due_ms
     found[-1] = (found[-1][0], over_ms if next_was_not_due_yet else end_ms)
     return intersection(tuple(found), ((0, over_ms),))

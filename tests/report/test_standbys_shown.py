@@ -1,0 +1,102 @@
+"""What the views say of nodes without a rank: standbys, and those whose rank was taken over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from recovery.core.ids import Generation, NodeId, Rank
+from recovery.core.records import JobState, NodeState, SeatRecord
+from recovery.report import stored
+from recovery.report.plan import plan
+from recovery.report.status import status, status_of_view
+from recovery.store.repository import SchedulerStore
+from tests.store.any_records import WALL_MS, generation, job, node
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of two ranks one is lost, the other was taken over by a fresh id; one standby is there, one was lost."""
+    store = SchedulerStore.open(tmp_path)
+    taken = {"rank": None, "state": NodeState.LOST, "generation": Generation(1)}
+    store.apply(
+        [
+            msgspec.structs.replace(job(2), worker_count=2, state=JobState.INTERRUPTED),
+            generation(1),
+            generation(2),
+            node("worker_0", rank=Rank(0), state=NodeState.LOST, generation=Generation(2)),
+            node("worker_1", **taken),
+            node("worker_1.2", rank=Rank(1), generation=Generation(2)),
+            node("standby_0", rank=None),
+            node("standby_1", rank=None, state=NodeState.LOST),
+            SeatRecord(node_id=NodeId("worker_1"), seat=""),
+            SeatRecord(node_id=NodeId("worker_1.2"), seat="worker_1"),
+            SeatRecord(node_id=NodeId("standby_0"), seat=""),
+            SeatRecord(node_id=NodeId("standby_1"), seat=""),
+        ],
+        wall_ms=WALL_MS,
+    )
+    store.close()
+    return tmp_path
+
+
+def test_the_world_is_who_holds_a_place_in_it(path: Path) -> None:
+    state = stored.read(path)
+    assert [one.node_id for one in state.workers] == ["worker_0", "worker_1.2"]
+    assert [one.node_id for one in state.standbys] == ["standby_0", "standby_1"]
+
+    found = status(state)
+    assert sum(found["workers_by_state"].values()) == 2
+    assert [row["node_id"] for row in found["standbys"]] == ["standby_0", "standby_1"]
+    assert [row["node_id"] for row in found["lost"]] == ["worker_0"]
+    assert [row["node_id"] for row in found["ranks"]] == ["worker_0", "worker_1.2"]
+
+
+def test_a_plan_names_who_is_asked_first_for_the_lost_rank(path: Path) -> None:
+    found = plan(stored.read(path))
+    assert found.standbys == (
+        {"node_id": "standby_0", "takes_rank": 0},
+        {"node_id": "standby_1", "takes_rank": None},
+    )
+
+
+def test_a_running_scheduler_shows_the_same(path: Path) -> None:
+    seats = {"worker_1": "", "worker_1.2": "worker_1", "standby_0": "", "standby_1": ""}
+    nodes = [
+        {
+            "node_id": str(one.node_id),
+            "role": "worker",
+            "rank": one.rank,
+            "state": one.state.value,
+            "seat": seats.get(str(one.node_id), str(one.node_id)),
+            "generation": one.generation,
+            "step": one.step,
+            "rejoin_left_ms": 0,
+        }
+        for one in stored.read(path).nodes
+    ]
+    facts = {"job": "j", "run": 1, "state": "interrupted", "reason": "", "generation": 2, "world_size": 2}
+    view = {**facts, "scheduler_incarnation": 1, "committed_step": 0, "nodes": nodes}
+
+    found = status_of_view(view, [], place="here")
+    assert [row["node_id"] for row in found["standbys"]] == ["standby_0", "standby_1"]
+    assert [row["node_id"] for row in found["lost"]] == ["worker_0"]
+    assert [row["node_id"] for row in found["ranks"]] == ["worker_0", "worker_1.2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("status", ("standbys    2: standby_0", "standby_1 (lost)")),
+        ("nodes", ("standby", "replaced")),
+        ("plan", ("standby_0 is asked first to take rank 0", "standby_1 stands by")),
+    ],
+)
+def test_people_see_it(path: Path, command: str, shown: tuple[str, ...]) -> None:
+    words = [sys.executable, "-m", "recovery", command, str(path)]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert all(one in said for one in shown), said
