@@ -15,15 +15,17 @@ from tests.cluster.test_launcher import KILLED, assert_nothing_left
 pytestmark = pytest.mark.cluster
 
 SLOW = {"JOB_STEP_MS": "40", "MS_NODE_TIMEOUT": "30"}
-HELD = {"JOB_HELD_STEP": "40"}
-"""The job does not end before the test says so."""
 WINDOW_S = 300.0
 """Whoever waits for it is not done before the test's own deadline."""
 DEADLINE_S = 60.0
 
 
-def cluster_of(directory: Path, *, window_s: float = WINDOW_S, **environment: str) -> LaunchedCluster:
-    return LaunchedCluster(directory, environment={**SLOW, **environment, "MS_REJOIN_WINDOW": str(window_s)})
+def cluster_of(
+    directory: Path, *, window_s: float = WINDOW_S, held: bool = False, **environment: str
+) -> LaunchedCluster:
+    """Held: the job does not end before the test says so."""
+    ours = {**SLOW, **({"JOB_HELD_STEP": "40"} if held else {}), "MS_REJOIN_WINDOW": str(window_s)}
+    return LaunchedCluster(directory, environment={**ours, **environment})
 
 
 def admitted(cluster: LaunchedCluster) -> list[str]:
@@ -126,7 +128,7 @@ def test_a_worker_that_dies_before_it_is_let_in_keeps_its_id(tmp_path: Path) -> 
 
 
 def test_a_standby_takes_a_lost_rank_and_the_next_process_waits_in_its_place(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, **HELD) as cluster:
+    with cluster_of(tmp_path, held=True) as cluster:
         cluster.start("--standby_num=1")
         cluster.wait_event(EventKind.NODE_READY, "standby_0")
         cluster.wait_step(8)
@@ -146,7 +148,7 @@ def test_a_standby_takes_a_lost_rank_and_the_next_process_waits_in_its_place(tmp
 
 
 def test_a_standby_that_dies_is_started_again_and_the_job_does_not_notice(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, **HELD) as cluster:
+    with cluster_of(tmp_path, held=True) as cluster:
         cluster.start("--standby_num=1")
         cluster.wait_event(EventKind.NODE_READY, "standby_0")
         cluster.wait_step(6)
@@ -177,7 +179,7 @@ def test_a_standby_that_always_fails_ends_no_job(tmp_path: Path) -> None:
 
 
 def test_a_standby_too_many_ends_alone(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, MS_STANDBY_NUM="1", **HELD) as cluster:
+    with cluster_of(tmp_path, held=True, MS_STANDBY_NUM="1") as cluster:
         cluster.start("--standby_num=2")
         cluster.wait(lambda: "(WORLD_FULL)" in cluster.log(LAUNCHER), "its refusal", DEADLINE_S)
         cluster.go_on()
@@ -227,7 +229,7 @@ def test_standbys_without_recovery_are_refused(tmp_path: Path) -> None:
 
 def test_a_launcher_that_is_started_again_gives_the_places_back_to_its_own_ids(tmp_path: Path) -> None:
     """The place of rank 1 is held by the fresh id of the launcher before; nobody has that id any more."""
-    with cluster_of(tmp_path, window_s=1.0, **HELD) as cluster:
+    with cluster_of(tmp_path, window_s=1.0, held=True) as cluster:
         cluster.start()
         cluster.wait_step(8)
         cluster.kill_node("1")
