@@ -15,6 +15,13 @@ from tests.cluster.test_launcher import KILLED, assert_nothing_left
 pytestmark = pytest.mark.cluster
 
 SLOW = {"JOB_STEP_MS": "40", "MS_NODE_TIMEOUT": "30"}
+SHORT_LEASE = {
+    "MS_NODE_TIMEOUT": "5",
+    "MS_RETRY_INTERVAL_LOWER": "1",
+    "MS_RETRY_INTERVAL_UPPER": "2",
+    "MS_RECEIVE_MSG_TIMEOUT": "3",
+}
+"""Who is dead with its scheduler is waited for by the next one for so long."""
 WINDOW_S = 300.0
 """Whoever waits for it is not done before the test's own deadline."""
 DEADLINE_S = 60.0
@@ -201,6 +208,23 @@ def test_a_worker_that_fails_for_good_when_a_standby_has_its_rank_ends_no_job(tm
         assert "another process has its rank, so the job goes on without it" in cluster.log(LAUNCHER)
 
 
+def test_what_a_script_does_after_training_is_not_done_by_who_was_never_needed(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, held=True) as cluster:
+        (tmp_path / "after.py").write_text(
+            "import os, runpy\n"
+            "from pathlib import Path\n"
+            "import recovery\n"
+            "runpy.run_path('train.py', run_name='__main__')\n"
+            "Path('after_' + os.environ['MS_NODE_ID']).touch()\n"
+        )
+        cluster.start("--standby_num=1", script="after.py")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
+        cluster.go_on()
+
+        assert_done(cluster)
+        assert {path.name for path in tmp_path.glob("after_*")} == {"after_0", "after_1"}
+
+
 def test_a_standby_that_has_not_started_when_the_job_ends_is_not_waited_for(tmp_path: Path) -> None:
     with cluster_of(tmp_path) as cluster:
         (tmp_path / "slow.py").write_text(
@@ -229,7 +253,7 @@ def test_standbys_without_recovery_are_refused(tmp_path: Path) -> None:
 
 def test_a_launcher_that_is_started_again_gives_the_places_back_to_its_own_ids(tmp_path: Path) -> None:
     """The place of rank 1 is held by the fresh id of the launcher before; nobody has that id any more."""
-    with cluster_of(tmp_path, window_s=1.0, held=True) as cluster:
+    with cluster_of(tmp_path, window_s=1.0, held=True, **SHORT_LEASE) as cluster:
         cluster.start()
         cluster.wait_step(8)
         cluster.kill_node("1")
