@@ -205,6 +205,9 @@ class _Loop:
     def _end(self, verdict: Verdict) -> None:
         if verdict.code:
             process_end.leave(process_end.code_of(verdict), f"{verdict.code}: {verdict.reason}")
+        if self._session is None and (self._settings.standby or self._settings.replaces):
+            # It was never needed: what the script does with its trained model is for those who trained.
+            process_end.leave(0, "")
 
 
 def _first_sentence(error: Exception) -> str:

@@ -15,15 +15,24 @@ from tests.cluster.test_launcher import KILLED, assert_nothing_left
 pytestmark = pytest.mark.cluster
 
 SLOW = {"JOB_STEP_MS": "40", "MS_NODE_TIMEOUT": "30"}
-HELD = {"JOB_HELD_STEP": "40"}
-"""The job does not end before the test says so."""
+SHORT_LEASE = {
+    "MS_NODE_TIMEOUT": "5",
+    "MS_RETRY_INTERVAL_LOWER": "1",
+    "MS_RETRY_INTERVAL_UPPER": "2",
+    "MS_RECEIVE_MSG_TIMEOUT": "3",
+}
+"""Who is dead with its scheduler is waited for by the next one for so long."""
 WINDOW_S = 300.0
 """Whoever waits for it is not done before the test's own deadline."""
 DEADLINE_S = 60.0
 
 
-def cluster_of(directory: Path, *, window_s: float = WINDOW_S, **environment: str) -> LaunchedCluster:
-    return LaunchedCluster(directory, environment={**SLOW, **environment, "MS_REJOIN_WINDOW": str(window_s)})
+def cluster_of(
+    directory: Path, *, window_s: float = WINDOW_S, held: bool = False, **environment: str
+) -> LaunchedCluster:
+    """Held: the job does not end before the test says so."""
+    ours = {**SLOW, **({"JOB_HELD_STEP": "40"} if held else {}), "MS_REJOIN_WINDOW": str(window_s)}
+    return LaunchedCluster(directory, environment={**ours, **environment})
 
 
 def admitted(cluster: LaunchedCluster) -> list[str]:
@@ -126,7 +135,7 @@ def test_a_worker_that_dies_before_it_is_let_in_keeps_its_id(tmp_path: Path) -> 
 
 
 def test_a_standby_takes_a_lost_rank_and_the_next_process_waits_in_its_place(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, **HELD) as cluster:
+    with cluster_of(tmp_path, held=True) as cluster:
         cluster.start("--standby_num=1")
         cluster.wait_event(EventKind.NODE_READY, "standby_0")
         cluster.wait_step(8)
@@ -146,7 +155,7 @@ def test_a_standby_takes_a_lost_rank_and_the_next_process_waits_in_its_place(tmp
 
 
 def test_a_standby_that_dies_is_started_again_and_the_job_does_not_notice(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, **HELD) as cluster:
+    with cluster_of(tmp_path, held=True) as cluster:
         cluster.start("--standby_num=1")
         cluster.wait_event(EventKind.NODE_READY, "standby_0")
         cluster.wait_step(6)
@@ -177,7 +186,7 @@ def test_a_standby_that_always_fails_ends_no_job(tmp_path: Path) -> None:
 
 
 def test_a_standby_too_many_ends_alone(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, MS_STANDBY_NUM="1", **HELD) as cluster:
+    with cluster_of(tmp_path, held=True, MS_STANDBY_NUM="1") as cluster:
         cluster.start("--standby_num=2")
         cluster.wait(lambda: "(WORLD_FULL)" in cluster.log(LAUNCHER), "its refusal", DEADLINE_S)
         cluster.go_on()
@@ -197,6 +206,23 @@ def test_a_worker_that_fails_for_good_when_a_standby_has_its_rank_ends_no_job(tm
         assert_done(cluster)
         assert taken_over(cluster) == [("standby_0", 1, "1")]
         assert "another process has its rank, so the job goes on without it" in cluster.log(LAUNCHER)
+
+
+def test_what_a_script_does_after_training_is_not_done_by_who_was_never_needed(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, held=True) as cluster:
+        (tmp_path / "after.py").write_text(
+            "import os, runpy\n"
+            "from pathlib import Path\n"
+            "import recovery\n"
+            "runpy.run_path('train.py', run_name='__main__')\n"
+            "Path('after_' + os.environ['MS_NODE_ID']).touch()\n"
+        )
+        cluster.start("--standby_num=1", script="after.py")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
+        cluster.go_on()
+
+        assert_done(cluster)
+        assert {path.name for path in tmp_path.glob("after_*")} == {"after_0", "after_1"}
 
 
 def test_a_standby_that_has_not_started_when_the_job_ends_is_not_waited_for(tmp_path: Path) -> None:
@@ -227,7 +253,7 @@ def test_standbys_without_recovery_are_refused(tmp_path: Path) -> None:
 
 def test_a_launcher_that_is_started_again_gives_the_places_back_to_its_own_ids(tmp_path: Path) -> None:
     """The place of rank 1 is held by the fresh id of the launcher before; nobody has that id any more."""
-    with cluster_of(tmp_path, window_s=1.0, **HELD) as cluster:
+    with cluster_of(tmp_path, window_s=1.0, held=True, **SHORT_LEASE) as cluster:
         cluster.start()
         cluster.wait_step(8)
         cluster.kill_node("1")

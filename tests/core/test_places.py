@@ -38,6 +38,28 @@ def test_the_id_of_a_vacant_seat_is_let_in_though_another_id_held_it_last() -> N
     assert again.standby
 
 
+def test_the_id_of_a_seat_whose_holder_may_still_come_back_waits_and_is_not_too_many() -> None:
+    """Their launcher and the scheduler died together: nobody knows yet that the holder is dead."""
+    desk = Desk(Rules(worker_count=2, rejoin_window_ms=0))
+    lose(desk, running_workers(desk)[1])
+    fresh = Worker(desk, "worker_1.2", replaces=NodeId("worker_1"))
+    fresh.register()
+    fresh.ready()
+    fresh.send(
+        m.Ready(request_id=fresh.request(), generation=fresh.generation, step=0, held=(), rank=Rank(1))
+    )
+    comes = Worker(desk, "worker_1")
+    while_connected = comes.register()
+    fresh.die()
+    while_suspect = Worker(desk, "worker_1").register()
+
+    assert isinstance(while_connected, m.Refused)
+    assert while_connected.code == "WORLD_FULL", "the rank is taken for good"
+    assert isinstance(while_suspect, m.Refused)
+    assert (while_suspect.code, while_suspect.retry_after_ms is None) == ("NODE_ALIVE", False)
+    assert 'node "worker_1" comes for the rank of "worker_1.2"' in while_suspect.reason
+
+
 def test_an_id_of_another_name_is_not_let_in_for_a_vacant_seat() -> None:
     desk = Desk(Rules(worker_count=2))
     lose(desk, running_workers(desk)[1])

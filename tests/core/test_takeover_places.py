@@ -152,7 +152,7 @@ def test_process_started_for_a_lost_rank_waits_until_it_is_lost_and_needs_no_pla
     refused = fresh.register()
     assert isinstance(refused, m.Refused)
     assert (refused.code, refused.retry_after_ms, refused.holder_connected) == ("NODE_ALIVE", 1_000, True)
-    assert 'for the rank of "worker_1" (MS_REPLACES), whose process is connected' in refused.reason
+    assert 'for the rank of "worker_1", whose process is connected' in refused.reason
     second.die()
     refused = fresh.register()
     assert isinstance(refused, m.Refused)

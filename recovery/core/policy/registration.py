@@ -281,7 +281,7 @@ def _place_held(applicant: Applicant) -> Refuse:
     how = "connected" if replaced.is_connected else "not connected, and may come back"
     return Refuse(
         "NODE_ALIVE",
-        f'node "{applicant.node_id}" was started for the rank of "{replaced.node_id}" (MS_REPLACES), whose process is {how}: '
+        f'node "{applicant.node_id}" comes for the rank of "{replaced.node_id}", whose process is {how}: '
         f"heard {replaced.silent_ms / 1000:.1f} s ago.",
         replaced.ask_again_ms,
         holder_connected=replaced.is_connected,

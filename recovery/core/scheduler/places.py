@@ -46,10 +46,18 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Plac
 
 
 def replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
-    """The node that this process was started to replace, if it has not been lost yet."""
-    replaced = state.nodes.get(register.replaces)
+    """The node that this process comes to replace, if it has not been lost yet.
+
+    Who names none comes back to the seat of its own name: its launcher was started again, and who held the seat last may be dead with it.
+    One that is connected is not: then the seat is taken.
+    """
+    if register.replaces:
+        replaced = state.nodes.get(register.replaces)
+        here: tuple[NodeState, ...] = _HERE
+    else:
+        replaced, here = _holder(state, register.node_id), (NodeState.SUSPECT,)
     is_other = replaced is not None and replaced.record.node_id != register.node_id
-    return replaced if replaced is not None and is_other and replaced.record.state in _HERE else None
+    return replaced if replaced is not None and is_other and replaced.record.state in here else None
 
 
 def give_up_name(state: SchedulerState, seat: str, node_id: NodeId, role: m.Role) -> list[Record]:
@@ -111,5 +119,9 @@ def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register
 
 def _is_vacant(state: SchedulerState, seat: str) -> bool:
     """Is the holder of this seat of the world gone?"""
-    holder = state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
+    holder = _holder(state, seat)
     return holder is not None and holder.record.rank is not None and holder.record.state not in _HERE
+
+
+def _holder(state: SchedulerState, seat: str) -> Node | None:
+    return state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
