@@ -95,6 +95,8 @@ NO_CHANGE = frozenset(
         EventKind.STORE_REBUILT,
         EventKind.NODE_SUSPECTED,
         EventKind.RANKS_ASSIGNED,
+        EventKind.RANK_TAKEN_OVER,
+        EventKind.TAKEOVER_DECLINED,
         EventKind.RENDEZVOUS_OPENED,
         EventKind.STATE_LOADED,
         EventKind.CHECKPOINT_COMMITTED,

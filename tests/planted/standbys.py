@@ -64,8 +64,8 @@ STANDBYS = (
         "one standby is asked for two ranks at once",
         "I1",
         "core/scheduler/takeover.py",
-        "node.record.node_id not in asked",
-        "node.record.node_id",
+        "            del standbys[standby.record.node_id]\n            effects += _offer(",
+        "            effects += _offer(",
         (f"{_TAKEOVER}::test_two_lost_ranks_are_offered_to_two_standbys",),
     ),
     Bug(

@@ -5,6 +5,8 @@ Nothing of this is stored but the result: a scheduler that is restarted asks aga
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from recovery.core import messages as m
@@ -30,17 +32,19 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     effects: list[SchedulerEffect] = _withdraw(state)
     seats = state.seats[m.Role.WORKER]
     forming = state.job.state is JobState.FORMING
-    nobody_asks = not seats.standbys and not state.spared
-    if state.job.state not in WAITING or nobody_asks or not (seats.vacant or forming):
+    nobody_to_ask = seats.standbys <= len(state.offers) and not state.spared
+    if state.job.state not in WAITING or nobody_to_ask or not (seats.vacant or forming):
         return effects
-    sat_down = False
+    standbys, sat_down = _not_asked(state), False
     for holder, vacancy in _vacant(state):
-        standby = _candidate(state, holder)
+        standby = _candidate(state, holder, standbys)
         if standby is None:
             effects += _nobody_left(state, holder, now_ms)
         elif vacancy is Vacancy.OFFER:
+            del standbys[standby.record.node_id]
             effects += _offer(state, holder, standby, now_ms)
         elif _may_sit_down(state):
+            del standbys[standby.record.node_id]
             effects.append(Persist(tuple(_move(state, holder, standby))))
             sat_down = True
     return effects + (generations.begin_if_all_ready(state, now_ms) if sat_down else [])
@@ -59,15 +63,21 @@ def _vacant(state: SchedulerState) -> list[tuple[Node, Vacancy]]:
     )
 
 
-def _candidate(state: SchedulerState, holder: Node) -> Node | None:
+def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
+    """The standbys that are here and were asked for no seat."""
     asked = {offer.standby for offer in state.offers.values()}
-    standbys = (
-        policy.Candidate(node.record.node_id, node.record.host)
+    return {
+        node.record.node_id: policy.Candidate(node.record.node_id, node.record.host)
         for node in state.nodes.values()
         if node.is_standby and node.record.state is NodeState.LIVE and node.record.node_id not in asked
-    )
+    }
+
+
+def _candidate(
+    state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
+) -> Node | None:
     declined = {node_id for node_id, seats in state.declined.items() if holder.seat in seats}
-    chosen = policy.next_candidate(holder.record.host, standbys, declined)
+    chosen = policy.next_candidate(holder.record.host, standbys.values(), declined)
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
