@@ -266,6 +266,14 @@ class Session:
             self._service.post(s.SaveImpossible(self.step, "nothing that can save out of turn is known here"))
         control.await_go_on(self.generation, self.step)
 
+    def never_stops(self, reason: str) -> None:
+        """This training cannot stop at a step that is asked for, so its rank is never handed over.
+
+        Args:
+            reason: for people.
+        """
+        self._service.training_control.never_stops = reason
+
     # --- checkpoints ---------------------------------------------------------------------------------------------------
 
     def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:

@@ -37,13 +37,13 @@ def outcomes(cluster: Cluster) -> list[str]:
     return [stored.event.reason for stored in cluster.events(EventKind.DRAIN_ENDED)]
 
 
-def check_handed_over(cluster: Cluster, name: str = "worker_1") -> None:
+def check_handed_over(cluster: Cluster, name: str = "worker_1", *, timeout_s: float = 60.0) -> None:
     """The process ended as SIGTERM ends one, and a standby has gone on from where it was."""
     process = cluster.processes.pop(name)
     cluster.wait(lambda: process.poll() is not None, f"end of {name}", 30)
     assert process.returncode == TERMINATED, cluster.tails()
-    cluster.wait_event(EventKind.DRAIN_ENDED)
-    cluster.wait_end()
+    cluster.wait_event(EventKind.DRAIN_ENDED, timeout_s=timeout_s)
+    cluster.wait_end(2 * timeout_s)
     assert ["no step is lost" in outcome for outcome in outcomes(cluster)] == [True], outcomes(cluster)
     assert steps_lost(cluster) == 0
 
