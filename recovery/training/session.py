@@ -230,6 +230,8 @@ class Session:
             epoch: the pass that the step belongs to, 1-based.
             step_in_epoch: the step in that pass, 1-based.
         """
+        if self._service.training_control.stops_at(self.step):
+            self._service.post(s.SaveImpossible(self.step, "its loop does not call session.stop_if_asked()"))
         self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
         if self._step_log.is_open:
             self._log_step()
