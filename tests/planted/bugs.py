@@ -14,6 +14,7 @@ from tests.planted.numbers import NUMBERS
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.session import SESSION
+from tests.planted.template import TEMPLATE
 from tests.planted.training import TRAINING
 
 BUGS: tuple[Bug, ...] = (
@@ -28,5 +29,6 @@ BUGS: tuple[Bug, ...] = (
     + LAUNCHER
     + LOST_STORE
     + NUMBERS
+    + TEMPLATE
     + TRAINING
 )
