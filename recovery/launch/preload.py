@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from recovery.launch.fork_messages import Prepare
 from recovery.launch.python_command import PythonCommand, Runs
 from recovery.launch.script import Reading, read
 
-_BY_PACKAGE = {
-    "recovery": (
-        "recovery.training.run",
-        "recovery.training.callbacks",
-        "recovery.store.repository",
-        "recovery.store.writer",
-        "recovery.store.reader",
-        "aiohttp",
-        "encodings.idna",
-        "watchdog.observers",
+_FOR_PACKAGES = (
+    (
+        {"recovery"},
+        (
+            "recovery.training.run",
+            "recovery.training.callbacks",
+            "recovery.store.repository",
+            "recovery.store.writer",
+            "recovery.store.reader",
+            "aiohttp",
+            "encodings.idna",
+            "watchdog.observers",
+        ),
     ),
     # The first optimizer imports torch._dynamo, the first world torch.distributed, the first save the rest.
-    "torch": (
-        "torch",
-        "torch._dynamo",
-        "torch.distributed",
-        "torch.nn.parallel.distributed",
-        "torch.optim",
-        "torch.utils.data",
-        "torch.utils.serialization",
+    (
+        {"torch"},
+        (
+            "torch",
+            "torch._dynamo",
+            "torch.distributed",
+            "torch.nn.parallel.distributed",
+            "torch.optim",
+            "torch.utils.data",
+            "torch.utils.serialization",
+        ),
     ),
-}
-"""Compared with what is loaded when a small job has ended (torch 2.13): what is missing costs less than a millisecond."""
+    ({"recovery", "torch"}, ("recovery.torch",)),
+    (
+        {"recovery", "mindspore"},
+        ("recovery.mindspore.world", "recovery.mindspore.model", "recovery.mindspore.state"),
+    ),
+)
+"""What goes with packages that a script names. Compared with what is loaded when a small job has ended (torch 2.13): what is missing
+costs less than a millisecond."""
 _PROXY = "recovery.launch.supervise"
 _OF_THE_PROXY = ("psutil", "recovery.mindspore.control_plane")
 _ITS_OWN = ("__future__", "__main__")
@@ -47,13 +59,11 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
     """
     if command.target == _PROXY:
         # The program behind it is a process of its own.
-        return Prepare(modules=(*_BY_PACKAGE["recovery"], *_OF_THE_PROXY), shadows=(str(directory),))
+        return Prepare(modules=(*_going_with({"recovery"}), *_OF_THE_PROXY), shadows=(str(directory),))
     reading = read(words, directory)
-    wanted: list[str] = []
-    for package, modules in _BY_PACKAGE.items():
-        if package in reading.packages:
-            wanted += modules
-    wanted += [name for name in reading.modules if name.partition(".")[0] not in _ITS_OWN]
+    # The script's own come first, as in a process of its own.
+    wanted = [name for name in reading.modules if name.partition(".")[0] not in _ITS_OWN]
+    wanted += _going_with(reading.packages)
     by_pytest = command.runs is Runs.MODULE and command.target == "pytest"
     if by_pytest:
         wanted.append("pytest")
@@ -63,6 +73,10 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
         watched=tuple(str(path) for path in reading.files),
         pytest=by_pytest,
     )
+
+
+def _going_with(packages: Collection[str]) -> list[str]:
+    return [module for needed, modules in _FOR_PACKAGES if needed <= set(packages) for module in modules]
 
 
 def _before_all_others(command: PythonCommand, reading: Reading, directory: Path) -> set[str]:

@@ -91,10 +91,11 @@ def _modules_of(path: Path) -> Iterator[tuple[str, bool]]:
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
     at_once = {id(node) for node in _at_once(tree.body)}
-    for node in ast.walk(tree):
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    for node in sorted(imports, key=lambda node: node.lineno):
         if isinstance(node, ast.Import):
             yield from ((name.name, id(node) in at_once) for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = node.module or ""
             own = node.level > 0
             if base:
@@ -112,7 +113,7 @@ def _at_once(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         yield statement
         if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
             yield from _at_once(statement.orelse)
-        elif isinstance(statement, (ast.If, ast.With, ast.Try, ast.For, ast.While)):
+        elif isinstance(statement, (ast.If, ast.With, ast.Try, ast.For, ast.While, ast.ClassDef)):
             for _, field in ast.iter_fields(statement):
                 if isinstance(field, list):
                     yield from _at_once(part for part in field if isinstance(part, ast.stmt))

@@ -244,3 +244,30 @@ def test_pytest_runs_the_script(tmp_path: Path) -> None:
 
 def without_times(output: str) -> str:
     return re.sub(r"in [0-9.]+s|random seed.*|-p randomly.*", "", output)
+
+
+REPLACED = """
+import os, sys
+if "MS_RESUME_TOKEN" in os.environ:
+    print(os.environ["MS_NODE_ID"], os.environ.get("SET"), os.getcwd(), sys.argv, sys.orig_argv, len(os.listdir("/proc/self/fd")))
+else:
+    from recovery.core.ids import ResumeToken
+    from recovery.core.worker.stimuli import Hangs
+    from recovery.worker.exec_in_place import replace_process
+    os.chdir("/")
+    os.environ["SET"] = "by the program"
+    kept = open("/etc/hostname")
+    os.set_inheritable(kept.fileno(), True)
+    replace_process(ResumeToken("t" * 32), Hangs(1, 2))
+"""
+
+
+@pytest.mark.parametrize("words", [("train.py", "x"), ("-m", "train", "x")])
+def test_the_program_that_replaces_it_starts_as_it_did(
+    template: Template, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "train.py").write_text(REPLACED)
+    environment = {**os.environ, "MS_NODE_ID": "3"}
+    fork = forked(template, tmp_path, *words, environment=environment)
+    assert fork == spawned(tmp_path, *words, environment=environment)
+    assert fork[0] == 0, fork[1]

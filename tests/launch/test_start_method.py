@@ -121,9 +121,9 @@ def test_what_cannot_be_forked_is_spawned_with_one_line_why(
     made_of: TemplatePlan | None,
 ) -> None:
     (tmp_path / "antigravity_that_is_unsafe.py").write_text("raise SystemExit(0)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     if made_of is not None:
-        made_of.environment["PYTHONPATH"] = str(tmp_path)
+        made_of.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
     async def use(beginner: Beginner) -> None:
         for _ in range(2):
@@ -154,7 +154,7 @@ def test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile(
 ) -> None:
     async def use(beginner: Beginner) -> None:
         await (await begin(beginner, script)).wait()
-        pid = template_pid(capsys)
+        pid, said = template_pid(capsys), ""
         if how == "stale":
             script.write_text("import sys\nsys.exit(4)\n")  # noqa: ASYNC240 - a few bytes
         else:
@@ -162,9 +162,11 @@ def test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile(
             await until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
             if how.endswith("at once"):
                 beginner.look_after()
+                said = capsys.readouterr().out
+                assert "is of no use any more" in said
 
         await spawned(begin(beginner, script))
-        said = capsys.readouterr().out
+        said = said or capsys.readouterr().out
         reason = "train.py has changed" if how == "stale" else "it has ended (killed by SIGKILL"
         assert said.startswith(f"the template (pid {pid}) is of no use any more: ")
         assert reason in said
@@ -232,7 +234,7 @@ def test_what_processes_leave_behind_is_reaped_and_ended(
 
 def test_a_stop_while_the_template_imports_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_to_import.py").write_text("import time\nopen('importing', 'w')\ntime.sleep(60)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)
 
     async def use(_: Beginner) -> None:

@@ -48,7 +48,8 @@ def packages(tmp_path: Path) -> Path:
 
 
 def environment_with(packages: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(packages)}
+    path = os.pathsep.join((str(packages), *filter(None, [os.environ.get("PYTHONPATH")])))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def refusal(packages: Path, prepare: Prepare, environment: Mapping[str, str] | None = None) -> str:
@@ -172,7 +173,7 @@ def test_it_is_stale_when_a_module_has_changed(packages: Path) -> None:
     (packages / "tool.py").write_text("A = 1\n")
     with ready_template(Prepare(modules=("tool",)), environment_with(packages)) as template:
         (packages / "tool.py").write_text("A = 22\n")
-        answer = begun(template, sys.executable, "-m", "this", PYTHONPATH=str(packages))
+        answer = begun(template, sys.executable, "-m", "this", **environment_with(packages))
     assert answer == NotBegun(reason=f"{packages / 'tool.py'} has changed", over=True)
 
 

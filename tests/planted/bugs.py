@@ -16,6 +16,7 @@ from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.session import SESSION
 from tests.planted.standbys import STANDBYS
+from tests.planted.template import TEMPLATE
 from tests.planted.training import TRAINING
 
 BUGS: tuple[Bug, ...] = (
@@ -32,5 +33,6 @@ BUGS: tuple[Bug, ...] = (
     + LOST_STORE
     + NUMBERS
     + STANDBYS
+    + TEMPLATE
     + TRAINING
 )

@@ -1,0 +1,83 @@
+"""What a job's template imports, by what its script says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from recovery.launch import python_command
+from recovery.launch.fork_messages import Prepare
+from recovery.launch.preload import prepare_for
+from recovery.launch.python_command import PythonCommand, Runs
+
+
+def prepared(directory: Path, *words: str) -> Prepare:
+    command = python_command.read([sys.executable, *words])
+    assert command is not None
+    return prepare_for(command, words, directory)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "runs", "target", "arguments"),
+    [
+        (["train.py", "-u"], (), Runs.SCRIPT, "train.py", ("-u",)),
+        (["-u", "-Wignore", "-X", "dev", "train.py"], ("-u", "-Wignore", "-X", "dev"), Runs.SCRIPT, "train.py", ()),
+        (["-OO", "-m", "job", "-m"], ("-OO",), Runs.MODULE, "job", ("-m",)),
+    ],
+)  # fmt: skip
+def test_a_command_is_taken_apart(
+    words: list[str], options: tuple[str, ...], runs: Runs, target: str, arguments: tuple[str, ...]
+) -> None:
+    assert python_command.read(["python", *words]) == PythonCommand(
+        interpreter="python", options=options, runs=runs, target=target, arguments=arguments
+    )
+
+
+@pytest.mark.parametrize("words", [["-c", "1"], ["-i", "a.py"], ["-"], ["-m"], ["-X"], [], ["--version"]])
+def test_a_command_that_starts_no_program_of_its_own(words: list[str]) -> None:
+    assert python_command.read(["python", *words]) is None
+
+
+def test_a_script_of_ours_with_torch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch.nn as nn\nfrom recovery import run\nimport helper\n")
+    (tmp_path / "helper.py").write_text("import numpy\nfrom PIL import Image\nfrom . import sibling\n")
+    (tmp_path / "sibling.py").write_text("import colorsys\n")
+    prepare = prepared(tmp_path, "train.py")
+    assert {"torch._dynamo", "recovery.torch", "recovery.training.run", "aiohttp"} <= {*prepare.modules}
+    assert {"torch.nn", "numpy", "PIL", "PIL.Image", "colorsys"} <= {*prepare.modules}
+    assert "helper" not in prepare.modules, "each process runs what lies beside the script itself"
+    assert "recovery.mindspore.world" not in prepare.modules
+    assert prepare.shadows == (str(tmp_path),)
+    assert {Path(file).name for file in prepare.watched} == {"train.py", "helper.py", "sibling.py"}
+
+
+def test_only_what_is_imported_at_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
+        "try:\n    import c\nexcept ImportError:\n    import d\nfinally:\n    import e\n"
+        "def f():\n    import g\n"
+        "class H:\n    import h\n"
+        "if __name__ == '__main__':\n    import i\n"
+        "from j import *\nwith x:\n    import k\n"
+    )
+    assert prepared(tmp_path, "train.py").modules == (
+        "typing", "typing.TYPE_CHECKING", "b", "c", "d", "e", "h", "i", "j", "k",
+    )  # fmt: skip
+
+
+def test_a_plain_program_behind_a_proxy(tmp_path: Path) -> None:
+    prepare = prepared(tmp_path, "-m", "recovery.launch.supervise", sys.executable, "train.py")
+    assert "recovery.training.run" in prepare.modules
+    assert prepare.shadows == (str(tmp_path),)
+
+
+def test_pytest_as_the_program(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("import recovery\n")
+    prepare = prepared(tmp_path, "-m", "pytest", "-s", "src/train.py::test_it")
+    assert prepare.pytest
+    assert prepare.modules[-1] == "pytest"
+    assert set(prepare.shadows) == {str(tmp_path), str(tmp_path / "src")}
