@@ -74,6 +74,12 @@ def nothing_is_left_behind() -> Iterator[None]:
     assert not left, f"left behind by a test: {', '.join(left)}"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: what is short fills the gaps at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True)
 def starts(request: pytest.FixtureRequest) -> Iterator[None]:
     """Processes of tests are forked from one that has the imports, except those of tests that need a true start."""
