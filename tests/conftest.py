@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -17,6 +18,13 @@ from tests.warm import process
 settings.register_profile("dev", max_examples=50, print_blob=True, deadline=None)
 settings.register_profile("ci", max_examples=500, print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
+    # A shell starts what runs in the background so, and every process of a test would be deaf to an interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SETTLE_MS = 60_000
 """How long children and threads that were asked to end may take. Far more than a busy machine needs."""
@@ -72,6 +80,12 @@ def nothing_is_left_behind() -> Iterator[None]:
     while (left := _left_behind(before)) and clock.monotonic_ms() < deadline_ms:
         pause.wait(0.05)
     assert not left, f"left behind by a test: {', '.join(left)}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: what is short fills the gaps at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(autouse=True)

@@ -101,7 +101,8 @@ def test_a_host_that_stood_dead_is_not_reported_as_training(tmp_path: Path) -> N
 
 
 def test_a_restarted_scheduler_tells_how_far_the_ranks_are(tmp_path: Path) -> None:
-    held = {**ENVIRONMENT, "JOB_HELD_STEP": "34", "JOB_STEP_MS": "20"}
+    # The lease of the stopped worker must last while this test looks, however slow the machine is.
+    held = {**ENVIRONMENT, "JOB_HELD_STEP": "34", "JOB_STEP_MS": "20", "MS_NODE_TIMEOUT": "20"}
     with SmallCluster(tmp_path, environment=held) as cluster:
         cluster.start()
         cluster.wait_step(33)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 BOTH = ("input", "output")
+_TRIES = 3
 
 
 class Host:
@@ -77,18 +78,30 @@ def made(count: int, *, to_cut: bool = True) -> Iterator[tuple[Host, ...]]:
         pytest.skip(
             f"network namespaces need root, {' and '.join(tools)}; missing: {', '.join(missing) or 'root'}"
         )
-    first = os.getpid() % 100 * 2 + 20
-    hosts = tuple(Host(first + number) for number in range(count))
+    hosts = _made(count, to_cut=to_cut)
     try:
-        try:
-            for host in hosts:
-                host.make(to_cut=to_cut)
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespaces here: {error.stderr.decode(errors='replace').strip()}")
         yield hosts
     finally:
         for host in hosts:
             host.remove()
+
+
+def _made(count: int, *, to_cut: bool) -> tuple[Host, ...]:
+    """Make hosts under numbers that nobody else on this machine has; skips where none can be made."""
+    said = ""
+    for turn in range(_TRIES):
+        first = (os.getpid() + 37 * turn) % 100 * 2 + 20
+        hosts = tuple(Host(first + number) for number in range(count))
+        try:
+            for host in hosts:
+                host.make(to_cut=to_cut)
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode(errors="replace").strip()
+            for host in hosts:
+                host.remove()
+        else:
+            return hosts
+    pytest.skip(f"no network namespaces here: {said}")
 
 
 @pytest.fixture

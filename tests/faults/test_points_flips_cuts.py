@@ -9,7 +9,7 @@ import pytest
 
 from tests.untraced import run_module
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.slow]
 
 SKIPPED = 77
 

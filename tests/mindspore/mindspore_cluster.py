@@ -9,6 +9,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from tests.cluster.harness import Cluster
+from tests.warm.process import PLAIN
 
 JOB = Path(__file__).with_name("job.py")
 START_S = 120.0
@@ -35,6 +36,11 @@ class MindSporeCluster(Cluster):
     @override
     def __enter__(self) -> MindSporeCluster:
         return self
+
+    @property
+    @override
+    def imports(self) -> tuple[str, ...]:
+        return PLAIN
 
     @property
     @override

@@ -21,6 +21,7 @@ def test_the_table_is_well_made() -> None:
 
 @pytest.mark.cluster
 @pytest.mark.faults
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [f"{number}/{PARTS}" for number in range(1, PARTS + 1)])
 def test_every_planted_bug_is_caught(part: str) -> None:
     done = run_module(f"tests.planted.run --part {part} --jobs 1")

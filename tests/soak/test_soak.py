@@ -16,7 +16,7 @@ SEED = int(os.environ.get("SOAK_SEED", "1"))
 
 @pytest.mark.cluster
 @pytest.mark.faults
-@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.timeout(4 * SECONDS + 240)
 def test_eight_workers_under_a_fault_every_ten_seconds_end_with_the_same_bits(tmp_path: Path) -> None:
     print(soak(tmp_path, workers=8, seconds=SECONDS, seed=SEED))
