@@ -96,6 +96,8 @@ NO_CHANGE = frozenset(
         EventKind.NODE_SUSPECTED,
         EventKind.PROCESS_ENDED,
         EventKind.RANKS_ASSIGNED,
+        EventKind.RANK_TAKEN_OVER,
+        EventKind.TAKEOVER_DECLINED,
         EventKind.RENDEZVOUS_OPENED,
         EventKind.STATE_LOADED,
         EventKind.CHECKPOINT_COMMITTED,

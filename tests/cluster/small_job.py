@@ -30,6 +30,8 @@ BATCHES = 20
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there: what a test looks for has happened by then."""
+SAVES_BY_NODE = os.environ.get("JOB_SAVES_BY_NODE") == "1"
+"""Checkpoints lie in a directory of the node's name, not of the rank's number."""
 AFTER_S = float(os.environ.get("JOB_AFTER_S", "0"))
 """How long the script goes on when training is over, as one does that evaluates what it has trained."""
 DEEDS_ASKED = [deed.partition("@")[::2] for deed in os.environ.get("JOB_DO", "").split()]
@@ -101,7 +103,8 @@ def train(session: recovery.Session) -> None:
     }
     (HERE / f"seen_{os.environ.get('MS_NODE_ID', session.rank)}.json").write_text(json.dumps(seen))
     config = recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3)
-    saver = recovery.ModelCheckpoint("small", HERE / f"ckpt/{session.rank}", config)
+    place = os.environ["MS_NODE_ID"] if SAVES_BY_NODE else session.rank
+    saver = recovery.ModelCheckpoint("small", HERE / f"ckpt/{place}", config)
     state = Tally()
     for step, batch in session.steps(state, epochs=EPOCHS, callbacks=[saver]):
         for deed, its_step in DEEDS_ASKED:

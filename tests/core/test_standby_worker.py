@@ -118,3 +118,14 @@ def test_offer_to_who_trains_or_ends_means_nothing() -> None:
     assert worker.receive(OFFER) == []
     fresh = DrivenWorker().registering()
     assert fresh.receive(OFFER) == []
+
+
+def test_standby_that_was_not_needed_says_so_and_ends_in_order() -> None:
+    worker = standby()
+    worker.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all ranks are done"))
+    [said] = worker.effects_of(e.Log)
+    assert "no rank was lost: this standby has trained nothing" in said.text
+    assert worker.effects_of(e.Exit) == [e.Exit("", "all ranks are done")]
+    trained = DrivenWorker().training()
+    trained.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all ranks are done"))
+    assert trained.effects_of(e.Log) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 _TAKEOVER = "tests/core/test_takeover.py"
+_PLACES = "tests/core/test_takeover_places.py"
+_RESTARTS = "tests/core/test_takeover_restarts.py"
 _POLICY = "tests/core/test_takeover_policy.py"
 _WORKER = "tests/core/test_standby_worker.py"
 _REBUILD = "tests/core/test_rebuild_standbys.py"
@@ -58,14 +60,14 @@ STANDBYS = (
         "core/scheduler/takeover.py",
         "        standby.seat_record,\n",
         "",
-        (f"{_TAKEOVER}::test_scheduler_that_is_restarted_after_the_seat_moved_knows_who_has_it",),
+        (f"{_RESTARTS}::test_scheduler_that_is_restarted_after_the_seat_moved_knows_who_has_it",),
     ),
     Bug(
         "one standby is asked for two ranks at once",
         "I1",
         "core/scheduler/takeover.py",
-        "node.record.node_id not in asked",
-        "node.record.node_id",
+        "            del standbys[standby.record.node_id]\n            effects += _offer(",
+        "            effects += _offer(",
         (f"{_TAKEOVER}::test_two_lost_ranks_are_offered_to_two_standbys",),
     ),
     Bug(
@@ -101,7 +103,7 @@ STANDBYS = (
         "core/scheduler/checkpoint_messages.py",
         "if node.is_standby or (node.took_over and not ready.generation):",
         "if node.is_standby:",
-        (f"{_TAKEOVER}::test_what_a_process_holds_under_its_own_name_is_not_taken_for_the_ranks_files",),
+        (f"{_PLACES}::test_what_a_process_holds_under_its_own_name_is_not_taken_for_the_ranks_files",),
     ),
     Bug(
         "a fresh process in another's place is not sent where the rank's files lie",
@@ -109,7 +111,7 @@ STANDBYS = (
         "core/scheduler/registration.py",
         "if node.took_over and node.record.rank is not None and not its_generation:",
         "if node.took_over and node.record.rank is None and not its_generation:",
-        (f"{_TAKEOVER}::test_fresh_process_in_the_place_of_another_name_is_sent_where_the_files_lie",),
+        (f"{_PLACES}::test_fresh_process_in_the_place_of_another_name_is_sent_where_the_files_lie",),
     ),
     Bug(
         "a successor is let in while the one that it replaces is alive",
@@ -117,7 +119,7 @@ STANDBYS = (
         "core/scheduler/places.py",
         "    if replaced_alive(state, register) is not None:",
         "    if replaced_alive(state, register) is register:",
-        (f"{_TAKEOVER}::test_process_started_for_a_lost_rank_waits_until_it_is_lost_and_needs_no_place",),
+        (f"{_PLACES}::test_process_started_for_a_lost_rank_waits_until_it_is_lost_and_needs_no_place",),
     ),
     Bug(
         "more standbys than MS_STANDBY_NUM are let in",
@@ -125,7 +127,7 @@ STANDBYS = (
         "core/scheduler/places.py",
         "return seats.standbys - is_one < places",
         "return seats.standbys - is_one <= places",
-        (f"{_TAKEOVER}::test_standby_without_a_place_is_refused_by_name",),
+        (f"{_PLACES}::test_standby_without_a_place_is_refused_by_name",),
     ),
     Bug(
         "a launcher that gives up a worker ends a job that a standby could save",
@@ -133,7 +135,7 @@ STANDBYS = (
         "core/scheduler/liveness.py",
         "if node.record.role is m.Role.WORKER and state.seats[m.Role.WORKER].standbys:",
         "if node.record.role is m.Role.SERVER and state.seats[m.Role.WORKER].standbys:",
-        (f"{_TAKEOVER}::test_worker_that_is_given_up_is_replaced_where_a_standby_can_take_its_rank",),
+        (f"{_RESTARTS}::test_worker_that_is_given_up_is_replaced_where_a_standby_can_take_its_rank",),
     ),
     Bug(
         "a standby does not keep where the files of its rank lie",

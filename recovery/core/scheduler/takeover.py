@@ -5,6 +5,8 @@ Nothing of this is stored but the result: a scheduler that is restarted asks aga
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from recovery.core import messages as m
@@ -30,20 +32,25 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     effects: list[SchedulerEffect] = _withdraw(state)
     seats = state.seats[m.Role.WORKER]
     forming = state.job.state is JobState.FORMING
-    nobody_asks = not seats.standbys and not state.spared
-    if state.job.state not in WAITING or nobody_asks or not (seats.vacant or forming):
+    nobody_to_ask = seats.standbys <= len(state.offers) and not state.spared
+    if state.job.state not in WAITING or nobody_to_ask or not (seats.vacant or forming):
         return effects
-    sat_down = False
+    standbys, sat_down = _not_asked(state), False
     for holder, vacancy in _vacant(state):
-        standby = _candidate(state, holder)
-        last = _last_resort(state, holder) if standby is None and vacancy is Vacancy.OFFER else None
+        standby = _candidate(state, holder, standbys)
+        last = None
+        if standby is None and vacancy is Vacancy.OFFER:
+            last = _last_resort(state, holder, standbys)
         if last is not None:
+            del standbys[last.record.node_id]
             effects += _offer(state, holder, last, now_ms, is_last=True)
         elif standby is None:
             effects += _nobody_left(state, holder, now_ms)
         elif vacancy is Vacancy.OFFER:
+            del standbys[standby.record.node_id]
             effects += _offer(state, holder, standby, now_ms)
         elif _may_sit_down(state):
+            del standbys[standby.record.node_id]
             effects.append(Persist(tuple(_move(state, holder, standby))))
             sat_down = True
     return effects + (generations.begin_if_all_ready(state, now_ms) if sat_down else [])
@@ -62,13 +69,27 @@ def _vacant(state: SchedulerState) -> list[tuple[Node, Vacancy]]:
     )
 
 
-def _candidate(state: SchedulerState, holder: Node) -> Node | None:
+def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
+    """The standbys that are here and were asked for no seat."""
+    asked = {offer.standby for offer in state.offers.values()}
+    return {
+        node.record.node_id: policy.Candidate(node.record.node_id, node.record.host)
+        for node in state.nodes.values()
+        if node.is_standby and node.record.state is NodeState.LIVE and node.record.node_id not in asked
+    }
+
+
+def _candidate(
+    state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
+) -> Node | None:
     declined = {node_id for node_id, seats in state.declined.items() if holder.seat in seats}
-    chosen = policy.next_candidate(holder.record.host, _free_standbys(state), declined)
+    chosen = policy.next_candidate(holder.record.host, standbys.values(), declined)
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
-def _last_resort(state: SchedulerState, holder: Node) -> Node | None:
+def _last_resort(
+    state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
+) -> Node | None:
     """Who takes the rank with what it can read, when everybody has declined.
 
     Whoever was started in the place of a lost one, on the host of this one: its launcher does not bring the lost id back, and it
@@ -76,20 +97,11 @@ def _last_resort(state: SchedulerState, holder: Node) -> Node | None:
     """
     beside = [
         one
-        for one in _free_standbys(state)
+        for one in standbys.values()
         if one.host == holder.record.host and state.nodes[one.node_id].replaces
     ]
     chosen = policy.next_candidate(holder.record.host, beside, ())
     return None if chosen is None else state.nodes[chosen.node_id]
-
-
-def _free_standbys(state: SchedulerState) -> list[policy.Candidate]:
-    asked = {offer.standby for offer in state.offers.values()}
-    return [
-        policy.Candidate(node.record.node_id, node.record.host)
-        for node in state.nodes.values()
-        if node.is_standby and node.record.state is NodeState.LIVE and node.record.node_id not in asked
-    ]
 
 
 def _may_sit_down(state: SchedulerState) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recovery.core.effects import Exit, Log
 from recovery.core.ids import RequestId
-from recovery.core.messages import Failure, Leave
+from recovery.core.messages import Admitted, Failure, JobEnded, Leave
 from recovery.core.worker.effects import SetTimer, WorkerEffect
 from recovery.core.worker.requests import Requests
 from recovery.core.worker.stimuli import TrainingRaised
@@ -76,7 +76,18 @@ def leave_of(request_id: RequestId, reason: str) -> Leave:
     return Leave(request_id=request_id, reason=reason[:1024])
 
 
-def nothing_to_do(reason: str) -> Log:
-    """For people: this process was never admitted, and the job is over."""
-    text = f"this process came when the job had finished ({reason}). To train again, start the job again"
-    return Log("nothing_to_do", text, warning=True)
+def nothing_to_do(admitted: Admitted | None, ended: JobEnded) -> list[Log]:
+    """Say so if the job has finished without this process: its script goes on, and has trained nothing.
+
+    Args:
+        admitted: as it was let in; None: it was not.
+        ended: how the job ended.
+    """
+    if ended.outcome.code or (admitted is not None and not admitted.standby):
+        return []
+    text = (
+        f"this process came when the job had finished ({ended.reason}). To train again, start the job again"
+    )
+    if admitted is not None:
+        text = f"the job has finished ({ended.reason}) and no rank was lost: this standby has trained nothing"
+    return [Log("nothing_to_do", text, warning=True)]

@@ -391,10 +391,7 @@ class WorkerMachine:
         return self._departure.begin(last, code, reason, now_ms, admitted=self._admitted is not None)
 
     def _on_job_ended(self, ended: m.JobEnded) -> list[WorkerEffect]:
-        end = self._end(ended.outcome.code, ended.reason)
-        if self._admitted is not None or ended.outcome.code:
-            return end
-        return [nothing_to_do(ended.reason), *end]
+        return [*nothing_to_do(self._admitted, ended), *self._end(ended.outcome.code, ended.reason)]
 
     def _end(self, code: str, reason: str) -> list[WorkerEffect]:
         return [self._departure.exit(code, reason), *self._main_thread.end(reason)]
