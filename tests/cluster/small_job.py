@@ -24,7 +24,7 @@ import recovery
 from recovery.training.state import Snapshot
 
 HERE = Path(__file__).absolute().parent
-EPOCHS = 3
+EPOCHS = int(os.environ.get("JOB_EPOCHS", "3"))
 BATCHES = 20
 """Steps of an epoch."""
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))

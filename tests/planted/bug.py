@@ -24,6 +24,11 @@ PROMISES = {
     "I17": "what a peer can cost is bounded",
     "I19": "damage is reported, never guessed away",
     "I20": "the final bits are those of an undisturbed run",
+    "I21": "a rank is taken over only from who is gone, and goes on from its own files",
+    "I22": "a rank and a place have one holder, and both are written at once",
+    "I23": "a wrong word on a process's end takes nobody's place away",
+    "I24": "nobody waits for a standby",
+    "I25": "who can take a rank is let in and asked as soon as it is free",
 }
 """What a bug breaks: the numbers of docs/guarantees.md."""
 

@@ -15,6 +15,7 @@ from tests.planted.numbers import NUMBERS
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.session import SESSION
+from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
 from tests.planted.training import TRAINING
@@ -32,6 +33,7 @@ BUGS: tuple[Bug, ...] = (
     + LAUNCHER
     + LOST_STORE
     + NUMBERS
+    + SIMULATED
     + STANDBYS
     + TEMPLATE
     + TRAINING

@@ -132,13 +132,15 @@ def _put(rows: Rows, batch: Batch, *, checked: bool = False) -> int:
 def check_places(nodes: tuple[NodeRecord, ...], seats: tuple[SeatRecord, ...]) -> None:
     """I22 on the rows: after every transaction a rank has one holder, a place has one, and who has a rank has a place."""
     of_others = {record.node_id: record.seat for record in seats}
-    for role in {node.role for node in nodes}:
-        held = [node for node in nodes if node.role is role and node.rank is not None]
+    for role in sorted({node.role for node in nodes}):
+        of_role = [node for node in nodes if node.role is role]
+        held = [node for node in of_role if node.rank is not None]
         ranks = [node.rank for node in held]
         assert len(set(ranks)) == len(ranks), f"I22: two nodes hold one rank: {held}"
         places = [of_others.get(node.node_id, node.node_id) for node in held]
         assert "" not in places, f"I22: a rank is held without a place: {held}, {seats}"
-        assert len(set(places)) == len(places), f"I22: two nodes hold one place: {places}"
+        named = [seat for node in of_role if (seat := of_others.get(node.node_id, node.node_id))]
+        assert len(set(named)) == len(named), f"I22: two nodes hold one place: {of_role}, {seats}"
 
 
 def check_rises(old: Any, new: Record) -> None:

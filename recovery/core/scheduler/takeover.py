@@ -38,7 +38,9 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     standbys, sat_down = _not_asked(state), False
     for holder, vacancy in _vacant(state):
         standby = _candidate(state, holder, standbys)
-        last = _last_resort(state, holder, standbys) if vacancy is Vacancy.OFFER and standby is None else None
+        last = None
+        if standby is None and vacancy is Vacancy.OFFER:
+            last = _last_resort(state, holder, standbys)
         if last is not None:
             del standbys[last.record.node_id]
             effects += _offer(state, holder, last, now_ms, is_last=True)

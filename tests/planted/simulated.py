@@ -1,0 +1,131 @@
+"""Bugs in places, standbys and proofs of death that the simulation is to catch, whatever the unit tests say of them."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_STANDBYS = "tests/simulation/test_standbys.py"
+_DISTURBED = f"{_STANDBYS}::test_standbys_keep_every_promise_while_everybody_around_them_dies"
+_BY_HAND, _FRESH = f"{_DISTURBED}[by hand]", f"{_DISTURBED}[fresh ids]"
+_AT_ONCE = f"{_STANDBYS}::test_a_job_with_a_ready_standby_goes_on_at_once_after_a_death"
+_SUCCESSOR = f"{_STANDBYS}::test_a_successor_under_a_fresh_id_waits_for_no_window"
+
+SIMULATED = (
+    Bug(
+        "the rank of a holder that is away for a moment is offered",
+        "I21",
+        "core/policy/takeover.py",
+        "_HERE = (NodeState.LIVE, NodeState.SUSPECT)\n_GONE = (NodeState.LOST, NodeState.LEFT)",
+        "_HERE = (NodeState.LIVE,)\n_GONE = (NodeState.LOST, NodeState.LEFT, NodeState.SUSPECT)",
+        (_BY_HAND,),
+    ),
+    Bug(
+        "the seat moves although the answer lacks the step that all hold",
+        "I21",
+        "core/scheduler/takeover.py",
+        "if fault and not state.offers[seat].is_last:",
+        "if fault and state.offers[seat].is_last:",
+        (_BY_HAND,),
+    ),
+    Bug(
+        "the old holder is resumed beside the one that took its rank over",
+        "I21",
+        "core/scheduler/node.py",
+        "return Held.LOST if has_seat or (not self._seat and not self.record.generation) else Held.REPLACED",
+        "return Held.LOST",
+        (_BY_HAND,),
+    ),
+    Bug(
+        "the lost one's row keeps the rank that a standby has",
+        "I22",
+        "core/scheduler/takeover.py",
+        "        holder.record,\n        holder.seat_record,",
+        "        holder.seat_record,",
+        (_BY_HAND,),
+    ),
+    Bug(
+        "the lost one's place is not written with the rank",
+        "I22",
+        "core/scheduler/takeover.py",
+        "        holder.record,\n        holder.seat_record,",
+        "        holder.record,",
+        (_BY_HAND,),
+    ),
+    Bug(
+        "a word about another process of the same number ends this one",
+        "I23",
+        "core/scheduler/proof.py",
+        "return exited.process is not None and node.process is not None and exited.process != node.process",
+        "return False",
+        (_BY_HAND,),
+    ),
+    Bug(
+        "the end of an earlier incarnation ends this one",
+        "I23",
+        "core/scheduler/liveness.py",
+        "node is None or node.record.incarnation != gone.incarnation:",
+        "node is None:",
+        (_BY_HAND,),
+    ),
+    Bug(
+        "a standby is counted as a rank that is ready",
+        "I24",
+        "core/scheduler/seats.py",
+        "is_ready=has_seat and record.state is NodeState.LIVE and said_ready,",
+        "is_ready=record.state is NodeState.LIVE and said_ready,",
+        (_AT_ONCE,),
+    ),
+    Bug(
+        "a store that is built again waits for standbys that are gone",
+        "I24",
+        "core/scheduler/lost_store.py",
+        "node.is_standby and node.record.state is NodeState.LIVE and node.ready is None",
+        "node.is_standby and node.ready is None",
+        (_BY_HAND,),
+    ),
+    Bug(
+        "an offer that nobody answers never lapses",
+        "I14",
+        "core/scheduler/takeover.py",
+        "if offer is None or now_ms < offer.until_ms:",
+        "if offer is not None or now_ms < 0:",
+        (_BY_HAND,),
+    ),
+    Bug(
+        "a successor finds no place while the rank of the one that it replaces is free",
+        "I25",
+        "core/scheduler/places.py",
+        "(seats.vacant if register.replaces else 0)",
+        "0",
+        (_SUCCESSOR,),
+    ),
+    Bug(
+        "a successor is told to come back when the window of the lost id is over",
+        "I25",
+        "core/scheduler/admission.py",
+        "max(1, holder.suspect_until_ms - now_ms),",
+        "max(1, holder.suspect_until_ms - now_ms) + state.rules.rejoin_window_ms,",
+        (_SUCCESSOR,),
+    ),
+    Bug(
+        "who was started in the place of a lost one takes nothing when nobody can read its newest file",
+        "I14",
+        "core/scheduler/takeover.py",
+        "if one.host == holder.record.host and state.nodes[one.node_id].replaces",
+        "if one.host == holder.record.host and not state.nodes[one.node_id].replaces",
+        (
+            "tests/core/test_takeover.py::"
+            "test_who_was_started_in_the_place_of_the_lost_one_takes_its_rank_when_nobody_can_read_its_newest_file",
+        ),
+    ),
+    Bug(
+        "a standby never says again what it knows when the store was lost",
+        "I14",
+        "core/worker/machine.py",
+        "        self._standby.on_joined()\n",
+        "",
+        (
+            "tests/core/test_standby_worker.py::test_what_was_offered_by_a_scheduler_that_has_lost_its_store_is_forgotten",
+        ),
+    ),
+)
