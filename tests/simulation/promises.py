@@ -114,6 +114,19 @@ class Promises:
 
     def before(self, scheduler: SchedulerProcess, stimulus: SchedulerStimulus) -> Watch:
         """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""
+        watch, nodes = self._before(scheduler, stimulus), scheduler.machine.state.nodes
+        before = {name: (node.record, node.process) for name, node in nodes.items()}
+
+        def after(effects: list[SchedulerEffect]) -> None:
+            watch(effects)
+            for name, node in scheduler.machine.state.nodes.items():
+                record, process = before.get(name, (None, None))
+                if record is None or node.record.incarnation > record.incarnation:
+                    self._admitted_now(stimulus, node.record, record, process, effects)
+
+        return after
+
+    def _before(self, scheduler: SchedulerProcess, stimulus: SchedulerStimulus) -> Watch:
         known = scheduler.machine.state
         if isinstance(stimulus, ConnectionLost):
             speaker = known.speaker(stimulus.connection)
@@ -128,7 +141,7 @@ class Promises:
         if isinstance(message, m.Exited):
             return self._before_word(scheduler)
         if isinstance(message, m.Register):
-            return self._before_register(scheduler, message)
+            return self._before_register(scheduler, stimulus.connection, message)
         speaker = known.speaker(stimulus.connection)
         if speaker is None:
             state = _state(scheduler)
@@ -146,21 +159,19 @@ class Promises:
 
     def _before_word(self, scheduler: SchedulerProcess) -> Watch:
         """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended."""
-        before = {name: _standing(node) for name, node in scheduler.machine.state.nodes.items()}
+        nodes = scheduler.machine.state.nodes
+        before = {name: (_standing(node), node.process) for name, node in nodes.items()}
         job = scheduler.machine.state.job.state
 
         def after(effects: list[SchedulerEffect]) -> None:
             self.checked["I23"] += 1
-            changed = [
-                node
-                for name, node in scheduler.machine.state.nodes.items()
-                if _standing(node) != before[name]
-            ]
-            for node in changed:
-                assert node.process is None or self.world.proofs.has_ended(node.process), (
-                    f"I23: {node.record.node_id} lives, and a wrong word has changed its place"
+            changed = [name for name, node in nodes.items() if _standing(node) != before[name][0]]
+            for name in changed:
+                (_, window_ends_ms, _), process = before[name]
+                assert process is None or self.world.proofs.has_ended(process), (
+                    f"I23: {name} lives, and a wrong word has changed its place"
                 )
-                if node.window_ends_ms < before[node.record.node_id][1]:
+                if nodes[name].window_ends_ms < window_ends_ms:
                     self.world.clock.seen["a proven death ended a window"] += 1
             assert changed or scheduler.machine.state.job.state is job, (
                 "I23: a wrong word has changed the job"
@@ -169,26 +180,46 @@ class Promises:
 
         return after
 
-    def _before_register(self, scheduler: SchedulerProcess, register: m.Register) -> Watch:
-        node = scheduler.machine.state.nodes.get(register.node_id)
-        before = node.record if node is not None else None
-        process = node.process if node is not None else None
+    def _before_register(
+        self, scheduler: SchedulerProcess, connection: ConnectionId, register: m.Register
+    ) -> Watch:
         state = _state(scheduler)
 
         def after(effects: list[SchedulerEffect]) -> None:
-            if any(isinstance(effect, Send) and isinstance(effect.message, m.Refused) for effect in effects):
+            if any(
+                isinstance(effect, Send)
+                and effect.connection == connection
+                and isinstance(effect.message, m.Refused)
+                for effect in effects
+            ):
                 self._unchanged("I4", scheduler, state, f"the refused try of {register.node_id}")
                 return
             now = scheduler.machine.state.nodes.get(register.node_id)
-            admitted = now is not None and (before is None or now.record.incarnation > before.incarnation)
-            # Who reports an incarnation to a rebuilt store is given the next number at once.
-            if admitted and not _rebuilt(effects):
-                self._window_is_over(before, process, register.node_id)
             if now is not None and now.connection is not None:
                 self._hear(now.record)
             self._after_all(effects)
 
         return after
+
+    def _admitted_now(
+        self,
+        stimulus: SchedulerStimulus,
+        now: NodeRecord,
+        before: NodeRecord | None,
+        process: m.ProcessIdentity | None,
+        effects: list[SchedulerEffect],
+    ) -> None:
+        """A next incarnation is in: its process asked now, or was told at once because of something else."""
+        if _rebuilt(effects):
+            # Who reports an incarnation to a rebuilt store is given the next number at once.
+            return
+        if not isinstance(stimulus, MessageReceived) or not isinstance(stimulus.message, m.Register):
+            self.world.clock.seen["who waited was told at once"] += 1
+        happened = _happened(effects, now.node_id)
+        if EventKind.NODE_LEFT not in happened:
+            lost_now = EventKind.NODE_LOST in happened
+            self._window_is_over(before, process, now.node_id, lost_now=lost_now)
+        self._hear(now)
 
     def _hear(self, record: NodeRecord) -> None:
         """A return from the dead counts when it is durable: before, nobody has heard of it, and a next process knows nothing of it."""
@@ -201,12 +232,12 @@ class Promises:
             self._heard[record.node_id, record.incarnation] = self.world.clock.now
 
     def _window_is_over(
-        self, before: NodeRecord | None, process: m.ProcessIdentity | None, name: str
+        self, before: NodeRecord | None, process: m.ProcessIdentity | None, name: str, *, lost_now: bool
     ) -> None:
         self.checked["I3"] += 1
         if before is None or before.state is NodeState.LEFT:
             return
-        assert before.state is NodeState.LOST, (
+        assert before.state is NodeState.LOST or lost_now, (
             f"I1: {name} was {before.state.value} when its next incarnation was admitted"
         )
         if self.world.rules.rejoin_on_proof and self.world.proofs.has_ended(process):
@@ -461,6 +492,12 @@ class Promises:
 def _standing(node: Node) -> tuple[NodeState, int, ConnectionId | None]:
     """The place of a node."""
     return node.record.state, node.window_ends_ms, node.connection
+
+
+def _happened(effects: list[SchedulerEffect], name: str) -> set[EventKind]:
+    """What is written of a node."""
+    records = (record for effect in effects if isinstance(effect, Persist) for record in effect.records)
+    return {one.kind for one in records if isinstance(one, EventRecord) and one.node_id == name}
 
 
 def _rebuilt(effects: list[SchedulerEffect]) -> bool:

@@ -34,6 +34,7 @@ WORTH_REACHING = (
     "a process was known to be dead",
     "a proof came too late to matter",
     "a proven death ended a window",
+    "who waited was told at once",
 )
 """Where a simulation that never gets proves nothing."""
 

@@ -50,6 +50,7 @@ from recovery.core.scheduler.timers import (
     SchedulerTimer,
     ShutdownTimer,
     TopologyTimer,
+    WaitingTimer,
     WindowsTimer,
 )
 
@@ -105,8 +106,13 @@ class SchedulerMachine:
         """Take one stimulus and give what is to be done, in order."""
         if self.state.store_is_lost:
             return []
-        effects = self._take(stimulus, now_ms)
-        return [*effects, *takeover.offer_vacant(self.state, now_ms)]
+        state = self.state
+        effects = [*self._take(stimulus, now_ms), *takeover.offer_vacant(state, now_ms)]
+        while waiting := state.waiting.take():
+            for one in waiting:
+                effects += registration.on_register(state, one.received, one.register, now_ms)
+            effects += takeover.offer_vacant(state, now_ms)
+        return effects
 
     def _take(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         match stimulus:
@@ -135,6 +141,8 @@ class SchedulerMachine:
                 return attendance.on_deadline(state, now_ms)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
+            case WaitingTimer():
+                return registration.look_again(state, now_ms)
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.seat, now_ms)
             case LeaseTimer():

@@ -39,4 +39,10 @@ class ShutdownTimer(msgspec.Struct, frozen=True, tag="shutdown"):
     """The job has ended, and the scheduler's process ends after it."""
 
 
-SchedulerTimer = Union[GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, OfferTimer, ShutdownTimer]
+class WaitingTimer(msgspec.Struct, frozen=True, tag="waiting"):
+    """The rejoin window is over of an id for which a process waits on its connection."""
+
+
+SchedulerTimer = Union[
+    GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, OfferTimer, ShutdownTimer, WaitingTimer
+]
