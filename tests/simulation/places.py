@@ -116,16 +116,18 @@ class PlacePromises:
         """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended."""
         state = scheduler.machine.state
         before = {name: _standing(node) for name, node in state.nodes.items()}
+        may_change = {
+            name for name, node in state.nodes.items() if node.process is None or self.is_dead(node)
+        }
         job = state.job.state
 
         def after(effects: list[SchedulerEffect]) -> None:
             self._promises.checked["I23"] += 1
-            changed = [node for name, node in state.nodes.items() if _standing(node) != before[name]]
-            for node in changed:
-                assert node.process is None or self.is_dead(node), (
-                    f"I23: {node.record.node_id} lives, and a wrong word has changed its place"
-                )
-                if node.window_ends_ms < before[node.record.node_id][1]:
+            # Who waited for the place of the dead one may have it now.
+            changed = [name for name in before if _standing(state.nodes[name]) != before[name]]
+            for name in changed:
+                assert name in may_change, f"I23: {name} lives, and a wrong word has changed its place"
+                if state.nodes[name].window_ends_ms < before[name][1]:
                     self.world.clock.seen["a proven death ended a window"] += 1
             assert changed or state.job.state is job, "I23: a wrong word has changed the job"
             after_all(effects)
