@@ -171,4 +171,12 @@ STANDBYS = (
         "node.is_standby and node.record.state is NodeState.LIVE and node.ready is node",
         (f"{_REBUILD}::test_standby_that_held_the_rank_last_has_it_again",),
     ),
+    Bug(
+        "while a rank is offered, each message walks over every node",
+        "I17",
+        "core/scheduler/takeover.py",
+        "nobody_to_ask or seats.absent <= asked:",
+        "nobody_to_ask:",
+        ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),
+    ),
 )
