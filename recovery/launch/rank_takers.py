@@ -49,10 +49,13 @@ class RankTakers:
             MissingRank(node.rank or 0, NodeId(node.node_id)) for node in missing_ranks.missing(job)
         }
         self._given_up &= still_missing
-        for rank in [rank for rank in self._takers if rank not in still_missing]:
-            await self._end_unless_it_has_it(job, rank)
-        for rank in [rank for rank in self._takers if rank in still_missing]:
-            await self._end_if_declined(rank)
+        holders = {node.node_id for node in job.nodes if node.rank is not None}
+        for rank, taker in list(self._takers.items()):
+            if taker.node_id not in holders:
+                await self._end_if_idle(rank, taker, anything_missing=bool(still_missing))
+            elif rank not in still_missing:
+                # It has a rank, this one or another: now it is a worker like any other.
+                del self._takers[rank]
         for rank in missing_ranks.due(job, places, self._after_ms):
             if rank not in self._takers and rank not in self._given_up:
                 self._begin(rank)
@@ -68,18 +71,14 @@ class RankTakers:
         console.say(f"rank {rank.rank} of {rank.holder} is started on this host: {said}", style="yellow")
         self._takers[rank] = self._start(placed)
 
-    async def _end_unless_it_has_it(self, job: KnownJob, rank: MissingRank) -> None:
-        """The rank has a holder again: this process, or another one, beside which it would only wait."""
-        taker = self._takers.pop(rank)
-        holders = [node.node_id for node in job.nodes if node.rank == rank.rank]
-        if taker.node_id not in holders:
-            await taker.dismiss(f"rank {rank.rank} is held by {', '.join(holders) or 'nobody'} again")
-
-    async def _end_if_declined(self, rank: MissingRank) -> None:
-        """It was offered the rank and did not get it, so the next host may try."""
-        taker = self._takers[rank]
-        reason = await self._contact.why_declined(taker.node_id)
-        if reason:
-            del self._takers[rank]
+    async def _end_if_idle(self, rank: MissingRank, taker: ProcessKeeper, *, anything_missing: bool) -> None:
+        """It has no rank, and will not get one: nothing is missing any more, or it was declined, so that the next host may try."""
+        if not anything_missing:
+            why = "all ranks are held again"
+        elif reason := await self._contact.why_declined(taker.node_id):
+            why = f"rank {rank.rank} is not taken here: {reason}"
             self._given_up.add(rank)
-            await taker.dismiss(f"rank {rank.rank} is not taken here: {reason}")
+        else:
+            return
+        del self._takers[rank]
+        await taker.dismiss(why)

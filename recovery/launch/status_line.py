@@ -34,7 +34,9 @@ class Pace:
 def line_of(status: dict[str, Any], pace: Pace, now_ms: int) -> str:
     """The line for a view of the job."""
     workers = [node for node in status["nodes"] if node["role"] == "worker"]
-    up = sum(node["state"] == NodeState.LIVE.value for node in workers)
+    # While the job forms nobody has a rank; then standbys and ids of the past have none.
+    ranked = [node for node in workers if node.get("rank") is not None] or workers
+    up = sum(node["state"] == NodeState.LIVE.value for node in ranked)
     step = max((node["step"] for node in workers), default=0)
     parts = [
         f"{up}/{status['world_size']} ranks",

@@ -33,3 +33,12 @@ def test_who_is_missing_and_why() -> None:
     found = status(nodes=nodes, state="interrupted", reason="worker_1 lost: killed by SIGKILL")
     assert line_of(found, Pace(), 1).startswith("1/3 ranks")
     assert line_of(found, Pace(), 1).endswith("interrupted: worker_1 lost: killed by SIGKILL")
+
+
+def test_standbys_and_ids_of_the_past_are_no_ranks() -> None:
+    nodes = [
+        {"role": "worker", "state": "live", "step": 3, "rank": 0},
+        {"role": "worker", "state": "lost", "step": 3, "rank": 1},
+        {"role": "worker", "state": "live", "step": 0, "rank": None},
+    ]
+    assert line_of(status(nodes=nodes), Pace(), 1).startswith("1/3 ranks")

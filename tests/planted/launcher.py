@@ -136,4 +136,20 @@ LAUNCHER: tuple[Bug, ...] = (
         "if name not in environ",
         ("tests/training/test_places.py",),
     ),
+    Bug(
+        "a process that took another rank than it was started for is ended",
+        "I14",
+        "launch/rank_takers.py",
+        "if taker.node_id not in holders:",
+        "if taker.node_id not in holders or rank not in still_missing:",
+        ("tests/launch/test_rank_takers.py::test_takers_may_have_taken_each_others_ranks",),
+    ),
+    Bug(
+        "a launcher that is started again finds no place for a worker whose rank a later id held",
+        "I14",
+        "core/scheduler/places.py",
+        "comes_for_a_rank = bool(register.replaces) or _is_vacant(state, register.node_id)",
+        "comes_for_a_rank = bool(register.replaces)",
+        ("tests/core/test_places.py::test_the_id_of_a_vacant_seat_is_let_in_though_another_id_held_it_last",),
+    ),
 )
