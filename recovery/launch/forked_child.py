@@ -189,11 +189,11 @@ class Program:
         self._command, self._words = command, words
 
     def run(self) -> None:
-        """Run it as `__main__`. What it raises is told and answered as the interpreter does.
+        """Run it as `__main__`. What it raises is shown and answered as the interpreter does.
 
         Raises:
             SystemExit: its exit code; 1 after any other exception.
-            KeyboardInterrupt: as it came; it was told already.
+            KeyboardInterrupt: as it came; it was shown already.
         """
         try:
             self._run()
@@ -205,7 +205,7 @@ class Program:
             self._forget_file()
             return
         # Not above: what a hook raises would seem to have come of handling the exception.
-        ended = _told(raised)
+        ended = _shown(raised)
         self._forget_file()
         raise ended
 
@@ -257,8 +257,8 @@ def _new_main() -> dict[str, Any]:
     return names
 
 
-def _told(error: BaseException) -> BaseException:
-    """Tell of an exception as the interpreter does, without the frames of this file. Gives what ends the process."""
+def _shown(error: BaseException) -> BaseException:
+    """Show an exception as the interpreter does, without the frames of this file. Gives what ends the process."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
@@ -275,7 +275,7 @@ def _told(error: BaseException) -> BaseException:
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, frames)
     if isinstance(error, KeyboardInterrupt):
-        # The interpreter then ends this process by SIGINT; it was told already.
+        # The interpreter then ends this process by SIGINT; it was shown already.
         sys.excepthook = lambda *_: None
         return error
     return SystemExit(1)

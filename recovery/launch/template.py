@@ -234,5 +234,5 @@ class Template:
         if len(set(cpus) or self._all_cpus) != len(self._cpus):
             return "libraries count processors when they are loaded, and not all workers have as many"
         if set(cpus) - self._cpus and any(name in its for name in _NAME_PROCESSORS):
-            return "libraries were told by a variable which processors to use when they were loaded"
+            return "a variable names processors, which libraries have looked up when they were loaded"
         return ""

@@ -1,6 +1,6 @@
 """The template process, a program of its own: `python OPTIONS template_process.py DESCRIPTOR`.
 
-It imports what it is told to, starts no thread, touches no device, and then forks a process for each request. A forked process is
+It imports what its launcher says, starts no thread, touches no device, and then forks a process for each request. A forked process is
 finished by forked_child.py, and runs its program from here: the interpreter's own end (exit codes, atexit, threads) is that of any
 program.
 
