@@ -50,7 +50,6 @@ class Database:
         """
         self.path = path
         self.commits = Commits(path)
-        self._pid = os.getpid()
         self._failed = False
         self._marked = False
         with translated(path, reading=True):
@@ -95,9 +94,7 @@ class Database:
         self._failed = True
 
     def close(self) -> None:
-        """Close cleanly: no mark, no -wal. After `fail()`, or in a forked child, the files are left as they are."""
-        if os.getpid() != self._pid:
-            return
+        """Close cleanly: no mark, no -wal. After `fail()` the files are left as they are."""
         if not self._failed:
             try:
                 with translated(self.path, reading=False):

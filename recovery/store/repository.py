@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ class _Store:
             self._lock.release()
             raise
         # Also runs when the process ends without close(): SQLite would fold and delete the -wal behind our back.
-        self._end = weakref.finalize(self, _end, self._database, self._lock, self._one_at_a_time)
+        self._end = weakref.finalize(self, _end, self._database, self._lock, self._one_at_a_time, os.getpid())
 
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
         """Write all records in one transaction, durable when this returns. Upsert by key; events are appended.
@@ -176,8 +177,14 @@ class WorkerStore(_Store):
             return worker_records(self._database.connection, self._path)
 
 
-def _end(database: Database, lock: OwnerLock, one_at_a_time: threading.Lock) -> None:
-    """Wait for the write under way: when the process merely ends, its writer thread still runs."""
+def _end(database: Database, lock: OwnerLock, one_at_a_time: threading.Lock, owner_pid: int) -> None:
+    """Wait for the write under way: when the process merely ends, its writer thread still runs.
+
+    A forked child leaves file and lock alone, they are its parent's. It could also wait for ever: the lock that a write of its parent
+    held at the fork is held in it by nobody who would let it go.
+    """
+    if os.getpid() != owner_pid:
+        return
     with one_at_a_time:
         database.close()
         lock.release()

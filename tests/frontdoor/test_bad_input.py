@@ -247,9 +247,10 @@ def test_a_worker_that_finds_no_scheduler_gives_up_in_time(tmp_path: Path) -> No
 
 
 def test_too_few_workers_end_the_wait_with_who_is_missing(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path, workers=2, environment={"MS_TOPO_TIMEOUT": "2"}) as cluster:
-        cluster.launch("sched")
+    # Long enough for a worker to start and register on a busy machine: the scheduler waits from its own start on.
+    with SmallCluster(tmp_path, workers=2, environment={"MS_TOPO_TIMEOUT": "8"}) as cluster:
         cluster.launch("worker_0")
+        cluster.launch("sched")
 
         assert cluster.wait_exit("sched") == 62
         assert cluster.wait_exit("worker_0") == 62

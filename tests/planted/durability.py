@@ -14,6 +14,16 @@ STORE = (
         ("tests/store/test_files.py::test_durability_is_asserted_on_the_connection",),
     ),
     Bug(
+        "a forked child closes its parent's store",
+        "I5",
+        "store/repository.py",
+        "    if os.getpid() != owner_pid:\n        return\n",
+        "",
+        (
+            "tests/store/test_forked_children.py::test_a_child_that_is_forked_in_the_middle_of_a_write_ends_and_leaves_the_store_alone",
+        ),
+    ),
+    Bug(
         "nobody reads back whether the log can be had",
         "I5",
         "store/connections.py",

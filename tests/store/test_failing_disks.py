@@ -156,15 +156,6 @@ def test_a_failed_clean_close_leaves_the_mark(tmp_path: Path, monkeypatch: pytes
     again.close()
 
 
-def test_a_forked_child_leaves_the_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SchedulerStore.open(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: 1)
-        store._database.close()
-    store.apply([samples.job()], wall_ms=1)
-    store.close()
-
-
 @pytest.mark.parametrize(
     ("error", "reading", "kind"),
     [

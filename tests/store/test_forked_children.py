@@ -1,0 +1,57 @@
+"""A process with an open store forks (a DataLoader's worker, a helper): the child's end is no end of the store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from recovery.store.repository import SchedulerStore
+from tests.store import any_records
+
+_OWNER = """
+import os, sys, threading
+from pathlib import Path
+from recovery.store.repository import SchedulerStore
+from tests.store import any_records
+
+store = SchedulerStore.open(Path(sys.argv[1]))
+rows = [any_records.event(number) for number in range(500)]
+enough = threading.Event()
+
+
+def write() -> None:
+    while not enough.is_set():
+        store.apply(rows, wall_ms=1)
+
+
+writing = threading.Thread(target=write)
+writing.start()
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        # The interpreter's end runs every handler that the parent has registered.
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+enough.set()
+writing.join()
+store.apply([any_records.job(7)], wall_ms=1)
+os._exit(0)
+"""
+
+
+def test_a_child_that_is_forked_in_the_middle_of_a_write_ends_and_leaves_the_store_alone(
+    tmp_path: Path,
+) -> None:
+    subprocess.run(
+        [sys.executable, "-c", _OWNER, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        timeout=120,
+        check=True,
+    )
+
+    # The owner never closed it, so neither did a child in its place.
+    assert (tmp_path / "scheduler.db-wal").exists()
+    again = SchedulerStore.open(tmp_path)
+    assert again.load().job == any_records.job(7)
+    again.close()
