@@ -24,7 +24,7 @@ import msgspec
 
 from recovery.launch import process_picture
 from recovery.launch.fork_messages import Fork, Forked, NotForked
-from recovery.launch.python_command import PythonCommand, Runs
+from recovery.launch.python_command import PythonCommand, Runs, searches_own_directory
 from recovery.launch.python_command import read as read_command
 from recovery.worker import exec_in_place
 
@@ -215,7 +215,7 @@ class Program:
         main = _new_main()
         if command.runs is Runs.MODULE:
             sys.argv[:] = ["-m", *command.arguments]
-            if not sys.flags.safe_path:
+            if searches_own_directory():
                 sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text there
             module = sys.modules.get(command.target)
             # Python warns of a module that is run although it is imported.
@@ -233,7 +233,7 @@ class Program:
         except (OSError, SyntaxError, ValueError):
             # The interpreter itself says what is wrong, or knows how to run a directory.
             os.execv(sys.executable, self._words)  # noqa: S606 - the command of the person who started the job
-        if not sys.flags.safe_path:
+        if searches_own_directory():
             sys.path.insert(0, os.path.dirname(os.path.realpath(command.target)))  # noqa: PTH120
         main["__file__"], main["__cached__"] = path, None
         main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
@@ -264,6 +264,8 @@ def _shown(error: BaseException) -> BaseException:
         frames = frames.tb_next
     error.__traceback__ = frames
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, frames
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     try:
         sys.excepthook(type(error), error, frames)
     except SystemExit as ended:

@@ -7,7 +7,7 @@ import pytest
 
 from recovery.errors import RecoveryError
 from recovery.launch.arguments import parse
-from recovery.launch.placement import Host, Kind, Placed, Script, environment_of, place
+from recovery.launch.placement import Host, Kind, Placed, Script, environment_of, environment_of_all, place
 
 HOST = Host(
     name="h1",
@@ -127,6 +127,27 @@ def test_nothing_leaks_from_the_launcher_or_from_one_child_to_the_next() -> None
     assert (environment["PATH"], environment["MS_ENABLE_RECOVERY"]) == ("/bin", "1")
     assert environment["TORCHELASTIC_RESTART_COUNT"] == "2"
     assert "TORCHELASTIC_RESTART_COUNT" not in environment_of(scheduler, outside, restarts=1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_all_workers_have_in_common_names_none_of_them(workers: int) -> None:
+    given = {"HOME": "/root", "OMP_NUM_THREADS": "1", "MS_NODE_ID": "9"}
+    common = environment_of_all(placed(f"--worker_num={workers}")[1:], given)
+    size = str(workers)
+    assert common == {
+        "HOME": "/root",
+        "OMP_NUM_THREADS": "1",
+        "MS_ROLE": "MS_WORKER",
+        "MS_WORKER_NUM": size,
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": "8118",
+        "MS_TOPO_TIMEOUT": "600",
+        "RANK_SIZE": size,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "8119",
+    }
 
 
 def test_processors_are_shared_evenly_or_as_named() -> None:
