@@ -71,6 +71,7 @@ class NotForked(msgspec.Struct, frozen=True, kw_only=True, tag="not_forked"):
     """Template to launcher: the system refused. Nothing was begun."""
 
     errno: int
+    """0: it was no call of the system that failed; the process ended before it began."""
     reason: str
 
 

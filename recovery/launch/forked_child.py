@@ -24,7 +24,7 @@ import msgspec
 
 from recovery.launch import process_picture
 from recovery.launch.fork_messages import Fork, Forked, NotForked
-from recovery.launch.python_command import PythonCommand, Runs
+from recovery.launch.python_command import PythonCommand, Runs, searches_own_directory
 from recovery.launch.python_command import read as read_command
 from recovery.worker import exec_in_place
 
@@ -189,11 +189,11 @@ class Program:
         self._command, self._words = command, words
 
     def run(self) -> None:
-        """Run it as `__main__`. What it raises is told and answered as the interpreter does.
+        """Run it as `__main__`. What it raises is shown and answered as the interpreter does.
 
         Raises:
             SystemExit: its exit code; 1 after any other exception.
-            KeyboardInterrupt: as it came; it was told already.
+            KeyboardInterrupt: as it came; it was shown already.
         """
         try:
             self._run()
@@ -205,7 +205,7 @@ class Program:
             self._forget_file()
             return
         # Not above: what a hook raises would seem to have come of handling the exception.
-        ended = _told(raised)
+        ended = _shown(raised)
         self._forget_file()
         raise ended
 
@@ -215,7 +215,7 @@ class Program:
         main = _new_main()
         if command.runs is Runs.MODULE:
             sys.argv[:] = ["-m", *command.arguments]
-            if not sys.flags.safe_path:
+            if searches_own_directory():
                 sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text there
             module = sys.modules.get(command.target)
             # Python warns of a module that is run although it is imported.
@@ -233,7 +233,7 @@ class Program:
         except (OSError, SyntaxError, ValueError):
             # The interpreter itself says what is wrong, or knows how to run a directory.
             os.execv(sys.executable, self._words)  # noqa: S606 - the command of the person who started the job
-        if not sys.flags.safe_path:
+        if searches_own_directory():
             sys.path.insert(0, os.path.dirname(os.path.realpath(command.target)))  # noqa: PTH120
         main["__file__"], main["__cached__"] = path, None
         main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
@@ -257,13 +257,15 @@ def _new_main() -> dict[str, Any]:
     return names
 
 
-def _told(error: BaseException) -> BaseException:
-    """Tell of an exception as the interpreter does, without the frames of this file. Gives what ends the process."""
+def _shown(error: BaseException) -> BaseException:
+    """Show an exception as the interpreter does, without the frames of this file. Gives what ends the process."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
     error.__traceback__ = frames
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, frames
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     try:
         sys.excepthook(type(error), error, frames)
     except SystemExit as ended:
@@ -275,7 +277,7 @@ def _told(error: BaseException) -> BaseException:
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, frames)
     if isinstance(error, KeyboardInterrupt):
-        # The interpreter then ends this process by SIGINT; it was told already.
+        # The interpreter then ends this process by SIGINT; it was shown already.
         sys.excepthook = lambda *_: None
         return error
     return SystemExit(1)

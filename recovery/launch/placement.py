@@ -39,6 +39,16 @@ _OURS = (
 )
 """Never handed from the launcher's own environment or one child's to another: each process gets its own, or none."""
 
+_OF_ONE = (
+    "MS_NODE_ID",
+    "RANK_ID",
+    "RANK",
+    "DEVICE_ID",
+    "LOCAL_RANK",
+    "TORCHELASTIC_RESTART_COUNT",
+)
+"""What says which worker a process is, and which start of it."""
+
 MINDSPORE = "--mindspore"
 """First word for a worker proxy whose program forms a world of MindSpore's."""
 _PORT_MAX = 65535
@@ -128,15 +138,18 @@ def environment_of(
 
 
 def environment_of_all(placed: Sequence[Placed], base: Mapping[str, str]) -> dict[str, str]:
-    """What the environments of several processes have in common at every start of each.
+    """What the environments of several workers have in common at every start of each; nothing of it says which one a process is.
 
     Args:
         placed: which; at least one.
         base: the launcher's own.
     """
-    first, *others = ({**environment_of(one, base, restarts=0)} for one in placed)
-    first.pop("TORCHELASTIC_RESTART_COUNT", None)
-    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+    first, *others = (environment_of(one, base, restarts=0) for one in placed)
+    return {
+        name: value
+        for name, value in first.items()
+        if name not in _OF_ONE and all(other.get(name) == value for other in others)
+    }
 
 
 def _scheduler(arguments: Arguments, host: Host) -> Placed:

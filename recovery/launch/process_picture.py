@@ -1,6 +1,6 @@
 """What others see of a forked process in /proc: its command line and environment are those that it was begun with.
 
-The kernel reads both from the process's own memory. It is told where they are now (prctl(2), PR_SET_MM_MAP; no privilege is needed).
+The kernel reads both from the process's own memory. It is given their new place (prctl(2), PR_SET_MM_MAP; no privilege is needed).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIELDS = {
 """Of /proc/self/stat, by the numbers of proc_pid_stat(5)."""
 
 _kept: list[object] = []
-"""Memory that the kernel reads as long as this process lives."""
+"""Memory that the kernel reads as long as this process runs."""
 
 
 class _Map(ctypes.Structure):

@@ -1,7 +1,8 @@
-"""A command that starts Python, taken apart: the interpreter's options, and what it runs. Pure."""
+"""A command that starts Python, taken apart: the interpreter's options, and what it runs."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from enum import Enum
 
@@ -10,6 +11,12 @@ import msgspec
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _WITHOUT_VALUE = frozenset("bBdEIOPqRsSuv")
 """Letters that may stand together behind one hyphen. Not `-i` and `-x`, which change how a program is read or ends."""
+
+
+def searches_own_directory() -> bool:
+    """Does this interpreter put the directory of what it runs before all others in `sys.path`?"""
+    # Python 3.10 has no `safe_path`.
+    return not getattr(sys.flags, "safe_path", sys.flags.isolated)
 
 
 class Runs(str, Enum):

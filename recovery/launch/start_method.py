@@ -177,8 +177,9 @@ class Beginner:
         self.strays.forget(template.pid)
 
     def _spawn_because(self, reason: str) -> None:
-        """Say it once."""
+        """Say it once. Where only forks are wanted, what is refused instead says it."""
         self._why_none = self._why_none or reason
-        if reason not in self._said:
+        refused = self._method is StartMethod.FORK and not self._was_ready
+        if reason not in self._said and not refused:
             self._said.add(reason)
             console.say(f"workers are spawned, not forked: {reason}", style="yellow")

@@ -71,32 +71,33 @@ class Before:
             own: the one descriptor that this process may have besides stdin, stdout and stderr.
             request: what was imported, and for whom.
         """
-        # Libraries that can be forked end their threads before a fork (OpenBLAS does), so one comes first.
+        return next((reason for reason in self._reasons(own, request) if reason), "")
+
+    def _reasons(self, own: int, request: Prepare) -> Iterator[str]:
+        """In this order: one that can be forked ends the threads of its libraries before a fork (OpenBLAS does), so one comes first."""
         refusing = _refused_in_a_fork()
         if refusing:
-            return f"the imports have used a device ({refusing}), which a forked process cannot"
+            yield f"the imports have used a device ({refusing}), which a forked process cannot"
         threads = os.listdir("/proc/self/task")  # noqa: PTH208 - names are numbers here
         if len(threads) > 1:
-            return f"the imports have started {len(threads) - 1} threads ({_names_of(threads)})"
+            yield f"the imports have started {len(threads) - 1} threads ({_names_of(threads)})"
         children = Path(f"/proc/self/task/{threads[0]}/children")
         if children.exists() and children.read_text(encoding="ascii").strip():
-            return "the imports have started a process"
+            yield "the imports have started a process"
         open_files = _opened(own)
         if open_files:
-            return f"the imports have left open: {', '.join(open_files)}"
+            yield f"the imports have left open: {', '.join(open_files)}"
         if os.getcwd() != self._directory:  # noqa: PTH109 - as above
-            return "the imports have changed the working directory"
+            yield "the imports have changed the working directory"
         if sys.path[: len(self._path)] != self._path:
-            return "the imports have put something before the module search path"
+            yield "the imports have put something before the module search path"
         if "mindspore" in sys.modules and "GLOG_log_dir" in os.environ:  # noqa: TID251 - MindSpore reads it there
-            return "MindSpore chooses its log files when it is imported (GLOG_log_dir)"
+            yield "MindSpore chooses its log files when it is imported (GLOG_log_dir)"
         if request.pytest:
             rewritten = sorted(_rewritten_by_pytest() & sys.modules.keys())
             if rewritten:
-                return (
-                    f"pytest has to import {', '.join(rewritten)} itself, and the imports have done so before"
-                )
-        return shadowed(request.shadows)
+                yield f"pytest has to import {', '.join(rewritten)} itself, and the imports have done so before"
+        yield shadowed(request.shadows)
 
 
 class Files:

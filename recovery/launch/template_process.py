@@ -1,6 +1,6 @@
 """The template process, a program of its own: `python OPTIONS template_process.py DESCRIPTOR`.
 
-It imports what it is told to, starts no thread, touches no device, and then forks a process for each request. A forked process is
+It imports what its launcher says, starts no thread, touches no device, and then forks a process for each request. A forked process is
 finished by forked_child.py, and runs its program from here: the interpreter's own end (exit codes, atexit, threads) is that of any
 program.
 
@@ -13,14 +13,15 @@ from __future__ import annotations
 import sys
 
 # The directory of this file is first in the path of a program; its modules' names would hide others.
-_OWN_DIRECTORY = "" if sys.flags.safe_path else sys.path.pop(0)
+if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+    sys.path.pop(0)
 
-import contextlib  # noqa: E402 - see above
-import gc  # noqa: E402
-import os  # noqa: E402
-import socket  # noqa: E402
-from collections.abc import Sequence  # noqa: E402
-from pathlib import Path  # noqa: E402
+import contextlib
+import gc
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
 
 _ROOT = str(Path(__file__).parents[2])
 _ADDED = [] if any(Path(place) == Path(_ROOT) for place in sys.path) else [_ROOT]

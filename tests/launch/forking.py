@@ -15,7 +15,8 @@ from recovery.launch.children import tied
 from recovery.launch.fork_messages import Prepare, Prepared
 from recovery.launch.template import Template
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+"""Of linux/prctl.h."""
 
 
 @contextmanager
@@ -23,12 +24,19 @@ def ready_template(
     prepare: Prepare, environment: Mapping[str, str] = os.environ, options: tuple[str, ...] = ()
 ) -> Iterator[Template]:
     """A template whose imports are done."""
-    with Template(prepare, environment=environment, options=options) as made:
+    with orphans_left_alone(), Template(prepare, environment=environment, options=options) as made:
         ready = made.await_ready()
         assert isinstance(ready, Prepared), ready
         yield made
-    # Other tests look for processes that are gone, not for zombies of this one.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+@contextmanager
+def orphans_left_alone() -> Iterator[None]:
+    """Afterwards this process takes in orphans as it did before: other tests look for processes that are gone, not for its zombies."""
+    before = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    yield
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, before)
 
 
 def forked(

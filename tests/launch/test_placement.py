@@ -7,7 +7,7 @@ import pytest
 
 from recovery.errors import RecoveryError
 from recovery.launch.arguments import parse
-from recovery.launch.placement import Host, Kind, Placed, Script, environment_of, place
+from recovery.launch.placement import Host, Kind, Placed, Script, environment_of, environment_of_all, place
 
 HOST = Host(
     name="h1",
@@ -169,6 +169,27 @@ def test_a_later_start_has_its_own_id_and_inherits_nobodys() -> None:
 def test_a_return_on_proof_is_said_to_all_processes() -> None:
     assert {one.variables.get("MS_REJOIN") for one in placed("--worker_num=2", "--rejoin=proof")} == {"proof"}
     assert {one.variables.get("MS_REJOIN") for one in placed("--worker_num=2")} == {None}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_all_workers_have_in_common_names_none_of_them(workers: int) -> None:
+    given = {"HOME": "/root", "OMP_NUM_THREADS": "1", "MS_NODE_ID": "9"}
+    common = environment_of_all(placed(f"--worker_num={workers}")[1:], given)
+    size = str(workers)
+    assert common == {
+        "HOME": "/root",
+        "OMP_NUM_THREADS": "1",
+        "MS_ROLE": "MS_WORKER",
+        "MS_WORKER_NUM": size,
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": "8118",
+        "MS_TOPO_TIMEOUT": "600",
+        "RANK_SIZE": size,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "8119",
+    }
 
 
 def test_processors_are_shared_evenly_or_as_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import re
 import signal
@@ -19,15 +18,15 @@ from recovery.launch.children import Child, SpawnedChild
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.fork_messages import Prepare
 from recovery.launch.start_method import Beginner, TemplatePlan
+from tests.launch.forking import orphans_left_alone
 
-_PR_SET_CHILD_SUBREAPER = 36
 QUIET = 0.05
 
 
 @pytest.fixture(autouse=True)
 def _takes_in_no_orphans_afterwards() -> Iterator[None]:
-    yield
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
+    with orphans_left_alone():
+        yield
 
 
 def plan(*modules: str, watched: tuple[str, ...] = ()) -> TemplatePlan:

@@ -17,7 +17,7 @@ import pytest
 from recovery.launch import fork_messages
 from recovery.launch.fork_messages import Fork, Forked, Prepare, Prepared
 from recovery.launch.template import NotBegun, Template
-from tests.launch.forking import forked, ready_template
+from tests.launch.forking import forked, orphans_left_alone, ready_template
 from tests.pace import wait_for
 
 IMPORTS = {
@@ -53,7 +53,8 @@ def environment_with(packages: Path) -> dict[str, str]:
 
 
 def refusal(packages: Path, prepare: Prepare, environment: Mapping[str, str] | None = None) -> str:
-    with Template(prepare, environment=environment or environment_with(packages)) as template:
+    made = environment or environment_with(packages)
+    with orphans_left_alone(), Template(prepare, environment=made) as template:
         answer = template.await_ready()
         assert isinstance(answer, NotBegun), answer
         assert answer.over
