@@ -36,7 +36,7 @@ def _left_behind(listening_before: frozenset[int]) -> list[str]:
     children = [
         f"child process {child.pid} {command}"
         for child in me.children(recursive=True)
-        if not _is_pythons_own(command := _command_line(child))
+        if _runs(child) and not _is_pythons_own(command := _command_line(child))
     ]
     ports = [f"listening port {port}" for port in sorted(_listening_ports() - listening_before)]
     threads = [
@@ -56,8 +56,16 @@ def _command_line(process: psutil.Process) -> str:
 
 
 def _is_pythons_own(command: str) -> bool:
-    """True for what multiprocessing keeps until the interpreter ends, and for what ended while we looked."""
-    return command == "(already gone)" or "multiprocessing.resource_tracker" in command
+    """True for what multiprocessing keeps until the interpreter ends."""
+    return "multiprocessing.resource_tracker" in command
+
+
+def _runs(process: psutil.Process) -> bool:
+    """False for what has ended: an orphan that came to us in the moment of a fork (tests/warm) has nobody who waits for it."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _listening_ports() -> frozenset[int]:

@@ -15,7 +15,11 @@ from tests.cluster.inspected import run
 from tests.pace import within
 from tests.report.long_job import write
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.alone,
+    pytest.mark.cold_start(reason="a person waits for the imports of a view as well"),
+]
 
 NODES, EVENTS = 1_000, 100_000
 LIMIT_S = 2.0

@@ -47,6 +47,9 @@ TORCH = (
 )
 PYTEST = (*PLAIN, "pytest", "_pytest.assertion.rewrite", "hypothesis", "hypothesis.strategies", "xdist")
 
+NOTHING: tuple[str, ...] = ()
+"""Such a process starts cold: nobody has tried yet whether what it imports can be forked."""
+
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "TZ")
 _READ_BY_TORCH = ("OMP_", "MKL_", "TORCH_", "PYTORCH_", "CUDA_")
 """Variables of these names work only in a process that begins with them."""
@@ -116,7 +119,7 @@ class Process(subprocess.Popen[AnyStr]):
 
         Args:
             command: as for Popen.
-            imports: what the process will import: PLAIN, TORCH or PYTEST.
+            imports: what the process will import: PLAIN, TORCH, PYTEST or NOTHING.
             options: as for Popen.
         """
         self._imports = imports
@@ -197,7 +200,12 @@ def stop_servers() -> None:
 def _forked(imports: tuple[str, ...], request: Mapping[str, Any], streams: Sequence[int]) -> int:
     """The pid of a new child, 0 where it must start cold."""
     text = json.dumps(request).encode()
-    if _is_cold or len(text) > REQUEST_MAX or any(name.startswith(_TRACED) for name in request["env"]):
+    if (
+        _is_cold
+        or not imports
+        or len(text) > REQUEST_MAX
+        or any(name.startswith(_TRACED) for name in request["env"])
+    ):
         return 0
     with _lock:
         server = _server(imports)
