@@ -15,6 +15,7 @@ from recovery.core.records import EventRecord
 from recovery.core.scheduler.effects import (
     CloseConnection,
     EndWatch,
+    KeepConnection,
     SchedulerEffect,
     Send,
     SetTimer,
@@ -65,6 +66,8 @@ class Executor:
                 self._server.send(effect.connection, effect.message)
             case CloseConnection():
                 self._server.close_connection(effect.connection, effect.reason)
+            case KeepConnection():
+                self._server.refused_for_now(effect.connection)
             case SetTimer():
                 self._set_timer(effect)
             case WatchProcess():

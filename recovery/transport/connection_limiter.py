@@ -150,6 +150,13 @@ class ConnectionLimiter(web.Server):
             self._registering_count -= accepted.registering
             accepted.unregistered = accepted.registering = False
 
+    def answered(self, handler: web.RequestHandler) -> None:
+        """The node is refused for now and stays: its place among those that register is free. Its deadline stays; each message renews it."""
+        accepted = self._accepted.get(handler)
+        if accepted is not None and accepted.registering:
+            accepted.registering = False
+            self._registering_count -= 1
+
     def abort_all(self) -> None:
         """Close every socket at once."""
         for accepted in list(self._accepted.values()):

@@ -165,6 +165,12 @@ class Server:
             found.admitted = True
             self._limiter.release(found.request.protocol)
 
+    def refused_for_now(self, connection: ConnectionId) -> None:
+        """The peer was answered and waits: it does not count among those who wait for an answer. The caller bounds how many there are."""
+        found = self._connections.get(connection)
+        if found is not None and self._limiter is not None:
+            self._limiter.answered(found.request.protocol)
+
     # --- one request ---------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -26,6 +26,7 @@ from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import (
     CloseConnection,
     EndWatch,
+    KeepConnection,
     SchedulerEffect,
     Send,
     SetTimer,
@@ -49,6 +50,8 @@ class Desk:
         self.events: list[EventRecord] = []
         self.tray: dict[int, list[m.FromScheduler]] = {}
         self.closed: set[int] = set()
+        self.kept: set[int] = set()
+        """Connections that stay open after a refusal."""
         self.timers: dict[SchedulerTimer, int] = {}
         self.watched: dict[str, WatchProcess] = {}
         """By node id: the process whose end a test would report."""
@@ -143,6 +146,8 @@ class Desk:
                 self.timers[effect.timer] = effect.at_ms
             elif isinstance(effect, CloseConnection):
                 self.closed.add(effect.connection)
+            elif isinstance(effect, KeepConnection):
+                self.kept.add(effect.connection)
             elif isinstance(effect, WatchProcess):
                 self.watched[effect.node_id] = effect
             elif isinstance(effect, EndWatch):
@@ -188,6 +193,8 @@ class Worker:
 
     def __init__(self, desk: Desk, node_id: str, **fields: object) -> None:
         self.desk, self.node_id = desk, NodeId(node_id)
+        self.stays = False
+        """After a refusal for now it stays connected. False: it hangs up and asks again on another connection, as earlier releases do."""
         self.token: ResumeToken | None = None
         self.incarnation = Incarnation(0)
         self.generation = Generation(0)
@@ -195,6 +202,8 @@ class Worker:
         self._requests = 0
         self._number = next(_numbers)
         self.connection = ConnectionId(0)
+        self.registration: m.Register
+        """The newest."""
         self.heard: list[m.FromScheduler] = []
 
     def request(self) -> RequestId:
@@ -204,6 +213,17 @@ class Worker:
     def register(self, *, request: RequestId | None = None, keep_token: bool = True) -> m.FromScheduler:
         """Connect and register; returns the answer."""
         self.connection = self.desk.connect()
+        self.registration = self.made(request, keep_token=keep_token)
+        heard = self.desk.say(self.connection, self.registration)
+        answer = next(one for one in heard if isinstance(one, (m.Admitted, m.Refused, m.JobEnded)))
+        if isinstance(answer, m.Admitted):
+            self.token, self.incarnation = answer.token, answer.incarnation
+        elif isinstance(answer, m.Refused) and not self.stays:
+            self.desk.lose(self.connection)
+        return answer
+
+    def made(self, request: RequestId | None = None, *, keep_token: bool = True) -> m.Register:
+        """What it would register with now."""
         message = m.Register(
             request_id=request or self.request(),
             protocol=m.PROTOCOL_VERSION,
@@ -218,11 +238,12 @@ class Worker:
             incarnation=self.incarnation,
             generation=self.generation,
         )
-        message = msgspec.structs.replace(message, **self._fields)
-        heard = self.desk.say(self.connection, message)
-        answer = next(one for one in heard if isinstance(one, (m.Admitted, m.Refused, m.JobEnded)))
-        if isinstance(answer, m.Admitted):
-            self.token, self.incarnation = answer.token, answer.incarnation
+        return msgspec.structs.replace(message, **self._fields)
+
+    def told(self) -> m.Admitted:
+        """It was refused for now, and has been told meanwhile, on the same connection, that it is in."""
+        answer = self.last(m.Admitted)
+        self.token, self.incarnation = answer.token, answer.incarnation
         return answer
 
     def send(self, message: m.FromNode) -> list[m.FromScheduler]:

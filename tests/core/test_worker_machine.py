@@ -76,9 +76,38 @@ def test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time() -> Non
     driven.handle(s.Connected())
     driven.receive(refused("REJOIN_WINDOW", 5))
     assert driven.effects_of(e.Log) == []
-    # Still connected: the end of that connection dials.
-    assert driven.fire(WorkerTimer.DIAL, 17_705) == [we.Disconnect()]
-    assert driven.handle(s.Disconnected("by this side", 0.5)) == [we.Connect()]
+    # Still connected: it asks on that connection.
+    driven.fire(WorkerTimer.DIAL, 17_705)
+    assert [register.request_id for register in driven.sent(m.Register)] == ["r"]
+    assert not driven.effects_of(we.Connect)
+    assert we.SetTimer(WorkerTimer.SILENCE, 17_705 + 15_000) in driven.effects
+
+
+def test_a_refused_worker_is_told_on_the_standing_connection_and_asks_no_more() -> None:
+    driven = DrivenWorker().registering()
+    driven.receive(refused("NODE_ALIVE", 1_000, connected=True), 100)
+    driven.admitted()
+    assert driven.effects_of(we.NoteAdmission)
+    # The timer of the refusal fires once more, and finds it admitted; later, connecting anew.
+    assert driven.fire(WorkerTimer.DIAL, 1_100) == []
+    driven.handle(s.Disconnected("cut", 0.5))
+    assert driven.fire(WorkerTimer.DIAL, 1_101) == []
+
+
+def test_who_waits_for_a_refusal_to_run_out_does_not_take_silence_for_a_failure() -> None:
+    driven = DrivenWorker().registering()
+    driven.receive(refused("REJOIN_WINDOW", 60_000), 100)
+    assert driven.fire(WorkerTimer.SILENCE, 15_000) == []
+    # Who asks again expects an answer, on that connection too.
+    driven.fire(WorkerTimer.DIAL, 60_100)
+    assert we.Disconnect() in driven.fire(WorkerTimer.SILENCE, 75_100)
+
+
+def test_a_scheduler_that_closes_after_asking_again_is_dialled_at_once() -> None:
+    driven = DrivenWorker().registering()
+    driven.receive(refused("NODE_ALIVE", 1), 100)
+    driven.fire(WorkerTimer.DIAL, 101)
+    assert driven.handle(s.Disconnected("refused", 0.5), 102) == [we.Connect()]
 
 
 @pytest.mark.parametrize(("code", "after"), [("WORLD_FULL", None), ("REJOIN_WINDOW", 10)])

@@ -9,9 +9,9 @@ ANSWERS = (
         "the end of the job is sent before it is written",
         "I5",
         "core/scheduler/job_end.py",
-        "return [Persist((job, run, event), answers), SetTimer(",
+        "return [Persist((*before, job, run, event), answers), SetTimer(",
         "from recovery.core.scheduler.effects import Send\n\n    "
-        "return [*(Send(one.connection, one.message) for one in answers), Persist((job, run, event)), SetTimer(",
+        "return [*(Send(one.connection, one.message) for one in answers), Persist((*before, job, run, event)), SetTimer(",
         ("tests/core/test_late_messages.py::test_nobody_hears_of_the_end_before_it_is_written",),
     ),
     Bug(

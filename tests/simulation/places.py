@@ -114,20 +114,24 @@ class PlacePromises:
 
     def before_word(self, scheduler: SchedulerProcess, after_all: Watch) -> Watch:
         """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended."""
-        state = scheduler.machine.state
-        before = {name: _standing(node) for name, node in state.nodes.items()}
-        job = state.job.state
+        nodes = scheduler.machine.state.nodes
+        before = {name: (_standing(node), node.process) for name, node in nodes.items()}
+        job = scheduler.machine.state.job.state
 
         def after(effects: list[SchedulerEffect]) -> None:
             self._promises.checked["I23"] += 1
-            changed = [node for name, node in state.nodes.items() if _standing(node) != before[name]]
-            for node in changed:
-                assert node.process is None or self.is_dead(node), (
-                    f"I23: {node.record.node_id} lives, and a wrong word has changed its place"
+            changed = [
+                name for name, node in nodes.items() if name in before and _standing(node) != before[name][0]
+            ]
+            for name in changed:
+                (_, window_ends_ms, _), process = before[name]
+                assert process is None or self.world.proofs.has_ended(process), (
+                    f"I23: {name} lives, and a wrong word has changed its place"
                 )
-                if node.window_ends_ms < before[node.record.node_id][1]:
+                if nodes[name].window_ends_ms < window_ends_ms:
                     self.world.clock.seen["a proven death ended a window"] += 1
-            assert changed or state.job.state is job, "I23: a wrong word has changed the job"
+            now = scheduler.machine.state.job.state
+            assert changed or now is job, "I23: a wrong word has changed the job"
             after_all(effects)
 
         return after

@@ -25,7 +25,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import RequestId
+from recovery.core.ids import ConnectionId, RequestId
 from recovery.core.policy.given_up import STEPS_NAMED
 from recovery.core.records import (
     CheckpointRecord,
@@ -118,6 +118,19 @@ class Promises:
 
     def before(self, scheduler: SchedulerProcess, stimulus: SchedulerStimulus) -> Watch:
         """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""
+        watch, nodes = self._before(scheduler, stimulus), scheduler.machine.state.nodes
+        before = {name: (node.record, node.process) for name, node in nodes.items()}
+
+        def after(effects: list[SchedulerEffect]) -> None:
+            watch(effects)
+            for name, node in scheduler.machine.state.nodes.items():
+                record, process = before.get(name, (None, None))
+                if record is None or node.record.incarnation > record.incarnation:
+                    self._admitted_now(stimulus, node.record, record, process, effects)
+
+        return after
+
+    def _before(self, scheduler: SchedulerProcess, stimulus: SchedulerStimulus) -> Watch:
         known = scheduler.machine.state
         after_all = partial(self._after_all, scheduler)
         if isinstance(stimulus, ConnectionLost):
@@ -136,7 +149,7 @@ class Promises:
     ) -> Watch:
         known, message = scheduler.machine.state, stimulus.message
         if isinstance(message, m.Register):
-            return self._before_register(scheduler, message)
+            return self._before_register(scheduler, stimulus.connection, message)
         if isinstance(message, m.Exited):
             return self.places.before_word(scheduler, after_all)
         speaker = known.speaker(stimulus.connection)
@@ -162,26 +175,46 @@ class Promises:
 
         return after
 
-    def _before_register(self, scheduler: SchedulerProcess, register: m.Register) -> Watch:
-        node = scheduler.machine.state.nodes.get(register.node_id)
-        before = node.record if node is not None else None
+    def _before_register(
+        self, scheduler: SchedulerProcess, connection: ConnectionId, register: m.Register
+    ) -> Watch:
         state = state_of(scheduler)
-        proven = node is not None and self.places.is_dead(node)
 
         def after(effects: list[SchedulerEffect]) -> None:
-            if any(isinstance(effect, Send) and isinstance(effect.message, m.Refused) for effect in effects):
+            if any(
+                isinstance(effect, Send)
+                and effect.connection == connection
+                and isinstance(effect.message, m.Refused)
+                for effect in effects
+            ):
                 self.unchanged("I4", scheduler, state, f"the refused try of {register.node_id}")
                 return
             now = scheduler.machine.state.nodes.get(register.node_id)
-            admitted = now is not None and (before is None or now.record.incarnation > before.incarnation)
-            # Who reports an incarnation to a rebuilt store is given the next number at once.
-            if admitted and not _rebuilt(effects):
-                self._window_is_over(before, proven, register.node_id)
             if now is not None and now.connection is not None:
                 self._hear(now.record)
             self._after_all(scheduler, effects)
 
         return after
+
+    def _admitted_now(
+        self,
+        stimulus: SchedulerStimulus,
+        now: NodeRecord,
+        before: NodeRecord | None,
+        process: m.ProcessIdentity | None,
+        effects: list[SchedulerEffect],
+    ) -> None:
+        """A next incarnation is in: its process asked now, or was told at once because of something else."""
+        if _rebuilt(effects):
+            # Who reports an incarnation to a rebuilt store is given the next number at once.
+            return
+        if not isinstance(stimulus, MessageReceived) or not isinstance(stimulus.message, m.Register):
+            self.world.clock.seen["who waited was told at once"] += 1
+        happened = _happened(effects, now.node_id)
+        if EventKind.NODE_LEFT not in happened:
+            lost_now = EventKind.NODE_LOST in happened
+            self._window_is_over(before, process, now.node_id, lost_now=lost_now)
+        self._hear(now)
 
     def _hear(self, record: NodeRecord) -> None:
         """A return from the dead counts when it is durable: before, nobody has heard of it, and a next process knows nothing of it."""
@@ -193,15 +226,16 @@ class Promises:
         ):
             self._heard[record.node_id, record.incarnation] = self.world.clock.now
 
-    def _window_is_over(self, before: NodeRecord | None, proven: bool, name: str) -> None:
+    def _window_is_over(
+        self, before: NodeRecord | None, process: m.ProcessIdentity | None, name: str, *, lost_now: bool
+    ) -> None:
         self.checked["I3"] += 1
         if before is None or before.state is NodeState.LEFT:
             return
-        assert before.state is NodeState.LOST, (
+        assert before.state is NodeState.LOST or lost_now, (
             f"I1: {name} was {before.state.value} when its next incarnation was admitted"
         )
-        if proven and self.world.rules.rejoin_on_proof:
-            self.world.clock.seen["who was proven dead returned"] += 1
+        if self.world.rules.rejoin_on_proof and self.world.proofs.has_ended(process):
             return
         silent_ms = self.silent_ms(before)
         least_ms = self.world.rules.rejoin_window_ms * (1 - self.world.shape.drift) - 1
@@ -472,6 +506,12 @@ class Promises:
         assert step not in committed[-2:], (
             f"I11: {process.name} deleted step {step}, committed are {committed}"
         )
+
+
+def _happened(effects: list[SchedulerEffect], name: str) -> set[EventKind]:
+    """What is written of a node."""
+    records = (record for effect in effects if isinstance(effect, Persist) for record in effect.records)
+    return {one.kind for one in records if isinstance(one, EventRecord) and one.node_id == name}
 
 
 def _rebuilt(effects: list[SchedulerEffect]) -> bool:

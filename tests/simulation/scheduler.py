@@ -13,6 +13,7 @@ from recovery.core.records import EventKind, EventRecord
 from recovery.core.scheduler.effects import (
     CloseConnection,
     EndWatch,
+    KeepConnection,
     SchedulerEffect,
     Send,
     SetTimer,
@@ -105,6 +106,8 @@ class SchedulerProcess:
                 self._due[effect.timer] = effect.at_ms
                 fired = partial(self.handle, TimerFired(effect.timer))
                 self.clock.later(self.own.until(effect.at_ms), fired)
+            elif isinstance(effect, KeepConnection):
+                self.clock.seen["a refused node stayed connected"] += 1
             elif isinstance(effect, WatchProcess):
                 self.world.proofs.watch(self, effect)
             elif isinstance(effect, Log):

@@ -42,6 +42,7 @@ WORTH_REACHING = (
     "a rank went on from files that another node saved",
     "the rank of a living process was taken over",
     *(f"in an offer: {what}" for what in IN_AN_OFFER),
+    "who waited was told at once",
 )
 """Where a simulation that never gets proves nothing."""
 

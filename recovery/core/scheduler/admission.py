@@ -23,10 +23,18 @@ from recovery.core.policy.registration import (
 )
 from recovery.core.records import EventKind, EventRecord, NodeRecord, NodeState, Record
 from recovery.core.scheduler import places, proof
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send
+from recovery.core.scheduler.effects import (
+    CloseConnection,
+    KeepConnection,
+    SchedulerEffect,
+    Send,
+    SetTimer,
+)
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
+from recovery.core.scheduler.timers import WaitingTimer
+from recovery.core.scheduler.waiting import Waiting
 from recovery.core.tokens import token_digest
 
 ASK_AGAIN_MS = 1_000
@@ -49,6 +57,8 @@ def admit_or_refuse(
     decision = decide(_applicant(state, node, register, place, now_ms), state.rules)
     match decision:
         case Refuse():
+            if decision.retry_after_ms:
+                return _refuse_for_now(state, received, register, decision, now_ms)
             return refuse(state, received.connection, register, decision)
         case Resume():
             assert node is not None, "only a known node resumes"
@@ -159,7 +169,35 @@ def _token_of(node: Node, register: m.Register) -> Token:
 def refuse(
     state: SchedulerState, connection: ConnectionId, register: m.Register, refusal: Refuse
 ) -> list[SchedulerEffect]:
-    """Say no. It becomes an event once: a repeat fills neither log nor store."""
+    """Say no, and close."""
+    return [
+        *_say_no(state, connection, register, refusal),
+        CloseConnection(connection, f"refused: {refusal.code}"),
+    ]
+
+
+def _refuse_for_now(
+    state: SchedulerState, received: MessageReceived, register: m.Register, refusal: Refuse, now_ms: int
+) -> list[SchedulerEffect]:
+    """Say no, and tell it on the same connection when its time has come. It also asks again by itself."""
+    connection, wait_ms = received.connection, refusal.retry_after_ms or 0
+    due_ms = now_ms + wait_ms if refusal.code == "REJOIN_WINDOW" else None
+    effects = _say_no(state, connection, register, refusal)
+    dropped = state.waiting.add(Waiting(received, register, due_ms))
+    if dropped is not None:
+        effects.append(CloseConnection(dropped, f"refused: {refusal.code}"))
+    if dropped != connection:
+        effects.append(KeepConnection(connection))
+    next_ms = state.waiting.next_due_after(now_ms)
+    if due_ms is not None and next_ms is not None:
+        effects.append(SetTimer(WaitingTimer(), next_ms))
+    return effects
+
+
+def _say_no(
+    state: SchedulerState, connection: ConnectionId, register: m.Register, refusal: Refuse
+) -> list[SchedulerEffect]:
+    """It becomes an event once: a repeat fills neither log nor store."""
     event = EventRecord(
         kind=EventKind.NODE_REFUSED,
         node_id=register.node_id,
@@ -173,10 +211,7 @@ def refuse(
         retry_after_ms=refusal.retry_after_ms,
         holder_connected=refusal.holder_connected,
     )
-    effects: list[SchedulerEffect] = [
-        Send(connection, refused),
-        CloseConnection(connection, f"refused: {refusal.code}"),
-    ]
+    effects: list[SchedulerEffect] = [Send(connection, refused)]
     if state.note_refusal(register.node_id, refusal.code):
         effects.insert(0, Persist((event,)))
     return effects

@@ -26,6 +26,12 @@ class CloseConnection(msgspec.Struct, frozen=True, tag="close_connection"):
     reason: str
 
 
+class KeepConnection(msgspec.Struct, frozen=True, tag="keep_connection"):
+    """Leave the connection of a node open that was refused for now: it is told there when its time has come."""
+
+    connection: ConnectionId
+
+
 class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
     """Deliver `TimerFired(timer)` at `at_ms`. A later one of the same timer replaces it."""
 
@@ -51,4 +57,6 @@ class EndWatch(msgspec.Struct, frozen=True, tag="end_watch"):
     node_id: NodeId
 
 
-SchedulerEffect = Union[Persist, Send, CloseConnection, SetTimer, WatchProcess, EndWatch, Log, Exit]
+SchedulerEffect = Union[
+    Persist, Send, CloseConnection, KeepConnection, SetTimer, WatchProcess, EndWatch, Log, Exit
+]

@@ -90,8 +90,9 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
             "deleted. Bring the missing files back, or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."
             f"{f' Why: {why}.' if why else ''}"
         )
-        missing = Persist((*records, *missing_files(state, 0)))
-        return [missing, *job_end.end(state, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms)]
+        # One write: what the workers have reported of a lost store's job is not there without its end.
+        records += missing_files(state, 0)
+        return job_end.end(state, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms, *records)
     return [_begin(state, target, records)]
 
 

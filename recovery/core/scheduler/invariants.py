@@ -19,6 +19,7 @@ def check(state: SchedulerState) -> None:
         AssertionError: something is not as it must be; the sentence says what.
     """
     _check_connections(state)
+    state.waiting.check()
     for node in state.nodes.values():
         _check_node(state, node)
     for role in Role:
@@ -42,6 +43,7 @@ def _check_connections(state: SchedulerState) -> None:
 def _check_node(state: SchedulerState, node: Node) -> None:
     record, name = node.record, node.record.node_id
     if record.state is NodeState.LIVE:
+        assert not node.is_watched, f"{name} is live, so its connection tells of its end"
         assert node.connection is not None or state.job_ended, f"{name} is live, so it is connected"
     if record.state in (NodeState.SUSPECT, NodeState.LOST):
         assert node.connection is None, f"{name} is {record.state.value}, so it is not connected"

@@ -21,7 +21,9 @@ SHUTDOWN_MS = 2_000
 """How long a scheduler whose job has ended waits for its nodes to disconnect. A lost answer is asked for again within 50 ms."""
 
 
-def end(state: SchedulerState, outcome: m.JobOutcome, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def end(
+    state: SchedulerState, outcome: m.JobOutcome, reason: str, now_ms: int, *before: Record
+) -> list[SchedulerEffect]:
     """The job is over: written first, then sent to everyone connected. A node has left when it disconnects after that."""
     state.outcome = outcome
     finished = outcome is m.JobOutcome.FINISHED
@@ -29,7 +31,7 @@ def end(state: SchedulerState, outcome: m.JobOutcome, reason: str, now_ms: int) 
     job = state.change_job(JobFact.ALL_RANKS_DONE if finished else JobFact.FAILED, reason=reason)
     run = RunRecord(run=job.run, outcome=outcome.value, reason=reason)
     answers = state.to_all(job_ended(state))
-    return [Persist((job, run, event), answers), SetTimer(ShutdownTimer(), now_ms + SHUTDOWN_MS)]
+    return [Persist((*before, job, run, event), answers), SetTimer(ShutdownTimer(), now_ms + SHUTDOWN_MS)]
 
 
 def job_ended(state: SchedulerState) -> m.JobEnded:

@@ -40,6 +40,7 @@ def on_heartbeat(state: SchedulerState, node: Node, beat: m.Heartbeat) -> list[S
 def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int) -> list[SchedulerEffect]:
     """A connection closed: its node is suspect, unless it said why it ends."""
     node = state.speaker(lost.connection)
+    state.waiting.forget(lost.connection)
     if node is None:
         # It was an earlier incarnation's, or nobody's.
         return []
@@ -78,6 +79,7 @@ def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> li
 
 def on_leave(state: SchedulerState, node: Node, leave: m.Leave, now_ms: int) -> list[SchedulerEffect]:
     """It goes on purpose: its id is free at once, and a worker's generation is over."""
+    state.waiting.note_free(node.record.node_id)
     record = node.move(NodeState.LEFT, reason=leave.reason)
     event = state.node_event(EventKind.NODE_LEFT, node, reason=leave.reason)
     effects: list[SchedulerEffect] = [state.answer(node, leave.request_id, [record, event])]
@@ -132,6 +134,7 @@ def _learn(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[
     if proof.end_window(state, node, now_ms):
         node.record = msgspec.structs.replace(node.record, rejoin_left_ms=0)
         records.append(node.record)
+        state.waiting.note_free(node.record.node_id)
         details = RETURNS_AT_ONCE
     if not records:
         return []
@@ -175,6 +178,7 @@ def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
     details = RETURNS_AT_ONCE if proof.end_window(state, node, now_ms) else ""
     record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
     node.ready, node.done = None, False
+    state.waiting.note_free(record.node_id)
     connection = state.disconnect(node)
     effects: list[SchedulerEffect] = []
     if connection is not None:

@@ -55,6 +55,7 @@ from recovery.core.scheduler.timers import (
     SchedulerTimer,
     ShutdownTimer,
     TopologyTimer,
+    WaitingTimer,
     WindowsTimer,
 )
 
@@ -111,9 +112,17 @@ class SchedulerMachine:
         """Take one stimulus and give what is to be done, in order."""
         if self.state.store_is_lost:
             return []
-        effects = self._take(stimulus, now_ms)
-        # A rank that is handed over leaves its place vacant.
-        effects += drain.follow(self.state, now_ms)
+        state = self.state
+        effects = [*self._take(stimulus, now_ms), *self._follow(now_ms)]
+        while waiting := state.waiting.take():
+            for one in waiting:
+                effects += registration.on_register(state, one.received, one.register, now_ms)
+            effects += self._follow(now_ms)
+        return effects
+
+    def _follow(self, now_ms: int) -> list[SchedulerEffect]:
+        """A rank that is handed over leaves its place vacant, and a vacant place is offered."""
+        effects = drain.follow(self.state, now_ms)
         return [*effects, *takeover.offer_vacant(self.state, now_ms)]
 
     def _take(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
@@ -131,7 +140,9 @@ class SchedulerMachine:
             case _:
                 assert_never(stimulus)
 
-    def _on_timer(self, timer: SchedulerTimer, now_ms: int) -> list[SchedulerEffect]:
+    def _on_timer(  # noqa: PLR0911 - one case per timer
+        self, timer: SchedulerTimer, now_ms: int
+    ) -> list[SchedulerEffect]:
         """A timer is due. The state says whether it still means anything."""
         state = self.state
         if isinstance(timer, ShutdownTimer):
@@ -147,6 +158,8 @@ class SchedulerMachine:
                 return drain.on_due(state)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
+            case WaitingTimer():
+                return registration.look_again(state, now_ms)
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.seat, now_ms)
             case LeaseTimer():

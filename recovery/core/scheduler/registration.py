@@ -8,12 +8,13 @@ from recovery.core.ids import ConnectionId, Generation
 from recovery.core.records import EventKind, EventRecord, JobState, Record
 from recovery.core.scheduler import generations, job_end, liveness, lost_store, takeover
 from recovery.core.scheduler.admission import admit_or_refuse, job_fault_of
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.rollback_plan import rollback_for
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
+from recovery.core.scheduler.timers import WaitingTimer
 
 
 def on_register(
@@ -21,8 +22,14 @@ def on_register(
 ) -> list[SchedulerEffect]:
     """A process asks to be a member, or to go on as one."""
     connection = received.connection
+    speaker = state.speaker(connection)
+    if speaker is not None and speaker.record.admission_request == register.request_id:
+        # It asked again by itself while it was told: the answer is on its way.
+        speaker.heard_ms = now_ms
+        return []
     if connection in state.speakers:
         return [CloseConnection(connection, "registered already on this connection")]
+    state.waiting.forget(connection)
     other = lost_store.of_another_job(state, received, register)
     if other is not None:
         return other
@@ -40,6 +47,13 @@ def on_register(
         *_catch_up(state, node, register, now_ms),
         *generations.begin_if_all_ready(state, now_ms),
     ]
+
+
+def look_again(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """A window is over for which somebody waits."""
+    state.waiting.note_due(now_ms)
+    later_ms = state.waiting.next_due_after(now_ms)
+    return [] if later_ms is None else [SetTimer(WaitingTimer(), later_ms)]
 
 
 def _too_late(state: SchedulerState, connection: ConnectionId, register: m.Register) -> list[SchedulerEffect]:

@@ -43,6 +43,17 @@ class DrainTimer(msgspec.Struct, frozen=True, tag="drain"):
     """The planned departure that is under way has had its time."""
 
 
+class WaitingTimer(msgspec.Struct, frozen=True, tag="waiting"):
+    """The rejoin window is over of an id for which a process waits on its connection."""
+
+
 SchedulerTimer = Union[
-    GraceTimer, LeaseTimer, WindowsTimer, TopologyTimer, OfferTimer, ShutdownTimer, DrainTimer
+    GraceTimer,
+    LeaseTimer,
+    WindowsTimer,
+    TopologyTimer,
+    OfferTimer,
+    ShutdownTimer,
+    DrainTimer,
+    WaitingTimer,
 ]

@@ -29,6 +29,9 @@ again and again, ends for a reason that a new one does not change (a message tha
 good one on a slow disk; at twice it a wire that flaps once a second would cost a node its grace."""
 
 
+_EXPECT_NOTHING = (ConnectionState.DISCONNECTED, ConnectionState.REFUSED, ConnectionState.WAITING)
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Who this process is."""
 
@@ -42,6 +45,17 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """It waits as a standby (MS_STANDBY)."""
     replaces: NodeId = NodeId("")
     """Whose rank it was started to take (MS_REPLACES); empty: nobody's."""
+
+
+class Standing(NamedTuple):
+    """What a registration says of where this process stands."""
+
+    incarnation: Incarnation
+    """Of the last admission; 0: there was none."""
+    generation: Generation
+    """The last one whose plan this process was given; 0: none."""
+    job: str
+    """Of that plan; empty: none."""
 
 
 class GivenUp(NamedTuple):
@@ -73,6 +87,8 @@ class Connection:
         """Request id of the registration, the same over the whole process. Set when it starts."""
         self._token: ResumeToken | None = None
         """Resume token to register with. None: this process has none, or the scheduler did not know the one it had."""
+        self._dial_is_due = False
+        """The timer for the next dial, or for the end of a refusal, means something. Not once the scheduler has admitted this process."""
         self._dials_failed = 0
         """Dials that failed since the last one that succeeded. Used in DISCONNECTED, for the wait before the next one."""
         self._unsettled_closes = 0
@@ -112,10 +128,18 @@ class Connection:
         self._unreachable_since_ms = now_ms
         return [*self._wait.begin("the scheduler to answer", now_ms), Connect()]
 
-    def on_dial_due(self) -> list[WorkerEffect]:
-        """Dial. A connection that still stands is closed first; its end dials by itself."""
+    def on_dial_due(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
+        """Dial; where the connection of a refusal still stands, ask again on it. Who was admitted meanwhile does neither."""
+        if not self._dial_is_due:
+            return []
+        stood = self._state is ConnectionState.REFUSED
+        self._dial_is_due = False
         self._move(ConnectionFact.DIAL_DUE)
-        return [Connect()] if self._state is ConnectionState.DISCONNECTED else [Disconnect()]
+        return self._register(standing, now_ms) if stood else [Connect()]
+
+    def _dial_at(self, at_ms: int) -> SetTimer:
+        self._dial_is_due = True
+        return SetTimer(WorkerTimer.DIAL, at_ms)
 
     def on_connect_failed(
         self, failed: s.ConnectFailed, now_ms: int, *, outside: bool, limit_ms: int | None
@@ -139,7 +163,7 @@ class Connection:
             return GivenUp("SCHEDULER_UNREACHABLE", reason)
         self._dials_failed += 1
         wait_ms = backoff.next_dial_ms(self._dials_failed - 1, failed.jitter, self._rules)
-        return [*noted, SetTimer(WorkerTimer.DIAL, now_ms + wait_ms)]
+        return [*noted, self._dial_at(now_ms + wait_ms)]
 
     def _log_finished(self, finished: str, patience_ms: int) -> list[Log]:
         """Nobody answers, and the stored job is over: its scheduler may be about to begin the next run. Said once."""
@@ -178,23 +202,18 @@ class Connection:
         if self._unsettled_closes <= 1:
             return Connect()
         wait_ms = backoff.next_dial_ms(self._unsettled_closes - 2, jitter, self._rules)
-        return SetTimer(WorkerTimer.DIAL, now_ms + wait_ms)
+        return self._dial_at(now_ms + wait_ms)
 
     # --- registering ---------------------------------------------------------------------------------------------------
 
-    def on_connected(
-        self, now_ms: int, *, incarnation: Incarnation, generation: Generation, job: str
-    ) -> list[WorkerEffect]:
-        """A dial succeeded: register.
-
-        Args:
-            now_ms: on the monotonic clock.
-            incarnation: of the last admission; 0: there was none.
-            generation: the last one whose plan this process was given; 0: none.
-            job: of that plan; empty: none.
-        """
+    def on_connected(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
+        """A dial succeeded: register."""
         self._move(ConnectionFact.OPENED)
-        self._dials_failed, self._heard_ms = 0, now_ms
+        self._dials_failed = 0
+        return self._register(standing, now_ms)
+
+    def _register(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
+        self._heard_ms = now_ms
         register = m.Register(
             request_id=self._register_id,
             protocol=m.PROTOCOL_VERSION,
@@ -207,9 +226,9 @@ class Connection:
             server_count=self._rules.server_count,
             recovery_enabled=self._rules.recovery_enabled,
             token=self._token,
-            incarnation=incarnation,
-            generation=generation,
-            job=job,
+            incarnation=standing.incarnation,
+            generation=standing.generation,
+            job=standing.job,
             standby=self._identity.standby,
             replaces=self._identity.replaces,
         )
@@ -218,6 +237,7 @@ class Connection:
     def on_admitted(self, admitted: m.Admitted, now_ms: int) -> None:
         """The scheduler has admitted this process."""
         self._move(ConnectionFact.ADMITTED)
+        self._dial_is_due = False
         self._token, self._admitted_ms, self._refused_code = admitted.token, now_ms, ""
 
     def on_refused(self, refused: m.Refused, now_ms: int, *, leaving: bool) -> list[WorkerEffect] | GivenUp:
@@ -245,7 +265,7 @@ class Connection:
             # The holder of the id was heard again within a whole lease: it is alive.
             return GivenUp(refused.code, refused.reason)
         self._move(ConnectionFact.REFUSED)
-        dial = SetTimer(WorkerTimer.DIAL, now_ms + refused.retry_after_ms)
+        dial = self._dial_at(now_ms + refused.retry_after_ms)
         return [dial, *(self._log_refusal(refused, now_ms) if first else [])]
 
     def _log_refusal(self, refused: m.Refused, now_ms: int) -> list[WorkerEffect]:
@@ -277,8 +297,8 @@ class Connection:
         self._heard_ms = now_ms
 
     def on_silence_due(self, now_ms: int) -> list[WorkerEffect]:
-        """Close a connection on which nothing comes any more; its end dials again."""
-        if self._state in (ConnectionState.DISCONNECTED, ConnectionState.WAITING):
+        """Close a connection on which nothing comes any more; its end dials again. Who is refused for now expects nothing."""
+        if self._state in _EXPECT_NOTHING:
             return []
         silent_ms = now_ms - self._heard_ms
         if silent_ms >= self._rules.receive_timeout_ms:

@@ -28,7 +28,7 @@ from recovery.core.policy import backoff
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
-from recovery.core.worker.connection import Connection, GivenUp, Identity
+from recovery.core.worker.connection import Connection, GivenUp, Identity, Standing
 from recovery.core.worker.departure import Departure, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.effects import (
     ConfirmPlace,
@@ -195,7 +195,7 @@ class WorkerMachine:
     def _on_timer(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
         match fired.timer:
             case WorkerTimer.DIAL:
-                return self._connection.on_dial_due()
+                return self._connection.on_dial_due(self._standing, now_ms)
             case WorkerTimer.HEARTBEAT:
                 return self._on_heartbeat_due(fired, now_ms)
             case WorkerTimer.SILENCE:
@@ -221,12 +221,12 @@ class WorkerMachine:
         return self._connection.on_started(started, now_ms)
 
     def _on_connected(self, now_ms: int) -> list[WorkerEffect]:
-        return self._connection.on_connected(
-            now_ms,
-            incarnation=self._admitted.incarnation if self._admitted else Incarnation(0),
-            generation=self._main_thread.generation,
-            job=self._memory.job,
-        )
+        return self._connection.on_connected(self._standing, now_ms)
+
+    @property
+    def _standing(self) -> Standing:
+        incarnation = self._admitted.incarnation if self._admitted else Incarnation(0)
+        return Standing(incarnation, self._main_thread.generation, self._memory.job)
 
     def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
         outside, member = self._main_thread.state is WorkerState.OUTSIDE, self._admitted is not None

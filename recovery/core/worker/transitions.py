@@ -72,7 +72,7 @@ class ConnectionState(str, Enum):
     ADMITTED = "admitted"
     """The scheduler has admitted this process on the current connection."""
     REFUSED = "refused"
-    """The scheduler has refused it for now, and the connection still stands."""
+    """The scheduler has refused it for now, and the connection still stands: it is told there when its time has come."""
     WAITING = "waiting"
     """It was refused for now and the connection is closed: it asks again when the refusal has run out."""
 
@@ -87,7 +87,7 @@ class ConnectionFact(str, Enum):
     REFUSED = "refused"
     """The scheduler refuses it and says when to ask again."""
     DIAL_DUE = "dial_due"
-    """The time of the next dial has come."""
+    """The time of the next dial, or of the next registration, has come."""
     CLOSED = "closed"
     """The connection has closed, from either side."""
 
@@ -113,7 +113,7 @@ CONNECTION_MOVES: dict[ConnectionState, dict[ConnectionFact, ConnectionState]] =
         ConnectionFact.DIAL_DUE: ConnectionState.DISCONNECTED,
     },
 }
-"""All moves of the connection. A refusal that runs out while the connection stands has it closed; its end dials by itself."""
+"""All moves of the connection. A refusal that runs out while the connection stands is followed by another registration on it."""
 
 
 def next_worker_state(state: WorkerState, fact: WorkerFact) -> WorkerState:

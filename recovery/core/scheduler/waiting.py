@@ -1,0 +1,98 @@
+"""Who was refused for now and is still connected: it is answered the moment its time may have come, not when it asks again.
+
+At most one connection per node id waits, the one that asked last: of two processes of one id only one can be let in, and one of a host
+that vanished would keep the place for ever. What is beyond the bound is refused and closed; it asks again by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from recovery.core.ids import ConnectionId, NodeId
+from recovery.core.messages import Register
+from recovery.core.scheduler.stimuli import MessageReceived
+
+BESIDE_PLACES = 64
+"""How many may wait beside one for each place of the job. Every lost id has one; the others wait for an id that somebody else holds."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """One registration that was refused for now."""
+
+    received: MessageReceived
+    """As it came. Its fresh token was never given to anybody."""
+    register: Register
+    due_ms: int | None
+    """When it may be let in if nothing happens before, on the monotonic clock; None: something must happen."""
+
+
+class WaitingRoom:
+    """All of them, in the order in which they came."""
+
+    def __init__(self, *, at_most: int) -> None:
+        """Nobody waits yet."""
+        self._at_most = at_most
+        self._by_connection: dict[ConnectionId, Waiting] = {}
+        self._by_node: dict[NodeId, ConnectionId] = {}
+        self._may_be_let_in: dict[ConnectionId, None] = {}
+        """Whose time may have come since `take`, in the order in which that happened."""
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._by_connection)
+
+    def next_due_after(self, now_ms: int) -> int | None:
+        """When the next of them may be let in if nothing happens before; None: nobody by time alone."""
+        times_ms = (one.due_ms for one in self._by_connection.values() if one.due_ms is not None)
+        return min((due_ms for due_ms in times_ms if due_ms > now_ms), default=None)
+
+    def add(self, one: Waiting) -> ConnectionId | None:
+        """Let it wait. Gives the connection that waits no more: an earlier one of its id, or its own, where there is no room."""
+        connection, node_id = one.received.connection, one.register.node_id
+        assert connection not in self._by_connection, "a connection waits once"
+        earlier = self._by_node.get(node_id)
+        if earlier is None and len(self._by_connection) >= self._at_most:
+            return connection
+        if earlier is not None:
+            self.forget(earlier)
+        self._by_connection[connection], self._by_node[node_id] = one, connection
+        return earlier
+
+    def forget(self, connection: ConnectionId) -> None:
+        """It waits no more: it asks again, or is gone."""
+        one = self._by_connection.pop(connection, None)
+        if one is not None:
+            del self._by_node[one.register.node_id]
+            self._may_be_let_in.pop(connection, None)
+
+    def note_free(self, node_id: NodeId) -> None:
+        """Something has happened to a node: whoever waits for its id or its rank may be let in."""
+        self._note(lambda one: node_id in (one.register.node_id, one.register.replaces))
+
+    def note_due(self, now_ms: int) -> None:
+        """Time has passed."""
+        self._note(lambda one: one.due_ms is not None and one.due_ms <= now_ms)
+
+    def note_all(self) -> None:
+        """Something has happened to the job."""
+        self._note(lambda one: True)
+
+    def _note(self, concerns: Callable[[Waiting], bool]) -> None:
+        noted = (connection for connection, one in self._by_connection.items() if concerns(one))
+        self._may_be_let_in.update(dict.fromkeys(noted))
+
+    def take(self) -> list[Waiting]:
+        """Those whose time may have come. They wait no more, unless they are refused again."""
+        taken = [self._by_connection[connection] for connection in self._may_be_let_in]
+        for one in taken:
+            self.forget(one.received.connection)
+        return taken
+
+    def check(self) -> None:
+        """Assert what is always true of it."""
+        assert len(self._by_connection) <= self._at_most, "who waits is bounded"
+        connections = {one.register.node_id: key for key, one in self._by_connection.items()}
+        assert connections == self._by_node, "one connection per node id waits"
+        assert not self._may_be_let_in, "whoever may be let in was looked at"
