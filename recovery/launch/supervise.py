@@ -74,6 +74,7 @@ class _Program:
         """
         session = self._session
         session.on_interrupt(self._changed.set)
+        session.never_stops("the program runs in a process of its own, which knows nothing of recovery")
         environment = {**self._environment, **self._world(), SUPERVISED: "1"}
         session.check()
         process = subprocess.Popen(  # noqa: S603 - the command of the person who started the job

@@ -230,6 +230,8 @@ class Session:
             epoch: the pass that the step belongs to, 1-based.
             step_in_epoch: the step in that pass, 1-based.
         """
+        if self._service.training_control.stops_at(self.step):
+            self._service.post(s.SaveImpossible(self.step, "its loop does not call session.stop_if_asked()"))
         self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
         if self._step_log.is_open:
             self._log_step()
@@ -265,6 +267,14 @@ class Session:
         if not self._savers:
             self._service.post(s.SaveImpossible(self.step, "nothing that can save out of turn is known here"))
         control.await_go_on(self.generation, self.step)
+
+    def never_stops(self, reason: str) -> None:
+        """This training cannot stop at a step that is asked for, so its rank is never handed over.
+
+        Args:
+            reason: for people.
+        """
+        self._service.training_control.never_stops = reason
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------
 

@@ -117,6 +117,8 @@ class Executor:
 
     def _hand_over(self, effect: StopAt | LetGo | LeaveAsAsked) -> None:
         match effect:
+            case StopAt() if self._training_control.never_stops:
+                self._deliver(s.SaveImpossible(effect.step, self._training_control.never_stops))
             case StopAt():
                 passed, stops = self._training_control.stop_at(effect.generation, effect.step)
                 self._deliver(s.Positioned(effect.drain, effect.step, passed, stops))

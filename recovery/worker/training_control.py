@@ -58,6 +58,8 @@ class TrainingControl:
         self.committed_before = self.committed_step = 0
         """The two newest steps that all ranks hold, as far as is known in this generation; 0: none."""
         self._stop_point = StopPoint()
+        self.never_stops = ""
+        """Not empty: why the main thread stops at no step that is asked for. Set by the main thread, for the rest of the process."""
         self.leave_as_asked: Callable[[], None] = lambda: None
         """Called, in the connection's thread, when a signal that was held back is to reach the main thread."""
         self.tick_ms = clock.monotonic_ms()

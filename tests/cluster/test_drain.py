@@ -37,13 +37,13 @@ def outcomes(cluster: Cluster) -> list[str]:
     return [stored.event.reason for stored in cluster.events(EventKind.DRAIN_ENDED)]
 
 
-def check_handed_over(cluster: Cluster, name: str = "worker_1") -> None:
+def check_handed_over(cluster: Cluster, name: str = "worker_1", *, timeout_s: float = 60.0) -> None:
     """The process ended as SIGTERM ends one, and a standby has gone on from where it was."""
     process = cluster.processes.pop(name)
     cluster.wait(lambda: process.poll() is not None, f"end of {name}", 30)
     assert process.returncode == TERMINATED, cluster.tails()
-    cluster.wait_event(EventKind.DRAIN_ENDED)
-    cluster.wait_end()
+    cluster.wait_event(EventKind.DRAIN_ENDED, timeout_s=timeout_s)
+    cluster.wait_end(2 * timeout_s)
     assert ["no step is lost" in outcome for outcome in outcomes(cluster)] == [True], outcomes(cluster)
     assert steps_lost(cluster) == 0
 
@@ -141,14 +141,53 @@ def test_without_a_ready_standby_a_script_ends_by_the_signal(tmp_path: Path) -> 
         cluster.check_result()
 
 
-def test_all_processes_that_are_asked_to_end_together_end_at_once(small: SmallCluster) -> None:
-    """As a launcher ends a job: there is nobody to hand a rank over to, since the standby ends too."""
+_OWN_LOOP = """
+import time
+import recovery
+from tests.cluster.small_job import Tally
+
+@recovery.run
+def train(session):
+    session.restore(Tally())
+    with session.loop():
+        for step in range(session.step + 1, 1000):
+            session.check()
+            time.sleep(0.02)
+            session.applied(step=step, epoch=1, step_in_epoch=step)
+            SAYS
+
+train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [("pass", "does not call session.stop_if_asked()"), ("session.stop_if_asked()", "nothing that can save")],
+)
+def test_a_loop_that_cannot_save_out_of_turn_keeps_nobody_waiting(
+    small: SmallCluster, says: str, reason: str
+) -> None:
+    (small.directory / SCRIPT).write_text(_OWN_LOOP.replace("SAYS", says))
     start_with_standbys(small, 1)
     small.wait_step(5)
     begun_ms = clock.monotonic_ms()
-    for name in (*small.names, "standby_0"):
+    small.signal("worker_1", signal.SIGTERM)
+    assert small.wait_exit("worker_1") == TERMINATED
+    assert within(clock.monotonic_ms() - begun_ms, 2_000)
+    [outcome] = outcomes(small)
+    assert reason in outcome
+
+
+@pytest.mark.parametrize("standbys", [1, 2])
+def test_all_processes_that_are_asked_to_end_together_end_at_once(small: SmallCluster, standbys: int) -> None:
+    """As a launcher ends a job: there is nobody to hand a rank over to, since the standbys end too."""
+    start_with_standbys(small, standbys)
+    small.wait_step(5)
+    begun_ms = clock.monotonic_ms()
+    names = [*small.names, *(f"standby_{number}" for number in range(standbys))]
+    for name in names:
         small.signal(name, signal.SIGTERM)
-    for name in (*small.names, "standby_0"):
+    for name in names:
         assert small.wait_exit(name) == TERMINATED
     assert within(clock.monotonic_ms() - begun_ms, 1_500)
     assert not small.events(EventKind.RANK_TAKEN_OVER)

@@ -85,6 +85,7 @@ def test_it_leaves_when_nobody_begins_and_later_when_nobody_ends() -> None:
     driven.handle(ASKED, at=1_000)
     driven.fire(WorkerTimer.DEPART, at=1_500)
     assert _leaves(driven)
+    assert "the scheduler does not answer" in driven.effects_of(Log)[0].text
     driven = DrivenWorker(drain_timeout_ms=5_000).training()
     driven.handle(ASKED, at=1_000)
     driven.receive(SaveAt(drain=1, generation=ONE, step=0), at=1_100)

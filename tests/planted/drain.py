@@ -106,8 +106,8 @@ DRAIN = (
         "a process that is asked to end waits for ever for a scheduler that hangs",
         "I14",
         "core/worker/handover.py",
-        'return self._leave(f"it took longer',
-        'return [] and self._leave(f"it took longer',
+        "        return self._leave(late)",
+        "        return []",
         (f"{_WORKER}::test_it_leaves_when_nobody_begins_and_later_when_nobody_ends",),
     ),
     Bug(

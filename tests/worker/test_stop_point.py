@@ -58,33 +58,42 @@ def _switching_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+class Racer:
+    """A main thread that steps as fast as it can."""
+
+    def __init__(self) -> None:
+        self.point, self.reached = _at(0), 0
+        self.stopped, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._train, daemon=True)
+        self._thread.start()
+
+    def _train(self) -> None:
+        step = 1
+        while self.point.passes(step) and not self._over.is_set():
+            step += 1
+        self.reached = step
+        self.stopped.set()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+
 @pytest.mark.usefixtures("_switching_often")
 def test_between_two_threads_nobody_passes_a_step_at_which_it_was_to_stop() -> None:
-    """The main thread runs as fast as it can; whoever asks names the very next step."""
+    """Whoever asks names the very next step."""
     for _ in range(30):
-        point, stopped_at = _at(0), threading.Event()
-        reached = [0]
-
-        def train(
-            point: StopPoint = point, stopped: threading.Event = stopped_at, reached: list[int] = reached
-        ) -> None:
-            step = 1
-            while point.passes(step):
-                step += 1
-            reached[0] = step
-            stopped.set()
-
-        thread = threading.Thread(target=train)
-        thread.start()
+        racer = Racer()
         step, stops = 0, False
         while not stops:
-            passed, _ = point.stop_at(1, 0)
+            passed, _ = racer.point.stop_at(1, 0)
             step = passed + 1
-            passed, stops = point.stop_at(1, step)
+            passed, stops = racer.point.stop_at(1, step)
             assert stops == (passed < step), "it says what it does"
-        assert stopped_at.wait(10), "it said that it would stop"
-        thread.join()
-        assert reached[0] == step
+        stopped = racer.stopped.wait(1)
+        racer.end()
+        assert stopped, "it said that it would stop"
+        assert racer.reached == step
 
 
 def _stopped(training: Training) -> None:

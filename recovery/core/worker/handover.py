@@ -126,9 +126,9 @@ class Handover:
         """The scheduler has had its time."""
         if self._asked is None:
             return []
-        return self._leave(
-            f"it took longer than {self._rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
-        )
+        limit = f"{self._rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
+        late = f"it took longer than {limit}" if self._drain else "the scheduler does not answer"
+        return self._leave(late)
 
     def on_disconnected(self) -> list[WorkerEffect]:
         """Nobody is there who would hand a rank over, or say that the wait at a step is over."""
