@@ -182,9 +182,7 @@ def test_who_declined_is_not_asked_again_until_it_registers_again() -> None:
     assert waits.hears(m.Offer) == 1, "on the new connection"
 
 
-def test_who_was_started_in_the_place_of_the_lost_one_takes_its_rank_when_nobody_can_read_its_newest_file() -> (
-    None
-):
+def test_successor_takes_the_rank_when_nobody_can_read_its_newest_file() -> None:
     desk = Desk(Rules(worker_count=2, standby_count=1))
     first, second = training(desk, 10, 20)
     elsewhere = standby(desk, host="10.0.0.9")

@@ -113,12 +113,7 @@ SIMULATED = (
         "core/scheduler/takeover.py",
         "if one.host == holder.record.host and state.nodes[one.node_id].replaces",
         "if one.host == holder.record.host and not state.nodes[one.node_id].replaces",
-        (
-            (
-                "tests/core/test_takeover.py::"
-                "test_who_was_started_in_the_place_of_the_lost_one_takes_its_rank_when_nobody_can_read_its_newest_file"
-            ),
-        ),
+        ("tests/core/test_takeover.py::test_successor_takes_the_rank_when_nobody_can_read_its_newest_file",),
     ),
     Bug(
         "a standby never says again what it knows when the store was lost",

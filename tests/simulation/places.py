@@ -114,22 +114,24 @@ class PlacePromises:
 
     def before_word(self, scheduler: SchedulerProcess, after_all: Watch) -> Watch:
         """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended."""
-        state = scheduler.machine.state
-        before = {name: _standing(node) for name, node in state.nodes.items()}
-        may_change = {
-            name for name, node in state.nodes.items() if node.process is None or self.is_dead(node)
-        }
-        job = state.job.state
+        nodes = scheduler.machine.state.nodes
+        before = {name: (_standing(node), node.process) for name, node in nodes.items()}
+        job = scheduler.machine.state.job.state
 
         def after(effects: list[SchedulerEffect]) -> None:
             self._promises.checked["I23"] += 1
-            # Who waited for the place of the dead one may have it now.
-            changed = [name for name in before if _standing(state.nodes[name]) != before[name]]
+            changed = [
+                name for name, node in nodes.items() if name in before and _standing(node) != before[name][0]
+            ]
             for name in changed:
-                assert name in may_change, f"I23: {name} lives, and a wrong word has changed its place"
-                if state.nodes[name].window_ends_ms < before[name][1]:
+                (_, window_ends_ms, _), process = before[name]
+                assert process is None or self.world.proofs.has_ended(process), (
+                    f"I23: {name} lives, and a wrong word has changed its place"
+                )
+                if nodes[name].window_ends_ms < window_ends_ms:
                     self.world.clock.seen["a proven death ended a window"] += 1
-            assert changed or state.job.state is job, "I23: a wrong word has changed the job"
+            now = scheduler.machine.state.job.state
+            assert changed or now is job, "I23: a wrong word has changed the job"
             after_all(effects)
 
         return after

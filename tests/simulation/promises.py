@@ -119,14 +119,14 @@ class Promises:
     def before(self, scheduler: SchedulerProcess, stimulus: SchedulerStimulus) -> Watch:
         """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""
         watch, nodes = self._before(scheduler, stimulus), scheduler.machine.state.nodes
-        before = {name: (node.record, self.places.is_dead(node)) for name, node in nodes.items()}
+        before = {name: (node.record, node.process) for name, node in nodes.items()}
 
         def after(effects: list[SchedulerEffect]) -> None:
             watch(effects)
             for name, node in scheduler.machine.state.nodes.items():
-                record, proven = before.get(name, (None, False))
+                record, process = before.get(name, (None, None))
                 if record is None or node.record.incarnation > record.incarnation:
-                    self._admitted_now(stimulus, node.record, record, proven, effects)
+                    self._admitted_now(stimulus, node.record, record, process, effects)
 
         return after
 
@@ -201,7 +201,7 @@ class Promises:
         stimulus: SchedulerStimulus,
         now: NodeRecord,
         before: NodeRecord | None,
-        proven: bool,
+        process: m.ProcessIdentity | None,
         effects: list[SchedulerEffect],
     ) -> None:
         """A next incarnation is in: its process asked now, or was told at once because of something else."""
@@ -213,7 +213,7 @@ class Promises:
         happened = _happened(effects, now.node_id)
         if EventKind.NODE_LEFT not in happened:
             lost_now = EventKind.NODE_LOST in happened
-            self._window_is_over(before, proven, now.node_id, lost_now=lost_now)
+            self._window_is_over(before, process, now.node_id, lost_now=lost_now)
         self._hear(now)
 
     def _hear(self, record: NodeRecord) -> None:
@@ -226,15 +226,16 @@ class Promises:
         ):
             self._heard[record.node_id, record.incarnation] = self.world.clock.now
 
-    def _window_is_over(self, before: NodeRecord | None, proven: bool, name: str, *, lost_now: bool) -> None:
+    def _window_is_over(
+        self, before: NodeRecord | None, process: m.ProcessIdentity | None, name: str, *, lost_now: bool
+    ) -> None:
         self.checked["I3"] += 1
         if before is None or before.state is NodeState.LEFT:
             return
         assert before.state is NodeState.LOST or lost_now, (
             f"I1: {name} was {before.state.value} when its next incarnation was admitted"
         )
-        if proven and self.world.rules.rejoin_on_proof:
-            self.world.clock.seen["who was proven dead returned"] += 1
+        if self.world.rules.rejoin_on_proof and self.world.proofs.has_ended(process):
             return
         silent_ms = self.silent_ms(before)
         least_ms = self.world.rules.rejoin_window_ms * (1 - self.world.shape.drift) - 1

@@ -121,7 +121,7 @@ class SchedulerMachine:
         return effects
 
     def _follow(self, now_ms: int) -> list[SchedulerEffect]:
-        """What follows from every stimulus: a rank that is handed over leaves its place vacant, and a vacant place is offered."""
+        """A rank that is handed over leaves its place vacant, and a vacant place is offered."""
         effects = drain.follow(self.state, now_ms)
         return [*effects, *takeover.offer_vacant(self.state, now_ms)]
 
@@ -140,7 +140,7 @@ class SchedulerMachine:
             case _:
                 assert_never(stimulus)
 
-    def _on_timer(  # noqa: PLR0911 - one line per timer
+    def _on_timer(  # noqa: PLR0911 - one case per timer
         self, timer: SchedulerTimer, now_ms: int
     ) -> list[SchedulerEffect]:
         """A timer is due. The state says whether it still means anything."""
