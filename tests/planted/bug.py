@@ -24,6 +24,7 @@ PROMISES = {
     "I17": "what a peer can cost is bounded",
     "I19": "damage is reported, never guessed away",
     "I20": "the final bits are those of an undisturbed run",
+    "I23": "a wrong word on a process's end takes nobody's place away",
 }
 """What a bug breaks: the numbers of docs/guarantees.md."""
 
