@@ -102,7 +102,7 @@ def test_what_is_killed_is_started_again(tmp_path: Path, node_id: str, flags: li
             took = [] if flags else [(f"{node_id}.2", 1, int(node_id))]
             assert [(event.node_id, event.incarnation, event.rank) for event in fresh] == took
             [lost] = cluster.events(EventKind.NODE_LOST, node_id)
-            assert (lost.event.incarnation, lost.event.reason) == (1, KILLED)
+            assert (lost.event.incarnation, cluster.reasons_lost(node_id)) == (1, [KILLED])
         assert_nothing_left(cluster)
 
 
