@@ -68,7 +68,7 @@ STANDBYS = (
         "core/scheduler/takeover.py",
         "            del standbys[standby.record.node_id]\n            effects += _offer(",
         "            effects += _offer(",
-        (f"{_TAKEOVER}::test_two_lost_ranks_are_offered_to_two_standbys",),
+        (f"{_TAKEOVER}::test_standby_that_finds_two_ranks_lost_is_asked_for_one",),
     ),
     Bug(
         "a standby that cannot take a rank is asked again and again",
