@@ -16,7 +16,7 @@ from recovery.store.repository import SchedulerStore
 from tests.store import any_records
 
 store = SchedulerStore.open(Path(sys.argv[1]))
-rows = [any_records.event(number) for number in range(500)]
+rows = [any_records.event(number) for number in range(300)]
 enough = threading.Event()
 
 
@@ -27,7 +27,7 @@ def write() -> None:
 
 writing = threading.Thread(target=write)
 writing.start()
-for _ in range(20):
+for _ in range(10):
     child = os.fork()
     if not child:
         # The interpreter's end runs every handler that the parent has registered.
