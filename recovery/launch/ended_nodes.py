@@ -1,4 +1,4 @@
-"""Nodes that the scheduler has not heard for a while, and whose processes this host knows to be dead: it is told so.
+"""Nodes that the scheduler has not heard for a while, and whose processes this host knows to be dead: the scheduler hears of it.
 
 A scheduler that was started again believes every process alive for a lease; it sees those of its own host itself. With MS_REJOIN=proof a
 lost id may return as soon as its process is proven dead.
@@ -16,7 +16,7 @@ from recovery.core.messages import Exited, ProcessIdentity
 
 
 class SilentNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that is not connected, and of which it matters whether its process lives."""
+    """A node that is not connected, and of which it matters whether its process runs."""
 
     node_id: NodeId
     pid: int

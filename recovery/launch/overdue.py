@@ -27,7 +27,7 @@ class LostNodes(msgspec.Struct, frozen=True, kw_only=True):
     """How long a process that is well, and whose network is free, takes at most to be heard."""
     nodes: tuple[LostNode, ...]
     silent: tuple[SilentNode, ...] = ()
-    """Whoever is not connected, and of whom it matters whether its process lives."""
+    """Whoever is not connected, and of whom it matters whether its process runs."""
     job: str = ""
     """Whose scheduler it is."""
 

@@ -116,7 +116,7 @@ WAITING = (
         "core/scheduler/liveness.py",
         "    state.waiting.note_free(record.node_id)\n",
         "",
-        (f"{_WAITING}test_who_came_before_the_death_was_noticed_is_let_in_when_it_is",),
+        (f"{_WAITING}test_the_same_while_the_world_forms_and_no_generation_ends",),
     ),
     Bug(
         "who asks again while it is told loses its connection",
