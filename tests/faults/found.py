@@ -71,4 +71,14 @@ FOUND = (
         "the cluster tests, four at a time on a slow machine",
         "`tests/torch/test_process_group.py`, `tests/cluster/test_recovery.py`; 7950542",
     ),
+    Found(
+        "A committed file was damaged and its rank lost: every standby declined, nobody else ever came, and the job failed after MS_TOPO_TIMEOUT",
+        "simulation with standbys, seeds 8 and 26",
+        '`tests/core/test_takeover.py`; "Let a successor take a rank with what it can read"',
+    ),
+    Found(
+        "A standby that had been offered a rank never said again what it knew itself, and a lost store waited for that word for ever",
+        "simulation with standbys, seeds 10, 26 and 38",
+        '`tests/core/test_standby_worker.py`; "Let a successor take a rank with what it can read"',
+    ),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from recovery.core import messages as m
 from recovery.core.effects import Persist
-from recovery.core.ids import ConnectionId
+from recovery.core.ids import ConnectionId, NodeId
 from recovery.core.records import EventKind, EventRecord, JobState, NodeState, SeatRecord
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.job import WAITING
@@ -38,6 +38,14 @@ class PlacePromises:
     def is_dead(self, node: Node) -> bool:
         """The truth about the process of a node's current incarnation."""
         return self.world.proofs.has_ended(node.process)
+
+    def replaced_incarnation(self, scheduler: SchedulerProcess, name: str) -> int:
+        """The incarnation of an id that has trained and whose rank was given to another node; 0: there is none."""
+        node = scheduler.machine.state.nodes.get(NodeId(name))
+        if node is None or node.seat or not node.record.generation or node.record.state in _HERE:
+            return 0
+        self.world.clock.seen["somebody whose rank was taken over asked again"] += 1
+        return int(node.record.incarnation)
 
     def lost_its_place(self, process: Process) -> bool:
         """Was its rank given to another node?"""

@@ -179,6 +179,7 @@ class Promises:
         self, scheduler: SchedulerProcess, connection: ConnectionId, register: m.Register
     ) -> Watch:
         state = state_of(scheduler)
+        replaced = self.places.replaced_incarnation(scheduler, register.node_id)
 
         def after(effects: list[SchedulerEffect]) -> None:
             if any(
@@ -191,6 +192,9 @@ class Promises:
                 return
             now = scheduler.machine.state.nodes.get(register.node_id)
             if now is not None and now.connection is not None:
+                assert now.record.incarnation != replaced, (
+                    f"I21: {register.node_id} was resumed, and its rank is another's"
+                )
                 self._hear(now.record)
             self._after_all(scheduler, effects)
 
