@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from recovery.config.setting import Fate, Setting
 from recovery.config.start_methods import StartMethod, recognise
-from recovery.config.table import BY_NAME, SETTINGS, Fate, Setting
+from recovery.config.table import BY_NAME, SETTINGS
 from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import SettingMissingError, SettingRangeError, SettingTypeError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recovery import config
-from recovery.config.table import Kind, Setting
+from recovery.config.setting import Kind, Setting
 from recovery.errors import SettingError
 
 WORKER = {

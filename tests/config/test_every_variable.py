@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recovery import config
-from recovery.config.table import SETTINGS, Fate, Kind, Setting
+from recovery.config.setting import Fate, Kind, Setting
+from recovery.config.table import SETTINGS
 from recovery.errors import SettingError, SettingMissingError, SettingRangeError, SettingTypeError
 from tests.config.environments import NOT_NUMBERS, NUMBERS, WORKER, out_of_range, refusal, with_value
 

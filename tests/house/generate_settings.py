@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recovery.config.table import GROUPS, Fate, Setting
+from recovery.config.setting import Fate, Setting
+from recovery.config.table import GROUPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
