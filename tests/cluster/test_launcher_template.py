@@ -25,12 +25,13 @@ def template_of(cluster: LaunchedCluster) -> int:
         found[:] = re.findall(r"the template \(pid (\d+)\) has imported", cluster.log(LAUNCHER))
         return bool(found)
 
-    cluster.wait(ready, "a template", 30)
+    cluster.wait(ready, "a template", 60)
     return int(found[-1])
 
 
 def test_a_worker_is_forked_again_and_the_template_made_again(tmp_path: Path) -> None:
-    environment = {"MS_REJOIN_WINDOW": "0", "JOB_STEP_MS": "60"}
+    # Held until there is another template: that takes as long as the machine is busy.
+    environment = {"MS_REJOIN_WINDOW": "0", "JOB_STEP_MS": "40", "JOB_HELD_STEP": "20"}
     with LaunchedCluster(tmp_path, environment=environment) as cluster:
         cluster.start("--start_method=fork")
         cluster.wait_step(6)
@@ -44,8 +45,9 @@ def test_a_worker_is_forked_again_and_the_template_made_again(tmp_path: Path) ->
 
         os.kill(first, signal.SIGKILL)
         cluster.wait(lambda: "is made again" in cluster.log(LAUNCHER), "the launcher's notice", 10)
-        cluster.wait(lambda: template_of(cluster) != first, "another template", 30)
+        cluster.wait(lambda: template_of(cluster) != first, "another template", 60)
         cluster.kill_node("0")
+        (tmp_path / "go_on").touch()
 
         assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
         cluster.check_result()
