@@ -1,7 +1,7 @@
 """Which process a process id means, and whether that very process has ended. Read from the kernel, nothing is kept.
 
 A process id is used again after a while, means another process after the next boot, and counts in its pid namespace only. So an
-identity says all of it, and only who lives under the same kernel and in the same pid namespace can prove anything by it.
+identity says all of it, and only who runs under the same kernel and in the same pid namespace can prove anything by it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def own() -> ProcessIdentity | None:
 
 
 def of(pid: int) -> ProcessIdentity | None:
-    """Tell which process of the caller's own pid namespace this is, such as a child not yet waited for; None: it cannot be told."""
+    """Tell which process of the caller's own pid namespace this is, such as a child not yet waited for; None: unknown."""
     return _identity(_PROC / str(pid)) if _proc_is_ours() else None
 
 

@@ -12,6 +12,7 @@ from recovery import clock
 from recovery.errors import LaunchFailedError, WorldFullError
 from recovery.launch import console
 from recovery.launch.children import end, signal_group
+from recovery.launch.ended_nodes import reports_of
 from recovery.launch.incidents import Incidents
 from recovery.launch.overdue import LostNode, Overdue
 from recovery.launch.placement import Kind, Placed
@@ -107,6 +108,8 @@ class Agent:
             answer = await self._context.contact.lost_nodes()
             if answer is not None and completion is not None:
                 completion.note_job(answer.job)
+            if answer is not None:
+                await self._context.contact.tell(reports_of(answer.silent))
             lost = overdue.note(answer, clock.monotonic_ms())
             await asyncio.gather(*(self._end_lost(node) for node in lost))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from recovery.launch.ended_nodes import SilentNode
+
 _GAP_MS = 5_000
 """Two answers that lie further apart do not show that the network was free between them, nor that this host was paused."""
 _SEEN_MS = 3_000
@@ -24,6 +26,8 @@ class LostNodes(msgspec.Struct, frozen=True, kw_only=True):
     returns_ms: int
     """How long a process that is well, and whose network is free, takes at most to be heard."""
     nodes: tuple[LostNode, ...]
+    silent: tuple[SilentNode, ...] = ()
+    """Whoever is not connected, and of whom it matters whether its process runs."""
     job: str = ""
     """Whose scheduler it is."""
 

@@ -36,6 +36,9 @@ class Contact(Protocol):
             gives_up: it is not started again, so that the job cannot go on.
         """
 
+    async def tell(self, reports: Sequence[Exited]) -> None:
+        """Report processes that have ended, of whomever they were."""
+
     async def lost_nodes(self) -> LostNodes | None:
         """Ask for the nodes that the scheduler holds for lost; None: it does not answer."""
 
@@ -57,6 +60,14 @@ class SchedulerContact(Contact):
 
     @override
     async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
+        await self.tell([Exited(node_id=node_id, pid=pid, reason=reason, gives_up=gives_up)])
+
+    @override
+    async def tell(self, reports: Sequence[Exited]) -> None:
+        for exited in reports:
+            await self._tell(exited)
+
+    async def _tell(self, exited: Exited) -> None:
         client = Client(
             host=self._host,
             port=self._port,
@@ -67,7 +78,7 @@ class SchedulerContact(Contact):
         # RuntimeError: no thread could be started to look up a name.
         with contextlib.suppress(OSError, RuntimeError):
             await client.connect(_CONNECT_S)
-            client.send(Exited(node_id=node_id, pid=pid, reason=reason, gives_up=gives_up))
+            client.send(exited)
             await client.close()
 
     @override
@@ -89,6 +100,10 @@ class SchedulerContact(Contact):
 
 class NoScheduler(Contact):
     """A dry run has none."""
+
+    @override
+    async def tell(self, reports: Sequence[Exited]) -> None:
+        return
 
     @override
     async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:

@@ -140,7 +140,7 @@ class _Service:
         state = self._machine.state
         return (
             ("/status", json_route(lambda: job_view(state, clock.monotonic_ms()))),
-            ("/lost", json_route(lambda: lost_view(state))),
+            ("/lost", json_route(lambda: lost_view(state, clock.monotonic_ms()))),
             ("/generations", json_route(lambda: generations_view(state))),
             ("/checkpoints", json_route(lambda: checkpoints_view(state))),
             ("/drain", json_route(lambda: drain_view(state))),

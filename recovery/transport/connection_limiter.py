@@ -3,7 +3,8 @@
 Three kinds. A *silent* connection has sent no whole HTTP request, a *waiting* one has, and no message of ours behind it. Beyond
 the bound of either kind the oldest is closed: a real worker sends its request in the millisecond it connects and its registration in
 the millisecond it is answered, so that neither flood keeps one out. A *registering* one has sent a message and waits to be admitted,
-for as long as the disk takes: every node of the job has a place there, and who comes beyond that is refused with 503.
+for as long as the disk takes: every node of the job has a place there, and who comes beyond that is refused with 503. One that was
+answered and stays, since it waits for its time, has no place there: its owner bounds how many of these there are.
 """
 
 from __future__ import annotations

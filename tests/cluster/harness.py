@@ -151,6 +151,15 @@ class Cluster:
             if kind in (None, stored.event.kind) and node in (None, stored.event.node_id)
         ]
 
+    def reasons_lost(self, node: str | None = None) -> list[str]:
+        """Why nodes were lost, by what is known in the end: their launchers may have told how the processes ended."""
+        told = {
+            (stored.event.node_id, stored.event.incarnation): stored.event.reason
+            for stored in self.events(EventKind.PROCESS_ENDED, node)
+        }
+        lost = [stored.event for stored in self.events(EventKind.NODE_LOST, node)]
+        return [told.get((event.node_id, event.incarnation), event.reason) for event in lost]
+
     def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
         """Wait for something to become true, or fail with everything that was printed."""
         wait_for(until, what, timeout_s, self.tails)

@@ -44,7 +44,7 @@ def test_a_worker_that_exits_with_0_in_the_loop_is_started_again_by_its_launcher
         status = LEFT if way == "os-exit" else f"exit code {EXIT_BEFORE_END}"
         assert (incident["first"]["status"], incident["followed"]) == (status, [])
         [lost] = cluster.events(EventKind.NODE_LOST)
-        assert (lost.event.node_id, LEFT in lost.event.reason) == ("1", True)
+        assert (lost.event.node_id, LEFT in cluster.reasons_lost()[0]) == ("1", True)
 
 
 def test_a_worker_that_exits_with_0_at_every_start_fails_the_job_by_its_own_name(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_what_is_killed_is_started_again(tmp_path: Path, node_id: str) -> None:
             admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, node_id)]
             assert [(event.incarnation, event.rank) for event in admitted[1:]] == [(2, int(node_id))]
             [lost] = cluster.events(EventKind.NODE_LOST, node_id)
-            assert (lost.event.incarnation, lost.event.reason) == (1, KILLED)
+            assert (lost.event.incarnation, cluster.reasons_lost(node_id)) == (1, [KILLED])
         assert_nothing_left(cluster)
 
 

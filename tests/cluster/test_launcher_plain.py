@@ -12,7 +12,6 @@ import psutil
 import pytest
 from typing_extensions import override
 
-from recovery.core.records import EventKind
 from tests.cluster import plain_ddp
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.test_launcher import assert_nothing_left
@@ -78,8 +77,9 @@ def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: st
         assert cluster.result() == undisturbed
         starts = {restart for _, _, restart in cluster.steps_of(1)}
         assert starts == {0, 1, 2}
-        lost = [stored.event.reason for stored in cluster.events(EventKind.NODE_LOST)]
-        assert lost == ["killed by SIGKILL (out of memory?)"] * 2, "only the killed one was lost"
+        assert cluster.reasons_lost() == ["killed by SIGKILL (out of memory?)"] * 2, (
+            "only the killed one was lost"
+        )
         incident = json.loads((cluster.logs / "incident-1.json").read_text())
         assert (incident["first"]["rank"], incident["followed"]) == (rank, [])
         assert_nothing_left(cluster)

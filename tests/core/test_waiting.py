@@ -49,6 +49,15 @@ def test_who_came_before_the_death_was_noticed_is_let_in_when_it_is(desk: Desk) 
     assert (early.told().incarnation, early.told().rank) == (2, 0)
 
 
+def test_the_same_while_the_world_forms_and_no_generation_ends(desk: Desk) -> None:
+    first = Worker(desk, "worker_0")
+    first.register()
+    early = waiting(desk)
+    first.die()
+    desk.at(500)
+    assert early.told().incarnation == 2
+
+
 def test_it_is_let_in_with_one_write_and_with_the_token_that_nobody_else_has(desk: Desk) -> None:
     first, second = running_workers(desk)
     early = waiting(desk)

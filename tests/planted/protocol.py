@@ -78,8 +78,8 @@ EXITS = (
     Bug(
         "a launcher's report about an earlier process counts for the next one",
         "I12",
-        "core/scheduler/liveness.py",
-        "if node.record.pid != exited.pid:",
+        "core/scheduler/proof.py",
+        "if exited.pid != node.record.pid:",
         "if node.record.pid == -1:",
         ("tests/core/test_exits_seen.py::test_a_report_about_another_process_means_nothing",),
     ),
@@ -132,8 +132,8 @@ DEADLINES = (
         "a refused worker asks again at once",
         "I17",
         "core/worker/connection.py",
-        "SetTimer(WorkerTimer.DIAL, now_ms + refused.retry_after_ms)",
-        "SetTimer(WorkerTimer.DIAL, now_ms)",
+        "self._dial_at(now_ms + refused.retry_after_ms)",
+        "self._dial_at(now_ms)",
         (
             "tests/core/test_worker_machine.py::test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time",
         ),

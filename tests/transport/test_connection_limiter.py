@@ -10,6 +10,8 @@ from functools import partial
 
 import pytest
 
+from recovery.core.ids import ConnectionId
+from recovery.core.rules import Rules
 from recovery.transport import connection_limiter
 from recovery.transport.codec import encode
 from tests.pace import within
@@ -17,6 +19,8 @@ from tests.transport.test_wire_hostile import works
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
+    Node,
+    admitted,
     in_thread,
     masked_frame,
     plain_socket,
@@ -86,6 +90,86 @@ def test_a_registration_beyond_all_nodes_of_the_job_is_answered_with_503() -> No
             await works(receiver, port)
             for each in waiting:
                 each.close()
+
+    run(main())
+
+
+def test_whoever_was_refused_for_now_and_stays_takes_no_place_of_those_who_register() -> None:
+    async def main() -> None:
+        async with serving() as (receiver, port):
+            receiver.admits = False
+            frame = masked_frame(encode(register()))
+            staying = []
+            for number in range(1, 2 + connection_limiter.REGISTERING_BESIDE_NODES):
+                staying.append(await in_thread(partial(half_open, port, "127.0.0.2", frame)))
+                await until(lambda number=number: len(receiver.messages) == number)  # type: ignore[misc]  # bound now
+                receiver.server.refused_for_now(receiver.messages[-1][0])
+            # Asking again on the same connection takes a place for as long as the answer takes, once.
+            for _ in range(3):
+                staying[0].sendall(frame)
+            await until(lambda: len(receiver.messages) == len(staying) + 3)
+            receiver.server.refused_for_now(receiver.messages[-1][0])
+            assert receiver.server.connection_count == len(staying), "nobody was closed for another"
+            receiver.server.refused_for_now(ConnectionId(10_000))
+
+            receiver.admits = True
+            receiver.messages.clear()
+            await works(receiver, port)
+            for each in staying:
+                each.close()
+            await until(lambda: receiver.server.connection_count == 0)
+            # What was given back is given back once: all places are there again.
+            assert receiver.server._limiter is not None
+            assert receiver.server._limiter._registering_count == 0
+
+    run(main())
+
+
+def test_whoever_stays_is_cut_off_when_it_is_silent_for_longer_than_any_wait() -> None:
+    rules = Rules(worker_count=1, lease_ms=200, rejoin_window_ms=100)
+
+    async def main() -> None:
+        async with serving(rules) as (receiver, port):
+            receiver.admits = False
+            node = Node(port)
+            await node.client.connect(5)
+            node.client.send(register())
+            await until(lambda: receiver.messages)
+            connection = receiver.messages[0][0]
+            receiver.server.refused_for_now(connection)
+            loop = asyncio.get_running_loop()
+            asked_s = loop.time()
+            for _ in range(4):
+                asked_s = loop.time()
+                await asyncio.sleep(0.1)
+                node.client.send(register())
+            await until(lambda: len(receiver.messages) == 5)
+            assert not receiver.lost, "each time that it asks again its wait begins anew"
+            await until(lambda: receiver.lost, "the end of its patience")
+            assert loop.time() - asked_s >= 0.3
+            await node.client.close()
+
+    run(main())
+
+
+def test_whoever_stays_is_admitted_on_that_connection_and_then_kept() -> None:
+    rules = Rules(worker_count=1, lease_ms=200, rejoin_window_ms=100)
+
+    async def main() -> None:
+        async with serving(rules) as (receiver, port):
+            receiver.admits = False
+            node = Node(port)
+            await node.client.connect(5)
+            node.client.send(register())
+            await until(lambda: receiver.messages)
+            connection = receiver.messages[0][0]
+            receiver.server.refused_for_now(connection)
+            receiver.server.admitted(connection)
+            receiver.server.send(connection, admitted())
+            await until(lambda: node.messages)
+            await asyncio.sleep(0.5)
+            assert not receiver.lost, "no deadline is left of its wait"
+            await node.client.close()
 
     run(main())
 

@@ -27,7 +27,7 @@ class CloseConnection(msgspec.Struct, frozen=True, tag="close_connection"):
 
 
 class KeepConnection(msgspec.Struct, frozen=True, tag="keep_connection"):
-    """Leave the connection of a node open that was refused for now: it is told there when its time has come."""
+    """Leave the connection of a node open that was refused for now: it is answered there when its time has come."""
 
     connection: ConnectionId
 

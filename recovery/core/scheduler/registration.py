@@ -24,7 +24,7 @@ def on_register(
     connection = received.connection
     speaker = state.speaker(connection)
     if speaker is not None and speaker.record.admission_request == register.request_id:
-        # It asked again by itself while it was told: the answer is on its way.
+        # It asked again by itself while it was let in: the answer is on its way.
         speaker.heard_ms = now_ms
         return []
     if connection in state.speakers:

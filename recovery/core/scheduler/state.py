@@ -26,7 +26,7 @@ from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.seats import Seats
-from recovery.core.scheduler.waiting import BESIDE_PLACES, WaitingRoom
+from recovery.core.scheduler.waiting import BESIDE_PLACES, WaitingList
 
 RUN_FINISHED = "its run finished"
 """Why a node has left: it did its part to the end. If it does not know that, it is answered when it asks. Stores hold it in these words."""
@@ -85,8 +85,8 @@ class SchedulerState:
         self.store_is_lost = False
         """This scheduler ends because the job's store is lost: nothing is decided any more, whatever still arrives."""
         places = rules.worker_count + rules.server_count + rules.standby_count
-        self.waiting = WaitingRoom(at_most=places + BESIDE_PLACES)
-        """Who was refused for now, and is told when its time has come."""
+        self.waiting = WaitingList(at_most=places + BESIDE_PLACES)
+        """Who was refused for now, and is answered when its time has come."""
         self._refusals: OrderedDict[NodeId, str] = OrderedDict()
 
     # --- looking -------------------------------------------------------------------------------------------------------

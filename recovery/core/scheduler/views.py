@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from recovery.core.records import NodeState
+from recovery.core.scheduler import proof
 from recovery.core.scheduler.state import SchedulerState
 
 
@@ -50,11 +51,12 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
     }
 
 
-def lost_view(state: SchedulerState) -> dict[str, Any]:
+def lost_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
     """The nodes that were lost by silence, for the launchers that watch their processes: short, since each asks every second.
 
     Whose connection closed is not among them: its process may have replaced itself by exec, and imports for as long as that takes.
-    `returns_ms` is how long a process that is well, and whose way here is free, takes at most to be heard.
+    `returns_ms` is how long a process that is well, and whose way here is free, takes at most to be heard. `silent` are those of whom
+    it would change something to know that their processes have ended.
     """
     return {
         "returns_ms": state.rules.returns_ms,
@@ -62,6 +64,15 @@ def lost_view(state: SchedulerState) -> dict[str, Any]:
             {"node_id": node.record.node_id, "pid": node.record.pid, "reason": node.record.reason}
             for node in state.nodes.values()
             if node.hangs and node.record.state is NodeState.LOST
+        ],
+        "silent": [
+            {
+                "node_id": node.record.node_id,
+                "pid": node.record.pid,
+                "process": msgspec.to_builtins(node.process),
+            }
+            for node in state.nodes.values()
+            if node.process is not None and proof.may_still_matter(state, node, now_ms)
         ],
         "job": state.job.job,
     }

@@ -28,7 +28,7 @@ class Waiting(msgspec.Struct, frozen=True):
     """When it may be let in if nothing happens before, on the monotonic clock; None: something must happen."""
 
 
-class WaitingRoom:
+class WaitingList:
     """All of them, in the order in which they came."""
 
     def __init__(self, *, at_most: int) -> None:
@@ -49,7 +49,7 @@ class WaitingRoom:
         return min((due_ms for due_ms in times_ms if due_ms > now_ms), default=None)
 
     def add(self, one: Waiting) -> ConnectionId | None:
-        """Let it wait. Gives the connection that waits no more: an earlier one of its id, or its own, where there is no room."""
+        """Let it wait. Gives the connection that waits no more: an earlier one of its id, or its own, where all places are taken."""
         connection, node_id = one.received.connection, one.register.node_id
         assert connection not in self._by_connection, "a connection waits once"
         earlier = self._by_node.get(node_id)

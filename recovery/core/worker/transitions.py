@@ -72,7 +72,7 @@ class ConnectionState(str, Enum):
     ADMITTED = "admitted"
     """The scheduler has admitted this process on the current connection."""
     REFUSED = "refused"
-    """The scheduler has refused it for now, and the connection still stands: it is told there when its time has come."""
+    """The scheduler has refused it for now, and the connection still stands: it is answered there when its time has come."""
     WAITING = "waiting"
     """It was refused for now and the connection is closed: it asks again when the refusal has run out."""
 

@@ -1,0 +1,165 @@
+"""Bugs in what follows from the end of a process, and in who is told when its time has come."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_PROOF = "tests/core/test_proof_of_death.py::"
+_IDENTITY = "tests/scheduler/test_process_identity.py::"
+_WAITING = "tests/core/test_waiting.py::"
+
+PROOFS = (
+    Bug(
+        "a process of another boot is taken for one of this host",
+        "I23",
+        "process_identity.py",
+        "if not identity.boot_id or identity.boot_id != clock.boot_id():",
+        "if not identity.boot_id:",
+        (f"{_IDENTITY}test_nothing_is_proven_of_a_process_elsewhere",),
+    ),
+    Bug(
+        "a process of another container is taken for one of this one",
+        "I23",
+        "process_identity.py",
+        "if not 0 < pid <= _PID_MAX or identity.pid_namespace != _pid_namespace():",
+        "if not 0 < pid <= _PID_MAX:",
+        (f"{_IDENTITY}test_nothing_is_proven_of_a_process_elsewhere",),
+    ),
+    Bug(
+        "a container that shows its host's processes proves deaths by them",
+        "I23",
+        "process_identity.py",
+        'return (_PROC / "self").readlink() == Path(str(os.getpid()))',
+        "return True",
+        (f"{_IDENTITY}test_nothing_is_proven_where_the_kernels_files_cannot_be_read",),
+    ),
+    Bug(
+        "a process whose first thread is over counts as ended",
+        "I23",
+        "process_identity.py",
+        "stat.state in _ENDED_STATES and stat.threads <= 1",
+        "stat.state in _ENDED_STATES",
+        (f"{_IDENTITY}test_a_process_whose_first_thread_is_over_goes_on",),
+    ),
+    Bug(
+        "a number that is used again stands in for the process before",
+        "I14",
+        "process_identity.py",
+        "return None if stat is None else stat.start_ticks != identity.start_ticks",
+        "return None if stat is None else False",
+        (f"{_IDENTITY}test_a_number_that_is_another_process_now_proves_the_end_of_the_first",),
+    ),
+    Bug(
+        "a descriptor is believed without a look at the process",
+        "I23",
+        "scheduler/process_watch.py",
+        "if process_identity.has_ended(watched.process, watched.pid):",
+        "if watched.pid:",
+        (
+            "tests/scheduler/test_process_watch.py::test_a_descriptor_that_tells_of_a_process_that_runs_is_not_believed",
+        ),
+    ),
+    Bug(
+        "the end of an earlier incarnation's process counts for the next one",
+        "I23",
+        "core/scheduler/liveness.py",
+        "node is None or node.record.incarnation != gone.incarnation:",
+        "node is None:",
+        (f"{_PROOF}test_the_end_of_the_process_before_means_nothing_for_its_successor",),
+    ),
+    Bug(
+        "a report counts whichever process it names",
+        "I23",
+        "core/scheduler/proof.py",
+        "return exited.process is not None and node.process is not None and exited.process != node.process",
+        "return False",
+        (f"{_PROOF}test_a_report_about_another_process_of_the_same_number_means_nothing",),
+    ),
+    Bug(
+        "a report without an identity ends a window",
+        "I3",
+        "core/scheduler/proof.py",
+        "return exited.process is not None and exited.process == node.process",
+        "return True",
+        (f"{_PROOF}test_a_report_without_identity_ends_no_window",),
+    ),
+    Bug(
+        "a proof ends the window without MS_REJOIN=proof",
+        "I3",
+        "core/scheduler/proof.py",
+        "if not (node.proven_dead and state.rules.rejoin_on_proof) or",
+        "if not node.proven_dead or",
+        (f"{_PROOF}test_by_default_a_proven_death_leaves_the_window_open",),
+    ),
+    Bug(
+        "who speaks after a report of its end stays proven dead",
+        "I23",
+        "core/scheduler/machine.py",
+        "node.heard_ms, node.proven_dead = now_ms, False",
+        "node.heard_ms = now_ms",
+        (f"{_PROOF}test_who_speaks_after_a_report_of_its_end_was_slandered",),
+    ),
+    Bug(
+        "a restarted scheduler watches nobody",
+        "I14",
+        "core/scheduler/restore.py",
+        "effects += proof.watch(state, node)",
+        "pass",
+        (f"{_PROOF}test_a_restarted_scheduler_watches_everybody_who_may_be_alive",),
+    ),
+)
+
+WAITING = (
+    Bug(
+        "who waits is not told that the holder was lost",
+        "I14",
+        "core/scheduler/liveness.py",
+        "    state.waiting.note_free(record.node_id)\n",
+        "",
+        (f"{_WAITING}test_the_same_while_the_world_forms_and_no_generation_ends",),
+    ),
+    Bug(
+        "who asks again while it is told loses its connection",
+        "I13",
+        "core/scheduler/registration.py",
+        "if speaker is not None and speaker.record.admission_request == register.request_id:",
+        "if speaker is not None and not register.request_id:",
+        (f"{_WAITING}test_who_asks_again_while_it_is_told_stays_in",),
+    ),
+    Bug(
+        "who waits has no bound",
+        "I17",
+        "core/scheduler/waiting.py",
+        "if earlier is None and len(self._by_connection) >= self._at_most:",
+        "if earlier is None and len(self._by_connection) >= 10 * self._at_most:",
+        (f"{_WAITING}test_who_waits_is_bounded_and_who_came_first_stays",),
+    ),
+    Bug(
+        "who has hung up is let in",
+        "I1",
+        "core/scheduler/liveness.py",
+        "    state.waiting.forget(lost.connection)\n",
+        "",
+        (f"{_WAITING}test_who_has_hung_up_is_not_let_in",),
+    ),
+    Bug(
+        "who waits keeps the places of those who register",
+        "I17",
+        "transport/connection_limiter.py",
+        "            accepted.registering = False\n            self._registering_count -= 1\n",
+        "            accepted.registering = True\n",
+        (
+            "tests/transport/test_connection_limiter.py::test_whoever_was_refused_for_now_and_stays_takes_no_place_of_those_who_register",
+        ),
+    ),
+    Bug(
+        "a worker that was told dials all the same",
+        "I13",
+        "core/worker/connection.py",
+        "        if not self._dial_is_due:\n            return []\n",
+        "",
+        (
+            "tests/core/test_worker_machine.py::test_a_refused_worker_is_told_on_the_standing_connection_and_asks_no_more",
+        ),
+    ),
+)
