@@ -20,10 +20,25 @@ RATIO_MAX = 2.1
 """Twice as many workers cost twice as much; 3.8 times when each registration walks over all."""
 
 
-def calls_to_join(count: int, name: str) -> int:
+def _lose_the_last(desk: Desk, workers: list[Worker]) -> None:
+    """A standby is asked for its rank, and the last worker comes back before it answers; everybody has a new plan."""
+    last = workers[-1]
+    last.die()
+    desk.at(desk.now + 600)
+    for worker in workers[:-1]:
+        worker.ready()
+    assert isinstance(last.register(), m.Admitted)
+    last.ready()
+    for worker in workers:
+        worker.follow()
+
+
+def calls_to_join(count: int, name: str, standbys: int = 0) -> int:
     """Calls of functions until all of a job's workers are in, have a plan, have come back once, and are done."""
-    desk = Desk(Rules(worker_count=count), checked=False)
+    desk = Desk(Rules(worker_count=count, standby_count=standbys), checked=False)
     workers = [Worker(desk, name.format(number)) for number in range(count)]
+    for number in range(standbys):
+        assert isinstance(Worker(desk, f"s{number}", standby=True).register(), m.Admitted)
     calls = 0
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -34,6 +49,8 @@ def calls_to_join(count: int, name: str) -> int:
     sys.setprofile(note)
     try:
         begin(workers)
+        if standbys:
+            _lose_the_last(desk, workers)
         for worker in workers:
             worker.die()
             assert isinstance(worker.register(), m.Admitted)
@@ -45,9 +62,10 @@ def calls_to_join(count: int, name: str) -> int:
     return calls
 
 
+@pytest.mark.parametrize("standbys", [0, 2], ids=["", "standbys"])
 @pytest.mark.parametrize("name", ["worker_{}", "{}"], ids=["names", "ranks"])
-def test_twice_as_many_workers_cost_the_scheduler_twice_as_much(name: str) -> None:
-    ratio = calls_to_join(MANY, name) / calls_to_join(FEW, name)
+def test_twice_as_many_workers_cost_the_scheduler_twice_as_much(name: str, standbys: int) -> None:
+    ratio = calls_to_join(MANY, name, standbys) / calls_to_join(FEW, name, standbys)
 
     print(f"{FEW} to {MANY} workers: {ratio:.2f} times the calls")
     assert ratio < RATIO_MAX

@@ -119,6 +119,16 @@ def test_two_lost_ranks_are_offered_to_two_standbys() -> None:
     assert (one.follow().rank, two.follow().rank) == (0, 1)
 
 
+def test_standby_that_finds_two_ranks_lost_is_asked_for_one() -> None:
+    desk = Desk(RULES)
+    first, second = training(desk, 10)
+    first.die()
+    second.die()
+    desk.at(desk.now + GRACE_MS)
+    late = standby(desk)
+    assert [one.rank for one in desk.tray[late.connection] if isinstance(one, m.Offer)] == [0]
+
+
 def test_who_may_still_come_back_keeps_its_rank() -> None:
     desk = Desk(RULES)
     _, second = training(desk, 10)

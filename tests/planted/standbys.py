@@ -68,7 +68,7 @@ STANDBYS = (
         "core/scheduler/takeover.py",
         "            del standbys[standby.record.node_id]\n            effects += _offer(",
         "            effects += _offer(",
-        (f"{_TAKEOVER}::test_two_lost_ranks_are_offered_to_two_standbys",),
+        (f"{_TAKEOVER}::test_standby_that_finds_two_ranks_lost_is_asked_for_one",),
     ),
     Bug(
         "a standby that cannot take a rank is asked again and again",
@@ -170,5 +170,13 @@ STANDBYS = (
         "node.is_standby and node.record.state is NodeState.LIVE and node.ready is None",
         "node.is_standby and node.record.state is NodeState.LIVE and node.ready is node",
         (f"{_REBUILD}::test_standby_that_held_the_rank_last_has_it_again",),
+    ),
+    Bug(
+        "while a rank is offered, each message walks over every node",
+        "I17",
+        "core/scheduler/takeover.py",
+        "nobody_to_ask or seats.absent <= asked:",
+        "nobody_to_ask:",
+        ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),
     ),
 )

@@ -71,6 +71,7 @@ def _check_counts(state: SchedulerState, role: Role) -> None:
         sorted(seats.names),
         seats.standbys,
         seats.vacant,
+        seats.absent,
         seats.holders,
     )
     recounted = (
@@ -81,6 +82,12 @@ def _check_counts(state: SchedulerState, role: Role) -> None:
         sum(node.is_standby and node.record.state in _HERE for node in of_role) if role is Role.WORKER else 0,
         sum(
             bool(node.seat) and node.record.rank is not None and node.record.state not in _HERE
+            for node in of_role
+        ),
+        sum(
+            bool(node.seat)
+            and (node.record.rank is not None or node.record.state is NodeState.LOST)
+            and node.record.state not in _HERE
             for node in of_role
         ),
         {node.seat: node.record.node_id for node in of_role if node.seat},

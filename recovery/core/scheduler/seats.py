@@ -17,6 +17,8 @@ class Counted(NamedTuple):
     has_seat: bool = False
     is_vacant: bool = False
     """It has a seat and a rank, and is lost or has left."""
+    is_absent: bool = False
+    """It is lost, or gone with a rank, and the name of a seat is still its own."""
     is_standby: bool = False
     is_ready: bool = False
     is_done: bool = False
@@ -32,7 +34,7 @@ class Seats:
             forming: whether the job is forming, which says what a seat is.
         """
         self.forming = forming
-        self.taken = self.ready = self.done = self.vacant = self.standbys = 0
+        self.taken = self.ready = self.done = self.vacant = self.absent = self.standbys = 0
         self.names = SeatedIds()
         """Of the seats that are taken."""
         self.holders: dict[str, NodeId] = {}
@@ -51,10 +53,13 @@ class Seats:
         """Count what a node has become, instead of what was counted of it before."""
         before = self._counted.get(record.node_id, Counted())
         has_seat, is_here = self.has_seat(record, seat), record.state in (NodeState.LIVE, NodeState.SUSPECT)
+        left_empty = bool(seat) and not is_here
+        has_rank, is_lost = record.rank is not None, record.state is NodeState.LOST
         now = Counted(
             seat=seat,
             has_seat=has_seat,
-            is_vacant=bool(seat) and record.rank is not None and not is_here,
+            is_vacant=left_empty and has_rank,
+            is_absent=left_empty and (has_rank or is_lost),
             is_standby=is_here and not seat,
             is_ready=has_seat and record.state is NodeState.LIVE and said_ready,
             is_done=has_seat and done,
@@ -63,6 +68,7 @@ class Seats:
         self.ready += now.is_ready - before.is_ready
         self.done += now.is_done - before.is_done
         self.vacant += now.is_vacant - before.is_vacant
+        self.absent += now.is_absent - before.is_absent
         self.standbys += now.is_standby - before.is_standby
         if (now.has_seat, now.seat) != (before.has_seat, before.seat):
             if before.has_seat:

@@ -16,7 +16,7 @@ from recovery.core.policy import takeover as policy
 from recovery.core.policy.message_share import newest_that_fit
 from recovery.core.policy.ranks import natural_key
 from recovery.core.policy.takeover import Vacancy
-from recovery.core.records import EventKind, JobState, NodeState, Record
+from recovery.core.records import EventKind, NodeState, Record
 from recovery.core.scheduler import generations, job_end
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
@@ -31,9 +31,10 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Ask a standby for each vacant seat that nobody is asked for. Called after every stimulus."""
     effects: list[SchedulerEffect] = _withdraw(state)
     seats = state.seats[m.Role.WORKER]
-    forming = state.job.state is JobState.FORMING
-    nobody_to_ask = seats.standbys <= len(state.offers) and not state.spared
-    if state.job.state not in WAITING or nobody_to_ask or not (seats.vacant or forming):
+    asked = len(state.offers)
+    # Counted, since this is looked at after each message: of a large job everybody speaks while one rank is waited for.
+    nobody_to_ask = seats.standbys <= asked and not state.spared
+    if state.job.state not in WAITING or nobody_to_ask or seats.absent <= asked:
         return effects
     standbys, sat_down = _not_asked(state), False
     for holder, vacancy in _vacant(state):
