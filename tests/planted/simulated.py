@@ -8,6 +8,7 @@ _STANDBYS = "tests/simulation/test_standbys.py"
 _DISTURBED = f"{_STANDBYS}::test_standbys_keep_every_promise_while_everybody_around_them_dies"
 _BY_HAND, _FRESH = f"{_DISTURBED}[by hand]", f"{_DISTURBED}[fresh ids]"
 _AT_ONCE = f"{_STANDBYS}::test_a_job_with_a_ready_standby_goes_on_at_once_after_a_death"
+_PROVEN = f"{_STANDBYS}::test_who_is_proven_dead_returns_under_its_own_id_at_once"
 _SUCCESSOR = f"{_STANDBYS}::test_a_successor_under_a_fresh_id_waits_for_no_window"
 
 SIMULATED = (
@@ -65,7 +66,7 @@ SIMULATED = (
         "core/scheduler/liveness.py",
         "node is None or node.record.incarnation != gone.incarnation:",
         "node is None:",
-        (_BY_HAND,),
+        ("tests/core/test_proof_of_death.py::test_the_end_of_another_incarnation_means_nothing",),
     ),
     Bug(
         "a standby is counted as a rank that is ready",
@@ -100,12 +101,12 @@ SIMULATED = (
         (_SUCCESSOR,),
     ),
     Bug(
-        "a successor is told to come back when the window of the lost id is over",
+        "who waits is not told that its id is free",
         "I25",
-        "core/scheduler/admission.py",
-        "max(1, holder.suspect_until_ms - now_ms),",
-        "max(1, holder.suspect_until_ms - now_ms) + state.rules.rejoin_window_ms,",
-        (_SUCCESSOR,),
+        "core/scheduler/liveness.py",
+        "        state.waiting.note_free(node.record.node_id)\n        details = RETURNS_AT_ONCE",
+        "        details = RETURNS_AT_ONCE",
+        (_PROVEN,),
     ),
     Bug(
         "who was started in the place of a lost one takes nothing when nobody can read its newest file",
