@@ -69,7 +69,7 @@ class Killed:
     def _kill(self, *places: str) -> None:
         """SIGKILL in one moment, and the next process of each under a fresh id."""
         old = [self._ids[place] for place in places]
-        self._cluster.kill(*old)
+        self._cluster.kill(*(name for name in old if self._cluster.processes[name].poll() is None))
         for place, name in zip(places, old, strict=True):
             del self._cluster.processes[name]
             self._starts[place] += 1
@@ -78,6 +78,7 @@ class Killed:
 
     def one(self) -> None:
         """Draw and do one, and wait until the job trains on, if it does not strike again at once."""
+        self.start_again()
         kind = self._draw.choice(_KINDS)
         generation, begun = max(self._cluster.generations(), default=1), time.monotonic()
         interrupts = self._strike(kind)
@@ -110,18 +111,21 @@ class Killed:
             self._launch_scheduler()
         else:
             self._stop(victim)
+            return False
         return True
 
     def _stop(self, place: str) -> None:
-        """Longer than its lease: another one takes its rank, and it is fenced when it goes on."""
+        """Longer than its lease: another one takes its rank, and it is fenced when it goes on, unless the scheduler was just away."""
         name = self._ids[place]
-        process = self._cluster.processes.pop(name)
-        process.send_signal(signal.SIGSTOP)
-        self._starts[place] += 1
-        self._ids[place] = f"{place}.{self._starts[place]}"
-        self._launch(place, MS_REPLACES=name)
+        self._cluster.signal(name, signal.SIGSTOP)
         _PAUSE.wait(BEYOND_LEASE_S)
-        process.send_signal(signal.SIGCONT)
+        self._cluster.signal(name, signal.SIGCONT)
+
+    def start_again(self) -> None:
+        """Start in each place whose process has ended by itself the next one, as a launcher does."""
+        for place, name in self._ids.items():
+            if self._cluster.processes[name].poll() is not None:
+                self._kill(place)
 
     def _holders(self) -> list[str]:
         """The places whose process has a rank now, as the events tell: a good guess is good enough."""
@@ -158,6 +162,9 @@ def one_job(directory: Path, *, workers: int, standbys: int, kills: int, seed: i
         killed.start()
         for _ in range(kills):
             killed.one()
+        # Who was stopped last has its answer within a heartbeat.
+        _PAUSE.wait(BEYOND_LEASE_S)
+        killed.start_again()
         cluster.go_on()
         cluster.wait_end(timeout_s=300)
         for rank in range(workers):
