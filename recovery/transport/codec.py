@@ -12,6 +12,7 @@ import msgspec
 
 from recovery.core import message_fields as fields
 from recovery.core import messages as m
+from recovery.core.handover_messages import Depart, HandedOver, NotHandedOver, Position
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
 
@@ -31,6 +32,10 @@ PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
     m.Interrupt: (("reason", _SHORT),),
     m.Rollback: (("because", _SHORT),),
     m.JobEnded: (("reason", _SHORT),),
+    Depart: (("reason", _SHORT),),
+    Position: (("obstacle", _SHORT),),
+    HandedOver: (("reason", _SHORT),),
+    NotHandedOver: (("reason", _SHORT),),
 }
 """Fields that are sentences for people, with their limits. They are cut to fit: the error text of a user's exception has any
 length, and must not cost the node its connection. Names, paths and digests are never cut."""

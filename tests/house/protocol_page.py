@@ -148,9 +148,10 @@ def _refusals() -> str:
         for code, (when, again) in REFUSALS.items()
     )
     return (
-        "## Refusals\n\n`refused` is followed by a close. `retry_after_ms` is when the same request may be made again, on a new connection: "
-        "asking sooner is refused again and gains nothing. Without it (nothing) asking again will not help, and the process ends, "
-        "by convention with the exit code of the last column.\n\n"
+        "## Refusals\n\n`retry_after_ms` is when the same request may be made again: asking sooner is refused again and gains nothing. Where it is "
+        "more than 0 the connection may stay open. Whoever keeps it need not ask: `admitted` comes on it as soon as the time has come; "
+        "it may ask again on it, or close it and dial. Where it is 0 or not there a close follows. Without it (nothing) asking again will "
+        "not help, and the process ends, by convention with the exit code of the last column.\n\n"
         f"| code | when | `retry_after_ms` | exit code |\n|---|---|---|---|\n{rows}"
     )
 

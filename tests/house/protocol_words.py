@@ -82,7 +82,7 @@ A worker from its start to the job's end (`->` from the node, `<-` from the sche
 
 ```
 -> register            within {first_message_s} s of the accept
-<- admitted            keep incarnation, token, run, job        or refused, or job_ended: then the connection ends
+<- admitted            keep incarnation, token, run, job        or refused (see Refusals), or job_ended: then the connection ends
 -> heartbeat           from now on, whatever else happens
 <- heartbeat_ack
 -> ready               what it holds; generation 0, step 0
@@ -140,14 +140,15 @@ ends that generation.
 **The end.** After `job_ended` (whatever the outcome) a node closes with 1000; requests are answered with `job_ended`, heartbeats still with
 `heartbeat_ack`. A process that registers while a finished scheduler ends receives `job_ended` too: the next run begins with the next scheduler.
 
-**Inspection.** `GET` of `/healthz` (text), `/status`, `/lost` (for launchers), `/generations`, `/checkpoints`, `/events` (JSON) on the same port, without registering.
+**Inspection.** `GET` of `/healthz` (text), `/status`, `/lost` (for launchers), `/generations`, `/checkpoints`, `/events`, `/drain` (JSON) on the same port, without registering. `POST /drain` with `{{"target": "NODE OR HOST"}}`, from
+the scheduler's own host only, begins a planned departure.
 
 """
 
 ANSWERS: dict[str, tuple[str, str]] = {
     "register": (
         "anybody, first and once per connection",
-        "`admitted`; or `refused` and a close; or `job_ended`, then the node disconnects",
+        "`admitted`; or `refused`, then `admitted` later or a close; or `job_ended`, then the node disconnects",
     ),
     "ready": (
         "every worker: after `admitted` and after each `interrupt`, once training has stopped. A server may",
@@ -201,7 +202,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
 
 FROM_SCHEDULER: dict[str, str] = {
     "admitted": "keep it; begin heartbeats; after the first one send `ready`",
-    "refused": "wait `retry_after_ms`, then dial and register again (the same `request_id`); nothing there: end",
+    "refused": "wait for `admitted` on this connection, or `retry_after_ms`, then register again (the same `request_id`); nothing there: end",
     "heartbeat_ack": "nothing: the scheduler is alive",
     "received": "forget the request: it is durable",
     "interrupt": "stop after the step; send `ready`. It comes twice, and may name a generation that is over for this node already: then nothing",

@@ -96,7 +96,7 @@ SIMULATED = (
         "a successor finds no place while the rank of the one that it replaces is free",
         "I25",
         "core/scheduler/places.py",
-        "(seats.vacant if register.replaces else 0)",
+        "(seats.vacant if comes_for_a_rank else 0)",
         "0",
         (_SUCCESSOR,),
     ),

@@ -117,8 +117,8 @@ TEMPLATE: tuple[Bug, ...] = (
         "what is unsafe is spawned although only forks are wanted",
         "I19",
         "launch/start_method.py",
-        "self._method is StartMethod.FORK and not self._was_ready",
-        "self._method is StartMethod.FORK and self._was_ready",
+        "elif may_fork and self._method is StartMethod.FORK and not self._was_ready",
+        "elif may_fork and self._method is StartMethod.FORK and self._was_ready",
         (f"{_METHOD}::test_what_cannot_be_forked_is_spawned_with_one_line_why",),
     ),
     Bug(

@@ -65,16 +65,17 @@ class Client:
             },
         )
         self._thread.start()
-        answer = self.receive("admitted", "refused", "job_ended")
+        return self._note(self.receive("admitted", "refused", "job_ended"))
+
+    def wait_admitted(self) -> Message:
+        """It was refused for now, and is admitted on the same connection when its time has come."""
+        return self._note(self.receive("admitted"))
+
+    def _note(self, answer: Message) -> Message:
         if answer["type"] == "admitted":
             assert answer["request_id"] == self.register_id
             self.token, self.incarnation, self.run = answer["token"], answer["incarnation"], answer["run"]
         return answer
-
-    def ask_again(self, retry_after_ms: int) -> Message:
-        """Register once more when the refusal says."""
-        threading.Event().wait(retry_after_ms / 1000)
-        return self.register()
 
     def drop(self) -> None:
         """Lose the connection without a word, as a broken wire does."""

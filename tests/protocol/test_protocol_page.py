@@ -78,8 +78,7 @@ def test_a_client_made_from_the_page_does_a_whole_job_with_a_loss_and_a_resume(
     refused = relaunched.register()
     assert refused["code"] == "REJOIN_WINDOW"
     assert 0 < refused["retry_after_ms"] <= 5_000
-    assert relaunched.wait_closed().reason == "refused: REJOIN_WINDOW"
-    admitted = relaunched.ask_again(refused["retry_after_ms"])
+    admitted = relaunched.wait_admitted()
     assert (admitted["type"], admitted.get("incarnation"), admitted.get("rank")) == ("admitted", 2, 1)
     assert second.register()["code"] == "FENCED"
 
@@ -226,7 +225,15 @@ def test_http_answers_are_those_of_the_page(forming: Scheduler) -> None:
 
     listed = request(forming.port, "GET /nothing HTTP/1.1\nHost: x")[2]
     routes = re.findall(r"/\w+", listed)
-    assert set(routes) == {"/healthz", "/status", "/lost", "/generations", "/checkpoints", "/events"}
+    assert set(routes) == {
+        "/healthz",
+        "/status",
+        "/lost",
+        "/generations",
+        "/checkpoints",
+        "/events",
+        "/drain",
+    }
     for route in routes:
         assert f"`{route}`" in PAGE
         status, _, body = request(forming.port, f"GET {route} HTTP/1.1\nHost: x")

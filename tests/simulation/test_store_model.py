@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from typing_extensions import override
 
+from recovery.core.ids import Rank
 from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord, Record
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
@@ -28,7 +29,7 @@ BATCHES = st.lists(
             NUMBERS.map(any_records.checkpoint),
             NUMBERS.map(any_records.generation),
             NUMBERS.map(any_records.event),
-            NUMBERS.map(lambda step: any_records.node(f"worker_{step}", step=step)),
+            NUMBERS.map(lambda step: any_records.node(f"worker_{step}", rank=Rank(step), step=step)),
         ),
         min_size=1,
         max_size=5,
