@@ -39,10 +39,6 @@ class WaitingList:
         self._may_be_let_in: dict[ConnectionId, None] = {}
         """Whose time may have come since `take`, in the order in which that happened."""
 
-    def __len__(self) -> int:
-        """How many wait."""
-        return len(self._by_connection)
-
     def next_due_after(self, now_ms: int) -> int | None:
         """When the next of them may be let in if nothing happens before; None: nobody by time alone."""
         times_ms = (one.due_ms for one in self._by_connection.values() if one.due_ms is not None)
