@@ -208,7 +208,11 @@ class _Service:
         Before, never in the middle: what a stimulus has changed in the machine is carried out whole.
         """
         while self._held and not self._crowded() and not self._over:
-            self._carry_out(self._machine.handle(self._held.popleft(), clock.monotonic_ms()))
+            stimulus = self._held.popleft()
+            try:
+                self._carry_out(self._machine.handle(stimulus, clock.monotonic_ms()))
+            except Exception as error:  # noqa: BLE001 - whoever waits for the end raises it
+                self._break_off(stimulus, error)
         crowded = self._crowded()
         if crowded and not self._holding:
             self._server.pause_delivery()
@@ -221,6 +225,18 @@ class _Service:
             self._server.resume_delivery()
             _logger.info("event=store_keeps_up what had to wait is looked at again")
         self._holding = crowded
+
+    def _break_off(self, stimulus: SchedulerStimulus, error: Exception) -> None:
+        """A fault of this program: what is half changed is not served on. The next process begins with what is written."""
+        self._over = True
+        _logger.critical(
+            "event=scheduler_broken %s: %s; this process ends. Workers train on; relaunch it with the same environment, "
+            "and report this with its log.",
+            type(stimulus).__name__,
+            f"{type(error).__name__}: {error}",
+        )
+        if not self._ended.done():
+            self._ended.set_exception(error)
 
     def _crowded(self) -> bool:
         return self._writer is not None and self._writer.crowded

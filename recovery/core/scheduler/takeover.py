@@ -47,6 +47,9 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
             effects += _offer(state, holder, last, now_ms, is_last=True)
         elif standby is None:
             effects += _nobody_left(state, holder, now_ms)
+            if state.job_ended:
+                # Nobody is waited for any more, so no other seat is looked at.
+                return effects
         elif vacancy is Vacancy.OFFER:
             del standbys[standby.record.node_id]
             effects += _offer(state, holder, standby, now_ms)
