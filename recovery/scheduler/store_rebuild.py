@@ -28,6 +28,7 @@ from recovery.core.records import (
     NodeState,
     Record,
     RunRecord,
+    SeatRecord,
 )
 from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
@@ -182,7 +183,7 @@ def records_of(traces: Traces) -> tuple[Record, ...]:
         worker_count=built.worker_count,
         server_count=built.server_count,
         run=built.run,
-        state=JobState.FORMING,
+        state=_state_of(built),
         generation=built.generation,
         scheduler_incarnation=built.scheduler_incarnation,
         reason=REBUILDING,
@@ -195,7 +196,56 @@ def records_of(traces: Traces) -> tuple[Record, ...]:
         details=rebuild.report(built, traces.pasts) + _unsure(traces),
     )
     nodes = tuple(_node(traces, built, name) for name in built.ranks)
-    return (job, RunRecord(run=built.run), *nodes, *built.generations, *built.checkpoints, event)
+    return (
+        job,
+        RunRecord(run=built.run),
+        *nodes,
+        *_replaced(traces, built),
+        *_seats(traces, built),
+        *built.generations,
+        *built.checkpoints,
+        event,
+    )
+
+
+def _state_of(built: Rebuilt) -> JobState:
+    """A job that had a plan has given its ranks. Servers leave no trace, so they are waited for as at the beginning."""
+    formed = bool(built.generations) and not built.server_count
+    return JobState.INTERRUPTED if formed else JobState.FORMING
+
+
+def _of_run(traces: Traces, built: Rebuilt) -> list[NodeId]:
+    """Who has trained in the newest run, in the order in which their ranks were last theirs."""
+    names = [name for name, past in traces.pasts.items() if past.run == built.run]
+    return sorted(names, key=lambda name: (traces.pasts[name].generation, natural_key(name)))
+
+
+def _replaced(traces: Traces, built: Rebuilt) -> list[Record]:
+    """Whose rank another id has taken over: lost for long, so that the id may return at once."""
+    return [
+        msgspec.structs.replace(_node(traces, built, name), rank=None, state=NodeState.LOST)
+        for name in _of_run(traces, built)
+        if name not in built.ranks
+    ]
+
+
+def _seats(traces: Traces, built: Rebuilt) -> list[Record]:
+    """By which name the place of each rank is called: that of the id which held it first, under which its launcher starts it again."""
+    first: dict[Rank, str] = {}
+    for name in _of_run(traces, built):
+        first.setdefault(traces.pasts[name].rank, _first_id(name))
+    seats: dict[NodeId, str] = {}
+    for name, rank in built.ranks.items():
+        is_of_another = first[rank] in seats.values() or built.ranks.get(NodeId(first[rank]), rank) != rank
+        seats[name] = name if is_of_another else first[rank]
+    without = [SeatRecord(node_id=name, seat="") for name in _of_run(traces, built) if name not in seats]
+    return [*(SeatRecord(node_id=name, seat=seat) for name, seat in seats.items() if seat != name), *without]
+
+
+def _first_id(name: str) -> str:
+    """The id whose place a process was started in under a fresh one: worker_0 of worker_0.2."""
+    first, point, number = name.rpartition(".")
+    return first if point and number.isdecimal() and first else name
 
 
 def _unsure(traces: Traces) -> str:
@@ -211,7 +261,7 @@ def _node(traces: Traces, built: Rebuilt, name: NodeId) -> NodeRecord:
     return NodeRecord(
         node_id=name,
         role=Role.WORKER,
-        rank=built.ranks[name],
+        rank=built.ranks.get(name),
         incarnation=past.incarnation,
         state=NodeState.LIVE,
         token_digest=known.token_digest if known is not None else "",

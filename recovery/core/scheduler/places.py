@@ -79,13 +79,18 @@ def _own_seat(state: SchedulerState, node: Node | None) -> str:
 
 
 def _is_free(state: SchedulerState, seat: str, node: Node | None, role: m.Role) -> bool:
-    """Is there a seat left, and this name not taken by another? What a node has itself is free for it."""
+    """Is there a seat left, and this name not taken by another? What a node has itself is free for it.
+
+    A seat with a rank is taken while its holder is away too: the rank goes to a standby, with its files.
+    """
     seats = state.seats[role]
     others = seats.taken - (node is not None and state.has_seat(node))
+    if seats.forming:
+        others += seats.vacant - (node is not None and _is_vacant_of(node))
     if others >= state.seat_count(role):
         return False
     holder = state.nodes.get(seats.holders.get(seat, NodeId("")))
-    return holder is None or holder is node or not state.has_seat(holder)
+    return holder is None or holder is node or not (state.has_seat(holder) or _is_vacant_of(holder))
 
 
 def _seat_to_begin_on(state: SchedulerState, register: m.Register) -> str:
@@ -120,7 +125,12 @@ def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register
 def _is_vacant(state: SchedulerState, seat: str) -> bool:
     """Is the holder of this seat of the world gone?"""
     holder = _holder(state, seat)
-    return holder is not None and holder.record.rank is not None and holder.record.state not in _HERE
+    return holder is not None and _is_vacant_of(holder)
+
+
+def _is_vacant_of(holder: Node) -> bool:
+    """Is this one gone from a seat that has a rank?"""
+    return bool(holder.seat) and holder.record.rank is not None and holder.record.state not in _HERE
 
 
 def _holder(state: SchedulerState, seat: str) -> Node | None:
