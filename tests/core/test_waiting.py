@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.ids import NodeId
+from recovery.core.ids import Incarnation, NodeId
 from recovery.core.records import EventKind, NodeRecord, NodeState
 from recovery.core.rules import Rules
+from recovery.core.scheduler.stimuli import ProcessGone
 from recovery.core.scheduler.timers import WaitingTimer
 from recovery.core.scheduler.waiting import BESIDE_PLACES
 from tests.core.desk import Desk, Worker, running_workers
+from tests.core.standbys import answer
 
 
 @pytest.fixture
@@ -273,3 +275,31 @@ def test_who_can_never_be_let_in_is_closed_as_before(desk: Desk) -> None:
     assert isinstance(answer, m.Refused)
     assert answer.retry_after_ms is None
     assert extra.connection in desk.closed
+
+
+def test_proven_death_of_who_holds_their_places_wakes_the_first_ids_that_wait_for_them() -> None:
+    desk = Desk(Rules(worker_count=2, rejoin_window_ms=0))
+    training = running_workers(desk)
+    for number in (0, 1):
+        training[number].die()
+        desk.at(desk.now + 600)
+        process = m.ProcessIdentity(boot_id="boot", pid_namespace=7, start_ticks=number)
+        fresh = Worker(desk, f"worker_{number}.2", replaces=f"worker_{number}", process=process)
+        fresh.register()
+        answer(fresh, of=f"worker_{number}", rank=number)
+        training[1 - number].ready()
+        training[number] = fresh
+        for one in training:
+            one.follow()
+    # The host's power fails, with the scheduler on it. Its launcher is started again.
+    desk.restart()
+    again = [Worker(desk, f"worker_{number}") for number in (0, 1)]
+    for one in again:
+        one.stays = True
+        refused = one.register()
+        assert isinstance(refused, m.Refused)
+        assert refused.code == "NODE_ALIVE"
+    desk.handle(ProcessGone(NodeId("worker_0.2"), Incarnation(1)))
+    assert [one.hears(m.Admitted) for one in again] == [1, 0]
+    desk.handle(ProcessGone(NodeId("worker_1.2"), Incarnation(1)))
+    assert [one.hears(m.Admitted) for one in again] == [1, 1]

@@ -114,7 +114,7 @@ WAITING = (
         "who waits is not told that the holder was lost",
         "I14",
         "core/scheduler/liveness.py",
-        "    state.waiting.note_free(record.node_id)\n",
+        "    state.waiting.note_free(record.node_id, node.seat)\n",
         "",
         (f"{_WAITING}test_the_same_while_the_world_forms_and_no_generation_ends",),
     ),

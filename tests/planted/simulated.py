@@ -104,7 +104,7 @@ SIMULATED = (
         "who waits is not told that its id is free",
         "I25",
         "core/scheduler/liveness.py",
-        "        state.waiting.note_free(node.record.node_id)\n        details = RETURNS_AT_ONCE",
+        "        state.waiting.note_free(node.record.node_id, node.seat)\n        details = RETURNS_AT_ONCE",
         "        details = RETURNS_AT_ONCE",
         (_PROVEN,),
     ),

@@ -79,7 +79,7 @@ def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> li
 
 def on_leave(state: SchedulerState, node: Node, leave: m.Leave, now_ms: int) -> list[SchedulerEffect]:
     """It goes on purpose: its id is free at once, and a worker's generation is over."""
-    state.waiting.note_free(node.record.node_id)
+    state.waiting.note_free(node.record.node_id, node.seat)
     record = node.move(NodeState.LEFT, reason=leave.reason)
     event = state.node_event(EventKind.NODE_LEFT, node, reason=leave.reason)
     effects: list[SchedulerEffect] = [state.answer(node, leave.request_id, [record, event])]
@@ -134,7 +134,7 @@ def _learn(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[
     if proof.end_window(state, node, now_ms):
         node.record = msgspec.structs.replace(node.record, rejoin_left_ms=0)
         records.append(node.record)
-        state.waiting.note_free(node.record.node_id)
+        state.waiting.note_free(node.record.node_id, node.seat)
         details = RETURNS_AT_ONCE
     if not records:
         return []
@@ -178,7 +178,7 @@ def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
     details = RETURNS_AT_ONCE if proof.end_window(state, node, now_ms) else ""
     record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
     node.ready, node.done = None, False
-    state.waiting.note_free(record.node_id)
+    state.waiting.note_free(record.node_id, node.seat)
     connection = state.disconnect(node)
     effects: list[SchedulerEffect] = []
     if connection is not None:

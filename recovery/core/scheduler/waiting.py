@@ -63,9 +63,10 @@ class WaitingList:
             del self._by_node[one.register.node_id]
             self._may_be_let_in.pop(connection, None)
 
-    def note_free(self, node_id: NodeId) -> None:
-        """Something has happened to a node: whoever waits for its id or its rank may be let in."""
-        self._note(lambda one: node_id in (one.register.node_id, one.register.replaces))
+    def note_free(self, node_id: NodeId, seat: str) -> None:
+        """Something has happened to a node: whoever waits for its id, its rank, or the seat that it holds may be let in."""
+        names = {node_id, NodeId(seat or node_id)}
+        self._note(lambda one: bool(names & {one.register.node_id, one.register.replaces}))
 
     def note_due(self, now_ms: int) -> None:
         """Time has passed."""
