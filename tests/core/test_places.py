@@ -54,7 +54,7 @@ def test_the_id_of_a_seat_whose_holder_may_still_come_back_waits_and_is_not_too_
     while_suspect = Worker(desk, "worker_1").register()
 
     assert isinstance(while_connected, m.Refused)
-    assert while_connected.code == "WORLD_FULL", "the rank is taken for good"
+    assert (while_connected.code, while_connected.holder_connected) == ("NODE_ALIVE", True)
     assert isinstance(while_suspect, m.Refused)
     assert (while_suspect.code, while_suspect.retry_after_ms is None) == ("NODE_ALIVE", False)
     assert 'node "worker_1" comes for the rank of "worker_1.2"' in while_suspect.reason

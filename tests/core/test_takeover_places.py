@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.records import JobState
+from recovery.core.records import JobState, NodeState
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.standbys import (
@@ -184,6 +184,34 @@ def test_successor_of_a_successor_that_never_took_the_rank_is_let_in() -> None:
     answer(fresh, 10)
     first.ready(checkpoint(10, path="worker_0/10"))
     assert fresh.follow().rank == 1
+
+
+def test_first_id_waits_while_the_holder_of_its_place_may_be_gone_without_a_word() -> None:
+    desk = Desk(Rules(worker_count=2))
+    first, second = training(desk, 10)
+    lose(desk, second)
+    fresh = Worker(desk, "worker_1.2", replaces="worker_1")
+    fresh.register()
+    answer(fresh, 10)
+    first.ready(checkpoint(10, path="worker_0/10"))
+    for one in (first, fresh):
+        one.follow()
+    pass_the_window(desk, first, fresh)
+    # Its host loses power: no connection closes. The launcher is started again, with the first ids.
+    again = Worker(desk, "worker_1")
+    again.stays = True
+    refused = again.register()
+    assert isinstance(refused, m.Refused)
+    assert (refused.code, refused.retry_after_ms, refused.holder_connected) == ("NODE_ALIVE", 1_000, True)
+    assert 'for the rank of "worker_1.2", whose process is connected' in refused.reason
+    for _ in range(11):
+        desk.at(desk.now + 3_000)
+        first.beat()
+    assert row(desk, "worker_1.2").state is NodeState.LOST
+    assert again.told().standby, "told the moment that its holder is lost"
+    answer(again, 10)
+    first.ready(checkpoint(10, path="worker_0/10"))
+    assert again.follow().rank == 1
 
 
 # --- while the job forms ---------------------------------------------------------------------------------------------

@@ -117,8 +117,8 @@ STANDBYS = (
         "a successor is let in while the one that it replaces is alive",
         "I1",
         "core/scheduler/places.py",
-        "    if replaced_alive(state, register) is not None:",
-        "    if replaced_alive(state, register) is register:",
+        "    holder = _replaced_alive(state, register)\n    if holder is not None:",
+        "    holder = _replaced_alive(state, register)\n    if holder is register:",
         (f"{_PLACES}::test_process_started_for_a_lost_rank_waits_until_it_is_lost_and_needs_no_place",),
     ),
     Bug(

@@ -126,7 +126,7 @@ def _applicant(
             suspect_left_ms=0,
             window_left_ms=0,
             standby=register.standby,
-            replaced=_replaced(state, register, now_ms),
+            replaced=_replaced(place, now_ms),
         )
     held = node.held(has_seat=seats is Seats.FREE)
     situation = Situation(held, _token_of(node, register), node.window(now_ms), seats)
@@ -138,12 +138,12 @@ def _applicant(
         suspect_left_ms=max(1, node.suspect_until_ms - now_ms) if suspect else ASK_AGAIN_MS,
         window_left_ms=max(0, node.window_ends_ms - now_ms),
         standby=register.standby,
-        replaced=_replaced(state, register, now_ms),
+        replaced=_replaced(place, now_ms),
     )
 
 
-def _replaced(state: SchedulerState, register: m.Register, now_ms: int) -> Replaced | None:
-    holder = places.replaced_alive(state, register)
+def _replaced(place: places.Place, now_ms: int) -> Replaced | None:
+    holder = place.held_by
     if holder is None:
         return None
     is_connected = holder.record.state is NodeState.LIVE

@@ -20,6 +20,8 @@ class Place(NamedTuple):
     seats: Seats
     seat: str = ""
     """The name of the seat; empty: it holds none."""
+    held_by: Node | None = None
+    """Who must be lost first, where the place is held."""
 
 
 def find(state: SchedulerState, node: Node | None, register: m.Register) -> Place:
@@ -36,28 +38,40 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Plac
     if register.role is m.Role.SERVER:
         free = _is_free(state, register.node_id, node, register.role)
         return Place(Seats.FREE, register.node_id) if free else Place(Seats.NONE)
-    if replaced_alive(state, register) is not None:
-        return Place(Seats.HELD)
+    holder = _replaced_alive(state, register)
+    if holder is not None:
+        return Place(Seats.HELD, held_by=holder)
     if state.job.state is JobState.FORMING and not _wants_to_stand_by(register):
         seat = _seat_to_begin_on(state, register)
         if seat and _is_free(state, seat, node, register.role):
             return Place(Seats.FREE, seat)
-    return Place(Seats.STANDBY if _may_stand_by(state, node, register) else Seats.NONE)
+    if _may_stand_by(state, node, register):
+        return Place(Seats.STANDBY)
+    holder = _other_holder(state, register)
+    if holder is not None and holder.record.state in _HERE and register.token is None:
+        # Its launcher was started again, and who holds the seat may have died with it: a host that lost power closes no connection.
+        return Place(Seats.HELD, held_by=holder)
+    return Place(Seats.NONE)
 
 
-def replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
+def _replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
     """The node that this process comes to replace, if it has not been lost yet.
 
     Who names none comes back to the seat of its own name: its launcher was started again, and who held the seat last may be dead with it.
-    One that is connected is not: then the seat is taken.
+    One that is connected is not, as far as anybody knows: it waits among the standbys, if there is a place.
     """
-    if register.replaces:
-        replaced = state.nodes.get(register.replaces)
-        here: tuple[NodeState, ...] = _HERE
-    else:
-        replaced, here = _holder(state, register.node_id), (NodeState.SUSPECT,)
+    if not register.replaces:
+        holder = _other_holder(state, register)
+        return holder if holder is not None and holder.record.state is NodeState.SUSPECT else None
+    replaced = state.nodes.get(register.replaces)
     is_other = replaced is not None and replaced.record.node_id != register.node_id
-    return replaced if replaced is not None and is_other and replaced.record.state in here else None
+    return replaced if replaced is not None and is_other and replaced.record.state in _HERE else None
+
+
+def _other_holder(state: SchedulerState, register: m.Register) -> Node | None:
+    """Another id that holds the seat of the applicant's own name."""
+    holder = _holder(state, register.node_id)
+    return holder if holder is not None and holder.record.node_id != register.node_id else None
 
 
 def give_up_name(state: SchedulerState, seat: str, node_id: NodeId, role: m.Role) -> list[Record]:
