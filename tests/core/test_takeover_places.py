@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from recovery.core import messages as m
 from recovery.core.records import JobState, NodeState
 from recovery.core.rules import Rules
@@ -248,7 +250,30 @@ def test_name_whose_seat_a_successor_holds_while_the_job_forms_gets_it_back_when
     successor = Worker(desk, "1.3", replaces="1.2")
     refused = successor.register()
     assert isinstance(refused, m.Refused)
-    assert refused.code == "NODE_ID_INVALID", "no seat is left to it but one of its own name, beside integers"
+    assert refused.code == "WORLD_FULL", "the seat that it comes for is taken"
+
+
+@pytest.mark.parametrize("names", [("0", "1"), ("worker_0", "worker_1")])
+def test_while_the_job_forms_a_successor_whose_seat_a_standby_has_taken_waits_as_one(
+    names: tuple[str, str],
+) -> None:
+    desk = Desk(RULES)
+    lost = Worker(desk, names[0])
+    lost.register()
+    taker = standby(desk)
+    lose(desk, lost)
+    assert seat(desk, "s0") == names[0]
+    successor = Worker(desk, f"{names[0]}.2", replaces=names[0])
+    admitted = successor.register()
+    assert isinstance(admitted, m.Admitted)
+    assert admitted.standby
+    other = Worker(desk, names[1])
+    admitted = other.register()
+    assert isinstance(admitted, m.Admitted)
+    assert not admitted.standby, "its seat is its own"
+    for one in (taker, other, successor):
+        one.ready()
+    assert (taker.follow().rank, other.follow().rank) == (0, 1)
 
 
 def test_while_the_job_forms_a_standby_takes_the_seat_of_a_lost_worker_at_once() -> None:

@@ -108,13 +108,14 @@ def _is_free(state: SchedulerState, seat: str, node: Node | None, role: m.Role) 
 
 
 def _seat_to_begin_on(state: SchedulerState, register: m.Register) -> str:
-    """While forming: the seat of the id that it replaces, else that of its own name. Empty: that one has a rank, which is offered."""
+    """While forming: the seat of the id that it replaces, else that of its own name.
+
+    Empty: that one has a rank, which is offered, or a standby has its seat.
+    """
     replaced = state.nodes.get(register.replaces)
     if replaced is None:
         return register.replaces or register.node_id
-    if replaced.record.rank is not None:
-        return ""
-    return replaced.seat or register.node_id
+    return "" if replaced.record.rank is not None else replaced.seat
 
 
 def _wants_to_stand_by(register: m.Register) -> bool:
