@@ -17,7 +17,7 @@ from recovery.checkpoint.manifest import Manifest
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint, Past, Role
 from recovery.core.policy import rebuild
-from recovery.core.policy.ranks import natural_key
+from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.rebuild import Rebuilt, Unclear
 from recovery.core.records import (
     EventKind,
@@ -233,19 +233,13 @@ def _seats(traces: Traces, built: Rebuilt) -> list[Record]:
     """By which name the place of each rank is called: that of the id which held it first, under which its launcher starts it again."""
     first: dict[Rank, str] = {}
     for name in _of_run(traces, built):
-        first.setdefault(traces.pasts[name].rank, _first_id(name))
+        first.setdefault(traces.pasts[name].rank, first_id(name))
     seats: dict[NodeId, str] = {}
     for name, rank in built.ranks.items():
         is_of_another = first[rank] in seats.values() or built.ranks.get(NodeId(first[rank]), rank) != rank
         seats[name] = name if is_of_another else first[rank]
     without = [SeatRecord(node_id=name, seat="") for name in _of_run(traces, built) if name not in seats]
     return [*(SeatRecord(node_id=name, seat=seat) for name, seat in seats.items() if seat != name), *without]
-
-
-def _first_id(name: str) -> str:
-    """The id whose place a process was started in under a fresh one: worker_0 of worker_0.2."""
-    first, point, number = name.rpartition(".")
-    return first if point and number.isdecimal() and first else name
 
 
 def _unsure(traces: Traces) -> str:

@@ -8,8 +8,8 @@ from recovery.core import messages as m
 from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState
 from recovery.core.rules import Rules
-from tests.core.desk import Desk, Worker, running_workers
-from tests.core.standbys import answer, job, lose, reasons, standby
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
+from tests.core.standbys import RULES, answer, job, lose, reasons, seat, standby, taken_over, training
 
 THREE = Rules(worker_count=3, standby_count=1)
 
@@ -47,3 +47,65 @@ def test_job_whose_ranks_nobody_can_take_ends_once(how: str) -> None:
     assert len(reasons(desk, EventKind.JOB_FAILED)) == 1
     assert not desk.machine.state.offers
     assert waits.hears(m.Offer) == 1, "nothing is asked behind the end"
+
+
+# --- who came for a rank, and is given up without it ----------------------------------------------------------------------
+
+
+def test_job_ends_when_the_process_that_was_to_take_the_rank_is_given_up_before_it_comes() -> None:
+    desk = Desk(Rules(worker_count=2))
+    _, second = training(desk, 10)
+    lose(desk, second)
+    give_up(desk, "worker_7.2")
+    assert job(desk).state is JobState.INTERRUPTED, "of another job, as far as anybody knows"
+    give_up(desk, "worker_1.2")
+    [why] = reasons(desk, EventKind.JOB_FAILED)
+    assert why == "worker_1: exit code 1; it is not started again"
+
+
+def test_job_ends_when_the_process_that_came_for_the_rank_is_given_up_without_it() -> None:
+    desk = Desk(RULES)
+    _, second = training(desk, 10)
+    lose(desk, second)
+    taker = standby(desk, "worker_1.2", replaces="worker_1", host="10.0.0.9")
+    answer(taker)
+    lose(desk, taker)
+    give_up(desk, "worker_1.2")
+    assert job(desk).state is JobState.FAILED
+
+
+def test_job_ends_when_the_first_id_of_a_place_is_given_up_while_it_waits_for_its_rank() -> None:
+    desk = Desk(Rules(worker_count=2, standby_count=2))
+    first, waits, _ = taken_over(desk)
+    for _ in range(11):
+        desk.at(desk.now + 3_000)
+        first.beat()
+        waits.beat()
+    again = standby(desk, "worker_1", host="10.0.0.9")
+    lose(desk, waits)
+    answer(again)
+    lose(desk, again)
+    assert seat(desk, "s0") == "worker_1"
+    give_up(desk, "worker_1")
+    assert job(desk).state is JobState.FAILED
+
+
+def test_standby_that_is_given_up_ends_nothing() -> None:
+    desk = Desk(RULES)
+    training(desk, 10)
+    one = standby(desk)
+    lose(desk, one)
+    give_up(desk, "s0")
+    assert job(desk).state is JobState.RUNNING
+
+
+def test_another_standby_takes_the_rank_whose_successor_is_given_up() -> None:
+    desk = Desk(Rules(worker_count=2, standby_count=2))
+    first, second = training(desk, 10)
+    one = standby(desk)
+    lose(desk, second)
+    give_up(desk, "worker_1.2")
+    assert job(desk).state is JobState.INTERRUPTED
+    answer(one, 10)
+    first.ready(checkpoint(10, path="worker_0/10"))
+    assert one.follow().rank == 1

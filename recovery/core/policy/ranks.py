@@ -113,3 +113,9 @@ def local_places(hosts_by_rank: Mapping[Rank, str]) -> dict[Rank, tuple[int, int
     for rank in sorted(hosts_by_rank):
         by_host.setdefault(hosts_by_rank[rank], []).append(rank)
     return {rank: (index, len(ranks)) for ranks in by_host.values() for index, rank in enumerate(ranks)}
+
+
+def first_id(name: str) -> str:
+    """The id whose place a process was started in under a fresh one: worker_0 of worker_0.2."""
+    first, point, number = name.rpartition(".")
+    return first if point and number.isdecimal() and first else name

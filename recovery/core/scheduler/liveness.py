@@ -11,7 +11,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId
 from recovery.core.records import EventKind, JobState, NodeState, Record
-from recovery.core.scheduler import generations, job_end, proof
+from recovery.core.scheduler import generations, job_end, places, proof
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.job import JobFact
 from recovery.core.scheduler.node import Node
@@ -105,8 +105,7 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
     if state.job_ended:
         return []
     if node is None:
-        never_came = exited.gives_up and state.job.state is JobState.FORMING
-        return _fail(state, f"{exited.node_id}: {exited.reason}", now_ms) if never_came else []
+        return _give_up_unknown(state, exited, now_ms) if exited.gives_up else []
     if proof.is_of_another(node, exited):
         return []
     node.given_up, node.proven_dead = exited.gives_up, proof.proves(node, exited)
@@ -161,11 +160,23 @@ def _gone(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
 def _give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """It is not started again: the job cannot go on, unless nobody needs it, or a standby takes its rank."""
     if node.is_standby:
-        return []
+        # It had no rank itself, and may have been the last one that came for one.
+        awaited = places.came_for(state, node.record.node_id, node.replaces)
+        return [] if awaited is None else _give_up(state, awaited, reason, now_ms)
     if node.record.role is m.Role.WORKER and state.seats[m.Role.WORKER].standbys:
         state.spared.add(node.record.node_id)
         return []
     return _fail(state, f"{node.record.node_id}: {reason}", now_ms)
+
+
+def _give_up_unknown(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[SchedulerEffect]:
+    """It was never here, and is not started again: the job cannot begin without it, or go on without whose rank it came for."""
+    awaited = places.came_for(state, exited.node_id)
+    if awaited is not None:
+        return _give_up(state, awaited, exited.reason, now_ms)
+    if state.job.state is JobState.FORMING:
+        return _fail(state, f"{exited.node_id}: {exited.reason}", now_ms)
+    return []
 
 
 def _fail(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from recovery.core import messages as m
 from recovery.core.ids import NodeId
+from recovery.core.policy.ranks import first_id
 from recovery.core.policy.registration import Seats
 from recovery.core.records import JobState, NodeState, Record
 from recovery.core.scheduler.node import Node
@@ -72,6 +73,19 @@ def _other_holder(state: SchedulerState, register: m.Register) -> Node | None:
     """Another id that holds the seat of the applicant's own name."""
     holder = _holder(state, register.node_id)
     return holder if holder is not None and holder.record.node_id != register.node_id else None
+
+
+def came_for(state: SchedulerState, node_id: NodeId, replaces: str = "") -> Node | None:
+    """The lost holder of the rank that a process without one came for; None: it came for no rank, or another one has it.
+
+    A process that was never here names nobody. Its launcher has called it after its place: worker_0.2 is of worker_0.
+    """
+    for name in map(NodeId, (replaces, node_id, first_id(node_id))):
+        replaced = state.nodes.get(name)
+        holder = _holder(state, (replaced.seat if replaced is not None else "") or name)
+        if holder is not None and _is_vacant_of(holder):
+            return holder
+    return None
 
 
 def give_up_name(state: SchedulerState, seat: str, node_id: NodeId, role: m.Role) -> list[Record]:
