@@ -9,7 +9,7 @@ from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
-from tests.core.standbys import RULES, answer, job, lose, reasons, seat, standby, taken_over, training
+from tests.core.standbys import RULES, answer, job, lose, reasons, row, seat, standby, taken_over, training
 
 THREE = Rules(worker_count=3, standby_count=1)
 
@@ -109,3 +109,48 @@ def test_another_standby_takes_the_rank_whose_successor_is_given_up() -> None:
     answer(one, 10)
     first.ready(checkpoint(10, path="worker_0/10"))
     assert one.follow().rank == 1
+
+
+# --- whose standby may still come back ------------------------------------------------------------------------------------
+
+
+def test_job_waits_for_a_standby_that_may_come_back() -> None:
+    desk = Desk(RULES)
+    first, second = training(desk, 10)
+    one = standby(desk)
+    one.die()
+    second.die()
+    give_up(desk, "worker_1")
+    assert job(desk).state is JobState.INTERRUPTED
+    one.register()
+    answer(one, 10)
+    first.ready(checkpoint(10, path="worker_0/10"))
+    assert one.follow().rank == 1
+
+
+def test_job_ends_when_that_standby_does_not() -> None:
+    desk = Desk(RULES)
+    _, second = training(desk, 10)
+    one = standby(desk)
+    one.die()
+    second.die()
+    give_up(desk, "worker_1")
+    desk.at(desk.now + 600)
+    assert job(desk).state is JobState.FAILED
+
+
+def test_who_came_back_is_not_given_up_any_more() -> None:
+    desk = Desk(RULES)
+    first, second = training(desk, 10)
+    one = standby(desk)
+    second.die()
+    give_up(desk, "worker_1")
+    second.register()
+    first.ready(checkpoint(10, path="worker_0/10"))
+    second.ready(checkpoint(10, path="worker_1/10"))
+    for worker in (first, second):
+        worker.follow()
+    lose(desk, one)
+    lose(desk, second)
+    assert job(desk).state is JobState.INTERRUPTED, "its launcher may start it again"
+    assert row(desk, "worker_1").rank == 1

@@ -300,7 +300,8 @@ def _connect(
     state: SchedulerState, node: Node, connection: ConnectionId, register: m.Register, now_ms: int
 ) -> None:
     node.connection, node.heard_ms, node.sent_generation = connection, now_ms, 0
-    node.proven_dead, node.replaces = False, register.replaces
+    node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
+    state.spared.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
     state.forget_refusals(node.record.node_id)
 

@@ -158,11 +158,16 @@ def offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
 
 def _nobody_left(state: SchedulerState, holder: Node, now_ms: int) -> list[SchedulerEffect]:
     """No standby can take the rank. Where its launcher does not start it again either, the job cannot go on."""
-    if holder.record.node_id not in state.spared or state.offers:
+    if holder.record.node_id not in state.spared or state.offers or _one_may_come_back(state):
         return []
     state.spared.discard(holder.record.node_id)
     what = f"{holder.record.node_id}: {holder.record.reason}; it is not started again, and no standby can take its rank"
     return job_end.end(state, m.JobOutcome.JOB_FAILED, what, now_ms)
+
+
+def _one_may_come_back(state: SchedulerState) -> bool:
+    """Is there a standby whose connection has just closed? It is asked when it is here again."""
+    return any(node.is_standby and node.record.state is NodeState.SUSPECT for node in state.nodes.values())
 
 
 # --- answers ------------------------------------------------------------------------------------------------------------
