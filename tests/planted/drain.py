@@ -81,9 +81,9 @@ DRAIN = (
     Bug(
         "a standby of the host that is drained takes the rank",
         "I14",
-        "core/scheduler/drain.py",
-        "if standby.is_standby and standby.record.host in drain.left_hosts:",
-        "if standby.is_standby and standby.record.host not in drain.left_hosts:",
+        "core/scheduler/takeover.py",
+        "is_under_way = drain is not None and drain.state is DrainState.HANDING_OVER",
+        "is_under_way = drain is not None and drain.state is DrainState.SAVING",
         (f"{_DRAIN}::test_no_standby_of_a_host_that_is_drained_takes_a_rank_of_it",),
     ),
     Bug(

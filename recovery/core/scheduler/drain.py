@@ -198,9 +198,6 @@ def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[Schedul
             node.move(NodeState.LEFT, reason=reason),
             state.node_event(EventKind.NODE_LEFT, node, step=drain.step, reason=reason),
         ]
-        for standby in state.nodes.values():
-            if standby.is_standby and standby.record.host in drain.left_hosts:
-                state.declined.setdefault(standby.record.node_id, set()).add(node.seat)
     left = Persist(tuple(records), tuple(answers))
     timer = SetTimer(DrainTimer(), now_ms + 2 * state.rules.abort_timeout_ms)
     because = f"{_names(drain)} left: {reason}"

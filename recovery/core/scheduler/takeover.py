@@ -18,6 +18,7 @@ from recovery.core.policy.ranks import natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
 from recovery.core.scheduler import generations, job_end
+from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.node import Node
@@ -74,13 +75,22 @@ def _vacant(state: SchedulerState) -> list[tuple[Node, Vacancy]]:
 
 
 def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
-    """The standbys that are here and were asked for no seat."""
+    """The standbys that are here and were asked for no seat. None of a host that ranks are just leaving."""
     asked = {offer.standby for offer in state.offers.values()}
+    left_hosts = _hosts_being_left(state)
     return {
         node.record.node_id: policy.Candidate(node.record.node_id, node.record.host)
         for node in state.nodes.values()
-        if node.is_standby and node.record.state is NodeState.LIVE and node.record.node_id not in asked
+        if node.is_standby and node.record.state is NodeState.LIVE
+        if node.record.node_id not in asked and node.record.host not in left_hosts
     }
+
+
+def _hosts_being_left(state: SchedulerState) -> frozenset[str]:
+    """From where ranks are being handed over. When that takes too long, whoever is there may take one after all."""
+    drain = state.drain
+    is_under_way = drain is not None and drain.state is DrainState.HANDING_OVER
+    return frozenset(drain.left_hosts) if drain is not None and is_under_way else frozenset()
 
 
 def _candidate(
@@ -166,8 +176,16 @@ def _nobody_left(state: SchedulerState, holder: Node, now_ms: int) -> list[Sched
 
 
 def _one_may_come_back(state: SchedulerState) -> bool:
-    """Is there a standby whose connection has just closed? It is asked when it is here again."""
-    return any(node.is_standby and node.record.state is NodeState.SUSPECT for node in state.nodes.values())
+    """Is there a standby whose connection has just closed, or on a host that is being left? It is asked later."""
+    left_hosts = _hosts_being_left(state)
+    return any(
+        node.is_standby
+        and (
+            node.record.state is NodeState.SUSPECT
+            or (node.record.state is NodeState.LIVE and node.record.host in left_hosts)
+        )
+        for node in state.nodes.values()
+    )
 
 
 # --- answers ------------------------------------------------------------------------------------------------------------
