@@ -345,3 +345,23 @@ def test_the_end_of_the_job_ends_the_hand_over() -> None:
     drained.handing_over()
     drained.desk.at(1_000)
     assert drained.outcome().startswith("the job has ended: ")
+
+
+def test_answer_to_the_question_where_a_rank_is_names_no_step_to_stop_at() -> None:
+    drained = Drained()
+    drained.depart()
+    for worker in drained.workers:
+        worker.send(Position(drain=drained.asked(worker).drain, step=0, passed=14, stops=True))
+    assert drained.is_in(DrainState.AGREEING)
+    assert drained.asked(drained.zero).step == 15
+
+
+def test_where_a_standby_is_counts_for_no_rank() -> None:
+    drained = Drained()
+    drained.depart()
+    drained.answer(drained.zero, 14)
+    [waits] = drained.standbys
+    waits.send(Position(drain=1, step=0, passed=90, stops=False))
+    assert drained.is_in(DrainState.ASKING), "worker_1 has not answered"
+    drained.answer(drained.one, 14)
+    assert drained.asked(drained.zero).step == 15

@@ -122,12 +122,16 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
     if drain is None or not drain.is_open or at.drain != drain.number or at.step != drain.step:
         # Of a drain or a step that is given up.
         return []
+    if node.record.rank is None:
+        # Only ranks are asked.
+        return []
     if at.obstacle:
         return _give_up(
             state, drain, f"{node.record.node_id} cannot save at a step that is asked for: {at.obstacle}"
         )
     drain.passed[node.record.node_id] = at.passed
-    drain.late = drain.late or not at.stops
+    # Who was only asked where it is stops nowhere, whatever it says.
+    drain.late = drain.late or not at.stops or not drain.step
     if drain.state is DrainState.SAVING or len(drain.passed) < state.rules.world_size:
         return []
     if not drain.late:
