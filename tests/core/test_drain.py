@@ -365,3 +365,17 @@ def test_where_a_standby_is_counts_for_no_rank() -> None:
     assert drained.is_in(DrainState.ASKING), "worker_1 has not answered"
     drained.answer(drained.one, 14)
     assert drained.asked(drained.zero).step == 15
+
+
+def test_who_joins_a_drain_hears_that_its_wish_has_come() -> None:
+    drained = Drained(standbys=2)
+    step = drained.saving()
+    before = drained.zero.hears(SaveAt)
+    drained.depart(drained.zero)
+    assert drained.zero.hears(SaveAt) == before + 1
+    assert drained.asked(drained.zero).step == step
+    assert drained.is_in(DrainState.SAVING)
+    drained.answer(drained.zero, 14)
+    for worker in drained.workers:
+        worker.save(step)
+    assert [worker.hears(HandedOver) for worker in drained.workers] == [1, 1]

@@ -15,7 +15,7 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.handover import ANSWER_MS
 from recovery.core.worker.timers import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
-from tests.core.driven_worker import DrivenWorker
+from tests.core.driven_worker import DrivenWorker, plan
 
 ONE = Generation(1)
 ASKED = s.DepartAsked(RequestId("d"), "SIGTERM")
@@ -146,3 +146,26 @@ def test_who_was_handed_over_ends_as_if_a_signal_had_ended_it() -> None:
     assert driven.effects_of(Exit) == [Exit("STOPPED", "its rank is handed over at step 7")]
     assert driven.machine.state is WorkerState.LEAVING
     assert not driven.sent(m.Leave)
+
+
+def test_who_joins_a_drain_has_its_whole_time_and_stays_where_it_waits() -> None:
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_000)
+    assert we.StopAt(1, ONE, 7) in driven.effects
+    driven.handle(ASKED, at=1_100)
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_101)
+    assert driven.effects == [we.SetTimer(WorkerTimer.DEPART, 6_100)]
+    driven.receive(SaveAt(drain=1, generation=ONE, step=9), at=1_200)
+    assert we.StopAt(1, ONE, 9) in driven.effects
+
+
+def test_drain_of_a_generation_that_is_over_is_no_answer_to_a_new_wish() -> None:
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7))
+    driven.receive(m.Interrupt(generation=ONE, reason="worker_1 left"))
+    driven.handle(s.TrainingStopped(ONE, 7))
+    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.receive(plan(2))
+    driven.handle(ASKED, at=1_000)
+    driven.fire(WorkerTimer.DEPART, at=1_500)
+    assert "the scheduler does not answer" in driven.effects_of(Log)[0].text

@@ -34,6 +34,11 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
     effects = _begin_or_join(state, DrainAsked((node_id,), "", f"{node_id}: {depart.reason}"), now_ms)
     assert state.drain is not None, "it was begun"
     state.drain.departing[node_id] = depart.request_id
+    if not effects:
+        # It joins one that is under way: the step that it was asked for shows that its wish has come, too.
+        drain = state.drain
+        ask = SaveAt(drain=drain.number, generation=drain.generation, step=drain.step)
+        effects = [Send(node.connection, ask)]
     return effects
 
 

@@ -56,6 +56,8 @@ class Handover:
         """When it leaves all the same. Used while something is asked."""
         self._drain = 0
         """The drain that this process was last asked to stop for; 0: none, or it is over."""
+        self._stop: StopAt | None = None
+        """Where it was asked to stop in that drain; None: nowhere."""
 
     def on_stimulus(
         self, stimulus: s.DepartAsked | s.Positioned | s.SaveImpossible, now_ms: int, *, connected: bool
@@ -113,9 +115,13 @@ class Handover:
         ):
             # Its end is on the way here, or its beginning: the drain does not outlive either.
             return []
-        self._drain = at.drain
         stop = StopAt(at.drain, at.generation, at.step)
-        return [stop, SetTimer(WorkerTimer.DEPART, self._give_up_ms)] if self._asked is not None else [stop]
+        # Asked again, it has joined: whoever waits at the step already stays there.
+        effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
+        self._drain, self._stop = at.drain, stop
+        if self._asked is not None:
+            effects.append(SetTimer(WorkerTimer.DEPART, self._give_up_ms))
+        return effects
 
     def _obstacle(self, found: s.SaveImpossible) -> Position:
         """The main thread has come to the step and cannot save there."""
@@ -127,7 +133,8 @@ class Handover:
         if self._asked is None:
             return []
         limit = f"{self._rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
-        late = f"it took longer than {limit}" if self._drain else "the scheduler does not answer"
+        has_begun = self._stop is not None and self._stop.generation == self._main_thread.generation
+        late = f"it took longer than {limit}" if has_begun else "the scheduler does not answer"
         return self._leave(late)
 
     def on_disconnected(self) -> list[WorkerEffect]:
@@ -137,7 +144,7 @@ class Handover:
 
     def let_go(self) -> list[WorkerEffect]:
         """No step is waited at any more."""
-        drain, self._drain = self._drain, 0
+        drain, self._drain, self._stop = self._drain, 0, None
         return [LetGo()] if drain else []
 
     def _leave(self, reason: str) -> list[WorkerEffect]:
