@@ -114,7 +114,7 @@ def test_a_lost_connection_ends_what_was_asked_and_the_wait_at_a_step() -> None:
 def test_who_is_asked_to_stop_says_where_its_main_thread_is() -> None:
     driven = DrivenWorker().training()
     driven.receive(SaveAt(drain=3, generation=ONE, step=7))
-    assert driven.effects == [we.StopAt(3, ONE, 7)]
+    assert driven.effects_of(we.StopAt) == [we.StopAt(3, ONE, 7)]
     driven.handle(s.Positioned(3, 7, 5, stops=True))
     assert driven.sent(Position) == [Position(drain=3, step=7, passed=5, stops=True)]
     driven.handle(s.SaveImpossible(7, "nothing saves"))
@@ -169,3 +169,26 @@ def test_drain_of_a_generation_that_is_over_is_no_answer_to_a_new_wish() -> None
     driven.handle(ASKED, at=1_000)
     driven.fire(WorkerTimer.DEPART, at=1_500)
     assert "the scheduler does not answer" in driven.effects_of(Log)[0].text
+
+
+def test_who_waits_at_a_step_lets_go_by_itself_when_the_scheduler_says_nothing_more() -> None:
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.receive(SaveAt(drain=1, generation=ONE, step=0), at=1_000)
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_200)
+    assert we.SetTimer(WorkerTimer.DEPART, 6_200) in driven.effects
+    assert driven.fire(WorkerTimer.DEPART, at=6_000) == [], "of the question before it"
+    driven.fire(WorkerTimer.DEPART, at=6_200)
+    assert we.LetGo() in driven.effects
+    assert not _leaves(driven)
+    assert "MS_DRAIN_TIMEOUT" in driven.effects_of(Log)[0].text
+    assert driven.fire(WorkerTimer.DEPART, at=7_000) == []
+
+
+def test_what_ended_with_its_generation_is_not_let_go_of_again() -> None:
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_000)
+    driven.receive(m.Interrupt(generation=ONE, reason="worker_1 left"), at=1_100)
+    driven.handle(s.TrainingStopped(ONE, 7))
+    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.receive(plan(2), at=1_200)
+    assert driven.fire(WorkerTimer.DEPART, at=6_000) == []

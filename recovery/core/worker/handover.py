@@ -58,6 +58,8 @@ class Handover:
         """The drain that this process was last asked to stop for; 0: none, or it is over."""
         self._stop: StopAt | None = None
         """Where it was asked to stop in that drain; None: nowhere."""
+        self._let_go_ms = 0
+        """When it waits there no longer, whatever becomes of the scheduler. Used while there is a step to stop at."""
 
     def on_stimulus(
         self, stimulus: s.DepartAsked | s.Positioned | s.SaveImpossible, now_ms: int, *, connected: bool
@@ -92,11 +94,11 @@ class Handover:
         answer_ms = now_ms + min(ANSWER_MS, self._rules.drain_timeout_ms)
         return [Send(self._asked), SetTimer(WorkerTimer.DEPART, answer_ms)]
 
-    def on_message(self, message: HandoverFromScheduler) -> list[WorkerEffect]:
+    def on_message(self, message: HandoverFromScheduler, now_ms: int) -> list[WorkerEffect]:
         """The scheduler speaks of a rank that is to be handed over, this one or another."""
         match message:
             case SaveAt():
-                return self._on_save_at(message)
+                return self._on_save_at(message, now_ms)
             case GoOn():
                 return self.let_go() if message.drain == self._drain else []
             case NotHandedOver():
@@ -108,7 +110,7 @@ class Handover:
             case _:
                 assert_never(message)
 
-    def _on_save_at(self, at: SaveAt) -> list[WorkerEffect]:
+    def _on_save_at(self, at: SaveAt, now_ms: int) -> list[WorkerEffect]:
         if (
             at.generation != self._main_thread.generation
             or self._main_thread.state is not WorkerState.TRAINING
@@ -119,21 +121,26 @@ class Handover:
         # Asked again, it has joined: whoever waits at the step already stays there.
         effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
         self._drain, self._stop = at.drain, stop
-        if self._asked is not None:
-            effects.append(SetTimer(WorkerTimer.DEPART, self._give_up_ms))
-        return effects
+        if stop in effects:
+            # The scheduler ends it sooner, unless it hangs, or cannot write: training must not wait for it.
+            self._let_go_ms = now_ms + self._rules.drain_timeout_ms
+        until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
+        return [*effects, SetTimer(WorkerTimer.DEPART, until_ms)]
 
     def _obstacle(self, found: s.SaveImpossible) -> Position:
         """The main thread has come to the step and cannot save there."""
         step, reason = found.step, found.reason[:1024]
         return Position(drain=self._drain, step=step, passed=step, stops=False, obstacle=reason)
 
-    def on_timer(self) -> list[WorkerEffect]:
+    def on_timer(self, now_ms: int) -> list[WorkerEffect]:
         """The scheduler has had its time."""
-        if self._asked is None:
-            return []
         limit = f"{self._rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
         has_begun = self._stop is not None and self._stop.generation == self._main_thread.generation
+        if self._asked is None:
+            if not has_begun or now_ms < self._let_go_ms:
+                return []
+            text = f"this process does not wait for another rank's hand-over any longer: it took longer than {limit}"
+            return [Log("drain_not_waited_for", text, warning=True), *self.let_go()]
         late = f"it took longer than {limit}" if has_begun else "the scheduler does not answer"
         return self._leave(late)
 
@@ -148,6 +155,6 @@ class Handover:
         return [LetGo()] if drain else []
 
     def _leave(self, reason: str) -> list[WorkerEffect]:
-        self._asked = None
+        self._asked, self._stop = None, None
         text = f"this process leaves without a standby having its rank: {reason}"
         return [Log("not_handed_over", text, warning=True), LeaveAsAsked()]

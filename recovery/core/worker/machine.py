@@ -190,7 +190,7 @@ class WorkerMachine:
             case m.JobEnded():
                 return self._on_job_ended(message)
             case _:
-                return self._handover.on_message(message)
+                return self._handover.on_message(message, now_ms)
 
     def _on_timer(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
         match fired.timer:
@@ -207,7 +207,7 @@ class WorkerMachine:
             case WorkerTimer.SHUTDOWN:
                 return [self._departure.exit()]
             case WorkerTimer.DEPART:
-                return self._handover.on_timer()
+                return self._handover.on_timer(now_ms)
             case WorkerTimer.REPORTS:
                 # While nobody listens they wait: the next admission sends them.
                 return self._requests.on_reports_due() if self._connection.is_admitted else []
