@@ -192,7 +192,9 @@ def _plan(
         stepped_back=tuple(stepped_back or ()),
         refused=refused,
         standbys=tuple(
-            {"node_id": str(node.node_id), "takes_rank": asked.get(node.node_id)} for node in stored.standbys
+            {"node_id": str(node.node_id), "takes_rank": asked.get(node.node_id)}
+            for node in stored.standbys
+            if node.state in (NodeState.LIVE, NodeState.SUSPECT)
         ),
     )
 

@@ -15,6 +15,7 @@ from tests.core.standbys import (
     lose,
     pass_the_window,
     row,
+    seat,
     standby,
     taken_over,
     training,
@@ -138,6 +139,7 @@ def test_next_run_gives_its_places_again() -> None:
     desk.at(desk.now + 5_000)
     desk.restart()
     assert job(desk).run == 2
+    assert [seat(desk, name) for name in ("s0", "worker_1")] == ["", ""], "nobody is awaited under these"
     fresh = standby(desk)
     workers = [Worker(desk, name) for name in ("worker_0", "worker_1")]
     for one in workers:

@@ -85,9 +85,9 @@ def begin_run(state: SchedulerState) -> list[Record]:
     state.generations = []
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in state.nodes.values():
-        if node.seat != node.record.node_id:
-            # A new run gives its places again.
-            node.seat = node.record.node_id
+        if node.seat and node.seat != node.record.node_id:
+            # A new run gives its places again, and nobody need come back under the id of who took a rank over.
+            node.seat = ""
             records.append(node.seat_record)
         node.record = msgspec.structs.replace(node.record, rank=None, step=0, generation=Generation(0))
         records.append(node.record)
