@@ -50,8 +50,8 @@ DRAIN = (
         "ranks wait at the step of a drain that was given up",
         "I14",
         "core/scheduler/drain.py",
-        "        Send(node.connection, GoOn(drain=drain.number))\n        for node in state.workers\n        if node.connection is not None",
-        "        Send(node.connection, GoOn(drain=drain.number))\n        for node in state.workers\n        if node.connection is None",
+        "        Answer(node.connection, GoOn(drain=drain.number))\n        for node in state.workers\n        if node.connection is not None",
+        "        Answer(node.connection, GoOn(drain=drain.number))\n        for node in state.workers\n        if node.connection is None",
         (_GIVEN_UP, _ORDERS),
     ),
     Bug(

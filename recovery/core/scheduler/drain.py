@@ -38,7 +38,7 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
         # It joins one that is under way: the step that it was asked for shows that its wish has come, too.
         drain = state.drain
         ask = SaveAt(drain=drain.number, generation=drain.generation, step=drain.step)
-        effects = [Send(node.connection, ask)]
+        effects = [Persist((), (Answer(node.connection, ask),))]
     return effects
 
 
@@ -118,7 +118,9 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
 def _ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
     drain.ask_for(step)
     ask = SaveAt(drain=drain.number, generation=drain.generation, step=step)
-    return [Send(node.connection, ask) for node in state.workers if node.connection is not None]
+    # In the order of what is written: behind the plan of this generation, which a rank must know first.
+    asked = [Answer(node.connection, ask) for node in state.workers if node.connection is not None]
+    return [Persist((), tuple(asked))]
 
 
 def on_position(state: SchedulerState, node: Node, at: Position) -> list[SchedulerEffect]:
@@ -180,8 +182,9 @@ def on_due(state: SchedulerState) -> list[SchedulerEffect]:
 
 def _give_up(state: SchedulerState, drain: Drain, reason: str) -> list[SchedulerEffect]:
     """Everything goes on as without it: who waits at a step trains on, who asked leaves as it is."""
-    effects: list[SchedulerEffect] = [
-        Send(node.connection, GoOn(drain=drain.number))
+    # Behind the step that was asked for, which it takes back.
+    answers = [
+        Answer(node.connection, GoOn(drain=drain.number))
         for node in state.workers
         if node.connection is not None
     ]
@@ -189,8 +192,8 @@ def _give_up(state: SchedulerState, drain: Drain, reason: str) -> list[Scheduler
         connection = state.nodes[node_id].connection
         if request is not None and connection is not None:
             answer = NotHandedOver(request_id=request, reason=reason[:1024])
-            effects.append(Send(connection, answer))
-    return [*effects, *_end(state, drain, DrainFact.GIVEN_UP, reason)]
+            answers.append(Answer(connection, answer))
+    return [Persist((), tuple(answers)), *_end(state, drain, DrainFact.GIVEN_UP, reason)]
 
 
 def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[SchedulerEffect]:
