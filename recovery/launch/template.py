@@ -157,6 +157,8 @@ class Template:
         go, may_go = os.pipe()
         try:
             with self._using:
+                if self._link.fileno() < 0:
+                    return NotBegun(reason="its launcher has ended it", over=True)
                 fork_messages.send(self._link, request, [log, go])
                 answer = fork_messages.receive_answer(self._link)
             if isinstance(answer, Forked):
