@@ -56,6 +56,7 @@ class Beginner:
 
     def start(self) -> None:
         """Make the template. Whoever is to be forked waits for it."""
+        self.strays.start()
         if self._method is not StartMethod.SPAWN:
             if self._plan is None:
                 self._spawn_because(self._why_none)
