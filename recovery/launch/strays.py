@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -13,12 +14,21 @@ from typing import TypeVar
 from recovery.launch import console
 from recovery.launch.children import Child
 
+_PR_SET_CHILD_SUBREAPER = 36
+"""Of linux/prctl.h."""
+_GRACE_S = 5.0
+"""From SIGTERM to SIGKILL, as the job's processes have them."""
 _ROUNDS_MAX = 100
 """Whoever is killed leaves orphans of its own; no job was seen to nest them deeper than three."""
 _ROUND_S = 0.02
 _ENDING_S = 0.2
 """What was killed with its session has ended by then, and is no stray."""
 _AChild = TypeVar("_AChild", bound=Child)
+
+
+def take_in_orphans() -> None:
+    """Let the kernel give this process the orphans among its descendants."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 class Strays:
@@ -36,7 +46,8 @@ class Strays:
         self._before: frozenset[int] = frozenset()
 
     def start(self) -> None:
-        """Before the job's first process: whoever is a child of this process already is not of the job."""
+        """Before the job's first process: take in orphans. Whoever is a child of this process already is not of the job."""
+        take_in_orphans()
         # A shell that became this launcher by exec leaves its children to it. Nobody waits for them, so their numbers stay theirs.
         self._before = frozenset(_children())
 
@@ -71,7 +82,7 @@ class Strays:
                 os.waitpid(pid, os.WNOHANG)
 
     async def end(self) -> None:
-        """Kill those that are left, and theirs; whom this launcher may not kill is named, and left."""
+        """Ask those that are left to end, and theirs, then kill them; whom this launcher may not signal is named, and left."""
         self._undecided = 0
         await self._until_none(_ENDING_S)
         left = self._present()
@@ -79,6 +90,14 @@ class Strays:
             return
         names = ", ".join(f"{_name_of(pid)} (pid {pid})" for pid in left)
         console.say(f"ending what the job's processes have left: {names}", style="yellow")
+        asked: set[int] = set()
+        for _ in range(round(_GRACE_S / _ROUND_S)):
+            for pid in set(self._present()) - asked:
+                self._signal(pid, signal.SIGTERM)
+                asked.add(pid)
+            await self._until_none(_ROUND_S)
+            if not self._present():
+                return
         for _ in range(_ROUNDS_MAX):
             for pid in self._present():
                 self._signal(pid, signal.SIGKILL)

@@ -11,7 +11,6 @@ Usable from any process that may take in its descendants' orphans: a launcher, a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -28,10 +27,9 @@ from recovery.launch import fork_messages, python_command
 from recovery.launch.children import tied
 from recovery.launch.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe
 from recovery.launch.restarts import describe
+from recovery.launch.strays import take_in_orphans
 
 _PROGRAM = str(Path(__file__).with_name("template_process.py"))
-_PR_SET_CHILD_SUBREAPER = 36
-"""Of linux/prctl.h."""
 READY_S = 300.0
 """How long its imports may take."""
 _BEGIN_S = 30.0
@@ -79,7 +77,7 @@ class Template:
         Raises:
             OSError: it could not be started.
         """
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        take_in_orphans()
         self.interpreter, self.options = interpreter, tuple(options)
         self._environment = dict(environment)
         self._all_cpus = os.sched_getaffinity(0)

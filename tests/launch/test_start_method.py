@@ -225,8 +225,9 @@ if os.fork() == 0:
 """
 
 
+@pytest.mark.parametrize("method", [StartMethod.AUTO, StartMethod.SPAWN])
 def test_what_processes_leave_behind_is_reaped_and_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, method: StartMethod
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(LEAVES)
@@ -247,7 +248,7 @@ def test_what_processes_leave_behind_is_reaped_and_ended(
         mine.kill()
         await mine.wait()
 
-    used(StartMethod.AUTO, plan(), use)
+    used(method, plan(), use)
     assert "ending what the job's processes have left: sleep (pid " in capsys.readouterr().out
 
 

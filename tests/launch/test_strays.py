@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from recovery.launch import strays
 from recovery.launch.strays import Strays
+from tests.pace import wait_for
 
 
 @pytest.fixture
@@ -63,3 +66,25 @@ def test_children_that_were_there_before_the_job_are_kept(
     asyncio.run(others.end())
     assert is_there(helper)
     assert capsys.readouterr().out == ""
+
+
+ASKED = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (os.mkdir('asked'), sys.exit()))
+os.mkdir('ready')
+signal.pause()
+"""
+DEAF = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.mkdir('deaf'); signal.pause()"
+
+
+def test_what_is_left_is_asked_to_end_before_it_is_killed(
+    started: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(strays, "_GRACE_S", 0.5)
+    ended = Strays()
+    pids = [start(started, sys.executable, "-c", text) for text in (ASKED, DEAF)]
+    wait_for(lambda: (tmp_path / "ready").exists() and (tmp_path / "deaf").exists(), "both", 20)
+    asyncio.run(ended.end())
+    assert (tmp_path / "asked").exists()
+    assert not any(is_there(pid) for pid in pids)
