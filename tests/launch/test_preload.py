@@ -62,10 +62,18 @@ def test_only_what_is_imported_at_once(tmp_path: Path) -> None:
         "class H:\n    import h\n"
         "if __name__ == '__main__':\n    import i\n"
         "from j import *\nwith x:\n    import k\n"
+        "if sys.argv[1:]:\n    import l\nelse:\n    import m\nfor x in ():\n    import n\n"
     )
     assert prepared(tmp_path, "train.py").modules == (
-        "typing", "typing.TYPE_CHECKING", "b", "c", "d", "e", "h", "i", "j", "k",
+        "typing", "typing.TYPE_CHECKING", "b", "c", "e", "h", "i", "j", "k",
     )  # fmt: skip
+
+
+def test_what_a_file_imports_that_is_imported_on_a_condition(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("if x:\n    import perhaps\nimport surely\n")
+    (tmp_path / "perhaps.py").write_text("import a, both\n")
+    (tmp_path / "surely.py").write_text("import b, both\n")
+    assert set(prepared(tmp_path, "train.py").modules) == {"b", "both"}
 
 
 def test_a_plain_program_behind_a_proxy(tmp_path: Path) -> None:
