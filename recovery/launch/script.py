@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from recovery.launch.script_actions import acts_before_import
 
 _FILES_MAX = 1_000
 """A script with more files of its own beside it says by then what it imports."""
@@ -23,6 +26,8 @@ class Reading(NamedTuple):
     """What was read."""
     entry_points: tuple[Path, ...]
     """What the command names."""
+    acts: str
+    """Which of their lines changes what a later import sees (the environment, the search path); empty: none."""
 
 
 def imports_of(command: Sequence[str], directory: Path) -> frozenset[str]:
@@ -56,7 +61,11 @@ def read(command: Sequence[str], directory: Path) -> Reading:
             pending += ((file, is_run and at_once) for file in beside)
             if is_run and at_once and is_whole and not _is_beside(module, {path.parent, directory}):
                 modules[module] = None
-    return Reading(frozenset(packages), tuple(modules), tuple(files), tuple(entry_points))
+    acts = ""
+    for path in files:
+        roots = {path.parent, directory}
+        acts = acts or acts_before_import(path, partial(_is_beside, roots=roots), _run_at_once)
+    return Reading(frozenset(packages), tuple(modules), tuple(files), tuple(entry_points), acts)
 
 
 def _is_beside(module: str, roots: set[Path]) -> bool:
@@ -90,7 +99,7 @@ def _modules_of(path: Path) -> Iterator[tuple[str, bool, bool]]:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
-    run = {id(node) for node in _at_once(tree.body)}
+    run = _run_at_once(tree)
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     for node in sorted(imports, key=lambda node: node.lineno):
         at_once = id(node) in run
@@ -106,6 +115,11 @@ def _modules_of(path: Path) -> Iterator[tuple[str, bool, bool]]:
                 for name in node.names
                 if node.level or base
             )
+
+
+def _run_at_once(tree: ast.Module) -> set[int]:
+    """The `id` of each statement that runs when the file is started."""
+    return {id(node) for node in _at_once(tree.body)}
 
 
 def _at_once(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from recovery.launch import forked_child
 from recovery.launch.fork_messages import Prepare
+from recovery.launch.template_lookups import looked_up
 
 _DEVICES = ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu")
 """Modules that can say whether a forked process may use their devices."""
@@ -22,7 +23,12 @@ _STANDARD = (0, 1, 2)
 
 def import_all(request: Prepare) -> str:
     """Import every module that there is. Gives why that makes the template unsafe; empty: it does not."""
-    for name in request.modules:
+    with looked_up() as looked:
+        return request.acts or _import_each(request.modules) or looked.what_differs(request)
+
+
+def _import_each(modules: Iterable[str]) -> str:
+    for name in modules:
         try:
             _import(name)
         except ImportError:

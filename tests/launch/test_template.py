@@ -74,6 +74,28 @@ def test_a_file_beside_the_script_that_hides_a_module_makes_it_unsafe(packages: 
     assert reason == f"{tmp_path / 'colorsys.py'} has the name of a module that is imported already"
 
 
+LOOKING = {
+    "import importlib.util\nimportlib.util.find_spec('local_settings')": "the imports look for local_settings, which a worker finds",
+    "import os\nos.environ.get('LOCAL_RANK')": "the imports look at LOCAL_RANK, in which the workers differ",
+    "import os\nos.getenv('LOCAL_RANK')": "the imports look at LOCAL_RANK, in which the workers differ",
+}
+
+
+@pytest.mark.parametrize("text", LOOKING)
+def test_what_imports_find_otherwise_in_a_worker_makes_it_unsafe(
+    packages: Path, tmp_path: Path, text: str
+) -> None:
+    (packages / "looking.py").write_text(text)
+    (tmp_path / "local_settings.py").write_text("")
+    prepare = Prepare(modules=("looking",), shadows=(str(tmp_path),), of_one=("LOCAL_RANK",))
+    assert refusal(packages, prepare).startswith(LOOKING[text])
+
+
+def test_a_script_that_changes_what_imports_see_makes_it_unsafe(packages: Path) -> None:
+    said = "train.py, line 2, changes os.environ before torch is imported"
+    assert refusal(packages, Prepare(modules=("json",), acts=said)) == said
+
+
 def test_what_pytest_has_to_import_itself_makes_it_unsafe(packages: Path) -> None:
     reason = refusal(packages, Prepare(modules=("xdist",), pytest=True))
     assert reason == "pytest has to import xdist itself, and the imports have done so before"
