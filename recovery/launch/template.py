@@ -32,7 +32,7 @@ from recovery.launch.strays import take_in_orphans
 _PROGRAM = str(Path(__file__).with_name("template_process.py"))
 READY_S = 300.0
 """How long its imports may take."""
-_BEGIN_S = 30.0
+_BEGIN_S = 8.0
 """How long one fork may take. It takes 0.05 s, and 5 s were seen on a machine with fifteen times as much to do as it can."""
 _END_S = 5.0
 _READ_AT_LOAD = (
@@ -163,8 +163,10 @@ class Template:
                 # One that died meanwhile reads nothing.
                 with contextlib.suppress(BrokenPipeError):
                     os.write(may_go, b"1")
-        except (EOFError, ConnectionError, TimeoutError):
-            return NotBegun(reason=self.how_it_ended(), over=True)
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            hangs = isinstance(error, TimeoutError)
+            reason = f"it does not answer within {_BEGIN_S:g} s" if hangs else self.how_it_ended()
+            return NotBegun(reason=reason, over=True)
         finally:
             os.close(go)
             os.close(may_go)

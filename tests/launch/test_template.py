@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from recovery import clock
 from recovery.launch import fork_messages
 from recovery.launch.fork_messages import Fork, Forked, Prepare, Prepared
 from recovery.launch.template import NotBegun, Template
@@ -234,6 +235,15 @@ def test_its_forks_go_on_when_it_dies(bare: Template, tmp_path: Path) -> None:
     assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     os.kill(pid, signal.SIGTERM)
     assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+
+
+def test_a_template_that_does_not_answer_is_of_no_use_soon(bare: Template) -> None:
+    os.kill(bare.pid, signal.SIGSTOP)
+    begun_ms = clock.monotonic_ms()
+    assert begun(bare, sys.executable, "train.py") == NotBegun(
+        reason="it does not answer within 8 s", over=True
+    )
+    assert clock.monotonic_ms() - begun_ms < 12_000
 
 
 def test_a_fork_that_its_launcher_does_not_know_of_never_runs(bare: Template, tmp_path: Path) -> None:
