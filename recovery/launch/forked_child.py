@@ -130,11 +130,12 @@ def _open_only(log: int, *kept: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, to)
-    first = _STDERR + 1
-    for descriptor in sorted(kept):
-        os.closerange(first, descriptor)
-        first = descriptor + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    # Not all numbers up to the limit: that is a billion in some containers.
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are numbers here
+        if int(name) > _STDERR and int(name) not in kept:
+            # The descriptor of the listing itself is closed already.
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
 def _replace_environment(environment: Mapping[bytes, bytes], imported: Imported) -> None:
