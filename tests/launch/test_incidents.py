@@ -88,7 +88,7 @@ def test_the_end_of_a_process_that_the_job_does_without_is_the_reason_of_nothing
     standby, worker = log_of(tmp_path, "standby_0", "x"), log_of(tmp_path, "worker_0", *TRACEBACK)
     kept = incidents.note(failure(standby), begun_ms=0, ended_ms=10_000, job_goes_on=True)
     assert json.loads(kept.read_text())["first"]["process"] == "standby_0"
-    assert incidents.newest is None
+    assert [incidents.newest] == [None]
 
     other = incidents.note(failure(worker), begun_ms=0, ended_ms=12_000)
     assert other != kept
