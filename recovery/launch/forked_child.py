@@ -11,13 +11,14 @@ import ctypes
 import importlib
 import importlib.machinery
 import os
+import random  # noqa: TID251 - whose states others have made
 import runpy
 import sys
 import threading
 import time
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,6 +41,8 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[bytes, tuple[bytes | None, bytes | None]]
     """Of the environment: before and after; None: not set."""
     printed: bytes
+    generators: tuple[random.Random, ...]
+    """Seeded from the system."""
 
 
 class Descriptors(NamedTuple):
@@ -100,7 +103,7 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
         os._exit(1)
     process_picture.show(request.command, request.environment)
     _replace_environment(request.environment, imported)
-    _seed_again()
+    _seed_again(imported.generators)
     _forget_the_template()
     os.write(reported, msgspec.msgpack.encode(_Report(os.getpid(), 0, "")))
     os.close(reported)
@@ -153,9 +156,11 @@ def _replace_environment(environment: Mapping[bytes, bytes], imported: Imported)
     time.tzset()
 
 
-def _seed_again() -> None:
+def _seed_again(generators: Sequence[random.Random]) -> None:
     """Random states as a fresh interpreter has them: from the system. Only of what is imported."""
     # The standard library's own is seeded by itself after a fork.
+    for generator in generators:
+        generator.seed()
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -30,6 +31,8 @@ IMPORTS = {
     "import socket\nkept = socket.create_server(('127.0.0.1', 0))": "the imports have left open: socket:",
     "import os\nos.chdir('/')": "the imports have changed the working directory",
     "import sys\nsys.path.insert(0, '/')": "the imports have put something before the module search path",
+    "import numpy.random\nkept = numpy.random.default_rng()": "the imports have made a random generator of numpy's",
+    "import tempfile\nkept = tempfile.mkdtemp()": "the imports have made a temporary file or directory",
     "raise SystemExit(3)": "importing acting ended with SystemExit: 3",
     "1 / 0": "importing acting ended with ZeroDivisionError: division by zero",
     "import os\nos._exit(5)": "it has ended (exit code 5)",
@@ -235,6 +238,16 @@ def test_its_forks_go_on_when_it_dies(bare: Template, tmp_path: Path) -> None:
     assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     os.kill(pid, signal.SIGTERM)
     assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+
+
+def test_random_generators_of_imports_are_each_forks_own(packages: Path, tmp_path: Path) -> None:
+    (packages / "drawing.py").write_text("import random\nfree, fixed = random.Random(), random.Random(3)\n")
+    (tmp_path / "train.py").write_text("import drawing\nprint(drawing.free.random(), drawing.fixed.random())")
+    environment = environment_with(packages)
+    with ready_template(Prepare(modules=("drawing",)), environment) as template:
+        drawn = [forked(template, tmp_path, "train.py", environment=environment)[1].split() for _ in range(2)]
+    assert drawn[0][0] != drawn[1][0]
+    assert drawn[0][1] == drawn[1][1] == str(random.Random(3).random())
 
 
 def test_a_template_that_does_not_answer_is_of_no_use_soon(bare: Template) -> None:
