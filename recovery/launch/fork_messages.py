@@ -26,6 +26,10 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
     """Files that make the template stale when they change, besides those of its modules."""
     pytest: bool = False
     """The programs will be run by pytest."""
+    acts: str = ""
+    """Why the imports cannot come first: what the script changes before them; empty: they can."""
+    of_one: tuple[str, ...] = ()
+    """Variables in which the programs differ: an import that looks for one cannot be shared."""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):

@@ -11,13 +11,14 @@ import ctypes
 import importlib
 import importlib.machinery
 import os
+import random  # noqa: TID251 - whose states others have made
 import runpy
 import sys
 import threading
 import time
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,6 +41,8 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[bytes, tuple[bytes | None, bytes | None]]
     """Of the environment: before and after; None: not set."""
     printed: bytes
+    generators: tuple[random.Random, ...]
+    """Seeded from the system."""
 
 
 class Descriptors(NamedTuple):
@@ -100,7 +103,7 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
         os._exit(1)
     process_picture.show(request.command, request.environment)
     _replace_environment(request.environment, imported)
-    _seed_again()
+    _seed_again(imported.generators)
     _forget_the_template()
     os.write(reported, msgspec.msgpack.encode(_Report(os.getpid(), 0, "")))
     os.close(reported)
@@ -130,11 +133,12 @@ def _open_only(log: int, *kept: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, to)
-    first = _STDERR + 1
-    for descriptor in sorted(kept):
-        os.closerange(first, descriptor)
-        first = descriptor + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    # Not all numbers up to the limit: that is a billion in some containers.
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are numbers here
+        if int(name) > _STDERR and int(name) not in kept:
+            # The descriptor of the listing itself is closed already.
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
 def _replace_environment(environment: Mapping[bytes, bytes], imported: Imported) -> None:
@@ -152,9 +156,11 @@ def _replace_environment(environment: Mapping[bytes, bytes], imported: Imported)
     time.tzset()
 
 
-def _seed_again() -> None:
+def _seed_again(generators: Sequence[random.Random]) -> None:
     """Random states as a fresh interpreter has them: from the system. Only of what is imported."""
     # The standard library's own is seeded by itself after a fork.
+    for generator in generators:
+        generator.seed()
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -86,7 +86,7 @@ class Incidents:
         before, self._last_line[process] = self._last_line.get(process), last
         return bool(last) and before == last
 
-    def note(self, failure: Failure, *, begun_ms: int, ended_ms: int) -> Path:
+    def note(self, failure: Failure, *, begun_ms: int, ended_ms: int, job_goes_on: bool = False) -> Path:
         """Keep a failure: as an incident of its own, or with the one that it follows from. Gives the file.
 
         A file that cannot be written is named on the console, and ends nothing: the incident stays in memory for the launcher's last lines.
@@ -95,25 +95,34 @@ class Incidents:
             failure: what happened.
             begun_ms: when this attempt of the process began, on the monotonic clock.
             ended_ms: when it ended.
+            job_goes_on: without the process. Then it is kept, and is the reason of no later failure.
         """
-        newest = self._newest
+        newest, path = self._newest, self._path
         if newest is not None and begun_ms < self._newest_ms and ended_ms - self._newest_ms < _FOLLOWS_MS:
-            self._newest = msgspec.structs.replace(newest, followed=(*newest.followed, failure))
+            incident = msgspec.structs.replace(newest, followed=(*newest.followed, failure))
         else:
-            lines = tuple(_last_lines(Path(failure.log)))
-            self._newest = Incident(first=failure, traceback=_traceback(lines), last_lines=lines)
-            self._newest_ms, self._path = ended_ms, None
+            lines, path = tuple(_last_lines(Path(failure.log))), None
+            incident = Incident(first=failure, traceback=_traceback(lines), last_lines=lines)
+            if job_goes_on:
+                return self._written(incident, path) or self._directory / "incident"
+            self._newest_ms = ended_ms
+        self._newest = incident
+        self._path = self._written(incident, path)
+        return self._path or self._directory / "incident"
+
+    def _written(self, incident: Incident, path: Path | None) -> Path | None:
+        """Write it, under the next free name where it has none yet. Gives the file; None: it has none."""
         try:
-            if self._path is None:
-                self._path = _free_name(self._directory)
-            part = self._path.with_suffix(".part")
-            part.write_bytes(msgspec.json.format(msgspec.json.encode(self._newest)) + b"\n")
-            part.replace(self._path)
+            path = path or _free_name(self._directory)
+            part = path.with_suffix(".part")
+            part.write_bytes(msgspec.json.format(msgspec.json.encode(incident)) + b"\n")
+            part.replace(path)
         except OSError as error:
-            path = self._path or self._directory / "incident"
-            say(f"{path} could not be written ({error.strerror})", style="yellow")
-            return path
-        return self._path
+            say(
+                f"{path or self._directory / 'incident'} could not be written ({error.strerror})",
+                style="yellow",
+            )
+        return path
 
 
 def _free_name(directory: Path) -> Path:

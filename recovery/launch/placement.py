@@ -39,7 +39,7 @@ _OURS = (
 )
 """Never handed from the launcher's own environment or one child's to another: each process gets its own, or none."""
 
-_OF_ONE = (
+OF_ONE = (
     "MS_NODE_ID",
     "RANK_ID",
     "RANK",
@@ -148,7 +148,7 @@ def environment_of_all(placed: Sequence[Placed], base: Mapping[str, str]) -> dic
     return {
         name: value
         for name, value in first.items()
-        if name not in _OF_ONE and all(other.get(name) == value for other in others)
+        if name not in OF_ONE and all(other.get(name) == value for other in others)
     }
 
 

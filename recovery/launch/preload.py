@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from recovery.launch.fork_messages import Prepare
+from recovery.launch.placement import OF_ONE
 from recovery.launch.python_command import PythonCommand, Runs
 from recovery.launch.script import Reading, read
 
@@ -59,7 +60,9 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
     """
     if command.target == _PROXY:
         # The program behind it is a process of its own.
-        return Prepare(modules=(*_going_with({"recovery"}), *_OF_THE_PROXY), shadows=(str(directory),))
+        return Prepare(
+            modules=(*_going_with({"recovery"}), *_OF_THE_PROXY), shadows=(str(directory),), of_one=OF_ONE
+        )
     reading = read(words, directory)
     # The script's own come first, as in a process of its own.
     wanted = [name for name in reading.modules if name.partition(".")[0] not in _ITS_OWN]
@@ -72,6 +75,8 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
         shadows=tuple(sorted(_before_all_others(command, reading, directory))),
         watched=tuple(str(path) for path in reading.files),
         pytest=by_pytest,
+        acts=reading.acts,
+        of_one=OF_ONE,
     )
 
 

@@ -368,7 +368,12 @@ class ProcessKeeper:
             consequence=decision.reason,
             log=str(self._log),
         )
-        kept = self._incidents.note(failure, begun_ms=attempt.begun_ms, ended_ms=attempt.ended_ms)
+        kept = self._incidents.note(
+            failure,
+            begun_ms=attempt.begun_ms,
+            ended_ms=attempt.ended_ms,
+            job_goes_on=decision.next is Next.SURPLUS,
+        )
         console.say(
             f"{self.placed.name} start {attempt.number}: {attempt.how}; {decision.reason} ({kept})",
             style="bold red",

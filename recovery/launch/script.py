@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from recovery.launch.script_actions import acts_before_import
 
 _FILES_MAX = 1_000
 """A script with more files of its own beside it says by then what it imports."""
@@ -23,6 +26,8 @@ class Reading(NamedTuple):
     """What was read."""
     entry_points: tuple[Path, ...]
     """What the command names."""
+    acts: str
+    """Which of their lines changes what a later import sees (the environment, the search path); empty: none."""
 
 
 def imports_of(command: Sequence[str], directory: Path) -> frozenset[str]:
@@ -41,22 +46,26 @@ def read(command: Sequence[str], directory: Path) -> Reading:
     Nothing is executed. What cannot be read or parsed imports nothing: starting it will say why. Arguments as `imports_of`.
     """
     entry_points = list(_entry_points(command, directory))
-    pending = list(entry_points)
-    files: dict[Path, None] = {}
+    pending = [(path, True) for path in entry_points]
+    files: dict[Path, bool] = {}
     packages: set[str] = set()
     modules: dict[str, None] = {}
     while pending and len(files) < _FILES_MAX:
-        path = pending.pop()
-        if path in files:
+        path, is_run = pending.pop()
+        if path in files and (files[path] or not is_run):
             continue
-        files[path] = None
-        for module, at_once in _modules_of(path):
+        files[path] = is_run
+        for module, at_once, is_whole in _modules_of(path):
             packages.add(module.partition(".")[0])
             beside = [file for root in {path.parent, directory} for file in _files_of(root, module)]
-            pending += beside
-            if at_once and not _is_beside(module, {path.parent, directory}):
+            pending += ((file, is_run and at_once) for file in beside)
+            if is_run and at_once and is_whole and not _is_beside(module, {path.parent, directory}):
                 modules[module] = None
-    return Reading(frozenset(packages), tuple(modules), tuple(files), tuple(entry_points))
+    acts = ""
+    for path in files:
+        roots = {path.parent, directory}
+        acts = acts or acts_before_import(path, partial(_is_beside, roots=roots), _run_at_once)
+    return Reading(frozenset(packages), tuple(modules), tuple(files), tuple(entry_points), acts)
 
 
 def _is_beside(module: str, roots: set[Path]) -> bool:
@@ -84,39 +93,45 @@ def _files_of(root: Path, module: str) -> Iterator[Path]:
             yield path
 
 
-def _modules_of(path: Path) -> Iterator[tuple[str, bool]]:
-    """Each with whether it is imported when the file is."""
+def _modules_of(path: Path) -> Iterator[tuple[str, bool, bool]]:
+    """Each with whether it is imported when the file is, and whether its name says all: a relative one's does not, nor does `*`."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
-    at_once = {id(node) for node in _at_once(tree.body)}
+    run = _run_at_once(tree)
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     for node in sorted(imports, key=lambda node: node.lineno):
+        at_once = id(node) in run
         if isinstance(node, ast.Import):
-            yield from ((name.name, id(node) in at_once) for name in node.names)
+            yield from ((name.name, at_once, True) for name in node.names)
         else:
             base = node.module or ""
-            own = node.level > 0
+            whole = node.level == 0
             if base:
-                yield base, id(node) in at_once and not own
+                yield base, at_once, whole
             yield from (
-                (f"{base}.{name.name}".lstrip("."), id(node) in at_once and not own and name.name != "*")
+                (f"{base}.{name.name}".lstrip("."), at_once, whole and name.name != "*")
                 for name in node.names
                 if node.level or base
             )
 
 
+def _run_at_once(tree: ast.Module) -> set[int]:
+    """The `id` of each statement that runs when the file is started."""
+    return {id(node) for node in _at_once(tree.body)}
+
+
 def _at_once(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when a file is imported or started, whatever its conditions say; not those for type checkers."""
+    """The statements that run when a file is started, whatever it finds: none behind a condition, a loop or an error."""
     for statement in statements:
         yield statement
-        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
-            yield from _at_once(statement.orelse)
-        elif isinstance(statement, (ast.If, ast.With, ast.Try, ast.For, ast.While, ast.ClassDef)):
-            for _, field in ast.iter_fields(statement):
-                if isinstance(field, list):
-                    yield from _at_once(part for part in field if isinstance(part, ast.stmt))
-                    for handler in field:
-                        if isinstance(handler, ast.ExceptHandler):
-                            yield from _at_once(handler.body)
+        if isinstance(statement, ast.If):
+            if "TYPE_CHECKING" in (condition := ast.unparse(statement.test)):
+                yield from _at_once(statement.orelse)
+            elif condition == "__name__ == '__main__'":
+                yield from _at_once(statement.body)
+        elif isinstance(statement, (ast.With, ast.Try, ast.ClassDef)):
+            yield from _at_once(statement.body)
+        if isinstance(statement, ast.Try):
+            yield from _at_once((*statement.orelse, *statement.finalbody))

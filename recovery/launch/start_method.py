@@ -56,6 +56,7 @@ class Beginner:
 
     def start(self) -> None:
         """Make the template. Whoever is to be forked waits for it."""
+        self.strays.start()
         if self._method is not StartMethod.SPAWN:
             if self._plan is None:
                 self._spawn_because(self._why_none)
@@ -87,15 +88,17 @@ class Beginner:
         if may_fork and self._making:
             await asyncio.shield(self._making[0])
         if may_fork and self._template is not None:
-            template = self._template
             async with self._one_at_a_time:
-                with self.strays.undecided():
-                    begun = await asyncio.to_thread(
-                        template.begin, command, environment=environment, cpus=cpus, log=log.fileno()
-                    )
-                    if isinstance(begun, int):
-                        return self.strays.own(Child(begun))
-            self._not_begun(template, begun)
+                # Whoever was before it may have found the template of no use.
+                template = self._template
+                if template is not None:
+                    with self.strays.undecided():
+                        begun = await asyncio.to_thread(
+                            template.begin, command, environment=environment, cpus=cpus, log=log.fileno()
+                        )
+                        if isinstance(begun, int):
+                            return self.strays.own(Child(begun))
+                    self._not_begun(template, begun)
         elif may_fork and self._method is StartMethod.FORK and not self._was_ready:
             raise LaunchFailedError(
                 process="--start_method=fork",

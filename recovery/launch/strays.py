@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ from typing import TypeVar
 from recovery.launch import console
 from recovery.launch.children import Child
 
+_PR_SET_CHILD_SUBREAPER = 36
+"""Of linux/prctl.h."""
+_GRACE_S = 5.0
+"""From SIGTERM to SIGKILL, as the job's processes have them."""
 _ROUNDS_MAX = 100
 """Whoever is killed leaves orphans of its own; no job was seen to nest them deeper than three."""
 _ROUND_S = 0.02
@@ -21,10 +26,16 @@ _ENDING_S = 0.2
 _AChild = TypeVar("_AChild", bound=Child)
 
 
+def take_in_orphans() -> None:
+    """Let the kernel give this process the orphans among its descendants."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
 class Strays:
     """Reaps them while the job goes on, and ends those that are left at its end.
 
-    A process of this launcher's own session (a helper of a library) is never one: whoever began it waits for it.
+    A process of this launcher's own session (a helper of a library) is never one: whoever began it waits for it. Nor is a child that
+    was there before.
     """
 
     def __init__(self) -> None:
@@ -32,6 +43,13 @@ class Strays:
         self._own: list[Child] = []
         self._kept: set[int] = set()
         self._undecided = 0
+        self._before: frozenset[int] = frozenset()
+
+    def start(self) -> None:
+        """Before the job's first process: take in orphans. Whoever is a child of this process already is not of the job."""
+        take_in_orphans()
+        # A shell that became this launcher by exec leaves its children to it. Nobody waits for them, so their numbers stay theirs.
+        self._before = frozenset(_children())
 
     def own(self, child: _AChild) -> _AChild:
         """Gives the child, which is none."""
@@ -64,7 +82,7 @@ class Strays:
                 os.waitpid(pid, os.WNOHANG)
 
     async def end(self) -> None:
-        """Kill those that are left, and theirs."""
+        """Ask those that are left to end, and theirs, then kill them; whom this launcher may not signal is named, and left."""
         self._undecided = 0
         await self._until_none(_ENDING_S)
         left = self._present()
@@ -72,13 +90,29 @@ class Strays:
             return
         names = ", ".join(f"{_name_of(pid)} (pid {pid})" for pid in left)
         console.say(f"ending what the job's processes have left: {names}", style="yellow")
-        for _ in range(_ROUNDS_MAX):
-            for pid in self._present():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        asked: set[int] = set()
+        for _ in range(round(_GRACE_S / _ROUND_S)):
+            for pid in set(self._present()) - asked:
+                self._signal(pid, signal.SIGTERM)
+                asked.add(pid)
             await self._until_none(_ROUND_S)
             if not self._present():
                 return
+        for _ in range(_ROUNDS_MAX):
+            for pid in self._present():
+                self._signal(pid, signal.SIGKILL)
+            await self._until_none(_ROUND_S)
+            if not self._present():
+                return
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            console.say(f"{_name_of(pid)} (pid {pid}) cannot be ended: it is another user's", style="yellow")
+            self.keep(pid)
 
     async def _until_none(self, within_s: float) -> None:
         for _ in range(max(1, round(within_s / _ROUND_S))):
@@ -88,7 +122,7 @@ class Strays:
             await asyncio.sleep(_ROUND_S)
 
     def _present(self) -> list[int]:
-        own = {child.pid for child in self._own if not child.has_ended} | self._kept
+        own = {child.pid for child in self._own if not child.has_ended} | self._kept | self._before
         session = os.getsid(0)
         return [pid for pid in _children() if pid not in own and _session_of(pid) != session]
 

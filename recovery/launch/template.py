@@ -11,7 +11,6 @@ Usable from any process that may take in its descendants' orphans: a launcher, a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -28,13 +27,12 @@ from recovery.launch import fork_messages, python_command
 from recovery.launch.children import tied
 from recovery.launch.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe
 from recovery.launch.restarts import describe
+from recovery.launch.strays import take_in_orphans
 
 _PROGRAM = str(Path(__file__).with_name("template_process.py"))
-_PR_SET_CHILD_SUBREAPER = 36
-"""Of linux/prctl.h."""
 READY_S = 300.0
 """How long its imports may take."""
-_BEGIN_S = 30.0
+_BEGIN_S = 8.0
 """How long one fork may take. It takes 0.05 s, and 5 s were seen on a machine with fifteen times as much to do as it can."""
 _END_S = 5.0
 _READ_AT_LOAD = (
@@ -79,7 +77,7 @@ class Template:
         Raises:
             OSError: it could not be started.
         """
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        take_in_orphans()
         self.interpreter, self.options = interpreter, tuple(options)
         self._environment = dict(environment)
         self._all_cpus = os.sched_getaffinity(0)
@@ -157,14 +155,18 @@ class Template:
         go, may_go = os.pipe()
         try:
             with self._using:
+                if self._link.fileno() < 0:
+                    return NotBegun(reason="its launcher has ended it", over=True)
                 fork_messages.send(self._link, request, [log, go])
                 answer = fork_messages.receive_answer(self._link)
             if isinstance(answer, Forked):
                 # One that died meanwhile reads nothing.
                 with contextlib.suppress(BrokenPipeError):
                     os.write(may_go, b"1")
-        except (EOFError, ConnectionError, TimeoutError):
-            return NotBegun(reason=self.how_it_ended(), over=True)
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            hangs = isinstance(error, TimeoutError)
+            reason = f"it does not answer within {_BEGIN_S:g} s" if hangs else self.how_it_ended()
+            return NotBegun(reason=reason, over=True)
         finally:
             os.close(go)
             os.close(may_go)

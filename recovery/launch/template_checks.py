@@ -6,13 +6,16 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
+from random import Random  # noqa: TID251 - whose states others have made
 from types import ModuleType
 
 from recovery.launch import forked_child
 from recovery.launch.fork_messages import Prepare
+from recovery.launch.template_lookups import looked_up
+from recovery.launch.template_made import made
 
 _DEVICES = ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu")
 """Modules that can say whether a forked process may use their devices."""
@@ -20,9 +23,18 @@ _PRINTED_MAX = 1 << 20
 _STANDARD = (0, 1, 2)
 
 
-def import_all(request: Prepare) -> str:
-    """Import every module that there is. Gives why that makes the template unsafe; empty: it does not."""
-    for name in request.modules:
+def import_all(request: Prepare) -> tuple[str, list[Random]]:
+    """Import every module that there is.
+
+    Gives why that makes the template unsafe (empty: it does not), and the random generators that each forked process seeds again.
+    """
+    with looked_up() as looked, made() as new:
+        reason = request.acts or _import_each(request.modules) or looked.what_differs(request)
+        return reason or new.what_is_shared(), new.generators
+
+
+def _import_each(modules: Iterable[str]) -> str:
+    for name in modules:
         try:
             _import(name)
         except ImportError:
@@ -50,8 +62,12 @@ class Before:
         self._path = list(sys.path)
         self._environment = dict(os.environb)  # noqa: TID251 - to see what an import sets
 
-    def imported(self) -> forked_child.Imported:
-        """Say what the imports have done that every forked process has to do again."""
+    def imported(self, generators: Sequence[Random]) -> forked_child.Imported:
+        """Say what the imports have done that every forked process has to do again.
+
+        Args:
+            generators: that it seeds again.
+        """
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         before, after = self._environment, dict(os.environb)  # noqa: TID251 - as above
@@ -62,6 +78,7 @@ class Before:
                 if before.get(name) != after.get(name)
             },
             printed=_printed(),
+            generators=tuple(generators),
         )
 
     def difference(self, own: int, request: Prepare) -> str:

@@ -67,11 +67,12 @@ def _prepare(link: socket.socket) -> tuple[template_checks.Files, forked_child.I
     before = template_checks.Before()
     # Modules stay: looking for garbage among them again and again is a third of the time.
     gc.disable()
-    reason = template_checks.import_all(request) or before.difference(link.fileno(), request)
+    reason, generators = template_checks.import_all(request)
+    reason = reason or before.difference(link.fileno(), request)
     if reason:
         fork_messages.send(link, Unsafe(reason=reason))
         raise SystemExit(0)
-    imported = before.imported()
+    imported = before.imported(generators)
     files = template_checks.Files(request)
     # What is frozen is never written by a collection, so its memory stays shared.
     gc.collect()

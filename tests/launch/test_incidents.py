@@ -83,6 +83,22 @@ def test_a_later_or_a_younger_failure_is_one_of_its_own(tmp_path: Path) -> None:
     ]
 
 
+def test_the_end_of_a_process_that_the_job_does_without_is_the_reason_of_nothing(tmp_path: Path) -> None:
+    incidents = Incidents(tmp_path)
+    standby, worker = log_of(tmp_path, "standby_0", "x"), log_of(tmp_path, "worker_0", *TRACEBACK)
+    kept = incidents.note(failure(standby), begun_ms=0, ended_ms=10_000, job_goes_on=True)
+    assert json.loads(kept.read_text())["first"]["process"] == "standby_0"
+    assert [incidents.newest] == [None]
+
+    other = incidents.note(failure(worker), begun_ms=0, ended_ms=12_000)
+    assert other != kept
+    assert incidents.newest is not None
+    assert incidents.newest.first.process == "worker_0"
+
+    incidents.note(failure(standby), begun_ms=13_000, ended_ms=60_000, job_goes_on=True)
+    assert incidents.newest.first.process == "worker_0"
+
+
 def test_numbers_go_on_behind_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "incident-1.json").write_text("somebody else's")
     kept = Incidents(tmp_path).note(failure(log_of(tmp_path, "worker_1", "x")), begun_ms=0, ended_ms=1)

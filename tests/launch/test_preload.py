@@ -62,10 +62,18 @@ def test_only_what_is_imported_at_once(tmp_path: Path) -> None:
         "class H:\n    import h\n"
         "if __name__ == '__main__':\n    import i\n"
         "from j import *\nwith x:\n    import k\n"
+        "if sys.argv[1:]:\n    import l\nelse:\n    import m\nfor x in ():\n    import n\n"
     )
     assert prepared(tmp_path, "train.py").modules == (
-        "typing", "typing.TYPE_CHECKING", "b", "c", "d", "e", "h", "i", "j", "k",
+        "typing", "typing.TYPE_CHECKING", "b", "c", "e", "h", "i", "j", "k",
     )  # fmt: skip
+
+
+def test_what_a_file_imports_that_is_imported_on_a_condition(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("if x:\n    import perhaps\nimport surely\n")
+    (tmp_path / "perhaps.py").write_text("import a, both\n")
+    (tmp_path / "surely.py").write_text("import b, both\n")
+    assert set(prepared(tmp_path, "train.py").modules) == {"b", "both"}
 
 
 def test_a_plain_program_behind_a_proxy(tmp_path: Path) -> None:
@@ -81,3 +89,24 @@ def test_pytest_as_the_program(tmp_path: Path) -> None:
     assert prepare.pytest
     assert prepare.modules[-1] == "pytest"
     assert set(prepare.shadows) == {str(tmp_path), str(tmp_path / "src")}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\n", "2, changes os.environ before torch"),
+        ("import sys\nsys.path.insert(0, 'x')\nimport numpy\n", "2, changes sys.path before numpy"),
+        ("from os import environ\nenviron.setdefault('A', '1')\nimport numpy\n", "2, changes os.environ before numpy"),
+        ("import os\nif x:\n    os.putenv('A', '1')\nimport numpy\n", "3, changes os.putenv before numpy"),
+        ("import sys\ndef main():\n    sys.modules['a'] = 1\n    import torch\n", "3, changes sys.modules before torch"),
+        ("import os, numpy\nos.environ['A'] = '1'\nimport numpy.linalg, json\n", ""),
+        ("import os\nrank = os.environ.get('RANK', os.environ['A'])\nimport numpy\n", ""),
+        ("import numpy, os\nos.environ['A'] = '1'\nimport helper\n", ""),
+        ("import os\ndef f():\n    os.environ['A'] = '1'\n    import numpy\n", ""),
+    ],
+)  # fmt: skip
+def test_what_a_script_changes_before_it_imports(tmp_path: Path, text: str, line: str) -> None:
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "helper.py").write_text("")
+    expected = f"train.py, line {line} is imported" if line else ""
+    assert prepared(tmp_path, "train.py").acts == expected

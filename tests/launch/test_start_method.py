@@ -175,6 +175,26 @@ def test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile(
     used(StartMethod.AUTO, plan("colorsys", watched=(str(script),)), use)
 
 
+@pytest.mark.parametrize("how", ["killed", "stale"])
+def test_all_that_wait_for_a_template_of_no_use_are_spawned(
+    script: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    async def use(beginner: Beginner) -> None:
+        await (await begin(beginner, script)).wait()
+        pid = template_pid(capsys)
+        os.kill(pid, signal.SIGSTOP)
+        if how == "stale":
+            script.write_text("import sys\nsys.exit(4)\n")  # noqa: ASYNC240 - a few bytes
+        beginnings = [asyncio.ensure_future(begin(beginner, script)) for _ in range(3)]
+        await asyncio.sleep(QUIET)
+        os.kill(pid, signal.SIGCONT if how == "stale" else signal.SIGKILL)
+        for beginning in beginnings:
+            await spawned(beginning)
+        assert capsys.readouterr().out.count("is of no use any more") == 1
+
+    used(StartMethod.AUTO, plan("colorsys", watched=(str(script),)), use)
+
+
 def test_a_template_that_ends_again_and_again_is_given_up(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,8 +225,9 @@ if os.fork() == 0:
 """
 
 
+@pytest.mark.parametrize("method", [StartMethod.AUTO, StartMethod.SPAWN])
 def test_what_processes_leave_behind_is_reaped_and_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, method: StartMethod
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(LEAVES)
@@ -227,7 +248,7 @@ def test_what_processes_leave_behind_is_reaped_and_ended(
         mine.kill()
         await mine.wait()
 
-    used(StartMethod.AUTO, plan(), use)
+    used(method, plan(), use)
     assert "ending what the job's processes have left: sleep (pid " in capsys.readouterr().out
 
 

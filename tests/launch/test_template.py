@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from recovery import clock
 from recovery.launch import fork_messages
 from recovery.launch.fork_messages import Fork, Forked, Prepare, Prepared
 from recovery.launch.template import NotBegun, Template
@@ -29,6 +31,8 @@ IMPORTS = {
     "import socket\nkept = socket.create_server(('127.0.0.1', 0))": "the imports have left open: socket:",
     "import os\nos.chdir('/')": "the imports have changed the working directory",
     "import sys\nsys.path.insert(0, '/')": "the imports have put something before the module search path",
+    "import numpy.random\nkept = numpy.random.default_rng()": "the imports have made a random generator of numpy's",
+    "import tempfile\nkept = tempfile.mkdtemp()": "the imports have made a temporary file or directory",
     "raise SystemExit(3)": "importing acting ended with SystemExit: 3",
     "1 / 0": "importing acting ended with ZeroDivisionError: division by zero",
     "import os\nos._exit(5)": "it has ended (exit code 5)",
@@ -72,6 +76,28 @@ def test_a_file_beside_the_script_that_hides_a_module_makes_it_unsafe(packages: 
     (tmp_path / "colorsys.py").write_text("")
     reason = refusal(packages, Prepare(modules=("colorsys",), shadows=(str(tmp_path),)))
     assert reason == f"{tmp_path / 'colorsys.py'} has the name of a module that is imported already"
+
+
+LOOKING = {
+    "import importlib.util\nimportlib.util.find_spec('local_settings')": "the imports look for local_settings, which a worker finds",
+    "import os\nos.environ.get('LOCAL_RANK')": "the imports look at LOCAL_RANK, in which the workers differ",
+    "import os\nos.getenv('LOCAL_RANK')": "the imports look at LOCAL_RANK, in which the workers differ",
+}
+
+
+@pytest.mark.parametrize("text", LOOKING)
+def test_what_imports_find_otherwise_in_a_worker_makes_it_unsafe(
+    packages: Path, tmp_path: Path, text: str
+) -> None:
+    (packages / "looking.py").write_text(text)
+    (tmp_path / "local_settings.py").write_text("")
+    prepare = Prepare(modules=("looking",), shadows=(str(tmp_path),), of_one=("LOCAL_RANK",))
+    assert refusal(packages, prepare).startswith(LOOKING[text])
+
+
+def test_a_script_that_changes_what_imports_see_makes_it_unsafe(packages: Path) -> None:
+    said = "train.py, line 2, changes os.environ before torch is imported"
+    assert refusal(packages, Prepare(modules=("json",), acts=said)) == said
 
 
 def test_what_pytest_has_to_import_itself_makes_it_unsafe(packages: Path) -> None:
@@ -212,6 +238,25 @@ def test_its_forks_go_on_when_it_dies(bare: Template, tmp_path: Path) -> None:
     assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     os.kill(pid, signal.SIGTERM)
     assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+
+
+def test_random_generators_of_imports_are_each_forks_own(packages: Path, tmp_path: Path) -> None:
+    (packages / "drawing.py").write_text("import random\nfree, fixed = random.Random(), random.Random(3)\n")
+    (tmp_path / "train.py").write_text("import drawing\nprint(drawing.free.random(), drawing.fixed.random())")
+    environment = environment_with(packages)
+    with ready_template(Prepare(modules=("drawing",)), environment) as template:
+        drawn = [forked(template, tmp_path, "train.py", environment=environment)[1].split() for _ in range(2)]
+    assert drawn[0][0] != drawn[1][0]
+    assert drawn[0][1] == drawn[1][1] == str(random.Random(3).random())
+
+
+def test_a_template_that_does_not_answer_is_of_no_use_soon(bare: Template) -> None:
+    os.kill(bare.pid, signal.SIGSTOP)
+    begun_ms = clock.monotonic_ms()
+    assert begun(bare, sys.executable, "train.py") == NotBegun(
+        reason="it does not answer within 8 s", over=True
+    )
+    assert clock.monotonic_ms() - begun_ms < 12_000
 
 
 def test_a_fork_that_its_launcher_does_not_know_of_never_runs(bare: Template, tmp_path: Path) -> None:

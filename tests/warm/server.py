@@ -70,6 +70,8 @@ def _become(request: dict[str, Any]) -> None:
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
     importlib.invalidate_caches()
     sys.orig_argv = [sys.executable, *request["words"]]
     paths = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]

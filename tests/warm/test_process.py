@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.warm import process
-from tests.warm.process import PLAIN, Process, run
+from tests.warm.process import PLAIN, TORCH, Process, run
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("COV", "MS_"))},
@@ -90,6 +90,18 @@ def test_it_has_its_imports_behind_it_and_draws_its_own_numbers() -> None:
 
     assert first.startswith("True ")
     assert first != second
+
+
+def test_two_processes_draw_other_numbers_from_torch_and_numpy() -> None:
+    code = "import sys; print('torch' in sys.modules); import torch, numpy; print(torch.rand(1).item(), numpy.random.rand())"
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    drawn = [
+        run([sys.executable, "-c", code], env=environment, imports=TORCH, timeout=300).stdout.split()
+        for _ in range(2)
+    ]
+
+    assert [one[0] for one in drawn] == ["True", "True"]
+    assert not set(drawn[0][1:]) & set(drawn[1][1:])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Whom a launcher ends when its job is over, and how."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recovery.launch import strays
+from recovery.launch.strays import Strays
+from tests.pace import wait_for
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Children with sessions of their own, as orphans of the job's processes have them; none is left behind."""
+    children: list[subprocess.Popen[bytes]] = []
+    yield children
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def start(started: list[subprocess.Popen[bytes]], *words: str) -> int:
+    started.append(subprocess.Popen(words, start_new_session=True))
+    return started[-1].pid
+
+
+def is_there(pid: int) -> bool:
+    return pid in strays._children()
+
+
+def test_whom_it_may_not_end_is_named_and_left_and_the_others_are_ended(
+    started: list[subprocess.Popen[bytes]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = Strays()
+    anothers, mine = start(started, "sleep", "60"), start(started, "sleep", "61")
+    allowed = os.kill
+
+    def kill(pid: int, number: int) -> None:
+        if pid == anothers:
+            raise PermissionError(1, "Operation not permitted")
+        allowed(pid, number)
+
+    # A user who may not end another's process cannot be had where the tests run as root.
+    monkeypatch.setattr(os, "kill", kill)
+    asyncio.run(ended.end())
+    assert (is_there(anothers), is_there(mine)) == (True, False)
+    said = capsys.readouterr().out
+    assert said.count(f"sleep (pid {anothers}) cannot be ended: it is another user's") == 1
+
+
+def test_children_that_were_there_before_the_job_are_kept(
+    started: list[subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    helper = start(started, "sleep", "60")
+    others = Strays()
+    others.start()
+    asyncio.run(others.end())
+    assert is_there(helper)
+    assert capsys.readouterr().out == ""
+
+
+ASKED = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (os.mkdir('asked'), sys.exit()))
+os.mkdir('ready')
+signal.pause()
+"""
+DEAF = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.mkdir('deaf'); signal.pause()"
+
+
+def test_what_is_left_is_asked_to_end_before_it_is_killed(
+    started: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(strays, "_GRACE_S", 0.5)
+    ended = Strays()
+    pids = [start(started, sys.executable, "-c", text) for text in (ASKED, DEAF)]
+    wait_for(lambda: (tmp_path / "ready").exists() and (tmp_path / "deaf").exists(), "both", 20)
+    asyncio.run(ended.end())
+    assert (tmp_path / "asked").exists()
+    assert not any(is_there(pid) for pid in pids)
