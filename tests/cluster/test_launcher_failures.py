@@ -153,7 +153,8 @@ def test_a_console_that_cannot_be_written_changes_no_exit_code(tmp_path: Path) -
 
 
 def test_a_scheduler_whose_store_failed_starts_again_from_what_is_on_disk(tmp_path: Path) -> None:
-    with LaunchedCluster(tmp_path, environment=SLOW) as cluster:
+    # As most people run it: what was printed is written at the end, when the file takes no more.
+    with LaunchedCluster(tmp_path, environment={**SLOW, "PYTHONUNBUFFERED": ""}) as cluster:
         cluster.start()
         cluster.wait_step(12)
         # What is written behind this size fails: the kernel's answer to a disk that takes no more of a file.
