@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from typing_extensions import assert_never
 
+from recovery import log
 from recovery.config import rank_table
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
@@ -65,7 +66,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     if console.console.is_terminal and not simulates:
         shown.append(status_line.show(*scheduler))
     code = asyncio.run(_run(agent, shown))
-    console.finish()
+    log.flush_streams()
     return code
 
 
