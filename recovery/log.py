@@ -8,6 +8,7 @@ What a peer, a path or a traceback put into a field cannot forge a line: control
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 from datetime import datetime, timezone
@@ -133,3 +134,17 @@ def _capped(text: str, limit: int) -> str:
         return text
     note = f"... ({len(text)} characters)"
     return text[: limit - len(note)] + note
+
+
+def flush_streams() -> None:
+    """Let out what was printed, before this process ends or becomes another program. What a full disk does not take is lost.
+
+    The interpreter would try it once more at its end, and end with its own exit code (120) instead of ours.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)

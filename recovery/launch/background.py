@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 import psutil
 
 from recovery.errors import UsageError
+from recovery.log import flush_streams
 
 _NOTE = "agent.json"
 _LOG = "agent.log"
@@ -51,7 +51,7 @@ def hand_over(log_dir: Path, work: Callable[[], int]) -> int:
         code = work()
     finally:
         (log_dir / _NOTE).unlink(missing_ok=True)
-        sys.stdout.flush()
+        flush_streams()
         os._exit(code)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from typing_extensions import assert_never
 
+from recovery import log
 from recovery.config import rank_table
 from recovery.config.reader import Reader
 from recovery.core.records import EventKind
@@ -89,7 +90,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     if console.console.is_terminal and not simulates:
         shown.append(status_line.show(*scheduler))
     code = asyncio.run(_run(agent, shown))
-    console.finish()
+    log.flush_streams()
     return code
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO
@@ -37,14 +36,6 @@ def show_line(label: str, line: str, *, number: int) -> None:
     # What cannot be shown is in the log itself.
     with contextlib.suppress(OSError):
         console.print(Text.assemble((f"[{label}] ", _COLOURS[number % len(_COLOURS)]), line))
-
-
-def finish() -> None:
-    """Write what is left; what cannot be written must not become the interpreter's own exit code (120)."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def open_log(path: Path, *, start: int) -> BinaryIO:

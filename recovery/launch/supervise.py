@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import psutil
 
+from recovery import log
 from recovery.config.start_methods import SUPERVISED
 from recovery.launch.children import signal_group, tied
 from recovery.launch.placement import MINDSPORE
@@ -177,7 +178,7 @@ class _Program:
 
 def _end_like(status: int) -> NoReturn:
     """Leave as the program left, so that whoever watches sees its status."""
-    sys.stdout.flush()
+    log.flush_streams()
     if status < 0:
         # The program's own core is enough.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -7,11 +7,10 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from recovery import config
+from recovery import config, log
 from recovery.core.worker.handover import STOPPED
 from recovery.errors import RecoveryError, exit_code_of
 from recovery.worker.training_control import Verdict
@@ -39,7 +38,7 @@ def leave(code: int, line: str) -> NoReturn:
     """End the process in order, under pytest too, where a SystemExit would count as a failed test."""
     if line:
         _logger.error("event=exit code=%d %s", code, line)
-    _flush()
+    log.flush_streams()
     if config.under_pytest():
         _leave_pytest(code, line)
     raise SystemExit(code)
@@ -51,22 +50,8 @@ def leave_at_exit(code: int, line: str) -> NoReturn:
         _logger.error("event=exit code=%d %s", code, line)
     for child in multiprocessing.active_children():
         child.kill()
-    _flush()
+    log.flush_streams()
     os._exit(code)
-
-
-def _flush() -> None:
-    """Let out what was printed. What a full disk does not take is lost.
-
-    The interpreter would try it once more, and end with its own exit code (120) instead of ours.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
 
 
 def log_loop_left_early(step: int) -> None:

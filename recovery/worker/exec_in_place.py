@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
+from recovery import log
 from recovery.core.ids import ResumeToken
 from recovery.core.worker.stimuli import Hangs
 from recovery.errors import ProcessNotReplacedError
@@ -115,8 +116,7 @@ def replace_process(token: ResumeToken, hangs: Hangs) -> NoReturn:
         child.kill()
     for end in _endings:
         end()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    log.flush_streams()
     arguments = [sys.executable, *sys.orig_argv[1:]]
     environment = {**_start_environment, TOKEN_VARIABLE: token, HANGS_VARIABLE: f"{hangs.count}:{hangs.step}"}
     try:

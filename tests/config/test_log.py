@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -113,6 +117,17 @@ def test_a_closed_stderr_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", closed)
 
     log.setup("worker_1").warning("nobody listens")
+
+
+def test_a_full_disk_takes_no_exit_code_from_a_process_that_ends() -> None:
+    program = "import sys\nfrom recovery import log\nprint('lost')\nlog.flush_streams()\nsys.exit(36)"
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program], env=environment, stdout=full, timeout=60, check=False
+        )
+
+    assert ended.returncode == 36
 
 
 def test_the_clocks_count_milliseconds() -> None:
