@@ -175,9 +175,9 @@ def test_who_waits_at_a_step_lets_go_by_itself_when_the_scheduler_says_nothing_m
     driven = DrivenWorker(drain_timeout_ms=5_000).training()
     driven.receive(SaveAt(drain=1, generation=ONE, step=0), at=1_000)
     driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_200)
-    assert we.SetTimer(WorkerTimer.DEPART, 6_200) in driven.effects
-    assert driven.fire(WorkerTimer.DEPART, at=6_000) == [], "of the question before it"
-    driven.fire(WorkerTimer.DEPART, at=6_200)
+    assert we.SetTimer(WorkerTimer.DEPART, 6_200 + ANSWER_MS) in driven.effects
+    assert driven.fire(WorkerTimer.DEPART, at=6_200) == [], "the scheduler's word may be on its way"
+    driven.fire(WorkerTimer.DEPART, at=6_200 + ANSWER_MS)
     assert we.LetGo() in driven.effects
     assert not _leaves(driven)
     assert "MS_DRAIN_TIMEOUT" in driven.effects_of(Log)[0].text

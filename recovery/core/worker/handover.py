@@ -124,8 +124,8 @@ class Handover:
         effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
         self._drain, self._stop = at.drain, stop
         if stop in effects:
-            # The scheduler ends it sooner, unless it hangs, or cannot write: training must not wait for it.
-            self._let_go_ms = now_ms + self._rules.drain_timeout_ms
+            # The scheduler ends it sooner, and its word has time to come, unless it hangs: training must not wait for it.
+            self._let_go_ms = now_ms + self._rules.drain_timeout_ms + ANSWER_MS
         until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
         return [*effects, SetTimer(WorkerTimer.DEPART, until_ms)]
 
