@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from recovery.core import messages as m
 from recovery.core.scheduler import drain
@@ -34,17 +35,24 @@ def _ranks(world: World) -> list[Process]:
     return [one for one in world.living if one.role is m.Role.WORKER and one.phase == "training"]
 
 
+def _send_signal(world: World, process: Process) -> None:
+    """To whatever program it runs by now."""
+    for one in world.living:
+        if one.identity is process.identity:
+            one.stop_asked.signal()
+
+
 def _signal(world: World, draw: random.Random) -> None:
     trained = _ranks(world)
     everybody = trained if trained and draw.random() < 0.9 else world.living
     everybody = [one for one in everybody if one.role is m.Role.WORKER]
     if everybody:
-        draw.choice(everybody).stop_asked.signal()
+        _send_signal(world, draw.choice(everybody))
 
 
 def _two_signals(world: World, draw: random.Random) -> None:
     for process in draw.sample(_ranks(world), min(2, len(_ranks(world)))):
-        world.clock.later(draw.choice((0, 0, 1, 5, 50, 400)), process.stop_asked.signal)
+        world.clock.later(draw.choice((0, 0, 1, 5, 50, 400)), partial(_send_signal, world, process))
 
 
 def _drain(world: World, target: str) -> None:
@@ -96,7 +104,7 @@ def _standby(world: World, process: Process, draw: random.Random) -> None:
 IN_A_DRAIN: dict[str, Strike] = {
     **{what: strike for what, strike in IN_AN_OFFER.items() if what != "a lost id comes"},
     "the standbys are killed": _standby,
-    "a second signal": lambda world, process, draw: process.stop_asked.signal(),
+    "a second signal": lambda world, process, draw: _send_signal(world, process),
     "another is asked to end": lambda world, process, draw: _signal(world, draw),
     "a host is drained": lambda world, process, draw: _drain_host(world, draw),
     "the disk is full": lambda world, process, draw: WHOLE["disk full"](world, draw),

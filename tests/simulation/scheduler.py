@@ -149,6 +149,7 @@ class SchedulerProcess:
         for step in self._writes.popleft().then:
             if isinstance(step, Answer):
                 self.world.promises.answered(step.message)
+                self.world.drains.answered(self, step)
                 self._send(step.connection, step.message)
             else:
                 assert isinstance(step, Exit), step

@@ -21,6 +21,7 @@ from recovery.core.worker.effects import LeaveAsAsked, LetGo, StopAt
 from recovery.core.worker.handover import ANSWER_MS
 from recovery.core.worker.transitions import WorkerState
 from recovery.worker.stop_point import StopPoint
+from tests.simulation.slots import slot_name
 
 if TYPE_CHECKING:
     from recovery.core.worker.connection import Identity
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 STAGES = ("asked where", "asked to stop", "stopped", "handed over")
 """At which something may happen to a drain: a process hears the question, hears the step, waits there, was sent away."""
+
+_UNREACHABLE_MS = 20_000
+"""By then whoever was cut off has reached a scheduler again."""
 
 _CANNOT_SAVE = 0.03
 """How many main threads find at the step that nothing saves out of turn."""
@@ -187,7 +191,7 @@ class DrainPromises:
 
         self._within(self._drain_ms, process, goes_on, f"{process.name} waits at step {step} for ever")
 
-    def must_end(self, process: Process) -> None:
+    def must_end(self, process: Process, *, patience_ms: int = 0) -> None:
         """Somebody has asked its process to end."""
         identity = process.identity
         if any(one is identity for one in self._must_end):
@@ -198,7 +202,7 @@ class DrainPromises:
             return all(one.identity is not identity for one in self.world.living)
 
         what = f"{process.name} was asked to end and lives on"
-        limit_ms = self._drain_ms + SHUTDOWN_GRACE_MS + self.world.rules.abort_timeout_ms
+        limit_ms = self._drain_ms + SHUTDOWN_GRACE_MS + self.world.rules.abort_timeout_ms + patience_ms
         self._within(limit_ms, process, has_ended, what)
 
     def _within(
@@ -227,29 +231,39 @@ class DrainPromises:
 
     def after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
         """Look at what a drain has come to."""
-        drain = scheduler.machine.state.drain
+        state, drain = scheduler.machine.state, scheduler.machine.state.drain
         writes = [effect for effect in effects if isinstance(effect, Persist)]
         for write in writes:
             for step in write.then:
                 if isinstance(step, Answer) and isinstance(step.message, HandedOver):
                     assert drain is not None, "one that was begun"
-                    self._sent_away(scheduler, drain, scheduler.wires[step.connection].near)
+                    name = next(
+                        name for name in drain.departing if state.nodes[name].connection == step.connection
+                    )
+                    self._sent_away(scheduler, drain, name)
         kinds = {one.kind for write in writes for one in write.records if isinstance(one, EventRecord)}
         self.clock.seen["a drain was begun"] += EventKind.DRAIN_BEGUN in kinds
         if EventKind.DRAIN_ENDED in kinds:
             assert drain is not None, "one that was begun"
             self._ended(scheduler, drain, writes)
 
-    def _sent_away(self, scheduler: SchedulerProcess, drain: Drain, process: Process) -> None:
+    def _sent_away(self, scheduler: SchedulerProcess, drain: Drain, name: str) -> None:
         """Only who was asked, and when nobody goes on."""
         self.checked += 1
-        name, run = process.name, scheduler.machine.state.job.run
-        was_asked = any(one is process.identity for one in self._must_end)
+        run = scheduler.machine.state.job.run
+        was_asked = any(one.node_id == name for one in self._must_end)
         assert was_asked or (name, scheduler.number) in self._named, f"I26: nobody asked {name} to depart"
         applied = self._applied.get((run, drain.generation), 0)
         assert applied == drain.step, f"I26: {name} is sent away at step {drain.step}, {applied} is applied"
-        self.must_end(process)
-        self.reached("handed over", process)
+        process = self.world.slots[slot_name(name)].process
+        if process is not None:
+            self.reached("handed over", process)
+
+    def answered(self, scheduler: SchedulerProcess, answer: Answer) -> None:
+        """Who is sent away, and it is written, ends; also when it does not hear of it."""
+        wire = scheduler.wires.get(answer.connection)
+        if isinstance(answer.message, HandedOver) and wire is not None:
+            self.must_end(wire.near, patience_ms=4 * self.world.rules.lease_ms + _UNREACHABLE_MS)
 
     def _ended(self, scheduler: SchedulerProcess, drain: Drain, writes: list[Persist]) -> None:
         self.checked += 1
