@@ -379,3 +379,16 @@ def test_who_joins_a_drain_hears_that_its_wish_has_come() -> None:
     for worker in drained.workers:
         worker.save(step)
     assert [worker.hears(HandedOver) for worker in drained.workers] == [1, 1]
+
+
+def test_scheduler_that_was_paused_hands_nothing_over_that_nobody_waits_for() -> None:
+    """What was saved in time is read when it wakes up; whoever had stopped there has let go by itself."""
+    drained = Drained()
+    step = drained.saving()
+    drained.zero.save(step)
+    # Its timer is due, and what waits to be read comes first.
+    drained.desk.now = RULES.drain_timeout_ms
+    drained.one.save(step)
+    assert not drained.one.hears(HandedOver)
+    assert drained.node("worker_1").state is NodeState.LIVE
+    assert drained.outcome() == "it took longer than 5 s (MS_DRAIN_TIMEOUT), saving"

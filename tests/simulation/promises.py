@@ -275,6 +275,7 @@ class Promises:
     def _after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
         """I9: a plan that was just made. I2: a run begins with a scheduler's process, never within one."""
         self.places.after_all(scheduler, effects)
+        self.world.drains.after_all(scheduler, effects)
         for effect in effects:
             if isinstance(effect, Persist):
                 self.checked["I2"] += 1

@@ -104,6 +104,7 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
     else:
         number = before.number + 1 if before is not None else 1
         drain = state.drain = Drain(number, state.job.generation, asked.reason)
+        drain.until_ms = now_ms + state.rules.drain_timeout_ms
     drain.departing.update({node_id: drain.departing.get(node_id) for node_id in asked.nodes})
     drain.left_hosts |= {asked.host} - {""}
     if joins:
@@ -111,7 +112,7 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
     event = state.event(
         EventKind.DRAIN_BEGUN, generation=drain.generation, reason=drain.reason, details=_names(drain)
     )
-    timer = SetTimer(DrainTimer(), now_ms + state.rules.drain_timeout_ms)
+    timer = SetTimer(DrainTimer(), drain.until_ms)
     return [Persist((event,)), timer, *_ask(state, drain, 0)]
 
 
@@ -162,6 +163,9 @@ def follow(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     obstacle = _obstacle(state, set(drain.departing), drain.left_hosts)
     if obstacle:
         return _give_up(state, drain, obstacle)
+    if now_ms >= drain.until_ms:
+        # This process was paused: who waited at the step has let go by itself, and trains on.
+        return on_due(state)
     if drain.state is DrainState.SAVING and state.checkpoints.committed_step >= drain.step:
         return _hand_over(state, drain, now_ms)
     return []

@@ -80,6 +80,8 @@ class Drain:
         """Whose ranks are to be handed over, each with the request that waits for the end; None: it did not ask itself."""
         self.left_hosts: set[str] = set()
         """No standby of these takes a rank."""
+        self.until_ms = 0
+        """When it has had its time, on the monotonic clock. Whoever waits at the step waits a little longer."""
         self.step = 0
         """At which all are asked to stop; 0: none is chosen yet."""
         self.margin = 1

@@ -52,6 +52,8 @@ class Handover:
         self._rules, self._main_thread, self._requests = rules, main_thread, requests
         self._asked: Depart | None = None
         """What this process has asked and was not answered yet; None: nothing."""
+        self._leaves = False
+        """It was told to leave without a hand-over, whatever its main thread does."""
         self._give_up_ms = 0
         """When it leaves all the same. Used while something is asked."""
         self._drain = 0
@@ -122,8 +124,8 @@ class Handover:
         effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
         self._drain, self._stop = at.drain, stop
         if stop in effects:
-            # The scheduler ends it sooner, unless it hangs, or cannot write: training must not wait for it.
-            self._let_go_ms = now_ms + self._rules.drain_timeout_ms
+            # The scheduler ends it sooner, and its word has time to come, unless it hangs: training must not wait for it.
+            self._let_go_ms = now_ms + self._rules.drain_timeout_ms + ANSWER_MS
         until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
         return [*effects, SetTimer(WorkerTimer.DEPART, until_ms)]
 
@@ -149,12 +151,29 @@ class Handover:
         leave = self._leave("the connection to the scheduler closed") if self._asked is not None else []
         return [*self.let_go(), *leave]
 
+    def follow(self) -> list[WorkerEffect]:
+        """Look, after a stimulus, whether there is still a step to hand the rank over at; what is done before all else.
+
+        A script replaces itself when its generation ends, and the program that follows would know of no signal.
+        """
+        if self._asked is None or self._main_thread.state is WorkerState.TRAINING:
+            return []
+        if self._main_thread.state is WorkerState.LEAVING:
+            self._asked = None
+            return []
+        return self._leave("its generation is over")
+
+    @property
+    def leaves(self) -> bool:
+        """Was its main thread told to leave? One that does not come back is not replaced then."""
+        return self._leaves
+
     def let_go(self) -> list[WorkerEffect]:
         """No step is waited at any more."""
         drain, self._drain, self._stop = self._drain, 0, None
         return [LetGo()] if drain else []
 
     def _leave(self, reason: str) -> list[WorkerEffect]:
-        self._asked, self._stop = None, None
+        self._asked, self._stop, self._leaves = None, None, True
         text = f"this process leaves without a standby having its rank: {reason}"
         return [Log("not_handed_over", text, warning=True), LeaveAsAsked()]
