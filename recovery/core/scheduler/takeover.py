@@ -38,7 +38,7 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if state.job.state not in WAITING or nobody_to_ask or seats.absent <= asked:
         return effects
     standbys, sat_down = _not_asked(state), False
-    for holder, vacancy in _vacant(state):
+    for holder, vacancy in _vacant(state, now_ms):
         standby = _candidate(state, holder, standbys)
         last = None
         if standby is None and vacancy is Vacancy.OFFER:
@@ -61,12 +61,13 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     return effects + (generations.begin_if_all_ready(state, now_ms) if sat_down else [])
 
 
-def _vacant(state: SchedulerState) -> list[tuple[Node, Vacancy]]:
+def _vacant(state: SchedulerState, now_ms: int) -> list[tuple[Node, Vacancy]]:
     """Whose seats are to be given away and are not offered yet, by rank."""
     found = [
         (node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None))
         for node in state.nodes.values()
         if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.offers
+        if not node.keeps_rank(now_ms, state.rules.lease_ms)
     ]
     return sorted(
         ((node, vacancy) for node, vacancy in found if vacancy is not Vacancy.NOT),
