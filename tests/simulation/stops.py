@@ -278,8 +278,9 @@ class DrainPromises:
             assert applied == step, f"I26: handed over at step {step}, and step {applied} was applied"
             return
         heard = [step for write in writes for step in write.then if isinstance(step, Answer)]
-        if any("left" in drain.outcome and f"{name} left" in drain.outcome for name in drain.departing):
+        if "no standby has taken" in drain.outcome:
             self.clock.seen["a rank that had left was not taken over in time"] += 1
+        self.clock.seen["a rank let go before it heard of the hand-over"] += "trained on" in drain.outcome
         self.clock.seen["a drain was given up"] += 1
         let_go = {one.connection for one in heard if isinstance(one.message, GoOn)}
         answered = {one.message.request_id for one in heard if isinstance(one.message, NotHandedOver)}
@@ -287,9 +288,11 @@ class DrainPromises:
             # It ended after the hand-over, when nobody waits any more.
             return
         missed = [
-            node.record.node_id
-            for node in state.workers
-            if node.connection is not None and node.connection not in let_go
+            one.name
+            for one in self.world.living
+            if one.stop_asked.waits and one.plan is not None and one.plan.generation == drain.generation
+            if one.wire is not None and one.wire.number not in let_go
+            if state.speaker(one.wire.number) is not None
         ]
         assert not missed, f"I26: a drain was given up, and {missed} hear nothing of it"
         waiting = {

@@ -1,6 +1,6 @@
 """A worker's part in a planned departure: it asks for its rank to be taken over before it ends, and stops at a step when asked.
 
-Every rank takes part in the second; the scheduler's part is core/scheduler/drain.py. Nothing here outlives the connection or the generation.
+Every rank takes part in the second; the scheduler's part is core/scheduler/drain.py. Nothing here outlives the generation.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Handover:
         trains = self._main_thread.state is WorkerState.TRAINING and not self._requests.is_done
         may_ask = connected and self._rules.recovery_enabled and self._rules.drain_timeout_ms > 0
         if self._asked is not None or not (trains and may_ask):
-            self._asked = None
+            self._asked, self._leaves = None, True
             return [LeaveAsAsked()]
         self._asked = Depart(request_id=asked.request_id, reason=asked.reason[:1024])
         self._give_up_ms = now_ms + self._rules.drain_timeout_ms
@@ -147,9 +147,12 @@ class Handover:
         return self._leave(late)
 
     def on_disconnected(self) -> list[WorkerEffect]:
-        """Nobody is there who would hand a rank over, or say that the wait at a step is over."""
-        leave = self._leave("the connection to the scheduler closed") if self._asked is not None else []
-        return [*self.let_go(), *leave]
+        """Who has asked to be handed over has nobody to ask any more.
+
+        Who waits at a step waits on, until it is admitted again or has waited long enough: a scheduler that hangs may still decide
+        by what it was told before.
+        """
+        return self._leave("the connection to the scheduler closed") if self._asked is not None else []
 
     def follow(self) -> list[WorkerEffect]:
         """Look, after a stimulus, whether there is still a step to hand the rank over at; what is done before all else.
@@ -169,7 +172,7 @@ class Handover:
         return self._leaves
 
     def let_go(self) -> list[WorkerEffect]:
-        """No step is waited at any more."""
+        """No step is waited at any more: the drain was given up, or a scheduler admits this process, which ends it."""
         drain, self._drain, self._stop = self._drain, 0, None
         return [LetGo()] if drain else []
 

@@ -290,9 +290,10 @@ class WorkerMachine:
         self._connection.on_admitted(admitted, now_ms)
         self._checkpoints.admitted(admitted.committed_step)
         self._main_thread.admit()
+        let_go = self._handover.let_go()
         if before is not None and admitted.resumed and before.job == admitted.job:
-            return self._resume(admitted)
-        return self._join(admitted, now_ms)
+            return [*let_go, *self._resume(admitted)]
+        return [*let_go, *self._join(admitted, now_ms)]
 
     def _resume(self, admitted: m.Admitted) -> list[WorkerEffect]:
         """The scheduler knows this incarnation: say again what may have been lost on the way."""
