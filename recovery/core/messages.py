@@ -1,7 +1,6 @@
 """What travels between a node and the scheduler. The decoder is the schema: what does not fit never reaches a machine.
 
-Every message is a frozen struct with a spelt-out tag, so that a rename in code does not change the wire.
-Requests carry a `request_id`; a repeat of it gets the same answer and has one effect.
+Every message is a frozen struct with a tag of its own. Requests carry a `request_id`; a repeat of it gets the same answer, with one effect.
 """
 
 from __future__ import annotations
@@ -38,12 +37,11 @@ class Role(str, Enum):
 
 
 class JobOutcome(str, Enum):
-    """How a job ended."""
+    """How a job ended. WAIT_TIMEOUT: not all ranks were ready within MS_TOPO_TIMEOUT."""
 
     FINISHED = "finished"
     JOB_FAILED = "failed"
     WAIT_TIMEOUT = "wait_timeout"
-    """Not all ranks were ready within MS_TOPO_TIMEOUT."""
     NO_COMMON_CHECKPOINT = "no_common_checkpoint"
 
     @property

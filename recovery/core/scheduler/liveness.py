@@ -55,9 +55,9 @@ def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int)
         # Why it ends is known (its own code raised, its launcher saw it end): there is nothing to wait for.
         return _gone(state, node, node.record.reason, now_ms)
     node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
+    record = node.move(NodeState.SUSPECT, reason=lost.reason)
     # Who waits for the next plan already has started again.
     node.comes_back = node.starts_again and state.job.state is JobState.INTERRUPTED and node.ready is None
-    record = node.move(NodeState.SUSPECT, reason=lost.reason)
     return [
         Persist((record, state.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
         SetTimer(GraceTimer(record.node_id), node.suspect_until_ms),
