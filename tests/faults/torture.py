@@ -53,7 +53,7 @@ LOOPS = (
         "{seeds} seeds, {simulated_s} simulated s, {faults} faults | {checks} checks, 0 failures",
     ),
     Loop(
-        "SIGKILL at a state-changing system call of six tasks",
+        "SIGKILL at a state-changing system call of nine tasks",
         "tests.faults.kill_points --what kill --json",
         "{points} points, {killed} reached | nothing acknowledged lost, nothing half: {failed} failures",
     ),
