@@ -119,7 +119,7 @@ def test_another_reason_and_another_process_are_news() -> None:
     assert declines(desk) == 3, "another process of the id"
 
 
-def test_the_next_loss_of_the_rank_is_told_again() -> None:
+def test_the_next_loss_of_the_rank_is_reported_again() -> None:
     desk, first, waits = asked_again_and_again()
     successor = standby(desk, "worker_1.2", replaces="worker_1")
     answer(successor, 10)

@@ -86,7 +86,7 @@ STANDBYS = (
         "a standby that declines again and again fills the event log",
         "I14",
         "core/scheduler/takeover.py",
-        "    told.add((seat, reason))\n",
+        "    reported.add((seat, reason))\n",
         "",
         (
             f"{_GROWTH}::test_a_rank_that_one_standby_declines_again_and_again_is_one_line",
@@ -94,12 +94,12 @@ STANDBYS = (
         ),
     ),
     Bug(
-        "why a standby declines is told once in the job's whole life",
+        "why a standby declines is reported once in the life of a job",
         "I14",
         "core/scheduler/generations.py",
-        "    state.told_declined.clear()\n",
+        "    state.reported_declines.clear()\n",
         "",
-        (f"{_GROWTH}::test_the_next_loss_of_the_rank_is_told_again",),
+        (f"{_GROWTH}::test_the_next_loss_of_the_rank_is_reported_again",),
     ),
     Bug(
         "an offer is waited for, for ever",

@@ -133,7 +133,7 @@ def _offer(
     text = f"rank {holder.record.rank} of {holder.record.node_id} is offered to {name}"
     if is_last:
         text += " with whatever it can read: no standby reads more"
-    is_news = is_last or all(told != seat for told, _ in state.told_declined.get(name, ()))
+    is_news = is_last or all(reported != seat for reported, _ in state.reported_declines.get(name, ()))
     return [
         *([Log("takeover_offered", text)] if is_news else []),
         offer_to(state, standby, holder),
@@ -224,10 +224,10 @@ def _declined(state: SchedulerState, seat: str, reason: str) -> list[Record]:
     standby = state.offers[seat].standby
     state.declined.setdefault(standby, set()).add(seat)
     event = _closed(state, seat, reason)
-    told = state.told_declined.setdefault(standby, set())
-    if (seat, reason) in told:
+    reported = state.reported_declines.setdefault(standby, set())
+    if (seat, reason) in reported:
         return []
-    told.add((seat, reason))
+    reported.add((seat, reason))
     return [event]
 
 
