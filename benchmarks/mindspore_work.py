@@ -1,7 +1,7 @@
 """The processes that mindspore_recover.py measures: one training under the engine, under MindSpore alone, and as a bare floor.
 
 Every side trains one dense layer on random rows with Model.train, data parallel, in graph mode; a step ends with a sleep of `STEP_MS`.
-Not meant to be started by hand: `python mindspore_work.py engine|upstream|fresh`.
+Not meant to be started by hand: `python mindspore_work.py engine|msrun|upstream|fresh`. `msrun` is the engine's, which tells its steps itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn, train
 from mindspore.communication import get_group_size, get_rank, init
-from work_log import note
+from work_log import mark, note, stepped
 
 STEP_MS = float(os.environ.get("BENCH_STEP_MS", "10"))
 SAVE_STEPS = int(os.environ.get("BENCH_SAVE_STEPS", "20"))
@@ -27,13 +27,21 @@ EPOCHS = 1_000_000
 class Steps(train.Callback):  # type: ignore[misc]  # MindSpore ships no types
     """Ends a step as every side does; where nothing else writes the log, it does."""
 
-    def __init__(self, *, writes: bool, stops: bool = False) -> None:
+    def __init__(self, side: str) -> None:
         super().__init__()
-        self._writes, self._stops = writes, stops
+        self._side, self._stops = side, side == "fresh"
+        self._is_first = True
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        if self._side == "msrun" and self._is_first:
+            mark("loaded", get_rank())
+            self._is_first = False
 
     def on_train_step_end(self, run_context: Any) -> None:
         time.sleep(STEP_MS / 1000)
-        if self._writes:
+        if self._side == "msrun":
+            stepped(get_rank(), int(run_context.original_args().cur_step_num))
+        elif self._side != "engine":
             rank = 0 if self._stops else get_rank()
             note(
                 round=int(os.environ.get("BENCH_ROUND", "1")),
@@ -64,16 +72,20 @@ def main() -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     if side != "fresh":
         ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
-    if side == "engine":
+    if side in ("engine", "msrun"):
         from recovery import mindspore as rm  # noqa: PLC0415 - the other sides must not pay for it
 
+        if side == "msrun":
+            mark("entered")
         rm.init()
-        training(rm.Model, parallel=True, steps=Steps(writes=False))
+        if side == "msrun":
+            mark("world", get_rank())
+        training(rm.Model, parallel=True, steps=Steps(side))
     elif side == "upstream":
         init()
-        training(ms.Model, parallel=True, steps=Steps(writes=True))
+        training(ms.Model, parallel=True, steps=Steps(side))
     else:
-        training(ms.Model, parallel=False, steps=Steps(writes=True, stops=True))
+        training(ms.Model, parallel=False, steps=Steps(side))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,4 @@
-"""What all programs that the comparison measures share: the network, its data, the step, and the lines by which they tell of it.
-
-A line of steps.jsonl is an applied step (`rank`, `step`, `pid`, `wall_ms`) or a mark (`mark`, `rank`, `pid`, `wall_ms`): `entered`, the
-imports are made; `world`, the rank's world is formed; `loaded`, its state and its first batch are there.
-"""
+"""What all programs that the comparison measures share: the network, its data, the step."""
 
 from __future__ import annotations
 
@@ -10,13 +6,11 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
-from work_log import note
 
 STEP_MS = float(os.environ.get("BENCH_STEP_MS", "10"))
 SAVE_STEPS = int(os.environ.get("BENCH_SAVE_STEPS", "20"))
@@ -52,21 +46,3 @@ def one_step(
     reduce()
     optimizer.step()
     time.sleep(STEP_MS / 1000)
-
-
-def stepped(rank: int, step: int) -> None:
-    """The rank has applied a step."""
-    note(rank=rank, step=step, pid=os.getpid())
-
-
-def mark(name: str, rank: int | None = None) -> None:
-    """The program has come to a point; `entered` also tells since when the process lives, to 10 ms."""
-    lived = {"born_ms": born_ms()} if name == "entered" else {}
-    note(mark=name, rank=rank, pid=os.getpid(), **lived)
-
-
-def born_ms() -> float:
-    """When this process was forked, wall ms: /proc counts from the start of the machine, in ticks."""
-    ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return (time.time() - age_s) * 1000

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from program_common import BATCH_SIZE, EPOCHS, SAVE_STEPS, digits, mark, one_step, stepped
+from program_common import BATCH_SIZE, EPOCHS, SAVE_STEPS, digits, one_step
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from work_log import mark, stepped
 
 import recovery
 import recovery.torch as rt

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 import torchft
-from program_common import BATCH_SIZE, EPOCHS, digits, mark, one_step, stepped
+from program_common import BATCH_SIZE, EPOCHS, digits, one_step
 from torch import nn
 from torch._C._distributed_c10d import TCPStore
 from torch.utils.data import DataLoader, DistributedSampler
+from work_log import mark, stepped
 
 ALL_WAIT = timedelta(seconds=60)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from program_common import BATCH_SIZE, EPOCHS, SAVE_STEPS, digits, mark, one_step, stepped
+from program_common import BATCH_SIZE, EPOCHS, SAVE_STEPS, digits, one_step
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
+from work_log import mark, stepped
 
 SNAPSHOT = Path("snapshot.pt")
 

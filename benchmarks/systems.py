@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,22 +54,25 @@ def known(*flags: str) -> list[str]:
     return [flag for flag in flags if flag.partition("=")[0] in known_flags()]
 
 
-def launcher(name: str, *needed: str, standbys: int = 0) -> System:
+def launcher(
+    name: str, *needed: str, standbys: int = 0, program: Sequence[str] = ("program_engine.py",)
+) -> System:
     """`recovery msrun`, as far as it knows the flags.
 
     Args:
         name: of the row.
         needed: flags without which this is another system.
         standbys: processes that wait for a rank.
+        program: what its workers run: a file of this directory, and its arguments.
     """
     unknown = set(needed) - set(known(*needed))
     waits_for_nobody = bool(known("--rejoin"))
 
     def start(processes: Processes, workers: int) -> None:
         flags = [f"--worker_num={workers}", f"--master_port={free_port()}", f"--max_restarts={RESTARTS_MAX}"]
-        program = str(HERE / "program_engine.py")
+        words = [str(HERE / program[0]), *program[1:]]
         processes.start(
-            "msrun", ["-m", "recovery", "msrun", *flags, *needed, "--join=True", "--log_dir=logs", program]
+            "msrun", ["-m", "recovery", "msrun", *flags, *needed, "--join=True", "--log_dir=logs", *words]
         )
 
     return System(
@@ -135,12 +138,13 @@ def torchft(python: str) -> System:
     return System("torchft", start, leader="lighthouse", relaunch=begin, missing=missing)
 
 
-def launchers() -> list[System]:
-    """This engine's: relaunch by spawn, by fork, and a standby, in this order."""
+def launchers(program: Sequence[str] = ("program_engine.py",)) -> list[System]:
+    """This engine's: relaunch by spawn, by fork, and a standby, in this order; what each runs as in `launcher`."""
+    fork = known("--start_method=fork")
     return [
-        launcher("msrun: spawn", *known("--start_method=spawn")),
-        launcher("msrun: fork", "--start_method=fork"),
-        launcher("msrun: standby", "--standby_num=1", *known("--start_method=fork"), standbys=1),
+        launcher("msrun: spawn", *known("--start_method=spawn"), program=program),
+        launcher("msrun: fork", "--start_method=fork", program=program),
+        launcher("msrun: standby", "--standby_num=1", *fork, standbys=1, program=program),
     ]
 
 

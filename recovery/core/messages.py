@@ -148,6 +148,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """It waits as a standby, even while there are free seats (MS_STANDBY)."""
     replaces: ReplacedName = NodeId("")
     """The lost id whose rank this process was started to take (MS_REPLACES); empty: none."""
+    starts_again: bool = False
+    """When its generation ends it starts its program again in its place: its connection closes, and it comes back by its token."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

@@ -15,9 +15,10 @@ from recovery.launch import console
 from recovery.launch.children import end, signal_group
 from recovery.launch.ended_nodes import reports_of
 from recovery.launch.incidents import Incidents
+from recovery.launch.launch_context import LaunchContext
 from recovery.launch.overdue import LostNode, Overdue
 from recovery.launch.placement import Kind, Placed
-from recovery.launch.process_keeper import GRACE_S, LaunchContext, ProcessKeeper
+from recovery.launch.process_keeper import GRACE_S, ProcessKeeper
 from recovery.launch.rank_takers import RankTakers
 from recovery.launch.restarts import Next, exit_code_of
 

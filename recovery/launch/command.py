@@ -32,14 +32,16 @@ from recovery.launch import (
 from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments, parse
 from recovery.launch.cpu_binding_file import BindFile
+from recovery.launch.earlier_job import SCHEDULER_HERE_S, EarlierJob
 from recovery.launch.flag_values import Restart
 from recovery.launch.job_completion import completion_at
 from recovery.launch.known_job import Members
+from recovery.launch.launch_context import LaunchContext, Takeover
 from recovery.launch.log_tail import Tail, follow
 from recovery.launch.preload import prepare_for
-from recovery.launch.process_keeper import LaunchContext, Takeover
-from recovery.launch.scheduler_contact import NoScheduler, SchedulerContact
+from recovery.launch.scheduler_contact import Contact, NoScheduler, SchedulerContact
 from recovery.launch.start_method import Beginner, TemplatePlan
+from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_events
 from recovery.transport.client import warm_up
 from recovery.transport.local_address import is_local
@@ -65,6 +67,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
     contact = NoScheduler() if simulates else SchedulerContact(*scheduler)
+    beginner = _beginner(given, placed, environment)
     context = LaunchContext(
         environment=environment,
         log_dir=log_dir,
@@ -78,8 +81,9 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         else Takeover(
             takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
         ),
-        beginner=_beginner(given, placed, environment),
+        beginner=beginner,
         completion=None if simulates else completion_at(*scheduler),
+        earlier=_earlier(environment, contact, placed, beginner),
     )
     agent = Agent(placed, context)
     if not given.join:
@@ -174,6 +178,18 @@ def _beginner(
         prepare=lambda: prepare_for(command, words, directory),
     )
     return Beginner(given.start_method, plan)
+
+
+def _earlier(
+    environment: Mapping[str, str], contact: Contact, placed: Sequence[placement.Placed], beginner: Beginner
+) -> EarlierJob | None:
+    """Asks what was left behind here; None: the scheduler is started here too, and has no store that could know anything."""
+    path = environment.get("MS_RECOVERY_PATH", "")
+    is_here = any(one.kind is placement.Kind.SCHEDULER for one in placed)
+    if is_here and not (path and scheduler_path(Path(path)).exists()):
+        return None
+    patience_s = SCHEDULER_HERE_S if is_here else 0.0
+    return EarlierJob(contact, meanwhile=beginner.first_template, patience_s=patience_s)
 
 
 def _check_programs(given: Arguments) -> None:

@@ -8,8 +8,12 @@ from typing import Protocol
 import msgspec
 
 from recovery.core.ids import NodeId
-from recovery.core.records import JobState
+from recovery.core.policy.ranks import natural_key
+from recovery.core.records import JobState, NodeState
 from recovery.launch.node_ids import is_of
+
+_MAY_BE_REFUSED = (NodeState.LOST.value, NodeState.SUSPECT.value)
+"""A window guards the id of a lost node. Who left may return at once, and who is connected is there."""
 
 
 class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +50,19 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
         if self.state == JobState.FORMING.value and not is_standby:
             return True
         return any(node.rank is not None and is_of(node.node_id, first) for node in self.nodes)
+
+    def left_behind(self, first: NodeId) -> NodeId | None:
+        """The id whose rank an earlier launcher's process of this place had; None: none, or it waits for nobody there.
+
+        Args:
+            first: the id that the place's first process had.
+        """
+        of_place = [node for node in self.nodes if is_of(node.node_id, first)]
+        if self.is_over or not any(node.state in _MAY_BE_REFUSED for node in of_place):
+            return None
+        return NodeId(
+            max(of_place, key=lambda node: (node.rank is not None, natural_key(node.node_id))).node_id
+        )
 
 
 class Asks(Protocol):

@@ -49,6 +49,18 @@ class NodeIds:
         may_have_been = self.replaces is None if was_member is None else was_member
         if not self.fresh or not may_have_been:
             return ""
+        return self._give_fresh(number, self.current, taken)
+
+    def begin_after(self, earlier: NodeId, *, taken: Container[str]) -> str:
+        """Choose the id of the first start, where an earlier launcher has left one behind. Gives what a person should know.
+
+        Args:
+            earlier: the id that it replaces.
+            taken: ids that the scheduler knows.
+        """
+        return self._give_fresh(2, earlier, taken) if self.fresh else ""
+
+    def _give_fresh(self, number: int, replaces: NodeId, taken: Container[str]) -> str:
         while (fresh := f"{self._first}.{number}") in taken:
             number += 1
         if re.match(NODE_ID_PATTERN, fresh) is None:
@@ -56,5 +68,5 @@ class NodeIds:
                 f"its next node id would be {fresh}, which is longer than the 64 characters of an id; "
                 f"it keeps {self.current} and waits until the rejoin window is over (MS_REJOIN_WINDOW)"
             )
-        self.current, self.replaces = NodeId(fresh), self.current
+        self.current, self.replaces = NodeId(fresh), replaces
         return ""

@@ -6,8 +6,6 @@ import asyncio
 import errno
 import os
 import signal
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import IO, NamedTuple
 
 import msgspec
@@ -26,18 +24,15 @@ from recovery.errors import (
     cause_of,
 )
 from recovery.launch import console, kernel_log
+from recovery.launch.attempt import Attempt
 from recovery.launch.children import Child, end, signal_group
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.incidents import Failure, Incidents
-from recovery.launch.job_completion import Completion
-from recovery.launch.known_job import Members
-from recovery.launch.missing_ranks import MissingRank
+from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds
 from recovery.launch.overdue import LostNode
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, decide, describe, spared
-from recovery.launch.scheduler_contact import Contact
-from recovery.launch.start_method import Beginner
 
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker that shuts down takes less than a second."""
@@ -54,44 +49,6 @@ _JOB_IS_OVER = (JobFailedError.exit_code, NoCommonCheckpointError.exit_code, Wai
 """Whoever ends so says it of the job, whether it held a rank or not."""
 
 
-class Takeover(NamedTuple):
-    """How ranks of other hosts are started beside those of this one."""
-
-    after_ms: int
-    """How long a rank must be missing."""
-    place: Callable[[MissingRank], Placed]
-
-
-class LaunchContext(NamedTuple):
-    """What all processes of one launcher share."""
-
-    environment: Mapping[str, str]
-    """The launcher's own."""
-    log_dir: Path
-    """Where logs and incidents go."""
-    max_restarts: int
-    """Of one process within an hour."""
-    has_stepped: Callable[[], bool]
-    """Has any rank of the job ever applied a step?"""
-    contact: Contact
-    """With the scheduler."""
-    members: Members
-    """Which processes the scheduler has let in."""
-    rejoin: Rejoin
-    """Under which node id a lost worker's process is started again."""
-    takeover: Takeover | None
-    """How ranks of other hosts are started here; None: never."""
-    beginner: Beginner
-    """Begins them."""
-    completion: Completion | None
-    """Knows whether a worker that ended with 0 was done; None: every one was, a dry run has no scheduler to ask."""
-
-    @property
-    def recovery_enabled(self) -> bool:
-        """Does a failure end the job, or is it recovered from?"""
-        return self.environment.get("MS_ENABLE_RECOVERY") == "1"
-
-
 class Outcome(NamedTuple):
     """How a process is over for good."""
 
@@ -101,27 +58,6 @@ class Outcome(NamedTuple):
     """Of its last attempt: exit code; negative: the signal that killed it."""
     how: str
     """The same for people."""
-
-
-class _Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a process, over."""
-
-    number: int
-    """Which start it was, 1-based."""
-    pid: int
-    """0: it could not be started."""
-    status: int
-    """Exit code; negative: the signal that killed it."""
-    cause: Cause | None
-    """What the end says of the next start; None: nothing."""
-    how: str
-    """For people."""
-    begun_ms: int
-    ended_ms: int
-
-    @property
-    def lasted_ms(self) -> int:
-        return self.ended_ms - self.begun_ms
 
 
 class ProcessKeeper:
@@ -160,6 +96,7 @@ class ProcessKeeper:
         """Attempt after attempt, until it is over for good."""
         relaunched_ms: list[int] = []
         short_attempts, pid = 0, 0
+        await self._name_first()
         while not self._dismissed.is_set():
             attempt = await self._judged(await self._attempt(len(relaunched_ms) + 1))
             pid = attempt.pid or pid
@@ -217,16 +154,16 @@ class ProcessKeeper:
 
     # --- one attempt -----------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, number: int) -> _Attempt:
+    async def _attempt(self, number: int) -> Attempt:
         """One attempt, from its start to its end."""
         begun_ms = clock.monotonic_ms()
         try:
             self.child = child = await self._begin(number)
         except OSError as error:
             cause = Cause.TEMPORARY if error.errno in _PASSES else LaunchFailedError.cause
-            return _not_started(number, begun_ms, cause, str(error.strerror))
+            return Attempt.never_begun(number, begun_ms, cause, str(error.strerror))
         except LaunchFailedError as error:
-            return _not_started(number, begun_ms, Cause.PERMANENT, str(error))
+            return Attempt.never_begun(number, begun_ms, Cause.PERMANENT, str(error))
         pid = child.pid
         as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
         console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
@@ -239,7 +176,7 @@ class ProcessKeeper:
         if self._ended_by_launcher:
             status, how = -signal.SIGKILL, self._ended_by_launcher
             self._ended_by_launcher = ""
-        return _Attempt(
+        return Attempt(
             number=number,
             pid=pid,
             status=status,
@@ -276,7 +213,7 @@ class ProcessKeeper:
         except OSError:
             return open(os.devnull, "ab", buffering=0)  # noqa: PTH123 - it is no file of a directory
 
-    async def _judged(self, attempt: _Attempt) -> _Attempt:
+    async def _judged(self, attempt: Attempt) -> Attempt:
         """The same; a failure where it ended with 0 before it was done."""
         completion = self._context.completion
         if attempt.status != 0 or completion is None or await completion.includes(self.placed, self.node_id):
@@ -290,7 +227,7 @@ class ProcessKeeper:
 
     # --- what follows ----------------------------------------------------------------------------------------------------
 
-    def _report(self, attempt: _Attempt, pid: int, *, gives_up: bool) -> None:
+    def _report(self, attempt: Attempt, pid: int, *, gives_up: bool) -> None:
         """Tell the scheduler how it ended, beside the next start and never before it."""
         if self.placed.kind is Kind.SCHEDULER or not (attempt.pid or gives_up):
             return
@@ -298,6 +235,21 @@ class ProcessKeeper:
         task = asyncio.create_task(report)
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
+
+    async def _name_first(self) -> None:
+        """Choose the node id of the first start: not one that an earlier launcher's process had, which would wait for its window."""
+        earlier = self._context.earlier
+        # Whoever comes for the rank of another place has no rank of its own.
+        if earlier is None or not self._ids.fresh or "MS_REPLACES" in self.placed.variables:
+            return
+        job = await earlier.known()
+        left_behind = job.left_behind(self.placed.node_id) if job is not None else None
+        if job is None or left_behind is None:
+            return
+        self._context.members.note(job)
+        said = self._ids.begin_after(left_behind, taken=self._context.members.ids)
+        if said:
+            console.say(f"{self.placed.name}: {said}", style="yellow")
 
     async def _name_next(self, number: int, pid: int) -> None:
         """Choose the node id of the next start."""
@@ -309,7 +261,7 @@ class ProcessKeeper:
         if said:
             console.say(f"{self.placed.name}: {said}", style="yellow")
 
-    async def _decide(self, attempt: _Attempt, short_attempts: int, relaunched_ms: list[int]) -> Decision:
+    async def _decide(self, attempt: Attempt, short_attempts: int, relaunched_ms: list[int]) -> Decision:
         soon = attempt.lasted_ms < _SOON_MS
         has_output = attempt.pid != 0 and self._log_is_marked
         repeats = has_output and self._incidents.repeats(self.placed.name, self._log) and soon
@@ -334,7 +286,7 @@ class ProcessKeeper:
             decision = decide(msgspec.structs.replace(ended, needed=False))
         return decision
 
-    async def _is_needed(self, attempt: _Attempt) -> bool:
+    async def _is_needed(self, attempt: Attempt) -> bool:
         """Does the job wait for it? Asked only where its end would end the job."""
         if self.placed.kind is Kind.SCHEDULER or attempt.status in _JOB_IS_OVER:
             return True
@@ -342,7 +294,7 @@ class ProcessKeeper:
         job = await self._context.contact.known_job() if self._context.recovery_enabled else None
         return job.needs(self.placed.node_id, is_standby=is_standby) if job else not is_standby
 
-    async def _is_spared(self, attempt: _Attempt) -> bool:
+    async def _is_spared(self, attempt: Attempt) -> bool:
         """Does a standby take its rank? The scheduler knows by now that this process does not come back, and ends the job if none does."""
         if self.placed.kind is Kind.SCHEDULER or attempt.status in _JOB_IS_OVER:
             return False
@@ -357,7 +309,7 @@ class ProcessKeeper:
             await asyncio.sleep(_VERDICT_POLL_S)
         return False
 
-    def _note(self, attempt: _Attempt, decision: Decision) -> None:
+    def _note(self, attempt: Attempt, decision: Decision) -> None:
         """Keep a failure as an incident, and say it on the console."""
         failure = Failure(
             process=self.placed.name,
@@ -378,15 +330,3 @@ class ProcessKeeper:
             f"{self.placed.name} start {attempt.number}: {attempt.how}; {decision.reason} ({kept})",
             style="bold red",
         )
-
-
-def _not_started(number: int, begun_ms: int, cause: Cause, reason: str) -> _Attempt:
-    return _Attempt(
-        number=number,
-        pid=0,
-        status=LaunchFailedError.exit_code,
-        cause=cause,
-        how=f"could not be started ({reason})",
-        begun_ms=begun_ms,
-        ended_ms=clock.monotonic_ms(),
-    )

@@ -63,6 +63,11 @@ class Beginner:
             else:
                 self._making.append(asyncio.create_task(self._make(self._plan)))
 
+    async def first_template(self) -> None:
+        """Until the template is made for the first time, or is given up: so long no process begins that is to be forked."""
+        if self._making:
+            await asyncio.shield(self._making[0])
+
     async def begin(
         self,
         command: Sequence[str],
@@ -85,8 +90,8 @@ class Beginner:
             OSError: it could not be begun; nothing is left of it.
             LaunchFailedError: it cannot be forked, and the person who started the job wants nothing else.
         """
-        if may_fork and self._making:
-            await asyncio.shield(self._making[0])
+        if may_fork:
+            await self.first_template()
         if may_fork and self._template is not None:
             async with self._one_at_a_time:
                 # Whoever was before it may have found the template of no use.

@@ -7,6 +7,7 @@ is gone holds nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import given_up, rollback, takeover
+from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report.rank_progress import stored_newest_step
@@ -202,15 +204,22 @@ def _plan(
 def _asked_first(stored: Stored) -> dict[NodeId, int]:
     """Which standby the scheduler would ask for which lost rank. Whether it can read the rank's files it says itself."""
     asked: dict[NodeId, int] = {}
-    for node in stored.workers:
-        if node.rank is None or node.state not in (NodeState.LOST, NodeState.LEFT):
-            continue
+    gone = (NodeState.LOST, NodeState.LEFT)
+    vacant = {
+        stored.seat_of(node): node for node in stored.workers if node.rank is not None and node.state in gone
+    }
+    for seat, node in vacant.items():
         free = [
-            takeover.Candidate(one.node_id, one.host)
+            takeover.Candidate(one.node_id, one.host, comes_for=_comes_for(one.node_id, vacant))
             for one in stored.standbys
             if one.state is NodeState.LIVE and one.node_id not in asked
         ]
-        chosen = takeover.next_candidate(node.host, free, ())
-        if chosen is not None:
+        chosen = takeover.next_candidate(takeover.Wanted(seat, node.host), free, ())
+        if chosen is not None and node.rank is not None:
             asked[chosen.node_id] = node.rank
     return asked
+
+
+def _comes_for(standby: NodeId, vacant: Collection[str]) -> str:
+    """The vacant seat that its id says it was started for: worker_0.2 for worker_0. Empty: any."""
+    return next((seat for seat in (standby, first_id(standby)) if seat in vacant), "")

@@ -55,7 +55,7 @@ class _Script:
     """The membership of a process whose training is its script."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._service = settings, WorkerService(settings)
+        self._settings, self._service = settings, WorkerService(settings, starts_again=True)
         self._pid = os.getpid()
         self._raised = self._exiting = False
         self._session: Session

@@ -34,11 +34,12 @@ _TICK_S = 0.25
 class WorkerService:
     """One per process. The main thread uses `training_control`, `local_store` and `post`; the rest belongs to the thread."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, starts_again: bool = False) -> None:
         """Prepare; `start` begins.
 
         Args:
             settings: role worker or server.
+            starts_again: this process starts its program again, by exec, whenever its generation ends.
         """
         assert settings.node_id is not None, (
             "a node has an id, drawn by the caller if the environment gave none"
@@ -68,6 +69,7 @@ class WorkerService:
             process=process_identity.own(),
             standby=settings.standby,
             replaces=settings.replaces,
+            starts_again=starts_again,
         )
         self.machine = WorkerMachine(identity, rules)
         self._client: Client

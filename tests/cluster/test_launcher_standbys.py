@@ -251,9 +251,9 @@ def test_standbys_without_recovery_are_refused(tmp_path: Path) -> None:
 # --- the launcher itself -------------------------------------------------------------------------------------------------
 
 
-def test_a_launcher_that_is_started_again_gives_the_places_back_to_its_own_ids(tmp_path: Path) -> None:
-    """The place of rank 1 is held by the fresh id of the launcher before; nobody has that id any more."""
-    with cluster_of(tmp_path, window_s=1.0, held=True, **SHORT_LEASE) as cluster:
+def test_a_launcher_that_is_started_again_waits_for_no_window(tmp_path: Path) -> None:
+    """It begins under fresh ids: those that the launcher before has left behind are refused for as long as their windows last."""
+    with cluster_of(tmp_path, held=True) as cluster:
         cluster.start()
         cluster.wait_step(8)
         cluster.kill_node("1")
@@ -263,12 +263,32 @@ def test_a_launcher_that_is_started_again_gives_the_places_back_to_its_own_ids(t
         assert_nothing_left(cluster)
         cluster.start()
         cluster.wait_step(16, generation=3)
-        cluster.kill_node("1")
-        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.3")
+        cluster.kill_node("1.3")
+        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.4")
         cluster.go_on()
 
         assert_done(cluster)
-        assert [who for who, _, _ in taken_over(cluster)] == ["1.2", "1", "1.3"], "no id is used twice"
+        first, *again, last = taken_over(cluster)
+        assert (first, last) == (("1.2", 1, "1"), ("1.4", 1, "1.3"))
+        assert sorted(again) == [("0.2", 0, "0"), ("1.3", 1, "1.2")], "no id is used twice"
+
+
+def test_the_places_are_given_back_to_their_own_ids(tmp_path: Path) -> None:
+    """The place of rank 1 is held by the fresh id of the launcher before; the next one has it keep its ids."""
+    with cluster_of(tmp_path, window_s=1.0, held=True, **SHORT_LEASE) as cluster:
+        cluster.start()
+        cluster.wait_step(8)
+        cluster.kill_node("1")
+        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "1.2")
+        cluster.wait_step(12, generation=2)
+        cluster.kill(LAUNCHER)
+        assert_nothing_left(cluster)
+        cluster.start("--rejoin=same")
+        cluster.wait_step(16, generation=3)
+        cluster.go_on()
+
+        assert_done(cluster)
+        assert taken_over(cluster) == [("1.2", 1, "1"), ("1", 1, "1.2")]
 
 
 def test_a_killed_worker_and_a_killed_scheduler_wait_for_nobody(tmp_path: Path) -> None:

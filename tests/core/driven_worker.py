@@ -19,7 +19,9 @@ Kind = TypeVar("Kind")
 class DrivenWorker:
     """A worker's machine and what it asked for last. What must always be true of it is checked after every stimulus."""
 
-    def __init__(self, *, standby: bool = False, replaces: str = "", **changes: Any) -> None:
+    def __init__(
+        self, *, standby: bool = False, replaces: str = "", starts_again: bool = False, **changes: Any
+    ) -> None:
         self.rules = Rules(**{"worker_count": 2, **changes})
         identity = Identity(
             node_id=NodeId("worker_0"),
@@ -28,6 +30,7 @@ class DrivenWorker:
             pid=7,
             standby=standby,
             replaces=NodeId(replaces),
+            starts_again=starts_again,
         )
         self.machine = WorkerMachine(identity, self.rules)
         self.now = 0

@@ -216,6 +216,53 @@ def test_first_id_waits_while_the_holder_of_its_place_may_be_gone_without_a_word
     assert again.follow().rank == 1
 
 
+def test_who_comes_for_a_lost_rank_is_not_given_another_that_is_lost_too() -> None:
+    desk = Desk(Rules(worker_count=2))
+    first, second = training(desk, 10)
+    lose(desk, first)
+    lose(desk, second)
+    for_the_second = Worker(desk, "worker_1.2", replaces="worker_1")
+    for_the_second.register()
+    assert for_the_second.last(m.Offer).rank == 1
+    for_the_first = Worker(desk, "worker_0.2", replaces="worker_0")
+    for_the_first.register()
+    assert for_the_first.last(m.Offer).rank == 0
+    answer(for_the_first, 10, of="worker_0", rank=0)
+    answer(for_the_second, 10)
+    assert [one.follow().rank for one in (for_the_first, for_the_second)] == [0, 1]
+
+
+def test_who_has_declined_its_own_rank_may_take_another_and_whose_place_that_was_takes_the_one_left() -> None:
+    """All processes of a host were started again under their first ids, and one of them is there first."""
+    desk = Desk(Rules(worker_count=2))
+    first, second = training(desk, 10)
+    lose(desk, first)
+    lose(desk, second)
+    again = Worker(desk, "worker_1.2", replaces="worker_1")
+    again.register()
+    answer(again)
+    answer(again, 10, of="worker_0", rank=0)
+    assert (row(desk, "worker_1.2").rank, seat(desk, "worker_1.2")) == (0, "worker_0")
+    pass_the_window(desk, again)
+    late = Worker(desk, "worker_0")
+    admitted = late.register()
+    assert isinstance(admitted, m.Admitted), "rank 1 is left, and nobody else comes for it"
+    assert admitted.standby
+    answer(late, 10)
+    again.ready(checkpoint(10, path="worker_0/10"))
+    assert [one.follow().rank for one in (again, late)] == [0, 1]
+
+
+def test_standby_that_has_warmed_up_is_asked_before_one_on_the_host_of_the_lost_one() -> None:
+    desk = Desk(Rules(worker_count=2, standby_count=2))
+    _, second = training(desk, 10)
+    cold = Worker(desk, "s0", standby=True)
+    cold.register()
+    warm = standby(desk, "s1", host="10.0.0.9")
+    lose(desk, second)
+    assert (warm.hears(m.Offer), cold.hears(m.Offer)) == (1, 0)
+
+
 # --- while the job forms ---------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from recovery.core.policy.takeover import (
     Needed,
     Shown,
     Vacancy,
+    Wanted,
     fault_of,
     next_candidate,
     vacancy,
@@ -63,9 +64,26 @@ def test_standbys_of_the_lost_ones_host_are_asked_first_then_in_natural_order() 
         Candidate(NodeId("s9"), "a"),
     ]
     asked: list[str] = []
-    while (chosen := next_candidate("a", standbys, [NodeId(name) for name in asked])) is not None:
+    while (
+        chosen := next_candidate(Wanted("0", "a"), standbys, [NodeId(name) for name in asked])
+    ) is not None:
         asked.append(chosen.node_id)
     assert asked == ["s9", "s11", "s2", "s10"]
+
+
+def test_who_has_warmed_up_is_asked_first_then_who_comes_for_the_seat_and_never_who_comes_for_another() -> (
+    None
+):
+    standbys = [
+        Candidate(NodeId("s1"), "a", is_warm=False),
+        Candidate(NodeId("0.2"), "b", is_warm=False, comes_for="0"),
+        Candidate(NodeId("1.2"), "a", comes_for="1"),
+        Candidate(NodeId("s2"), "b"),
+    ]
+    asked: list[NodeId] = []
+    while (chosen := next_candidate(Wanted("0", "a"), standbys, asked)) is not None:
+        asked.append(chosen.node_id)
+    assert asked == ["s2", "0.2", "s1"]
 
 
 def test_answer_must_hold_the_very_file_of_the_step_that_all_ranks_hold() -> None:

@@ -96,19 +96,40 @@ def test_it_leaves_when_nobody_begins_and_later_when_nobody_ends() -> None:
     assert driven.fire(WorkerTimer.DEPART, at=7_000) == []
 
 
-def test_a_lost_connection_ends_what_was_asked_and_the_wait_at_a_step() -> None:
+def test_a_lost_connection_ends_what_was_asked() -> None:
     driven = DrivenWorker().training()
     driven.handle(ASKED)
     driven.receive(SaveAt(drain=1, generation=ONE, step=7))
     driven.handle(s.Disconnected("cut", 0.5))
-    assert we.LetGo() in driven.effects
     assert _leaves(driven)
     driven = DrivenWorker().training()
     driven.handle(s.Disconnected("cut", 0.5))
-    assert not {we.LetGo(), we.LeaveAsAsked()} & {
-        *driven.effects_of(we.LetGo),
-        *driven.effects_of(we.LeaveAsAsked),
-    }
+    assert not _leaves(driven)
+
+
+def test_who_waits_at_a_step_is_let_go_when_it_is_admitted_again_or_has_waited_long_enough() -> None:
+    """A scheduler that hangs may still hand the rank over, by what it was told before: a step that follows would be lost."""
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_000)
+    driven.handle(s.Disconnected("cut", 0.5), at=2_000)
+    assert we.LetGo() not in driven.effects
+    driven.handle(s.Connected(), at=2_100)
+    driven.admitted(resumed=True)
+    assert we.LetGo() in driven.effects
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_000)
+    driven.handle(s.Disconnected("cut", 0.5), at=2_000)
+    driven.fire(WorkerTimer.DEPART, at=6_000 + ANSWER_MS)
+    assert we.LetGo() in driven.effects
+
+
+def test_who_is_asked_to_end_between_two_generations_is_not_replaced_either() -> None:
+    driven = DrivenWorker(abort_timeout_ms=1_000).training()
+    driven.receive(m.Interrupt(generation=ONE, reason="worker_1 lost"), at=100)
+    driven.handle(ASKED, at=200)
+    assert _leaves(driven)
+    driven.fire(WorkerTimer.ABORT, at=1_100)
+    assert driven.effects_of(Exit)
 
 
 def test_who_is_asked_to_stop_says_where_its_main_thread_is() -> None:
@@ -175,9 +196,9 @@ def test_who_waits_at_a_step_lets_go_by_itself_when_the_scheduler_says_nothing_m
     driven = DrivenWorker(drain_timeout_ms=5_000).training()
     driven.receive(SaveAt(drain=1, generation=ONE, step=0), at=1_000)
     driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_200)
-    assert we.SetTimer(WorkerTimer.DEPART, 6_200) in driven.effects
-    assert driven.fire(WorkerTimer.DEPART, at=6_000) == [], "of the question before it"
-    driven.fire(WorkerTimer.DEPART, at=6_200)
+    assert we.SetTimer(WorkerTimer.DEPART, 6_200 + ANSWER_MS) in driven.effects
+    assert driven.fire(WorkerTimer.DEPART, at=6_200) == [], "the scheduler's word may be on its way"
+    driven.fire(WorkerTimer.DEPART, at=6_200 + ANSWER_MS)
     assert we.LetGo() in driven.effects
     assert not _leaves(driven)
     assert "MS_DRAIN_TIMEOUT" in driven.effects_of(Log)[0].text
@@ -192,3 +213,41 @@ def test_what_ended_with_its_generation_is_not_let_go_of_again() -> None:
     driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
     driven.receive(plan(2), at=1_200)
     assert driven.fire(WorkerTimer.DEPART, at=6_000) == []
+
+
+def test_who_is_asked_to_end_leaves_before_its_generation_ends_under_it() -> None:
+    """A script replaces itself when it hears of the interrupt, and the program that follows knows of no signal."""
+    driven = DrivenWorker().training()
+    driven.handle(ASKED)
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7))
+    driven.receive(m.Interrupt(generation=ONE, reason="worker_1 lost"))
+    told, stopped = (
+        driven.effects.index(we.LeaveAsAsked()),
+        driven.effects.index(driven.effects_of(we.Interrupt)[0]),
+    )
+    assert told < stopped
+    assert "its generation is over" in driven.effects_of(Log)[0].text
+    driven.receive(NotHandedOver(request_id=RequestId("d"), reason="no standby is ready"))
+    assert not _leaves(driven), "the main thread is told once"
+
+
+def test_who_left_otherwise_is_not_told_to_leave() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(ASKED)
+    driven.handle(s.TrainingRaised(RequestId("x"), ONE, 3, "ValueError: x", ""))
+    assert not _leaves(driven)
+    driven.receive(NotHandedOver(request_id=RequestId("d"), reason="no standby is ready"))
+    assert not _leaves(driven)
+
+
+def test_main_thread_that_was_told_to_leave_and_hangs_is_not_replaced() -> None:
+    driven = DrivenWorker(abort_timeout_ms=1_000).training()
+    driven.handle(ASKED, at=0)
+    driven.receive(m.Interrupt(generation=ONE, reason="worker_1 lost"), at=100)
+    driven.fire(WorkerTimer.ABORT, at=1_100)
+    assert [one.code for one in driven.effects_of(Exit)] == ["STOPPED"]
+    assert not driven.effects_of(we.ReplaceProcess)
+    driven = DrivenWorker(abort_timeout_ms=1_000).training()
+    driven.receive(m.Interrupt(generation=ONE, reason="worker_1 lost"), at=100)
+    driven.fire(WorkerTimer.ABORT, at=1_100)
+    assert driven.effects_of(we.ReplaceProcess), "nobody has asked this one to end"

@@ -45,6 +45,18 @@ def test_an_id_that_an_earlier_launcher_has_used_is_not_given_again() -> None:
     assert ours.current == "worker_0.4"
 
 
+def test_the_first_start_replaces_what_an_earlier_launcher_has_left_behind() -> None:
+    ours = ids()
+    assert not ours.begin_after(NodeId("worker_0"), taken={"worker_0", "worker_0.2"})
+    assert ours.variables == {"MS_NODE_ID": "worker_0.3", "MS_REPLACES": "worker_0"}
+    ours.begin_next(2, was_member=True, taken={"worker_0", "worker_0.2", "worker_0.3"})
+    assert ours.variables == {"MS_NODE_ID": "worker_0.4", "MS_REPLACES": "worker_0.3"}
+
+    same = ids(fresh=False)
+    assert not same.begin_after(NodeId("worker_0"), taken={"worker_0"})
+    assert same.variables == {}
+
+
 def test_who_keeps_its_id_keeps_it() -> None:
     ours = ids(fresh=False)
     assert not ours.begin_next(2, was_member=True)

@@ -13,8 +13,9 @@ from recovery.core.ids import NodeId
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
 from recovery.launch.known_job import KnownJob, KnownNode, Members
+from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Kind, Placed
-from recovery.launch.process_keeper import LaunchContext, Outcome, ProcessKeeper
+from recovery.launch.process_keeper import Outcome, ProcessKeeper
 from recovery.launch.restarts import Next
 from recovery.launch.scheduler_contact import NoScheduler
 from recovery.launch.start_method import Beginner

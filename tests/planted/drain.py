@@ -95,12 +95,14 @@ DRAIN = (
         (_HANDED_OVER,),
     ),
     Bug(
-        "a worker waits at a step although nobody is connected who would let it go",
+        "a worker waits at a step although another scheduler admits it, which knows nothing of that",
         "I14",
-        "core/worker/handover.py",
-        "return [*self.let_go(), *leave]",
-        "return leave",
-        (f"{_WORKER}::test_a_lost_connection_ends_what_was_asked_and_the_wait_at_a_step",),
+        "core/worker/machine.py",
+        "let_go = self._handover.let_go()",
+        "let_go: list[WorkerEffect] = []",
+        (
+            f"{_WORKER}::test_who_waits_at_a_step_is_let_go_when_it_is_admitted_again_or_has_waited_long_enough",
+        ),
     ),
     Bug(
         "a process that is asked to end waits for ever for a scheduler that hangs",

@@ -10,6 +10,7 @@ _PLACES = "tests/core/test_takeover_places.py"
 _RESTARTS = "tests/core/test_takeover_restarts.py"
 _POLICY = "tests/core/test_takeover_policy.py"
 _WORKER = "tests/core/test_standby_worker.py"
+_STARTS_AGAIN = "tests/core/test_starts_again.py"
 _REBUILD = "tests/core/test_rebuild_standbys.py"
 
 STANDBYS = (
@@ -28,6 +29,22 @@ STANDBYS = (
         "        if is_open is not Vacancy.OFFER:",
         "        if state.job_ended:",
         (f"{_TAKEOVER}::test_holder_that_comes_back_while_its_rank_is_offered_keeps_it",),
+    ),
+    Bug(
+        "a survivor that starts its program again loses its rank to a standby",
+        "I21",
+        "core/scheduler/takeover.py",
+        "        if not node.keeps_rank(now_ms, state.rules.lease_ms)\n",
+        "",
+        (f"{_STARTS_AGAIN}::test_its_rank_is_offered_to_nobody_and_it_comes_back_by_its_token",),
+    ),
+    Bug(
+        "a survivor that ended while it was to start again is waited for",
+        "I25",
+        "core/scheduler/liveness.py",
+        "    node.proven_dead, node.comes_back = True, False\n",
+        "    node.proven_dead = True\n",
+        (f"{_STARTS_AGAIN}::test_its_proven_end_gives_the_rank_away_at_once",),
     ),
     Bug(
         "a standby takes a rank whose newest common step it cannot read",

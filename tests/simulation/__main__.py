@@ -23,22 +23,23 @@ def main() -> int:
     """Run what was asked for. Returns the exit code."""
     options = _options()
     if options.seed is not None:
-        outcome = run(options.seed, workers=options.workers)
-        _report(outcome, options.workers)
+        outcome = run(options.seed, workers=options.workers, drains=options.drains)
+        _report(outcome, options)
         return 1 if outcome.failure else 0
     seeds = range(options.first, options.first + options.seeds)
     begun = time.monotonic()
     with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
-        outcomes = list(pool.map(partial(run, workers=options.workers), seeds, chunksize=5))
+        one = partial(run, workers=options.workers, drains=options.drains)
+        outcomes = list(pool.map(one, seeds, chunksize=5))
         again = seeds[::REPEATED_SHARE]
-        repeated = list(pool.map(partial(run, workers=options.workers), again))
+        repeated = list(pool.map(one, again))
     seconds = time.monotonic() - begun
     failed = [outcome for outcome in outcomes if outcome.failure]
     differing = [
         one.seed for one in repeated if one.fingerprint != outcomes[one.seed - options.first].fingerprint
     ]
     for outcome in failed[: options.show]:
-        _report(shrink(outcome, workers=options.workers), options.workers)
+        _report(shrink(outcome, workers=options.workers, drains=options.drains), options)
     _print_summary(outcomes, seconds, options.json)
     if differing:
         print(f"not deterministic: seeds {differing}")
@@ -57,20 +58,22 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first one (0)")
     parser.add_argument("--seed", type=int, help="replay this one")
     parser.add_argument("--workers", type=int, help="in every seed; otherwise drawn")
+    parser.add_argument("--drains", action="store_true", help="ranks are asked to depart in every seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (all cores)")
     parser.add_argument("--show", type=int, default=3, help="how many failures are shrunk and shown (3)")
     parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
     return parser.parse_args()
 
 
-def _report(outcome: Outcome, workers: int | None) -> None:
+def _report(outcome: Outcome, options: argparse.Namespace) -> None:
     for line in outcome.log:
         print(line)
     print(
         f"seed {outcome.seed}: {outcome.failure or 'every promise was kept'}; trace {outcome.fingerprint[:16]}"
     )
     print(f"  faults: {', '.join(f'{fault.at_ms / 1000:g} s {fault.kind}' for fault in outcome.faults)}")
-    more = f" --workers {workers}" if workers else ""
+    more = f" --workers {options.workers}" if options.workers else ""
+    more += " --drains" if options.drains else ""
     print(f"  again: python -m tests.simulation --seed {outcome.seed}{more}", flush=True)
 
 

@@ -47,10 +47,10 @@ class PlacePromises:
         self.world.clock.seen["somebody whose rank was taken over asked again"] += 1
         return int(node.record.incarnation)
 
-    def lost_its_place(self, process: Process) -> bool:
-        """Was its rank given to another node?"""
+    def lost_its_place(self, process: Process, plan: m.Rollback | None) -> bool:
+        """Was its rank given to another node? A plan, which it follows or has just received, says that it had one."""
         seat = self.world.store.rows.get((SeatRecord, process.name))
-        return seat is not None and not seat.seat and process.plan is not None
+        return seat is not None and not seat.seat and plan is not None
 
     # --- I21, I22: a rank is taken over ---------------------------------------------------------------------------------
 

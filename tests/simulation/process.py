@@ -20,12 +20,15 @@ from recovery.core.worker.effects import (
     FindCheckpoints,
     Interrupt,
     KeepPlaces,
+    LeaveAsAsked,
+    LetGo,
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
     Retain,
     Send,
     SetTimer,
+    StopAt,
     WorkerEffect,
 )
 from recovery.core.worker.job_memory import joined
@@ -34,6 +37,7 @@ from recovery.core.worker.timers import WorkerTimer
 from tests.simulation.clock import OwnClock
 from tests.simulation.files import Content, Saved, checkpoint, is_usable
 from tests.simulation.network import UP, Wire
+from tests.simulation.stops import Stop
 
 if TYPE_CHECKING:
     from tests.simulation.slots import Slot
@@ -66,10 +70,11 @@ class Process:
         self._due: dict[WorkerTimer, int] = {}
         self._offered: dict[int, set[str]] = {}
         """By rank that was offered: which directories were looked into."""
+        self.stop_asked = Stop(self)
         self.machine = WorkerMachine(identity, world.rules)
-        self.handle(s.Started(self._request(), token, hangs or s.Hangs()))
+        self.handle(s.Started(self.request(), token, hangs or s.Hangs()))
 
-    def _request(self) -> RequestId:
+    def request(self) -> RequestId:
         return RequestId(f"{self.name}-{self.clock.draw('requests').getrandbits(64):x}")
 
     def _jitter(self) -> float:
@@ -157,6 +162,8 @@ class Process:
         elif isinstance(effect, Retain):
             if effect.step > self.committed:
                 self.committed_before, self.committed = self.committed, effect.step
+        elif isinstance(effect, (StopAt, LetGo, LeaveAsAsked)):
+            self.stop_asked.do(effect)
         elif isinstance(effect, Exit):
             self.world.exited(self, effect)
 
@@ -206,7 +213,7 @@ class Process:
         if past is not None:
             of_past, _ = self._look(places, past.job, past.run, past.rank)
             past = msgspec.structs.replace(past, held=of_past)
-        self.handle(s.CheckpointsFound(self._request(), held, passed_over, past, rank=looked_for))
+        self.handle(s.CheckpointsFound(self.request(), held, passed_over, past, rank=looked_for))
 
     def _look(
         self, places: set[str], job: str, run: int, rank: int | None
@@ -221,6 +228,7 @@ class Process:
         assert self.plan is None, "the main thread is still in a generation"
         self.world.promises.plan_received(self, plan)
         self.plan, self.phase, self.step = plan, "loading", plan.step
+        self.stop_asked.begin(plan)
         self.committed_before, self.committed = 0, plan.committed_step
         self.clock.soon("training", 5, 500, lambda: self._load(plan))
 
@@ -236,7 +244,7 @@ class Process:
             if file is None or not is_usable(file, plan):
                 self.clock.seen["a checkpoint was rejected when it was loaded"] += 1
                 self.phase = "rejected"
-                bad = s.CheckpointRejected(self._request(), plan.generation, plan.step, plan.path, "digest")
+                bad = s.CheckpointRejected(self.request(), plan.generation, plan.step, plan.path, "digest")
                 self.handle(bad)
                 return
             self.content = file.content
@@ -269,12 +277,17 @@ class Process:
         assert plan is not None, "only who has a plan trains"
         self.world.promises.stepped(self, plan, step)
         self.world.on_step(self, plan, step)
+        self.world.drains.stepped(plan, step)
         first, self.step = self.step == plan.step, step
         if first:
             self.handle(s.StepsDone(plan.generation, step, 1, step))
-        if step % self.world.shape.save_every == 0:
+        in_turn = step % self.world.shape.save_every == 0
+        if in_turn:
             self._save(plan, step)
-        if step == self.world.shape.steps:
+        if not self.stop_asked.passes(step):
+            if not in_turn and not self.stop_asked.cannot_save():
+                self._save(plan, step)
+        elif step == self.world.shape.steps:
             self.finish(step)
 
     def finish(self, step: int) -> None:
@@ -282,7 +295,7 @@ class Process:
         assert self.plan is not None, "only who has a plan finishes"
         self._saved()
         self.phase = "done"
-        self.handle(s.TrainingDone(self._request(), self.plan.generation, step))
+        self.handle(s.TrainingDone(self.request(), self.plan.generation, step))
 
     def _save(self, plan: m.Rollback, step: int) -> None:
         # One save at a time.
@@ -310,7 +323,7 @@ class Process:
             rank=plan.rank,
             job=plan.job,
         )
-        self.handle(s.CheckpointPublished(self._request(), file))
+        self.handle(s.CheckpointPublished(self.request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],
             committed_before=self.committed_before,

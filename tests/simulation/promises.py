@@ -275,6 +275,7 @@ class Promises:
     def _after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
         """I9: a plan that was just made. I2: a run begins with a scheduler's process, never within one."""
         self.places.after_all(scheduler, effects)
+        self.world.drains.after_all(scheduler, effects)
         for effect in effects:
             if isinstance(effect, Persist):
                 self.checked["I2"] += 1
@@ -441,7 +442,7 @@ class Promises:
         """I1, I8: one process per rank and generation, and it holds the file it is sent to."""
         admitted = process.machine.admitted
         assert admitted is not None, "a plan is for members"
-        if self.is_fenced(process):
+        if self.is_fenced(process, plan):
             self.world.clock.seen["a fenced incarnation woke up to an old plan"] += 1
             return
         self.checked["I8"] += 1
@@ -459,14 +460,19 @@ class Promises:
             )
             self.places.sent_to(process, plan)
 
-    def is_fenced(self, process: Process) -> bool:
-        """Has a newer incarnation of its id been admitted?"""
+    def is_fenced(self, process: Process, received: m.Rollback | None = None) -> bool:
+        """Has a newer incarnation of its id been admitted, or another node its rank?
+
+        Args:
+            process: which.
+            received: a plan that it does not follow yet.
+        """
         row = self.world.store.rows.get((NodeRecord, process.name))
         admitted = process.machine.admitted
         if row is None or admitted is None:
             return True
         newest: int = max(row.incarnation, self._newest_incarnation.get(process.name, 0))
-        return newest > admitted.incarnation or self.places.lost_its_place(process)
+        return newest > admitted.incarnation or self.places.lost_its_place(process, received or process.plan)
 
     def loaded(self, plan: m.Rollback, content: Content) -> None:
         """I8, I20: all ranks load one history, and it leads to the target without a gap."""

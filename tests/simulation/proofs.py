@@ -24,8 +24,8 @@ class Proofs:
         """Nothing has ended yet."""
         self.world, self.clock = world, world.clock
         self._starts = 0
-        self._ended: set[int] = set()
-        """By start: no two processes of a simulation start at once."""
+        self._ended: set[m.ProcessIdentity] = set()
+        """A start on another boot or in another container is of another process, which never was."""
         self._watched: dict[tuple[int, str], WatchProcess] = {}
         """By scheduler process and node."""
 
@@ -39,14 +39,14 @@ class Proofs:
 
     def has_ended(self, identity: m.ProcessIdentity | None) -> bool:
         """Is it dead?"""
-        return identity is not None and identity.start_ticks in self._ended
+        return identity in self._ended
 
     def ended(self, process: Process) -> None:
         """A process has ended."""
         identity = process.identity.process
         if identity is None:
             return
-        self._ended.add(identity.start_ticks)
+        self._ended.add(identity)
         for (number, name), watched in list(self._watched.items()):
             if watched.process == identity:
                 del self._watched[number, name]

@@ -8,8 +8,9 @@ from functools import partial
 import msgspec
 
 from recovery.core.records import RunRecord
+from tests.simulation.drains import drains_of
 from tests.simulation.faults import DRAWN, Fault, faults_of, inject
-from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, shape_of
+from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, losses_of, shape_of, spares_of
 from tests.simulation.world import World
 
 
@@ -36,6 +37,7 @@ def run(
     faults: list[Fault] | None = None,
     kinds: tuple[str, ...] = DRAWN,
     spares: Spares | None = None,
+    drains: bool = False,
 ) -> Outcome:
     """Run a seed.
 
@@ -45,9 +47,13 @@ def run(
         faults: None: drawn from the seed.
         kinds: of faults to draw from: what a seed means depends on them.
         spares: None: drawn from the seed.
+        drains: ranks are asked to depart, whatever the seed says.
     """
+    if spares is None:
+        spares = spares_of(seed, losses=bool(losses_of(seed)))
+    spares = msgspec.structs.replace(spares, drains=spares.drains or drains)
     shape = shape_of(seed, kinds, workers=workers, spares=spares)
-    chosen = faults_of(seed, shape) if faults is None else faults
+    chosen = [*faults_of(seed, shape), *drains_of(seed, shape)] if faults is None else faults
     world = World(seed, shape)
     failure = ""
     try:
@@ -72,14 +78,14 @@ def run(
     )
 
 
-def shrink(failed: Outcome, *, workers: int | None = None) -> Outcome:
+def shrink(failed: Outcome, *, workers: int | None = None, drains: bool = False) -> Outcome:
     """Leave out faults as long as the same promise still breaks (delta debugging: halves first, then single ones)."""
     smallest, size = failed, max(1, len(failed.faults) // 2)
     while size:
         position, found = 0, False
         while position < len(smallest.faults):
             fewer = [*smallest.faults[:position], *smallest.faults[position + size :]]
-            tried = run(failed.seed, workers=workers, faults=fewer)
+            tried = run(failed.seed, workers=workers, faults=fewer, drains=drains)
             if _promise(tried) == _promise(failed):
                 smallest, found = tried, True
             else:

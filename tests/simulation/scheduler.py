@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Exit, Log, Persist
+from recovery.core.handover_messages import NotHandedOver
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.scheduler.effects import (
@@ -27,7 +28,7 @@ from tests.simulation.network import DOWN, Wire
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-PROMISE_NOTHING = (m.Interrupt, m.Refused, m.HeartbeatAck, m.Rendezvous)
+PROMISE_NOTHING = (m.Interrupt, m.Refused, m.HeartbeatAck, m.Rendezvous, NotHandedOver)
 """What may leave before a write."""
 
 _RETRY_MS = 100
@@ -148,6 +149,7 @@ class SchedulerProcess:
         for step in self._writes.popleft().then:
             if isinstance(step, Answer):
                 self.world.promises.answered(step.message)
+                self.world.drains.answered(self, step)
                 self._send(step.connection, step.message)
             else:
                 assert isinstance(step, Exit), step

@@ -34,6 +34,8 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     rejoin_on_proof: bool = False
     exits_seen: float = 0.0
     """How many ends of processes their launchers report."""
+    drains: bool = False
+    """Ranks are asked to depart: SIGTERM, `recovery drain`."""
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +95,9 @@ def shape_of(
         standby_count=spares.standbys,
         rejoin_on_proof=spares.rejoin_on_proof,
     )
+    if spares.drains:
+        limit_ms = random.Random(f"{seed}/drain times").choice((1_000, 2_000, 5_000, 5_000))
+        rules = msgspec.structs.replace(rules, drain_timeout_ms=limit_ms)
     return Shape(
         rules=rules,
         steps=draw.choice((40, 100, 300)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import Any
 
@@ -129,7 +130,8 @@ def test_a_failure_is_shrunk_to_the_faults_that_it_needs(monkeypatch: pytest.Mon
 def test_a_failing_seed_tells_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
     from tests.simulation import __main__ as command
 
-    command._report(run(3, faults=[Fault(1_000, "kill", 1)]), None)
+    options = argparse.Namespace(workers=None, drains=False)
+    command._report(run(3, faults=[Fault(1_000, "kill", 1)]), options)
     said = capsys.readouterr().out
 
     assert "1 s kill" in said

@@ -23,6 +23,7 @@ from tests.simulation.proofs import Proofs
 from tests.simulation.scheduler import SchedulerProcess
 from tests.simulation.shape import Shape
 from tests.simulation.slots import Slot, slot_name
+from tests.simulation.stops import DrainPromises
 from tests.simulation.store_model import StoreModel
 
 
@@ -50,6 +51,7 @@ class World:
             # Of the last host first: a standby of another host is the harder case.
             self._add_slot(f"s{index}", m.Role.WORKER, -1 - index, standby=True)
         self.disk = Disks(self._can_read)
+        self.drains = DrainPromises(self)
         self.seconds: list[Process] = []
         """Further processes of an id whose first one runs, or is paused."""
         self.finished: set[str] = set()
@@ -244,8 +246,9 @@ class World:
         plane = self._planes[plan.run, plan.generation]
         if len(plane) < plan.world_size or any(rank.phase != "training" for rank in plane):
             return
-        if any(self.clock.now < rank.frozen_until or not rank.confirmed for rank in plane):
-            # A collective waits for who is paused.
+        waits = [rank.stop_asked.waits or not rank.confirmed for rank in plane]
+        if any(waits) or any(self.clock.now < rank.frozen_until for rank in plane):
+            # A collective waits for who is paused, or was asked to stop.
             self._next(plan, step)
         elif plan.step == self.shape.steps:
             for rank in list(plane):

@@ -92,20 +92,43 @@ class Candidate(msgspec.Struct, frozen=True):
 
     node_id: NodeId
     host: str
+    is_warm: bool = True
+    """Its imports and its framework are ready: it has said that it waits for a plan."""
+    comes_for: str = ""
+    """The seat whose rank it was started for, while nobody has taken that one; empty: any."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A seat that somebody is wanted for."""
+
+    seat: str
+    host: str
+    """Where the lost one ran."""
 
 
 def next_candidate(
-    host: str, standbys: Iterable[Candidate], declined: Collection[NodeId]
+    wanted: Wanted, standbys: Iterable[Candidate], declined: Collection[NodeId]
 ) -> Candidate | None:
-    """Choose whom to ask: on the host of the lost one first, where its files lie; then by id, worker_2 before worker_10.
+    """Choose whom to ask: who is warm; who comes for this seat; on its host, where its files lie; by id, worker_2 before worker_10.
+
+    Who comes for another seat is not asked: then that one would be waited for, and nobody is started for it any more.
 
     Args:
-        host: where the lost one ran.
+        wanted: the seat.
         standbys: who is connected and was not asked for another seat.
         declined: who could not take this seat. None of them is asked again until something changes.
     """
-    open_to = (one for one in standbys if one.node_id not in declined)
-    return min(open_to, key=lambda one: (one.host != host, natural_key(one.node_id)), default=None)
+    open_to = (one for one in standbys if one.node_id not in declined and one.comes_for in ("", wanted.seat))
+    return min(
+        open_to,
+        key=lambda one: (
+            not one.is_warm,
+            one.comes_for != wanted.seat,
+            one.host != wanted.host,
+            natural_key(one.node_id),
+        ),
+        default=None,
+    )
 
 
 # --- what an answer must hold -------------------------------------------------------------------------------------------

@@ -302,6 +302,7 @@ def _connect(
 ) -> None:
     node.connection, node.heard_ms, node.sent_generation = connection, now_ms, 0
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
+    node.starts_again, node.comes_back = register.starts_again, False
     state.spared.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
     state.forget_refusals(node.record.node_id)

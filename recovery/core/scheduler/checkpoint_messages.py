@@ -33,6 +33,8 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
         if state.store_is_lost:
             return effects
     node.ready, node.done = ready, False
+    if state.drain is not None and node.record.rank is not None:
+        state.drain.note_stop(ready.generation, ready.step)
     left_out = f"{ready.left_out} older checkpoints are not named" if ready.left_out else ""
     event = state.node_event(EventKind.NODE_READY, node, step=ready.step, details=left_out)
     if first:

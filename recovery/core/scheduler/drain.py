@@ -104,6 +104,7 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
     else:
         number = before.number + 1 if before is not None else 1
         drain = state.drain = Drain(number, state.job.generation, asked.reason)
+        drain.until_ms = now_ms + state.rules.drain_timeout_ms
     drain.departing.update({node_id: drain.departing.get(node_id) for node_id in asked.nodes})
     drain.left_hosts |= {asked.host} - {""}
     if joins:
@@ -111,13 +112,14 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
     event = state.event(
         EventKind.DRAIN_BEGUN, generation=drain.generation, reason=drain.reason, details=_names(drain)
     )
-    timer = SetTimer(DrainTimer(), now_ms + state.rules.drain_timeout_ms)
+    timer = SetTimer(DrainTimer(), drain.until_ms)
     return [Persist((event,)), timer, *_ask(state, drain, 0)]
 
 
 def _ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
     drain.ask_for(step)
     ask = SaveAt(drain=drain.number, generation=drain.generation, step=step)
+    drain.connections = {node.record.node_id: node.connection for node in state.workers}
     # In the order of what is written: behind the plan of this generation, which a rank must know first.
     asked = [Answer(node.connection, ask) for node in state.workers if node.connection is not None]
     return [Persist((), tuple(asked))]
@@ -159,12 +161,23 @@ def follow(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         return _follow_hand_over(state, drain)
     if state.job.state is not JobState.RUNNING or state.job.generation != drain.generation:
         return _give_up(state, drain, state.job.reason)
-    obstacle = _obstacle(state, set(drain.departing), drain.left_hosts)
+    obstacle = _obstacle(state, set(drain.departing), drain.left_hosts) or _came_back(state, drain)
     if obstacle:
         return _give_up(state, drain, obstacle)
+    if now_ms >= drain.until_ms:
+        # This process was paused: who waited at the step has let go by itself, and trains on.
+        return on_due(state)
     if drain.state is DrainState.SAVING and state.checkpoints.committed_step >= drain.step:
         return _hand_over(state, drain, now_ms)
     return []
+
+
+def _came_back(state: SchedulerState, drain: Drain) -> str:
+    """Who was admitted again waits at no step any more; empty: nobody was."""
+    for node in state.workers:
+        if drain.connections.get(node.record.node_id) != node.connection:
+            return f"{node.record.node_id} has connected again"
+    return ""
 
 
 def on_due(state: SchedulerState) -> list[SchedulerEffect]:
@@ -222,6 +235,9 @@ def _follow_hand_over(state: SchedulerState, drain: Drain) -> list[SchedulerEffe
         return _end(state, drain, DrainFact.GIVEN_UP, f"the job has ended: {state.job.reason}")
     if state.job.state is not JobState.RUNNING:
         return []
+    if drain.went_to > drain.step:
+        reason = f"{_names(drain)} left at step {drain.step}, and a rank had not waited: it trained on to step {drain.went_to}"
+        return _end(state, drain, DrainFact.GIVEN_UP, reason)
     step = state.generations[-1].step
     if step != drain.step:
         reason = f"{_names(drain)} left at step {drain.step}, but the plan goes to step {step}"

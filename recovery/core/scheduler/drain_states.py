@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from recovery.core.ids import Generation, NodeId, RequestId
+from recovery.core.ids import ConnectionId, Generation, NodeId, RequestId
 
 
 class DrainState(str, Enum):
@@ -80,12 +80,18 @@ class Drain:
         """Whose ranks are to be handed over, each with the request that waits for the end; None: it did not ask itself."""
         self.left_hosts: set[str] = set()
         """No standby of these takes a rank."""
+        self.until_ms = 0
+        """When it has had its time, on the monotonic clock. Whoever waits at the step waits a little longer."""
         self.step = 0
         """At which all are asked to stop; 0: none is chosen yet."""
         self.margin = 1
         """How many steps behind the foremost rank that is. Doubled when it was too short: a step may be shorter than a message's way."""
         self.passed: dict[NodeId, int] = {}
         """By rank's node: what it has passed, of who has answered about `step`."""
+        self.connections: dict[NodeId, ConnectionId | None] = {}
+        """By rank's node: where it was asked."""
+        self.went_to = 0
+        """The newest step that a rank was at when its generation ended; behind `step` it has not waited for the end."""
         self.late = False
         """Has one of them passed `step`?"""
         self.handed_over = False
@@ -107,6 +113,11 @@ class Drain:
     def ask_for(self, step: int) -> None:
         """Another step: every rank is to answer again."""
         self.step, self.passed, self.late = step, {}, False
+
+    def note_stop(self, generation: Generation, step: int) -> None:
+        """A rank says at which step of a generation it has stopped."""
+        if generation == self.generation:
+            self.went_to = max(self.went_to, step)
 
     def end(self, fact: DrainFact, outcome: str, *, handed_over: bool) -> None:
         """It is over, and this is why."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.effects import Persist
+from recovery.core.effects import Log, Persist
 from recovery.core.ids import ConnectionId
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.scheduler import generations, job_end, places, proof
@@ -55,6 +55,8 @@ def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int)
         # Why it ends is known (its own code raised, its launcher saw it end): there is nothing to wait for.
         return _gone(state, node, node.record.reason, now_ms)
     node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
+    # Who waits for the next plan already has started again.
+    node.comes_back = node.starts_again and state.job.state is JobState.INTERRUPTED and node.ready is None
     record = node.move(NodeState.SUSPECT, reason=lost.reason)
     return [
         Persist((record, state.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
@@ -70,7 +72,7 @@ def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> li
         return []
     if not proof.may_still_matter(state, node, now_ms):
         return []
-    node.proven_dead = True
+    node.proven_dead, node.comes_back = True, False
     reason = proof.has_ended(node)
     if node.record.state is NodeState.SUSPECT:
         return _gone(state, node, reason, now_ms)
@@ -112,6 +114,7 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
     if node.record.state is NodeState.LIVE:
         node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)
         return []
+    node.comes_back = False
     if node.record.state is NodeState.SUSPECT:
         return _gone(state, node, exited.reason, now_ms)
     effects = _learn(state, node, exited.reason, now_ms) if node.record.state is NodeState.LOST else []
@@ -225,7 +228,18 @@ def on_grace_over(state: SchedulerState, node: Node, now_ms: int) -> list[Schedu
     if now_ms - node.suspect_until_ms >= PAUSE_MS:
         node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
         return [SetTimer(GraceTimer(node.record.node_id), node.suspect_until_ms)]
-    return _lose(state, node, node.record.reason, now_ms)
+    return [*_lose(state, node, node.record.reason, now_ms), *_keep_rank(state, node, now_ms)]
+
+
+def _keep_rank(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
+    """Its rank is offered to nobody for as long as its lease, unless its end is reported: its program makes its imports again."""
+    if not node.keeps_rank(now_ms, state.rules.lease_ms):
+        return []
+    text = f"{node.record.node_id} starts its program again, so no standby is offered its rank"
+    limit = f"within its lease (MS_NODE_TIMEOUT={state.rules.lease_ms / 1000:g})"
+    # When the timer is due, seats are looked at as after every stimulus.
+    due = SetTimer(GraceTimer(node.record.node_id), node.heard_ms + state.rules.lease_ms)
+    return [Log("rank_kept", f"{text} {limit}"), due]
 
 
 def on_lease_due(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:

@@ -54,6 +54,10 @@ class Node:
         """It was lost by its lease while its connection stood open: nothing of it answers, and nothing of it ended either."""
         self.replaces = NodeId("")
         """The lost id that this process was started in the place of, as it said; empty: none."""
+        self.starts_again = False
+        """It starts its program again whenever its generation ends, as it said."""
+        self.comes_back = False
+        """It is about to, as far as anybody knows: its connection closed when its generation had ended, and it was not heard since."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()
@@ -132,6 +136,10 @@ class Node:
         """Let what it is now be counted."""
         if self._seats is not None:
             self._seats.count(self._record, self._seat, said_ready=self._ready is not None, done=self._done)
+
+    def keeps_rank(self, now_ms: int, lease_ms: int) -> bool:
+        """Is it lost only for as long as its program needs to start again? For a lease at most from when it was last heard."""
+        return self.comes_back and now_ms < self.heard_ms + lease_ms
 
     def move(self, state: NodeState, *, reason: str = "", rejoin_left_ms: int = 0) -> NodeRecord:
         """Go to `state` and give the row to persist."""

@@ -140,13 +140,14 @@ def _wants_to_stand_by(register: m.Register) -> bool:
 def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
     """Is there a place among the standbys? Who was started to replace a lost id is let in for every vacant seat.
 
-    So is the id by which a vacant seat is called: its launcher was started again, and knows nothing of the id that held it last.
+    So is the id by which a vacant seat is called: its launcher was started again, and knows nothing of the id that held it last. And so
+    is an id that was a member before: where another one has its rank, a rank that nobody has may be that one's.
     """
     if not state.rules.recovery_enabled:
         return False
     seats = state.seats[m.Role.WORKER]
     is_one = node is not None and node.is_standby and node.record.state in _HERE
-    comes_for_a_rank = bool(register.replaces) or _is_vacant(state, register.node_id)
+    comes_for_a_rank = bool(register.replaces) or node is not None or _is_vacant(state, register.node_id)
     places = state.rules.standby_count + (seats.vacant if comes_for_a_rank else 0)
     return seats.standbys - is_one < places
 

@@ -17,7 +17,7 @@ from recovery.core.policy.message_share import newest_that_fit
 from recovery.core.policy.ranks import natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
-from recovery.core.scheduler import generations, job_end
+from recovery.core.scheduler import generations, job_end, places
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
@@ -38,7 +38,7 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if state.job.state not in WAITING or nobody_to_ask or seats.absent <= asked:
         return effects
     standbys, sat_down = _not_asked(state), False
-    for holder, vacancy in _vacant(state):
+    for holder, vacancy in _vacant(state, now_ms):
         standby = _candidate(state, holder, standbys)
         last = None
         if standby is None and vacancy is Vacancy.OFFER:
@@ -61,12 +61,13 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     return effects + (generations.begin_if_all_ready(state, now_ms) if sat_down else [])
 
 
-def _vacant(state: SchedulerState) -> list[tuple[Node, Vacancy]]:
+def _vacant(state: SchedulerState, now_ms: int) -> list[tuple[Node, Vacancy]]:
     """Whose seats are to be given away and are not offered yet, by rank."""
     found = [
         (node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None))
         for node in state.nodes.values()
         if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.offers
+        if not node.keeps_rank(now_ms, state.rules.lease_ms)
     ]
     return sorted(
         ((node, vacancy) for node, vacancy in found if vacancy is not Vacancy.NOT),
@@ -79,11 +80,25 @@ def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
     asked = {offer.standby for offer in state.offers.values()}
     left_hosts = _hosts_being_left(state)
     return {
-        node.record.node_id: policy.Candidate(node.record.node_id, node.record.host)
+        node.record.node_id: policy.Candidate(
+            node.record.node_id,
+            node.record.host,
+            is_warm=node.ready is not None,
+            comes_for=_comes_for(state, node),
+        )
         for node in state.nodes.values()
         if node.is_standby and node.record.state is NodeState.LIVE
         if node.record.node_id not in asked and node.record.host not in left_hosts
     }
+
+
+def _comes_for(state: SchedulerState, standby: Node) -> str:
+    """The vacant seat that it was started for, unless it has declined that one; empty: it takes any."""
+    name = standby.record.node_id
+    holder = places.came_for(state, name, standby.replaces)
+    if holder is None or holder.seat in state.declined.get(name, ()):
+        return ""
+    return holder.seat
 
 
 def _hosts_being_left(state: SchedulerState) -> frozenset[str]:
@@ -97,8 +112,12 @@ def _candidate(
     state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
 ) -> Node | None:
     declined = {node_id for node_id, seats in state.declined.items() if holder.seat in seats}
-    chosen = policy.next_candidate(holder.record.host, standbys.values(), declined)
+    chosen = policy.next_candidate(_wanted(holder), standbys.values(), declined)
     return None if chosen is None else state.nodes[chosen.node_id]
+
+
+def _wanted(holder: Node) -> policy.Wanted:
+    return policy.Wanted(seat=holder.seat, host=holder.record.host)
 
 
 def _last_resort(
@@ -114,7 +133,7 @@ def _last_resort(
         for one in standbys.values()
         if one.host == holder.record.host and state.nodes[one.node_id].replaces
     ]
-    chosen = policy.next_candidate(holder.record.host, beside, ())
+    chosen = policy.next_candidate(_wanted(holder), beside, ())
     return None if chosen is None else state.nodes[chosen.node_id]
 
 

@@ -45,6 +45,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """It waits as a standby (MS_STANDBY)."""
     replaces: NodeId = NodeId("")
     """Whose rank it was started to take (MS_REPLACES); empty: nobody's."""
+    starts_again: bool = False
+    """It starts its program again in its place whenever its generation ends."""
 
 
 class Standing(NamedTuple):
@@ -231,6 +233,7 @@ class Connection:
             job=standing.job,
             standby=self._identity.standby,
             replaces=self._identity.replaces,
+            starts_again=self._identity.starts_again,
         )
         return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 

@@ -1,6 +1,6 @@
 """A worker's part in a planned departure: it asks for its rank to be taken over before it ends, and stops at a step when asked.
 
-Every rank takes part in the second; the scheduler's part is core/scheduler/drain.py. Nothing here outlives the connection or the generation.
+Every rank takes part in the second; the scheduler's part is core/scheduler/drain.py. Nothing here outlives the generation.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class Handover:
         self._rules, self._main_thread, self._requests = rules, main_thread, requests
         self._asked: Depart | None = None
         """What this process has asked and was not answered yet; None: nothing."""
+        self._leaves = False
+        """It was told to leave without a hand-over, whatever its main thread does."""
         self._give_up_ms = 0
         """When it leaves all the same. Used while something is asked."""
         self._drain = 0
@@ -87,7 +89,7 @@ class Handover:
         trains = self._main_thread.state is WorkerState.TRAINING and not self._requests.is_done
         may_ask = connected and self._rules.recovery_enabled and self._rules.drain_timeout_ms > 0
         if self._asked is not None or not (trains and may_ask):
-            self._asked = None
+            self._asked, self._leaves = None, True
             return [LeaveAsAsked()]
         self._asked = Depart(request_id=asked.request_id, reason=asked.reason[:1024])
         self._give_up_ms = now_ms + self._rules.drain_timeout_ms
@@ -122,8 +124,8 @@ class Handover:
         effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
         self._drain, self._stop = at.drain, stop
         if stop in effects:
-            # The scheduler ends it sooner, unless it hangs, or cannot write: training must not wait for it.
-            self._let_go_ms = now_ms + self._rules.drain_timeout_ms
+            # The scheduler ends it sooner, and its word has time to come, unless it hangs: training must not wait for it.
+            self._let_go_ms = now_ms + self._rules.drain_timeout_ms + ANSWER_MS
         until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
         return [*effects, SetTimer(WorkerTimer.DEPART, until_ms)]
 
@@ -145,16 +147,36 @@ class Handover:
         return self._leave(late)
 
     def on_disconnected(self) -> list[WorkerEffect]:
-        """Nobody is there who would hand a rank over, or say that the wait at a step is over."""
-        leave = self._leave("the connection to the scheduler closed") if self._asked is not None else []
-        return [*self.let_go(), *leave]
+        """Who has asked to be handed over has nobody to ask any more.
+
+        Who waits at a step waits on, until it is admitted again or has waited long enough: a scheduler that hangs may still decide
+        by what it was told before.
+        """
+        return self._leave("the connection to the scheduler closed") if self._asked is not None else []
+
+    def follow(self) -> list[WorkerEffect]:
+        """Look, after a stimulus, whether there is still a step to hand the rank over at; what is done before all else.
+
+        A script replaces itself when its generation ends, and the program that follows would know of no signal.
+        """
+        if self._asked is None or self._main_thread.state is WorkerState.TRAINING:
+            return []
+        if self._main_thread.state is WorkerState.LEAVING:
+            self._asked = None
+            return []
+        return self._leave("its generation is over")
+
+    @property
+    def leaves(self) -> bool:
+        """Was its main thread told to leave? One that does not come back is not replaced then."""
+        return self._leaves
 
     def let_go(self) -> list[WorkerEffect]:
-        """No step is waited at any more."""
+        """No step is waited at any more: the drain was given up, or a scheduler admits this process, which ends it."""
         drain, self._drain, self._stop = self._drain, 0, None
         return [LetGo()] if drain else []
 
     def _leave(self, reason: str) -> list[WorkerEffect]:
-        self._asked, self._stop = None, None
+        self._asked, self._stop, self._leaves = None, None, True
         text = f"this process leaves without a standby having its rank: {reason}"
         return [Log("not_handed_over", text, warning=True), LeaveAsAsked()]

@@ -100,8 +100,12 @@ class WorkerMachine:
     def _leaving(self) -> bool:
         return self._main_thread.state is WorkerState.LEAVING
 
-    def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:  # noqa: PLR0911, PLR0912, C901 - one line per stimulus, nothing else
+    def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:
         """Take one stimulus and say what is to be done, in order."""
+        effects = self._take(stimulus, now_ms)
+        return [*self._handover.follow(), *effects]
+
+    def _take(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:  # noqa: PLR0911, PLR0912, C901 - one line per stimulus, nothing else
         match stimulus:
             case s.Started():
                 return self._on_started(stimulus, now_ms)
@@ -286,9 +290,10 @@ class WorkerMachine:
         self._connection.on_admitted(admitted, now_ms)
         self._checkpoints.admitted(admitted.committed_step)
         self._main_thread.admit()
+        let_go = self._handover.let_go()
         if before is not None and admitted.resumed and before.job == admitted.job:
-            return self._resume(admitted)
-        return self._join(admitted, now_ms)
+            return [*let_go, *self._resume(admitted)]
+        return [*let_go, *self._join(admitted, now_ms)]
 
     def _resume(self, admitted: m.Admitted) -> list[WorkerEffect]:
         """The scheduler knows this incarnation: say again what may have been lost on the way."""
@@ -349,6 +354,9 @@ class WorkerMachine:
         outcome = self._main_thread.on_abort_due(RequestId(f"{self._connection.register_id}.hung"))
         if isinstance(outcome, m.Failure):
             return self._leave_with(outcome, "PROCESS_HUNG", outcome.error, now_ms)
+        if outcome is not None and self._handover.leaves:
+            # It was asked to end: another program in its place would not know of that.
+            return self._end(STOPPED, outcome.reason)
         return [outcome] if outcome is not None else []
 
     def _on_training_stopped(self, stopped: s.TrainingStopped, now_ms: int) -> list[WorkerEffect]:

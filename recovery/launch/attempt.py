@@ -1,0 +1,43 @@
+"""One start of a process, over."""
+
+from __future__ import annotations
+
+import msgspec
+
+from recovery import clock
+from recovery.errors import Cause, LaunchFailedError
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of a process, over."""
+
+    number: int
+    """Which start it was, 1-based."""
+    pid: int
+    """0: it could not be started."""
+    status: int
+    """Exit code; negative: the signal that killed it."""
+    cause: Cause | None
+    """What the end says of the next start; None: nothing."""
+    how: str
+    """For people."""
+    begun_ms: int
+    ended_ms: int
+
+    @property
+    def lasted_ms(self) -> int:
+        """From its start to its end."""
+        return self.ended_ms - self.begun_ms
+
+    @classmethod
+    def never_begun(cls, number: int, begun_ms: int, cause: Cause, reason: str) -> Attempt:
+        """It could not be started."""
+        return cls(
+            number=number,
+            pid=0,
+            status=LaunchFailedError.exit_code,
+            cause=cause,
+            how=f"could not be started ({reason})",
+            begun_ms=begun_ms,
+            ended_ms=clock.monotonic_ms(),
+        )

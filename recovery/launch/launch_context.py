@@ -1,0 +1,56 @@
+"""What all processes of one launcher share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from recovery.launch.earlier_job import EarlierJob
+from recovery.launch.flag_values import Rejoin
+from recovery.launch.job_completion import Completion
+from recovery.launch.known_job import Members
+from recovery.launch.missing_ranks import MissingRank
+from recovery.launch.placement import Placed
+from recovery.launch.scheduler_contact import Contact
+from recovery.launch.start_method import Beginner
+
+
+class Takeover(NamedTuple):
+    """How ranks of other hosts are started beside those of this one."""
+
+    after_ms: int
+    """How long a rank must be missing."""
+    place: Callable[[MissingRank], Placed]
+
+
+class LaunchContext(NamedTuple):
+    """What all processes of one launcher share."""
+
+    environment: Mapping[str, str]
+    """The launcher's own."""
+    log_dir: Path
+    """Where logs and incidents go."""
+    max_restarts: int
+    """Of one process within an hour."""
+    has_stepped: Callable[[], bool]
+    """Has any rank of the job ever applied a step?"""
+    contact: Contact
+    """With the scheduler."""
+    members: Members
+    """Which processes the scheduler has let in."""
+    rejoin: Rejoin
+    """Under which node id a lost worker's process is started again."""
+    takeover: Takeover | None
+    """How ranks of other hosts are started here; None: never."""
+    beginner: Beginner
+    """Begins them."""
+    completion: Completion | None
+    """Knows whether a worker that ended with 0 was done; None: every one was, a dry run has no scheduler to ask."""
+    earlier: EarlierJob | None = None
+    """What was known of the job before; None: nobody is asked."""
+
+    @property
+    def recovery_enabled(self) -> bool:
+        """Does a failure end the job, or is it recovered from?"""
+        return self.environment.get("MS_ENABLE_RECOVERY") == "1"

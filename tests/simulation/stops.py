@@ -1,0 +1,303 @@
+"""Planned departures: where main threads stop, and what is promised to who departs, who waits and who goes on.
+
+I26  a rank that is handed over loses no step; who stopped for it goes on; who was asked to end ends; nobody else is sent away
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from recovery.core import messages as m
+from recovery.core.effects import Answer, Persist
+from recovery.core.handover_messages import GoOn, HandedOver, NotHandedOver
+from recovery.core.records import EventKind, EventRecord
+from recovery.core.scheduler.drain_states import Drain
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
+from recovery.core.worker.effects import LeaveAsAsked, LetGo, StopAt
+from recovery.core.worker.handover import ANSWER_MS
+from recovery.core.worker.transitions import WorkerState
+from recovery.worker.stop_point import StopPoint
+from tests.simulation.slots import slot_name
+
+if TYPE_CHECKING:
+    from recovery.core.worker.connection import Identity
+    from tests.simulation.process import Process
+    from tests.simulation.scheduler import SchedulerProcess
+    from tests.simulation.world import World
+
+STAGES = ("asked where", "asked to stop", "stopped", "handed over")
+"""At which something may happen to a drain: a process hears the question, hears the step, waits there, was sent away."""
+
+_UNREACHABLE_MS = 20_000
+"""By then whoever was cut off has reached a scheduler again."""
+
+_CANNOT_SAVE = 0.03
+"""How many main threads find at the step that nothing saves out of turn."""
+
+
+class Stop:
+    """Where the main thread of one process stops: the real stop point, and a main thread that asks it."""
+
+    def __init__(self, process: Process) -> None:
+        """Nobody asks.
+
+        Args:
+            process: whose.
+        """
+        self._process, self._world = process, process.world
+        self._point = StopPoint()
+        self.is_held_back, self.waits = False, 0
+        """Waits at this step; 0: it does not."""
+
+    def begin(self, plan: m.Rollback) -> None:
+        """The main thread is let into a generation."""
+        self._point.begin(plan.generation, plan.step)
+        self.waits = 0
+
+    def passes(self, step: int) -> bool:
+        """Is the main thread, behind a step, asked for none? Else it saves, and waits."""
+        if self._point.passes(step):
+            return True
+        self.waits = step
+        self._world.clock.seen["a main thread stopped at a step"] += 1
+        self._world.drains.waits(self._process)
+        self._world.drains.reached("stopped", self._process)
+        return False
+
+    def cannot_save(self) -> bool:
+        """It finds nothing that saves out of turn."""
+        if self.waits and self._world.clock.draw("drains").random() < _CANNOT_SAVE:
+            self._process.handle(s.SaveImpossible(self.waits, "nothing saves here"))
+            return True
+        return False
+
+    def do(self, effect: StopAt | LetGo | LeaveAsAsked) -> None:
+        """What the machine wants of the main thread."""
+        if isinstance(effect, StopAt):
+            passed, stops = self._point.stop_at(effect.generation, effect.step)
+            if effect.step and not stops:
+                self._world.clock.seen["a main thread had passed the step"] += 1
+            self._process.handle(s.Positioned(effect.drain, effect.step, passed, stops))
+            self._world.drains.reached("asked to stop" if effect.step else "asked where", self._process)
+        elif isinstance(effect, LetGo):
+            self._point.forget()
+        else:
+            self._leave()
+            return
+        self._look()
+
+    def _look(self) -> None:
+        """Does it still wait?"""
+        process = self._process
+        if self.waits and process.phase == "training" and process.alive and self._point.passes(self.waits):
+            step, self.waits = self.waits, 0
+            self._world.clock.seen["a main thread that had stopped trained on"] += 1
+            if step == self._world.shape.steps:
+                process.finish(step)
+
+    # --- being asked to end ---------------------------------------------------------------------------------------------
+
+    def signal(self) -> None:
+        """SIGTERM: the first one is held back."""
+        process = self._process
+        if process.phase == "hung":
+            # Its main thread runs no handler.
+            return
+        process.clock.say(f"{process.name} is sent SIGTERM")
+        self._world.drains.must_end(process)
+        first, self.is_held_back = not self.is_held_back, True
+        if first:
+            process.handle(s.DepartAsked(process.request(), "SIGTERM"))
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        """The signal reaches the main thread."""
+        process = self._process
+        assert self.is_held_back, f"I26: nobody has asked {process.name} to leave"
+        if process.phase == "hung":
+            self._world.clock.seen["a signal did not reach a main thread that hung"] += 1
+        elif self._hangs():
+            self._world.clock.seen["a main thread that was to leave did not come back"] += 1
+            process.phase = "hung"
+        elif self._world.shape.scripts:
+            process.clock.say(f"{process.name} is ended by SIGTERM")
+            self._world.kill(process)
+        else:
+            self._raise()
+
+    def _hangs(self) -> bool:
+        """Its generation ends with it, and it does not come back."""
+        is_stopping = self._process.machine.state is WorkerState.STOPPING
+        return is_stopping and self._world.clock.draw("drains").random() < self._world.hanging
+
+    def _raise(self) -> None:
+        process = self._process
+        if process.phase == "raised":
+            return
+        if process.plan is not None:
+            self._world.parted(process, process.plan)
+            process.phase = "raised"
+        process.handle(s.StopAsked(process.request(), "SIGTERM"))
+
+
+class DrainPromises:
+    """Who departs, who waits for it, and what became of that."""
+
+    def __init__(self, world: World) -> None:
+        """Nobody was asked.
+
+        Args:
+            world: in which.
+        """
+        self.world, self.clock = world, world.clock
+        self.checked = 0
+        self.on_stage: dict[str, list[Callable[[Process], None]]] = {stage: [] for stage in STAGES}
+        """By stage: the first is called with the next process that gets there."""
+        self._named: set[tuple[str, int]] = set()
+        """Whom a person has named: id and scheduler process."""
+        self._must_end: list[Identity] = []
+        self._applied: dict[tuple[int, int], int] = {}
+        """By generation: the newest step that a rank has applied."""
+
+    def reached(self, stage: str, process: Process) -> None:
+        """A process is at a stage of a drain."""
+        if self.on_stage[stage]:
+            self.on_stage[stage].pop(0)(process)
+
+    def stepped(self, plan: m.Rollback, step: int) -> None:
+        """A rank has applied a step."""
+        key = plan.run, plan.generation
+        self._applied[key] = max(self._applied.get(key, 0), step)
+
+    # --- everybody goes on, or ends -------------------------------------------------------------------------------------
+
+    @property
+    def _drain_ms(self) -> int:
+        """The longest that a drain takes, by anybody's clock."""
+        return int(self.world.rules.drain_timeout_ms * (1 + 2 * self.world.shape.drift)) + ANSWER_MS + 100
+
+    def waits(self, process: Process) -> None:
+        """It stopped at a step: it goes on, or its generation ends, within the time of a drain."""
+        plan, step = process.plan, process.stop_asked.waits
+
+        def goes_on() -> bool:
+            over = not process.alive or process.plan is not plan
+            return over or process.stop_asked.waits != step or process.phase != "training"
+
+        self._within(self._drain_ms, process, goes_on, f"{process.name} waits at step {step} for ever")
+
+    def must_end(self, process: Process, *, patience_ms: int = 0) -> None:
+        """Somebody has asked its process to end."""
+        identity = process.identity
+        if any(one is identity for one in self._must_end):
+            return
+        self._must_end.append(identity)
+
+        def has_ended() -> bool:
+            return all(one.identity is not identity for one in self.world.living)
+
+        what = f"{process.name} was asked to end and lives on"
+        limit_ms = self._drain_ms + SHUTDOWN_GRACE_MS + self.world.rules.abort_timeout_ms + patience_ms
+        self._within(limit_ms, process, has_ended, what)
+
+    def _within(
+        self, limit_ms: int, process: Process, is_so: Callable[[], bool], what: str, since: int = -1
+    ) -> None:
+        """It is so after this time, in which the process was not paused."""
+        since = self.clock.now if since < 0 else since
+        self.clock.later(limit_ms, partial(self._look, limit_ms, process, is_so, what, since))
+
+    def _look(
+        self, limit_ms: int, process: Process, is_so: Callable[[], bool], what: str, since: int
+    ) -> None:
+        self.checked += 1
+        if is_so() or self.world.verdict:
+            return
+        same = [one for one in self.world.living if one.identity is process.identity]
+        paused_until = max((one.frozen_until for one in same), default=0)
+        assert paused_until > since, f"I26: {what}"
+        self._within(max(1, paused_until - self.clock.now) + limit_ms, process, is_so, what, self.clock.now)
+
+    # --- the scheduler --------------------------------------------------------------------------------------------------
+
+    def named(self, scheduler: SchedulerProcess, names: tuple[str, ...]) -> None:
+        """A person wants these to be handed over."""
+        self._named |= {(name, scheduler.number) for name in names}
+
+    def after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
+        """Look at what a drain has come to."""
+        state, drain = scheduler.machine.state, scheduler.machine.state.drain
+        writes = [effect for effect in effects if isinstance(effect, Persist)]
+        for write in writes:
+            for step in write.then:
+                if isinstance(step, Answer) and isinstance(step.message, HandedOver):
+                    assert drain is not None, "one that was begun"
+                    name = next(
+                        name for name in drain.departing if state.nodes[name].connection == step.connection
+                    )
+                    self._sent_away(scheduler, drain, name)
+        kinds = {one.kind for write in writes for one in write.records if isinstance(one, EventRecord)}
+        self.clock.seen["a drain was begun"] += EventKind.DRAIN_BEGUN in kinds
+        if EventKind.DRAIN_ENDED in kinds:
+            assert drain is not None, "one that was begun"
+            self._ended(scheduler, drain, writes)
+
+    def _sent_away(self, scheduler: SchedulerProcess, drain: Drain, name: str) -> None:
+        """Only who was asked, and when nobody goes on."""
+        self.checked += 1
+        run = scheduler.machine.state.job.run
+        was_asked = any(one.node_id == name for one in self._must_end)
+        assert was_asked or (name, scheduler.number) in self._named, f"I26: nobody asked {name} to depart"
+        applied = self._applied.get((run, drain.generation), 0)
+        assert applied == drain.step, f"I26: {name} is sent away at step {drain.step}, {applied} is applied"
+        process = self.world.slots[slot_name(name)].process
+        if process is not None:
+            self.reached("handed over", process)
+
+    def answered(self, scheduler: SchedulerProcess, answer: Answer) -> None:
+        """Who is sent away, and it is written, ends; also when it does not hear of it."""
+        wire = scheduler.wires.get(answer.connection)
+        if isinstance(answer.message, HandedOver) and wire is not None:
+            self.must_end(wire.near, patience_ms=4 * self.world.rules.lease_ms + _UNREACHABLE_MS)
+
+    def _ended(self, scheduler: SchedulerProcess, drain: Drain, writes: list[Persist]) -> None:
+        self.checked += 1
+        self.clock.say(f"drain {drain.number} ended: {drain.outcome}")
+        state = scheduler.machine.state
+        if drain.handed_over:
+            self.clock.seen["a drain was handed over"] += 1
+            self.clock.seen["several ranks were handed over at once"] += len(drain.departing) > 1
+            step = state.generations[-1].step
+            assert step == drain.step, f"I26: handed over at {drain.step}, the plan goes to {step}"
+            applied = self._applied.get((state.job.run, drain.generation), 0)
+            assert applied == step, f"I26: handed over at step {step}, and step {applied} was applied"
+            return
+        heard = [step for write in writes for step in write.then if isinstance(step, Answer)]
+        if "no standby has taken" in drain.outcome:
+            self.clock.seen["a rank that had left was not taken over in time"] += 1
+        self.clock.seen["a rank let go before it heard of the hand-over"] += "trained on" in drain.outcome
+        self.clock.seen["a drain was given up"] += 1
+        let_go = {one.connection for one in heard if isinstance(one.message, GoOn)}
+        answered = {one.message.request_id for one in heard if isinstance(one.message, NotHandedOver)}
+        if not let_go:
+            # It ended after the hand-over, when nobody waits any more.
+            return
+        missed = [
+            one.name
+            for one in self.world.living
+            if one.stop_asked.waits and one.plan is not None and one.plan.generation == drain.generation
+            if one.wire is not None and one.wire.number not in let_go
+            if state.speaker(one.wire.number) is not None
+        ]
+        assert not missed, f"I26: a drain was given up, and {missed} hear nothing of it"
+        waiting = {
+            request
+            for name, request in drain.departing.items()
+            if request is not None and state.nodes[name].connection is not None
+        }
+        assert waiting <= answered, "I26: who asked is not answered"
