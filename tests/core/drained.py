@@ -16,8 +16,15 @@ RULES = Rules(worker_count=2, standby_count=2, drain_timeout_ms=5_000, abort_tim
 class Drained:
     """Two ranks that have step 10, and standbys."""
 
-    def __init__(self, *, standbys: int = 1, rules: Rules = RULES, standby_host: str = "") -> None:
-        self.desk = Desk(rules)
+    def __init__(
+        self,
+        *,
+        standbys: int = 1,
+        rules: Rules = RULES,
+        standby_host: str = "",
+        desk: Desk | None = None,
+    ) -> None:
+        self.desk = desk or Desk(rules)
         self.workers = running_workers(self.desk)
         self.zero, self.one = self.workers
         self.standbys = [

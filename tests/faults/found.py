@@ -81,4 +81,9 @@ FOUND = (
         "simulation with standbys, seeds 10, 26 and 38",
         '`tests/core/test_standby_worker.py`; "Let a successor take a rank with what it can read"',
     ),
+    Found(
+        "A standby that declined a rank, was asked again and declined again became an event and two lines each time",
+        "thousands of claims and refusals by standbys",
+        '`tests/core/test_takeover_growth.py`; "Tell once why a standby declines, however often it is asked"',
+    ),
 )

@@ -1,4 +1,4 @@
-"""SIGKILL, or an I/O error, at every state-changing system call of six tasks. `python -m tests.faults.kill_points`.
+"""SIGKILL, or an I/O error, at every state-changing system call of nine tasks. `python -m tests.faults.kill_points`.
 
 After each: a next process opens what is there. It must find exactly what an undisturbed task held after its k-th write, where k is the
 number of acknowledged writes or one more: nothing acknowledged is lost, nothing half-done is visible. An I/O error must end in one of
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.faults.standby_tasks import STANDBY_TASKS
 from tests.faults.strace import BROKEN, REFUSED, End, count_calls, is_usable, run_child
 from tests.faults.tasks import TASKS, Task
 
@@ -176,7 +177,7 @@ def main() -> int:
     if why := is_usable():
         print(f"skipped: {why}")
         return 77
-    tasks = [task for task in TASKS if asked.only in task.name]
+    tasks = [task for task in (*TASKS, *STANDBY_TASKS) if asked.only in task.name]
     failures = 0
     for number, task in enumerate(tasks):
         failures += _report(task, POINTS[asked.what], _share(asked.points, number, len(tasks)), asked.json)

@@ -74,12 +74,12 @@ class Dripper:
 class _Paced:
     """Many threads that do one thing again and again, at most so many times a second together."""
 
-    def __init__(self, per_second: float) -> None:
+    def __init__(self, per_second: float, threads: int = _THREADS) -> None:
         self._per_second = per_second
         self._stop = threading.Event()
         self._guard = threading.Lock()
         self._due = 0.0
-        self._threads = [threading.Thread(target=self._run, args=(n,), daemon=True) for n in range(_THREADS)]
+        self._threads = [threading.Thread(target=self._run, args=(n,), daemon=True) for n in range(threads)]
         self.count = 0
 
     def once(self, noise: random.Random) -> None:
@@ -115,7 +115,17 @@ class _Paced:
 class Hammer(_Paced):
     """Asks to be let in under a living node's id, with no token. `answers` counts what it received."""
 
-    def __init__(self, port: int, *, node: str, workers: int, servers: int, per_second: float) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        node: str,
+        workers: int,
+        servers: int,
+        per_second: float,
+        threads: int = _THREADS,
+        **claims: object,
+    ) -> None:
         """Prepare.
 
         Args:
@@ -124,11 +134,17 @@ class Hammer(_Paced):
             workers: MS_WORKER_NUM of the job.
             servers: MS_SERVER_NUM of the job.
             per_second: tries, over all connections.
+            threads: connections at a time.
+            claims: further fields of its Register.
         """
-        super().__init__(per_second)
+        super().__init__(per_second, threads)
         self._port = port
         self._asked = msgspec.structs.replace(
-            register(node), worker_count=workers, server_count=servers, request_id=RequestId("hammer")
+            register(node),
+            worker_count=workers,
+            server_count=servers,
+            request_id=RequestId("hammer"),
+            **claims,
         )
         self.answers: Counter[str] = Counter()
 

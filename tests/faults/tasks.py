@@ -1,4 +1,4 @@
-"""What is interrupted at every system call: six tasks of a scheduler and a worker, each with its real store or its real files.
+"""What is interrupted at every system call: tasks of a scheduler and a worker, each with its real store or its real files.
 
 A task is prepared once (in a directory that is copied for each try), then done in a child that tells each moment at which something
 was acknowledged. Nothing in it is drawn, so what the store holds after its k-th write is known beforehand.
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from alembic import command, config
 from typing_extensions import override
@@ -31,6 +31,8 @@ IMPORTED_HERE = (command, config)
 """Once for all children of the migration: the store imports them only when a file is of an older release."""
 
 RULES = Rules(worker_count=2, rejoin_window_ms=0)
+Actors = TypeVar("Actors")
+"""Whoever speaks in a scenario."""
 Acknowledge = Callable[[], None]
 """Called behind each write that was acknowledged."""
 
@@ -89,26 +91,31 @@ def _start(place: Path, _: object, acknowledge: Acknowledge) -> None:
 
 def _stored(place: Path, scenario: Callable[[StoredDesk], list[Worker]]) -> object:
     """A desk that has been through a scenario, with its store written and closed."""
-    place.mkdir()
     desk = StoredDesk(RULES)
-    workers = scenario(desk)
+    return write_all(place, desk, scenario(desk))
+
+
+def write_all(place: Path, desk: StoredDesk, actors: Actors) -> object:
+    """Write a desk's store and close it. Gives what `go_on` takes."""
+    place.mkdir()
     store = SchedulerStore.open(place)
     store.apply([*desk.rows.values(), *desk.events], wall_ms=1)
     store.close()
-    return desk, workers
+    return desk, actors
 
 
-def _go_on(
+def go_on(
     place: Path,
     prepared: object,
     acknowledge: Acknowledge,
-    scenario: Callable[[StoredDesk, list[Worker]], None],
+    scenario: Callable[[StoredDesk, Actors], None],
 ) -> None:
+    """Play a scenario with what was prepared, every write of it into the store."""
     assert isinstance(prepared, tuple)
-    desk, workers = prepared
+    desk, actors = prepared
     desk.store, desk.acknowledge = SchedulerStore.open(place), acknowledge
     acknowledge()
-    scenario(desk, workers)
+    scenario(desk, actors)
     desk.store.close()
 
 
@@ -123,15 +130,16 @@ def _change_generation(desk: StoredDesk, workers: list[Worker]) -> None:
     desk.at(desk.now + 1_000)
     relaunched = Worker(desk, "worker_1")
     relaunched.register()
-    first.ready(*_held(first, 10))
-    relaunched.ready(*_held(relaunched, 10))
+    first.ready(*held(first, 10))
+    relaunched.ready(*held(relaunched, 10))
 
 
-def _held(worker: Worker, *steps: int) -> tuple[m.HeldCheckpoint, ...]:
+def held(worker: Worker, *steps: int) -> tuple[m.HeldCheckpoint, ...]:
+    """The files of a worker's rank, as the scheduler knows them."""
     records = worker.desk.machine.state.checkpoints
     rank = worker.desk.machine.state.nodes[worker.node_id].record.rank
     assert rank is not None, "the world is formed"
-    return tuple(held for step in steps if (held := records.file_of(rank, step)) is not None)
+    return tuple(found for step in steps if (found := records.file_of(rank, step)) is not None)
 
 
 def _commit(desk: StoredDesk, workers: list[Worker]) -> None:
@@ -252,19 +260,19 @@ TASKS = (
     Task(
         "register",
         lambda place: _stored(place, lambda _: []),
-        lambda place, prepared, acknowledge: _go_on(place, prepared, acknowledge, _register),
+        lambda place, prepared, acknowledge: go_on(place, prepared, acknowledge, _register),
         find_store,
     ),
     Task(
         "generation change",
         lambda place: _stored(place, _formed),
-        lambda place, prepared, acknowledge: _go_on(place, prepared, acknowledge, _change_generation),
+        lambda place, prepared, acknowledge: go_on(place, prepared, acknowledge, _change_generation),
         find_store,
     ),
     Task(
         "checkpoint commit",
         lambda place: _stored(place, _formed),
-        lambda place, prepared, acknowledge: _go_on(place, prepared, acknowledge, _commit),
+        lambda place, prepared, acknowledge: go_on(place, prepared, acknowledge, _commit),
         find_store,
     ),
     Task("migration", _old_file, _migrate, find_schema),

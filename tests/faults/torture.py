@@ -53,7 +53,7 @@ LOOPS = (
         "{seeds} seeds, {simulated_s} simulated s, {faults} faults | {checks} checks, 0 failures",
     ),
     Loop(
-        "SIGKILL at a state-changing system call of six tasks",
+        "SIGKILL at a state-changing system call of nine tasks",
         "tests.faults.kill_points --what kill --json",
         "{points} points, {killed} reached | nothing acknowledged lost, nothing half: {failed} failures",
     ),
@@ -73,9 +73,14 @@ LOOPS = (
         "{cuts} cuts, {acknowledged} acknowledged writes | none lost; the control (synchronous=NORMAL, no fsync) lost in {control} of its cuts",
     ),
     Loop(
-        "8 processes with PyTorch, a fault every 10 s",
+        "8 processes with PyTorch and a standby, a fault every 10 s",
         "tests.soak.soak --seconds 120 --seed {seed}",
         "{runs} trainings | final weights identical in all",
+    ),
+    Loop(
+        "500 random kills of 3 workers with 2 standbys, a fresh id after each",
+        "tests.soak.kills --kills 500 --seed {seed}",
+        "{runs} times | final values identical in all",
     ),
     Loop("planted bugs", "tests.planted.run", "{bugs} bugs | all caught, by name"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 _TAKEOVER = "tests/core/test_takeover.py"
+_GROWTH = "tests/core/test_takeover_growth.py"
 _PLACES = "tests/core/test_takeover_places.py"
 _RESTARTS = "tests/core/test_takeover_restarts.py"
 _POLICY = "tests/core/test_takeover_policy.py"
@@ -97,6 +98,25 @@ STANDBYS = (
             f"{_TAKEOVER}::test_standby_without_the_newest_common_step_does_not_get_the_rank_and_the_next_is_asked",
             f"{_TAKEOVER}::test_who_declined_is_not_asked_again_until_it_registers_again",
         ),
+    ),
+    Bug(
+        "a standby that declines again and again fills the event log",
+        "I14",
+        "core/scheduler/takeover.py",
+        "    reported.add((seat, reason))\n",
+        "",
+        (
+            f"{_GROWTH}::test_a_rank_that_one_standby_declines_again_and_again_is_one_line",
+            f"{_GROWTH}::test_a_standby_whose_connection_breaks_again_and_again_is_one_line",
+        ),
+    ),
+    Bug(
+        "why a standby declines is reported once in the life of a job",
+        "I14",
+        "core/scheduler/generations.py",
+        "    state.reported_declines.clear()\n",
+        "",
+        (f"{_GROWTH}::test_the_next_loss_of_the_rank_is_reported_again",),
     ),
     Bug(
         "an offer is waited for, for ever",

@@ -1,6 +1,8 @@
 """A long training of real processes with a random fault every ten seconds; at the end the same bits. `python -m tests.soak.soak`.
 
-Faults: SIGKILL of a worker, of the scheduler, of both; SIGSTOP beyond the lease, then SIGCONT; a full disk under store and checkpoints
+One standby waits in it; more with `--standbys`. Who was killed is started again under its id, and waits as a standby where one has its rank.
+
+Faults: SIGKILL of a worker or a standby, of the scheduler, of both; SIGSTOP beyond the lease, then SIGCONT; a full disk under store and checkpoints
 (needs root for its mounts); a flipped bit in the newest checkpoint of a rank, followed by a kill.
 """
 
@@ -17,25 +19,79 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from typing_extensions import override
+
+from recovery.core.records import EventKind
 from tests.cluster import checker
 from tests.cluster.harness import Cluster
 
 LEASE = {"MS_NODE_TIMEOUT": "3", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
 BEYOND_LEASE_S = 5.0
 FULL_S = 3.0
+FENCED = 76
+"""Exit code of a process whose rank another one has."""
 DISK_BYTES = 32 << 20
 STEPS_PER_EPOCH = 10
 STEP_MS = 200
 _PAUSE = threading.Event()
 
 
+class WithStandbys(Cluster):
+    """Workers `worker_<n>`, standbys `standby_<n>` and `sched`."""
+
+    def __init__(
+        self, directory: Path, *, workers: int, standbys: int, environment: Mapping[str, str]
+    ) -> None:
+        """Choose the shape; `start` starts all.
+
+        Args:
+            directory: everything lies here.
+            workers: how many.
+            standbys: how many; MS_STANDBY_NUM.
+            environment: further variables of every process.
+        """
+        super().__init__(
+            directory,
+            workers=workers,
+            window_s=1.0,
+            environment={"MS_STANDBY_NUM": str(standbys), **environment},
+        )
+        self.places = [*self.names, *(f"standby_{number}" for number in range(standbys))]
+        """Node ids of all but the scheduler."""
+
+    @override
+    def __enter__(self) -> WithStandbys:
+        return self
+
+    @override
+    def start(self) -> None:
+        for name in (*self.places, "sched"):
+            self.launch(name)
+
+    @override
+    def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
+        as_standby = {"MS_STANDBY": "1"} if name.startswith("standby") else {}
+        return super().launch(name, **as_standby, **environment)
+
+    @override
+    def kill(self, *names: str) -> None:
+        super().kill(*(name for name in names if self.processes[name].poll() is None))
+
+    def start_fenced_again(self) -> int:
+        """Start each process again that has ended since another one has its rank. Gives how many."""
+        ended = [name for name in self.places if self.processes[name].poll() == FENCED]
+        for name in ended:
+            self.launch(name)
+        return len(ended)
+
+
 class Faults:
     """What is done to a cluster. Each fault is over when its method returns, its consequences are not."""
 
-    def __init__(self, cluster: Cluster, draw: random.Random, disks: list[Path]) -> None:
+    def __init__(self, cluster: WithStandbys, draw: random.Random, disks: list[Path]) -> None:
         self._cluster, self._draw, self._disks = cluster, draw, disks
         self.done: Counter[str] = Counter()
 
@@ -54,12 +110,13 @@ class Faults:
 
     def one(self) -> None:
         """Draw and do one."""
+        self.done["start_fenced_again"] += self._cluster.start_fenced_again()
         fault = self._draw.choice(self.kinds)
         self.done[fault.__name__] += 1
         fault()
 
     def _victim(self) -> str:
-        return self._draw.choice(self._cluster.names)
+        return self._draw.choice(self._cluster.places)
 
     def kill_worker(self) -> None:
         self._cluster.kill_and_relaunch(self._victim())
@@ -72,6 +129,9 @@ class Faults:
 
     def stop(self) -> None:
         victim = self._victim()
+        if self._cluster.processes[victim].poll() is not None:
+            # It was fenced in this moment.
+            return
         self._cluster.signal(victim, signal.SIGSTOP)
         _PAUSE.wait(BEYOND_LEASE_S)
         self._cluster.signal(victim, signal.SIGCONT)
@@ -124,7 +184,9 @@ def small_disks(directory: Path) -> Iterator[list[Path]]:
             subprocess.run(["umount", str(place)], check=True)
 
 
-def soak(place: Path, *, workers: int, seconds: float, seed: int, period_s: float = 10.0) -> str:
+def soak(
+    place: Path, *, workers: int, seconds: float, seed: int, standbys: int = 1, period_s: float = 10.0
+) -> str:
     """Train with faults until `seconds` have passed, then let it end, and compare with an undisturbed training.
 
     Returns:
@@ -142,7 +204,7 @@ def soak(place: Path, *, workers: int, seconds: float, seed: int, period_s: floa
     slower = {**environment, "JOB_STEP_MS": str(STEP_MS), "JOB_HELD_STEP": str(undisturbed.step())}
     with (
         small_disks(disturbed) as disks,
-        Cluster(disturbed, workers=workers, window_s=1.0, environment=slower) as cluster,
+        WithStandbys(disturbed, workers=workers, standbys=standbys, environment=slower) as cluster,
     ):
         cluster.start()
         cluster.wait_step(1)
@@ -151,14 +213,18 @@ def soak(place: Path, *, workers: int, seconds: float, seed: int, period_s: floa
             _PAUSE.wait(min(period_s, seconds - passed))
             # The job is not over: a kill after its end would begin the next run.
             faults.one()
+        # Who was stopped last has its answer within a heartbeat.
+        _PAUSE.wait(BEYOND_LEASE_S)
+        faults.done["start_fenced_again"] += cluster.start_fenced_again()
         cluster.go_on()
         cluster.wait_end(timeout_s=60 + seconds)
         cluster.check_same_as(undisturbed)
         done = ", ".join(f"{name} {count}" for name, count in sorted(faults.done.items()))
+        taken = len(cluster.events(EventKind.RANK_TAKEN_OVER))
         generation = max(line["generation"] for line in checker.lines(disturbed / "steps.jsonl"))
         return (
-            f"seed {seed}: {workers} workers, {undisturbed.step()} steps, {time.monotonic() - begun:.0f} s, "
-            f"{generation} generations; {done}; disk faults {'on' if disks else 'skipped (needs root)'}; final weights identical"
+            f"seed {seed}: {workers} workers, standbys {standbys}, {undisturbed.step()} steps, {time.monotonic() - begun:.0f} s, "
+            f"{generation} generations, {taken} ranks taken over; {done}; disk faults {'on' if disks else 'skipped (needs root)'}; final weights identical"
         )
 
 
@@ -167,10 +233,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="how long faults are planted (120)")
     parser.add_argument("--workers", type=int, default=8, help="number of workers (8)")
+    parser.add_argument("--standbys", type=int, default=1, help="number of standbys (1)")
     parser.add_argument("--seed", type=int, default=1, help="draws the faults (1)")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as place:
-        print(soak(Path(place), workers=asked.workers, seconds=asked.seconds, seed=asked.seed))
+        done = soak(
+            Path(place),
+            workers=asked.workers,
+            seconds=asked.seconds,
+            seed=asked.seed,
+            standbys=asked.standbys,
+        )
+        print(done)
     return 0
 
 

@@ -279,6 +279,7 @@ def _admit(
     node = Node(record, heard_ms=now_ms, seat=None if own_name else place.seat)
     state.put(node)
     state.declined.pop(register.node_id, None)
+    state.reported_declines.pop(register.node_id, None)
     _connect(state, node, received.connection, register, now_ms)
     if node.seat_is_stored:
         rows.append(node.seat_record)

@@ -139,6 +139,7 @@ def _begin(
     state.generations.append(generation)
     state.checkpoints.roll_back(generation.step)
     state.rendezvous, state.deadline_ms = None, None
+    state.reported_declines.clear()
     job = state.change_job(JobFact.PLAN_MADE, generation=generation.generation)
     answers: list[Answer] = []
     for node in state.workers:

@@ -152,8 +152,9 @@ def _offer(
     text = f"rank {holder.record.rank} of {holder.record.node_id} is offered to {name}"
     if is_last:
         text += " with whatever it can read: no standby reads more"
+    is_news = is_last or all(reported != seat for reported, _ in state.reported_declines.get(name, ()))
     return [
-        Log("takeover_offered", text),
+        *([Log("takeover_offered", text)] if is_news else []),
         offer_to(state, standby, holder),
         SetTimer(OfferTimer(seat), until_ms),
     ]
@@ -223,7 +224,7 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
     assert rank is not None, "a Ready with a rank answers an offer of it"
     fault = policy.fault_of(state.checkpoints.needed_of(rank), state.held_by(ready))
     if fault and not state.offers[seat].is_last:
-        return [_declined(state, seat, fault)]
+        return _declined(state, seat, fault)
     del state.offers[seat]
     return _move(state, holder, standby, lacks=fault)
 
@@ -234,14 +235,19 @@ def on_offer_due(state: SchedulerState, seat: str, now_ms: int) -> list[Schedule
     if offer is None or now_ms < offer.until_ms:
         return []
     reason = f"it did not answer within {state.rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
-    return [Persist((_declined(state, seat, reason),))]
+    return [Persist(tuple(_declined(state, seat, reason)))]
 
 
-def _declined(state: SchedulerState, seat: str, reason: str) -> Record:
-    """It is not asked for this seat again until something changes."""
+def _declined(state: SchedulerState, seat: str, reason: str) -> list[Record]:
+    """It is not asked for this seat again until something changes. The same answer to the next question is no news."""
     standby = state.offers[seat].standby
     state.declined.setdefault(standby, set()).add(seat)
-    return _closed(state, seat, reason)
+    event = _closed(state, seat, reason)
+    reported = state.reported_declines.setdefault(standby, set())
+    if (seat, reason) in reported:
+        return []
+    reported.add((seat, reason))
+    return [event]
 
 
 def _closed(state: SchedulerState, seat: str, reason: str) -> Record:
@@ -263,7 +269,7 @@ def _withdraw(state: SchedulerState) -> list[SchedulerEffect]:
         if is_open is not Vacancy.OFFER:
             records.append(_closed(state, seat, f"{holder.record.node_id} is back, or nobody is waited for"))
         elif standby.record.state is not NodeState.LIVE:
-            records.append(_closed(state, seat, "its connection closed before it answered"))
+            records += _declined(state, seat, "its connection closed before it answered")
     return [Persist(tuple(records))] if records else []
 
 
