@@ -30,7 +30,7 @@ class EarlierJob:
         self._asking: asyncio.Task[KnownJob | None] | None = None
 
     async def known(self) -> KnownJob | None:
-        """What is known of the job; None: nobody has told it in time."""
+        """What is known of the job; None: no answer came in time."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask())
         return await asyncio.shield(self._asking)

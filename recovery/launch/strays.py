@@ -44,12 +44,14 @@ class Strays:
         self._kept: set[int] = set()
         self._undecided = 0
         self._before: frozenset[int] = frozenset()
+        self._is_blind = False
+        """It could not look once, which was said."""
 
     def start(self) -> None:
         """Before the job's first process: take in orphans. Whoever is a child of this process already is not of the job."""
         take_in_orphans()
         # A shell that became this launcher by exec leaves its children to it. Nobody waits for them, so their numbers stay theirs.
-        self._before = frozenset(_children())
+        self._before = frozenset(self._children())
 
     def own(self, child: _AChild) -> _AChild:
         """Gives the child, which is none."""
@@ -121,17 +123,31 @@ class Strays:
                 return
             await asyncio.sleep(_ROUND_S)
 
+    def _children(self) -> list[int]:
+        """Of this process; none while it has no descriptor left to look with."""
+        try:
+            return _children()
+        except OSError as error:
+            if not self._is_blind:
+                console.say(
+                    f"what processes leave behind is not looked for ({error.strerror}); it is tried again",
+                    style="yellow",
+                )
+            self._is_blind = True
+            return []
+
     def _present(self) -> list[int]:
         own = {child.pid for child in self._own if not child.has_ended} | self._kept | self._before
         session = os.getsid(0)
-        return [pid for pid in _children() if pid not in own and _session_of(pid) != session]
+        return [pid for pid in self._children() if pid not in own and _session_of(pid) != session]
 
 
 def _children() -> list[int]:
-    """Of all threads of this process; none where the kernel does not tell."""
+    """Of all threads of this process; none where the kernel does not tell. Raises OSError where it cannot look."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
+        # A thread that has ended meanwhile, a kernel that does not tell.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += map(int, (task / "children").read_text(encoding="ascii").split())
     return found
 

@@ -43,9 +43,10 @@ def contents(place: Path) -> dict[str, str]:
 
 def job_with_failures(directory: Path) -> Path:
     """Train with two workers, one of which and the scheduler die on the way; gives the recovery path."""
-    with SmallCluster(directory, window_s=1.5, environment={"JOB_STEP_MS": "30"}) as cluster:
+    # The steps behind the checkpoint of step 10 take long enough to be seen when they are done again.
+    with SmallCluster(directory, window_s=1.5, environment={"JOB_STEP_MS": "60"}) as cluster:
         cluster.start()
-        cluster.wait_step(12)
+        cluster.wait_step(13)
         cluster.kill_and_relaunch("worker_1")
         cluster.wait_step(25, generation=2)
         cluster.kill("sched")

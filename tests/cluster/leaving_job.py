@@ -13,8 +13,9 @@ WHO = os.environ.get("JOB_WHO", "1")
 
 
 def _if_chosen(leave: Callable[[], object]) -> Callable[[], None]:
-    """One rank leaves, the others train on."""
-    return lambda: None if os.environ["MS_NODE_ID"].rpartition("_")[2] != WHO else _do(leave)
+    """One rank leaves, the others train on. 1.2 is the process that comes after that of 1."""
+    number = os.environ["MS_NODE_ID"].rpartition("_")[2].partition(".")[0]
+    return lambda: None if number != WHO else _do(leave)
 
 
 def _do(leave: Callable[[], object]) -> None:

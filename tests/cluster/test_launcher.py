@@ -111,9 +111,12 @@ def test_a_process_that_dies_too_often_fails_the_job_with_its_exit_code(tmp_path
         cluster.start("--max_restarts=1")
         cluster.wait_step(6)
         cluster.kill_node("1")
-        cluster.wait(lambda: "start 2" in cluster.log_of("worker_1"), "its second start", 20)
-        # It may not have been let in before, so it may still have its first id.
-        cluster.kill_node("1.2" if "node 1.2 in the place of 1" in cluster.log(LAUNCHER) else "1")
+        begun = re.compile(r"^started worker_1 \(pid ([0-9]+), start 2", re.MULTILINE)
+        cluster.wait(lambda: begun.search(cluster.log(LAUNCHER)), "its second start", 20)
+        found = begun.search(cluster.log(LAUNCHER))
+        assert found is not None
+        # It may not have been let in before, so it may still have its first id: its number says which it is.
+        os.kill(int(found[1]), signal.SIGKILL)
 
         assert cluster.wait_exit(LAUNCHER, 30) == 128 + signal.SIGKILL
         assert "--max_restarts times within an hour" in cluster.log(LAUNCHER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,3 +89,18 @@ def test_what_is_left_is_asked_to_end_before_it_is_killed(
     asyncio.run(ended.end())
     assert (tmp_path / "asked").exists()
     assert not any(is_there(pid) for pid in pids)
+
+
+def test_a_launcher_without_descriptors_says_that_it_does_not_look_and_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    looks = Strays()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        looks.reap()
+        looks.reap()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    said = "what processes leave behind is not looked for (Too many open files); it is tried again"
+    assert " ".join(capsys.readouterr().out.split()) == said
