@@ -191,7 +191,7 @@ class Promises:
                 self.unchanged("I4", scheduler, state, f"the refused try of {register.node_id}")
                 return
             now = scheduler.machine.state.nodes.get(register.node_id)
-            if now is not None and now.connection is not None:
+            if now is not None and now.connection == connection:
                 assert now.record.incarnation != replaced, (
                     f"I21: {register.node_id} was resumed, and its rank is another's"
                 )
