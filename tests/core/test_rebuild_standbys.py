@@ -127,3 +127,18 @@ def test_rank_that_is_lost_while_a_rebuilt_job_forms_is_offered() -> None:
         "1.2": (1, NodeState.LIVE),
     }
     assert fresh.last(m.Rollback).step == 10
+
+
+def test_standby_whose_connection_closed_for_a_moment_is_still_waited_for() -> None:
+    """Ready once does not count for the next connection: it may have held the rank last."""
+    desk = Desk(RULES)
+    first, second, waits = come(desk, "worker_0", "worker_1", "s0")
+    waits.die()
+    ready(first, past(0, 10, 20, generation=5))
+    ready(second, BEFORE)
+    assert desk.row(JobRecord)[0].state is JobState.FORMING, (
+        "it may come back, and has not said what it knows"
+    )
+    waits.register()
+    ready(waits, LATER)
+    assert ranks(desk) == {"worker_0": 0, "worker_1": None, "s0": 1}

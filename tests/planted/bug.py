@@ -29,6 +29,7 @@ PROMISES = {
     "I23": "a wrong word on a process's end takes nobody's place away",
     "I24": "nobody waits for a standby",
     "I25": "who can take a rank is let in and asked as soon as it is free",
+    "I26": "a rank that is handed over loses no step, who stopped for it goes on, and who was asked to end ends",
 }
 """What a bug breaks: the numbers of docs/guarantees.md."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 from tests.planted.drain import DRAIN
+from tests.planted.drain_orders import DRAIN_ORDERS
 from tests.planted.durability import DURABILITY
 from tests.planted.ends import ENDS
 from tests.planted.files import FILES
@@ -24,6 +25,7 @@ from tests.planted.training import TRAINING
 BUGS: tuple[Bug, ...] = (
     DURABILITY
     + DRAIN
+    + DRAIN_ORDERS
     + SESSION
     + ROLLBACK
     + PROTOCOL

@@ -35,7 +35,7 @@ def _ranks(world: World) -> list[Process]:
     return [one for one in world.living if one.role is m.Role.WORKER and one.phase == "training"]
 
 
-def _send_signal(world: World, process: Process) -> None:
+def send_signal(world: World, process: Process) -> None:
     """To whatever program it runs by now."""
     for one in world.living:
         if one.identity is process.identity:
@@ -47,15 +47,15 @@ def _signal(world: World, draw: random.Random) -> None:
     everybody = trained if trained and draw.random() < 0.9 else world.living
     everybody = [one for one in everybody if one.role is m.Role.WORKER]
     if everybody:
-        _send_signal(world, draw.choice(everybody))
+        send_signal(world, draw.choice(everybody))
 
 
 def _two_signals(world: World, draw: random.Random) -> None:
     for process in draw.sample(_ranks(world), min(2, len(_ranks(world)))):
-        world.clock.later(draw.choice((0, 0, 1, 5, 50, 400)), partial(_send_signal, world, process))
+        world.clock.later(draw.choice((0, 0, 1, 5, 50, 400)), partial(send_signal, world, process))
 
 
-def _drain(world: World, target: str) -> None:
+def drain_target(world: World, target: str) -> None:
     """A person asks the scheduler, as `recovery drain` does."""
     scheduler = world.scheduler
     if scheduler is None or world.clock.now < scheduler.frozen_until:
@@ -74,11 +74,11 @@ def _drain(world: World, target: str) -> None:
 def _drain_node(world: World, draw: random.Random) -> None:
     trained = _ranks(world)
     if trained:
-        _drain(world, draw.choice(trained).name)
+        drain_target(world, draw.choice(trained).name)
 
 
 def _drain_host(world: World, draw: random.Random) -> None:
-    _drain(world, f"h{draw.randrange(world.shape.spares.hosts)}")
+    drain_target(world, f"h{draw.randrange(world.shape.spares.hosts)}")
 
 
 def _in_a_drain(world: World, draw: random.Random) -> None:
@@ -104,7 +104,7 @@ def _standby(world: World, process: Process, draw: random.Random) -> None:
 IN_A_DRAIN: dict[str, Strike] = {
     **{what: strike for what, strike in IN_AN_OFFER.items() if what != "a lost id comes"},
     "the standbys are killed": _standby,
-    "a second signal": lambda world, process, draw: _send_signal(world, process),
+    "a second signal": lambda world, process, draw: send_signal(world, process),
     "another is asked to end": lambda world, process, draw: _signal(world, draw),
     "a host is drained": lambda world, process, draw: _drain_host(world, draw),
     "the disk is full": lambda world, process, draw: WHOLE["disk full"](world, draw),

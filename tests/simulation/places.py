@@ -154,7 +154,7 @@ class PlacePromises:
         if state.job.state is JobState.FORMING and not state.job.generation:
             # A store may have been lost, and who is a standby now may have held a rank: it is asked, for its lease at most.
             silent = [node for node in state.nodes.values() if node.is_standby and node.ready is None]
-            if any(node.record.state is NodeState.LIVE for node in silent):
+            if any(node.record.state in _HERE for node in silent):
                 return
         self._promises.checked["I24"] += 1
         missing = [

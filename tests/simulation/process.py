@@ -154,7 +154,7 @@ class Process:
             assert self.machine.admitted is not None, "only a member replaces itself"
             self.world.replaced(self, self.machine.admitted.token, effect.hangs)
         elif isinstance(effect, FindCheckpoints):
-            self.world.look_takes(effect, lambda: self._found(effect))
+            self.world.look_takes(self.name, effect, lambda: self._found(effect))
         elif isinstance(effect, KeepPlaces):
             self.world.notes[self.name].places |= self._offered.pop(effect.rank, set())
         elif isinstance(effect, ConfirmPlace):

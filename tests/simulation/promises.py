@@ -11,7 +11,7 @@ I18  no decision looks at a wall clock (house tests; here every process's clock 
 I20  all ranks end with one history (run.py)
 I21  a rank is taken over from who is gone    I22     a rank has one holder (places.py, store_model.py)
 I23  a wrong word kills nobody                I24     nobody waits for a standby
-I25  who waits is let in at once
+I25  who waits is let in at once               I26     a departure loses no step, and keeps nobody (stops.py)
 I7, I15, I16, I17 and the rest of I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
 """
 
@@ -191,7 +191,7 @@ class Promises:
                 self.unchanged("I4", scheduler, state, f"the refused try of {register.node_id}")
                 return
             now = scheduler.machine.state.nodes.get(register.node_id)
-            if now is not None and now.connection is not None:
+            if now is not None and now.connection == connection:
                 assert now.record.incarnation != replaced, (
                     f"I21: {register.node_id} was resumed, and its rank is another's"
                 )

@@ -70,7 +70,8 @@ class Stop:
 
     def cannot_save(self) -> bool:
         """It finds nothing that saves out of turn."""
-        if self.waits and self._world.clock.draw("drains").random() < _CANNOT_SAVE:
+        is_on = self._world.shape.spares.drains
+        if self.waits and is_on and self._world.clock.draw("drains").random() < _CANNOT_SAVE:
             self._process.handle(s.SaveImpossible(self.waits, "nothing saves here"))
             return True
         return False

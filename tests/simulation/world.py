@@ -9,7 +9,7 @@ from functools import partial
 from recovery.core import messages as m
 from recovery.core.effects import Exit
 from recovery.core.ids import NodeId, ResumeToken
-from recovery.core.records import Record, RunRecord
+from recovery.core.records import NodeRecord, Record, RunRecord
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import FindCheckpoints
@@ -174,16 +174,21 @@ class World:
         self.scheduler.wires[wire.number] = wire
         return wire
 
-    def look_takes(self, find: FindCheckpoints, found: Callable[[], None]) -> None:
+    def look_takes(self, name: str, find: FindCheckpoints, found: Callable[[], None]) -> None:
         """A look for files takes its time; one for an offered rank may take longer than the offer stands, or never end."""
         draw = self.clock.draw("looks")
         if find.offer is None or draw.random() >= self.late_looks:
             self.clock.soon("disk", 1, 50, found)
-        elif draw.random() < 0.5:
+        elif draw.random() < 0.5 or self._has_rank(name):
+            # Who has the rank already is waited for, however long it looks.
             self.clock.seen["an offer was answered late"] += 1
             self.clock.later(self.rules.abort_timeout_ms + draw.randint(1, 3_000), found)
         else:
             self.clock.seen["an offer was never answered"] += 1
+
+    def _has_rank(self, name: str) -> bool:
+        row = self.store.rows.get((NodeRecord, name))
+        return row is not None and row.rank is not None
 
     def kill_scheduler(self) -> None:
         """SIGKILL to the scheduler; somebody relaunches it."""

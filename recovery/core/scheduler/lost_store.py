@@ -23,6 +23,8 @@ from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
 
+_HERE = (NodeState.LIVE, NodeState.SUSPECT)
+
 STORE_LOST = "STORE_LOST"
 REBUILDING = "the scheduler's store was lost and is rebuilt from what the workers tell"
 """The reason of a job that waits for that. Stores hold it in these words, so that a restarted scheduler waits on."""
@@ -84,10 +86,12 @@ def _end(state: SchedulerState, reason: str) -> Exit:
 
 
 def still_asking(state: SchedulerState) -> bool:
-    """Is there a standby that has not said yet what it knows? It may have held a rank until the end."""
+    """Is there a standby that has not said yet what it knows? It may have held a rank until the end.
+
+    One whose connection has just closed is waited for as well, until it is lost.
+    """
     return _builds_again(state) and any(
-        node.is_standby and node.record.state is NodeState.LIVE and node.ready is None
-        for node in state.nodes.values()
+        node.is_standby and node.record.state in _HERE and node.ready is None for node in state.nodes.values()
     )
 
 

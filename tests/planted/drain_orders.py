@@ -1,0 +1,89 @@
+"""Bugs in planned departures that show only in some orders: the simulation or a core test is to catch them."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_SIMULATED = "tests/simulation/test_drains.py"
+_DISTURBED = f"{_SIMULATED}::test_departures_keep_every_promise_in_the_middle_of_everything_else"
+_CALM = f"{_SIMULATED}::test_in_a_calm_job_every_departure_is_handed_over"
+_DRAIN = "tests/core/test_drain.py"
+_WORKER = "tests/core/test_worker_handover.py"
+
+DRAIN_ORDERS = (
+    Bug(
+        "a scheduler that was paused hands over what nobody waits for any more",
+        "I26",
+        "core/scheduler/drain.py",
+        "    if now_ms >= drain.until_ms:",
+        "    if now_ms < 0:",
+        (f"{_DRAIN}::test_scheduler_that_was_paused_hands_nothing_over_that_nobody_waits_for",),
+    ),
+    Bug(
+        "a script that is asked to end replaces itself instead",
+        "I26",
+        "core/worker/machine.py",
+        "return [*self._handover.follow(), *effects]",
+        "return [*effects, *self._handover.follow()]",
+        (_DISTURBED,),
+    ),
+    Bug(
+        "who was asked to end and hangs is replaced by a program that does not know of it",
+        "I26",
+        "core/worker/machine.py",
+        "if outcome is not None and self._handover.leaves:",
+        "if outcome is None and self._handover.leaves:",
+        (f"{_WORKER}::test_main_thread_that_was_told_to_leave_and_hangs_is_not_replaced",),
+    ),
+    Bug(
+        "who loses its connection trains on behind the step of a drain",
+        "I26",
+        "core/worker/handover.py",
+        '        return self._leave("the connection to the scheduler closed") if self._asked is not None else []',
+        '        leave = self._leave("the connection to the scheduler closed") if self._asked is not None else []\n'
+        "        return [*self.let_go(), *leave]",
+        (
+            f"{_WORKER}::test_who_waits_at_a_step_is_let_go_when_it_is_admitted_again_or_has_waited_long_enough",
+        ),
+    ),
+    Bug(
+        "who waits at a step never lets go by itself",
+        "I26",
+        "core/worker/handover.py",
+        "if not has_begun or now_ms < self._let_go_ms:",
+        "if not has_begun or now_ms > 0:",
+        (_DISTURBED,),
+    ),
+    Bug(
+        "a rank that was admitted again is believed to wait at the step",
+        "I26",
+        "core/scheduler/drain.py",
+        "or _came_back(state, drain)",
+        'or ""',
+        (f"{_DRAIN}::test_rank_that_has_connected_again_waits_at_no_step_any_more",),
+    ),
+    Bug(
+        "a hand-over behind which ranks trained on is called one without loss",
+        "I26",
+        "core/scheduler/drain.py",
+        "if drain.went_to > drain.step:",
+        "if drain.went_to < 0:",
+        (f"{_DRAIN}::test_steps_that_were_trained_behind_the_hand_over_are_said",),
+    ),
+    Bug(
+        "a rank is sent away that nobody asked to depart",
+        "I26",
+        "core/scheduler/drain.py",
+        "    for node_id in drain.departing:",
+        "    for node_id in [node.record.node_id for node in state.workers][:1]:",
+        (_CALM,),
+    ),
+    Bug(
+        "a step is named that the foremost rank has passed",
+        "I26",
+        "core/scheduler/drain.py",
+        "max(drain.passed.values()) + drain.margin",
+        "max(drain.passed.values())",
+        (_CALM,),
+    ),
+)

@@ -1,0 +1,139 @@
+"""Planned departures under random faults, and in a job in which nothing else happens."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from recovery.core.scheduler.drain_states import DrainState
+from tests.simulation.calm import SETTLED_MS, calm_shape
+from tests.simulation.drains import IN_A_DRAIN, KINDS, drain_target, send_signal
+from tests.simulation.process import Process
+from tests.simulation.run import run
+from tests.simulation.shape import Spares, losses_of
+from tests.simulation.world import World
+
+pytestmark = pytest.mark.timeout(300)
+
+SPARES = Spares(
+    standbys=2, fresh_ids=True, hosts=2, late_looks=0.05, identities=True, exits_seen=0.5, drains=True
+)
+BY_HAND = msgspec.structs.replace(SPARES, fresh_ids=False, shared_files=False, standbys=3)
+SEEDS = 80
+CALM = 10
+"""Seeds of each story in which nothing fails but what is asked for."""
+
+_AMONG = ("kill", "cut", "vanish", "scheduler", "freeze scheduler", "freeze", "rot", "disk full")
+
+WORTH_REACHING = (
+    *(f"fault: {kind}" for kind in KINDS),
+    *(f"in a drain: {what}" for what in IN_A_DRAIN),
+    "a drain was handed over",
+    "several ranks were handed over at once",
+    "a drain was given up",
+    "a main thread stopped at a step",
+    "a main thread had passed the step",
+    "a main thread that had stopped trained on",
+    "a main thread that was to leave did not come back",
+    "a person drained a node",
+    "a person drained a host",
+    "a person's drain was refused",
+)
+
+
+@pytest.mark.faults
+def test_departures_keep_every_promise_in_the_middle_of_everything_else() -> None:
+    seen: Counter[str] = Counter()
+    for spares in (SPARES, BY_HAND):
+        for seed in range(SEEDS):
+            if losses_of(seed):
+                continue
+            outcome = run(seed, workers=3, kinds=_AMONG, spares=spares)
+            assert not outcome.failure, "\n".join((*outcome.log, f"seed {seed}", outcome.failure))
+            seen.update(outcome.seen)
+    assert [name for name in WORTH_REACHING if not seen[name]] == []
+    assert seen["a drain was handed over"] > 10
+
+
+Ask = Callable[[World, list[Process], random.Random], None]
+
+
+def drained(seed: int, ask: Ask, *, standbys: int = 1, hosts: int = 1) -> World:
+    """A calm job in which ranks are asked to depart once all of them train, until the next generation trains."""
+    spares = Spares(standbys=standbys, hosts=hosts, identities=True)
+    shape = calm_shape(seed, spares, relaunch_ms=(60_000, 60_000))
+    world = World(seed, shape)
+    draw = random.Random(seed)
+    ended: list[int] = []
+    world.on_step = lambda process, plan, step: ended.append(step) if plan.generation > 1 else None
+
+    def begin() -> None:
+        ranks = [one for one in world.living if one.phase == "training"]
+        assert len(ranks) == shape.rules.worker_count, "it trains"
+        ask(world, ranks, draw)
+
+    world.clock.later(SETTLED_MS + draw.randrange(500), begin)
+    world.clock.run(SETTLED_MS + 30_000, lambda: bool(ended))
+    return world
+
+
+def _signal(world: World, ranks: list[Process], draw: random.Random) -> None:
+    send_signal(world, draw.choice(ranks))
+
+
+def _two_signals(world: World, ranks: list[Process], draw: random.Random) -> None:
+    for process in draw.sample(ranks, min(2, len(ranks))):
+        world.clock.later(draw.choice((0, 1, 5, 20)), lambda one=process: send_signal(world, one))  # type: ignore[misc]  # bound per turn
+
+
+def _by_a_person(world: World, ranks: list[Process], draw: random.Random) -> None:
+    drain_target(world, draw.choice(ranks).name)
+
+
+@pytest.mark.parametrize(
+    ("ask", "standbys"), [(_signal, 1), (_two_signals, 2), (_by_a_person, 1)], ids=["one", "two", "a person"]
+)
+def test_in_a_calm_job_every_departure_is_handed_over(ask: Ask, standbys: int) -> None:
+    for seed in range(CALM):
+        world = drained(seed, ask, standbys=standbys)
+        assert world.clock.seen["a drain was handed over"] == 1, f"seed {seed}: {list(world.clock.log)}"
+        assert world.scheduler is not None
+        drain = world.scheduler.machine.state.drain
+        assert drain is not None
+        assert world.scheduler.machine.state.generations[-1].step == drain.step
+        assert all(one.name not in drain.departing for one in world.living), "who was asked to end lives"
+
+
+def test_two_signals_and_one_standby_hand_over_at_most_one_rank() -> None:
+    """The second one is told so, and leaves: the first one's step may be lost with it."""
+    for seed in range(CALM):
+        world = drained(seed, _two_signals, standbys=1)
+        if world.rules.worker_count == 1:
+            continue
+        assert world.scheduler is not None
+        drain = world.scheduler.machine.state.drain
+        assert drain is not None
+        assert drain.state is DrainState.ENDED
+        assert len(drain.departing) == 1
+        assert world.clock.seen["a process exited STOPPED"] == 2 or world.shape.scripts
+
+
+def test_a_host_is_drained_of_all_its_ranks_where_the_standbys_are_elsewhere() -> None:
+    reached = 0
+    for seed in range(3 * CALM):
+        shape = calm_shape(seed, Spares(standbys=3, hosts=4, identities=True), relaunch_ms=(60_000, 60_000))
+        if not 1 < shape.rules.worker_count <= 4:
+            continue
+
+        def ask(world: World, ranks: list[Process], draw: random.Random) -> None:
+            # The standbys are of the last hosts, the first ranks of the first.
+            drain_target(world, "h0")
+
+        world = drained(seed, ask, standbys=3, hosts=4)
+        reached += world.clock.seen["a person drained a host"]
+        assert world.clock.seen["a drain was handed over"] == world.clock.seen["a person drained a host"]
+    assert reached
