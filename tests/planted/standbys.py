@@ -10,6 +10,8 @@ _RESTARTS = "tests/core/test_takeover_restarts.py"
 _POLICY = "tests/core/test_takeover_policy.py"
 _WORKER = "tests/core/test_standby_worker.py"
 _REBUILD = "tests/core/test_rebuild_standbys.py"
+_AGAIN = "tests/core/test_asked_again.py"
+_LEFT = "tests/core/test_seats_left.py"
 
 STANDBYS = (
     Bug(
@@ -178,5 +180,67 @@ STANDBYS = (
         "nobody_to_ask or seats.absent <= asked:",
         "nobody_to_ask:",
         ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),
+    ),
+    Bug(
+        "who holds another's place and does not say what it can read is waited for, for ever",
+        "I14",
+        "core/scheduler/registration.py",
+        "        effects += takeover.ask_holder(state, node, now_ms)\n",
+        "        effects += takeover.ask_holder(state, node, now_ms)[:1]\n",
+        (f"{_AGAIN}::test_who_does_not_answer_is_asked_again_each_time_twice_as_late",),
+    ),
+    Bug(
+        "who has said what it can read is asked again in the next wait",
+        "I14",
+        "core/scheduler/checkpoint_messages.py",
+        "node.ready, node.done, node.asked = ready, False, 0",
+        "node.ready, node.done = ready, False",
+        (f"{_AGAIN}::test_who_has_answered_is_not_asked_again_in_the_next_wait",),
+    ),
+    Bug(
+        "while a lost store is built again, a worker that found no seat never gets one",
+        "I14",
+        "core/scheduler/takeover.py",
+        "if state.nodes[node_id].wants_seat}",
+        "if state.nodes[node_id].given_up}",
+        (f"{_LEFT}::test_in_a_lost_store_a_worker_that_found_no_seat_takes_that_of_the_next_lost_one",),
+    ),
+    Bug(
+        "while a lost store is built again, nobody takes the seat of who was given up",
+        "I14",
+        "core/scheduler/takeover.py",
+        "if not state.rules.rebuild_store or holder.record.node_id in state.spared:",
+        "if not state.rules.rebuild_store:",
+        (
+            f"{_LEFT}::test_in_a_lost_store_a_standby_takes_the_seat_of_who_never_comes_back_to_say_what_it_knows",
+        ),
+    ),
+    Bug(
+        "a second process of a fresh id keeps that id from the one that was started for the place",
+        "I25",
+        "core/scheduler/places.py",
+        "_replaced_alive(state, register) or _holder_of_its_place(state, node, register)",
+        "_replaced_alive(state, register)",
+        (
+            f"{_LEFT}::test_second_process_of_a_fresh_id_waits_for_the_holder_of_the_place_by_which_it_is_called",
+        ),
+    ),
+    Bug(
+        "who waits for the place by which it is called is not let in when it is free",
+        "I25",
+        "core/scheduler/waiting.py",
+        "register.replaces, first_id(register.node_id))",
+        "register.replaces)",
+        (
+            f"{_LEFT}::test_second_process_of_a_fresh_id_waits_for_the_holder_of_the_place_by_which_it_is_called",
+        ),
+    ),
+    Bug(
+        "an id whose place another one's successor holds has none",
+        "I25",
+        "core/scheduler/places.py",
+        "any(_holder(state, name) is not None for name in names)",
+        "any(_holder(state, name) is node for name in names if node is not None)",
+        (f"{_LEFT}::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",),
     ),
 )

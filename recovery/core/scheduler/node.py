@@ -54,10 +54,16 @@ class Node:
         """It was lost by its lease while its connection stood open: nothing of it answers, and nothing of it ended either."""
         self.replaces = NodeId("")
         """The lost id that this process was started in the place of, as it said; empty: none."""
+        self.wants_seat = False
+        """It did not ask to be a standby: where it waits as one, it waits for a seat."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()
         """What it reported last that it passed over: only what is new becomes an event."""
+        self.asked = 0
+        """How often it was asked on this connection what it can read of its own rank's files."""
+        self.ask_again_ms = 0
+        """When it is asked once more, if it has not said so."""
         self.sent_generation = 0
         """Newest plan that was sent on the current connection. A Ready from before it is a leftover."""
         self.answers: OrderedDict[RequestId, FromScheduler] = OrderedDict()
