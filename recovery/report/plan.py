@@ -18,6 +18,7 @@ from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import given_up, rollback, takeover
+from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report.rank_progress import stored_newest_step
@@ -202,15 +203,19 @@ def _plan(
 def _asked_first(stored: Stored) -> dict[NodeId, int]:
     """Which standby the scheduler would ask for which lost rank. Whether it can read the rank's files it says itself."""
     asked: dict[NodeId, int] = {}
-    for node in stored.workers:
-        if node.rank is None or node.state not in (NodeState.LOST, NodeState.LEFT):
-            continue
+    gone = (NodeState.LOST, NodeState.LEFT)
+    vacant = {stored.seat_of(node): node for node in stored.workers if node.state in gone}
+    # Whom a process replaces is not stored: a fresh id is called after its place.
+    places = {one.node_id: first_id(one.node_id) for one in stored.standbys}
+    for seat, node in vacant.items():
         free = [
-            takeover.Candidate(one.node_id, one.host)
+            takeover.Candidate(
+                one.node_id, one.host, places[one.node_id] if places[one.node_id] in vacant else ""
+            )
             for one in stored.standbys
             if one.state is NodeState.LIVE and one.node_id not in asked
         ]
-        chosen = takeover.next_candidate(node.host, free, ())
-        if chosen is not None:
+        chosen = takeover.next_candidate(free, (), seat=seat, host=node.host)
+        if chosen is not None and node.rank is not None:
             asked[chosen.node_id] = node.rank
     return asked

@@ -73,13 +73,14 @@ def test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that
     first, second, third = running_workers(desk, "w0", "w1", "w2")
     for one in (first, second, third):
         one.save(10)
-    for one in (second, third):
-        lose(desk, one)
-    crossed = Worker(desk, "w2.2", replaces="w2")
+    lose(desk, second)
+    # Started by hand for the other place, too early.
+    crossed = Worker(desk, "w2.2")
     crossed.register()
     answer(crossed, 10, of="w1")
     assert seat(desk, "w2.2") == "w1"
 
+    lose(desk, third)
     pass_the_window(desk, first, crossed)
     left = Worker(desk, mine)
     admitted = left.register()
@@ -88,3 +89,21 @@ def test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that
     answer(left, 10, of="w2", rank=2)
     first.ready(checkpoint(10, path="w0/10"))
     assert (crossed.follow().rank, left.follow().rank) == (1, 2)
+
+
+# --- seats of several lost ones --------------------------------------------------------------------------------------
+
+
+def test_of_two_lost_ranks_each_successor_is_offered_its_own_in_whatever_order_they_come() -> None:
+    desk = Desk(Rules(worker_count=3))
+    first, second, third = running_workers(desk, "w0", "w1", "w2")
+    for one in (first, second, third):
+        one.save(10)
+    for one in (second, third):
+        lose(desk, one)
+    of_third = Worker(desk, "w2.2", replaces="w2")
+    of_third.register()
+    assert of_third.last(m.Offer).rank == 2
+    of_second = Worker(desk, "w1.2", replaces="w1")
+    of_second.register()
+    assert of_second.last(m.Offer).rank == 1

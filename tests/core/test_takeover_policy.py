@@ -55,6 +55,10 @@ def test_which_seats_are_given_away(
     assert vacancy(holder, job, has_rank=has_rank) is expected
 
 
+def _ids(names: list[str]) -> list[NodeId]:
+    return [NodeId(name) for name in names]
+
+
 def test_standbys_of_the_lost_ones_host_are_asked_first_then_in_natural_order() -> None:
     standbys = [
         Candidate(NodeId("s10"), "b"),
@@ -63,9 +67,21 @@ def test_standbys_of_the_lost_ones_host_are_asked_first_then_in_natural_order() 
         Candidate(NodeId("s9"), "a"),
     ]
     asked: list[str] = []
-    while (chosen := next_candidate("a", standbys, [NodeId(name) for name in asked])) is not None:
+    while (chosen := next_candidate(standbys, _ids(asked), seat="w1", host="a")) is not None:
         asked.append(chosen.node_id)
     assert asked == ["s9", "s11", "s2", "s10"]
+
+
+def test_who_was_started_for_the_seat_is_asked_first_and_who_was_for_another_one_is_left_for_that() -> None:
+    standbys = [
+        Candidate(NodeId("s0"), "a"),
+        Candidate(NodeId("w0.2"), "a", "w0"),
+        Candidate(NodeId("w1.2"), "b", "w1"),
+    ]
+    asked: list[str] = []
+    while (chosen := next_candidate(standbys, _ids(asked), seat="w1", host="a")) is not None:
+        asked.append(chosen.node_id)
+    assert asked == ["w1.2", "s0"]
 
 
 def test_answer_must_hold_the_very_file_of_the_step_that_all_ranks_hold() -> None:

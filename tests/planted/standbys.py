@@ -87,8 +87,8 @@ STANDBYS = (
         "an offer is waited for, for ever",
         "I14",
         "core/scheduler/takeover.py",
-        "if offer is None or now_ms < offer.until_ms:",
-        "if offer is None or now_ms <= offer.until_ms:",
+        "    if now_ms < offer.until_ms:\n",
+        "    if now_ms <= offer.until_ms:\n",
         (f"{_TAKEOVER}::test_offer_that_is_not_answered_lapses_and_a_late_answer_leads_to_another_offer",),
     ),
     Bug(
@@ -119,8 +119,8 @@ STANDBYS = (
         "a successor is let in while the one that it replaces is alive",
         "I1",
         "core/scheduler/places.py",
-        "    holder = _replaced_alive(state, register)\n    if holder is not None:",
-        "    holder = _replaced_alive(state, register)\n    if holder is register:",
+        "register)\n    if holder is not None:\n        return Place(Seats.HELD, held_by=holder)\n    if state.job",
+        "register)\n    if holder is register:\n        return Place(Seats.HELD, held_by=holder)\n    if state.job",
         (f"{_PLACES}::test_process_started_for_a_lost_rank_waits_until_it_is_lost_and_needs_no_place",),
     ),
     Bug(
@@ -242,5 +242,16 @@ STANDBYS = (
         "any(_holder(state, name) is not None for name in names)",
         "any(_holder(state, name) is node for name in names if node is not None)",
         (f"{_LEFT}::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",),
+    ),
+    Bug(
+        "a successor is offered the rank of another lost one, whose own successor cannot read what is left",
+        "I25",
+        "core/policy/takeover.py",
+        'one.node_id not in declined and one.seat in ("", seat))',
+        "one.node_id not in declined)",
+        (
+            f"{_POLICY}::test_who_was_started_for_the_seat_is_asked_first_and_who_was_for_another_one_is_left_for_that",
+            f"{_LEFT}::test_of_two_lost_ranks_each_successor_is_offered_its_own_in_whatever_order_they_come",
+        ),
     ),
 )

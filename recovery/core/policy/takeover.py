@@ -92,20 +92,29 @@ class Candidate(msgspec.Struct, frozen=True):
 
     node_id: NodeId
     host: str
+    seat: str = ""
+    """The vacant seat for which it was started; empty: any."""
 
 
 def next_candidate(
-    host: str, standbys: Iterable[Candidate], declined: Collection[NodeId]
+    standbys: Iterable[Candidate], declined: Collection[NodeId], *, seat: str, host: str
 ) -> Candidate | None:
-    """Choose whom to ask: on the host of the lost one first, where its files lie; then by id, worker_2 before worker_10.
+    """Choose whom to ask: who was started for the seat, then on the host of the lost one, where its files lie; then by id.
+
+    Who was started for another vacant seat is left for that one: nobody else may be able to read its files.
 
     Args:
-        host: where the lost one ran.
         standbys: who is connected and was not asked for another seat.
         declined: who could not take this seat. None of them is asked again until something changes.
+        seat: the vacant one.
+        host: where the lost one ran.
     """
-    open_to = (one for one in standbys if one.node_id not in declined)
-    return min(open_to, key=lambda one: (one.host != host, natural_key(one.node_id)), default=None)
+    open_to = (one for one in standbys if one.node_id not in declined and one.seat in ("", seat))
+    return min(
+        open_to,
+        key=lambda one: (one.seat != seat, one.host != host, natural_key(one.node_id)),
+        default=None,
+    )
 
 
 # --- what an answer must hold -------------------------------------------------------------------------------------------

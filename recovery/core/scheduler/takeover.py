@@ -17,7 +17,7 @@ from recovery.core.policy.message_share import newest_that_fit
 from recovery.core.policy.ranks import natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
-from recovery.core.scheduler import generations, job_end
+from recovery.core.scheduler import generations, job_end, places
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
@@ -81,11 +81,20 @@ def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
     asked = {offer.standby for offer in state.offers.values()}
     left_hosts = _hosts_being_left(state)
     return {
-        node.record.node_id: policy.Candidate(node.record.node_id, node.record.host)
+        node.record.node_id: policy.Candidate(
+            node.record.node_id, node.record.host, _seat_it_came_for(state, node)
+        )
         for node in state.nodes.values()
         if node.is_standby and node.record.state is NodeState.LIVE
         if node.record.node_id not in asked and node.record.host not in left_hosts
     }
+
+
+def _seat_it_came_for(state: SchedulerState, node: Node) -> str:
+    """The vacant seat for which it was started, as long as it has not declined it; empty: none."""
+    lost = places.came_for(state, node.record.node_id, node.replaces)
+    is_open = lost is not None and lost.seat not in state.declined.get(node.record.node_id, ())
+    return lost.seat if lost is not None and is_open else ""
 
 
 def _hosts_being_left(state: SchedulerState) -> frozenset[str]:
@@ -99,7 +108,7 @@ def _candidate(
     state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
 ) -> Node | None:
     declined = {node_id for node_id, seats in state.declined.items() if holder.seat in seats}
-    chosen = policy.next_candidate(holder.record.host, standbys.values(), declined)
+    chosen = policy.next_candidate(standbys.values(), declined, seat=holder.seat, host=holder.record.host)
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
@@ -116,7 +125,7 @@ def _last_resort(
         for one in standbys.values()
         if one.host == holder.record.host and state.nodes[one.node_id].replaces
     ]
-    chosen = policy.next_candidate(holder.record.host, beside, ())
+    chosen = policy.next_candidate(beside, (), seat=holder.seat, host=holder.record.host)
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
