@@ -254,4 +254,12 @@ STANDBYS = (
             f"{_LEFT}::test_of_two_lost_ranks_each_successor_is_offered_its_own_in_whatever_order_they_come",
         ),
     ),
+    Bug(
+        "a process that took a rank changes its device with every plan",
+        "I22",
+        "training/process_start.py",
+        "places_of(settings, plan, os.environ) if is_first else {}",
+        "places_of(settings, plan, os.environ)",
+        ("tests/training/test_places.py::test_the_place_on_the_host_stays_that_of_the_first_plan",),
+    ),
 )
