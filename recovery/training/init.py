@@ -70,7 +70,7 @@ class _Script:
             _leave(plan)
         admitted = self._service.machine.admitted
         assert admitted is not None, "a plan is for members"
-        process_start.announce_rank(self._settings, plan)
+        process_start.announce_rank(self._settings, plan, is_first=True)
         self._session = Session(self._service, plan, admitted)
         self._session.loop_watch.looks_for_exits = True
         if self._settings.rules.standby_count:

@@ -66,14 +66,17 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> NoReturn:
     process_end.leave(0, "")
 
 
-def announce_rank(settings: Settings, plan: Rollback) -> None:
+def announce_rank(settings: Settings, plan: Rollback, *, is_first: bool) -> None:
     """Export the rank to the script as RANK_ID, and log it; to a process that took a lost rank, its place on the host too.
+
+    That place is told with the first plan, and stays: when ranks come to this host or leave it later, the script has chosen its device,
+    and so have the others.
 
     The line has the words of msrun's documents (`grep -rn "Global rank id"`): where ranks are automatic nobody knows them before. A
     program that replaces this one by exec starts without the variables.
     """
-    exported = {"RANK_ID": str(plan.rank), **places_of(settings, plan, os.environ)}  # noqa: TID251 - as below
-    os.environ.update(exported)  # noqa: TID251 - the script reads it there
+    places = places_of(settings, plan, os.environ) if is_first else {}  # noqa: TID251 - as below
+    os.environ.update({"RANK_ID": str(plan.rank), **places})  # noqa: TID251 - the script reads it there
     _logger.info("event=rank_known Global rank id: %d", plan.rank)
 
 

@@ -152,7 +152,7 @@ class _Loop:
             generation = plan.generation
             admitted = self._service.machine.admitted
             assert admitted is not None, "a plan is for members"
-            process_start.announce_rank(self._settings, plan)
+            process_start.announce_rank(self._settings, plan, is_first=self._session is None)
             for restore, random_state in random_states:
                 restore(random_state)
             session = self._session = Session(self._service, plan, admitted)

@@ -56,6 +56,10 @@ def test_which_seats_are_given_away(
     assert vacancy(holder, job, has_rank=has_rank) is expected
 
 
+def _ids(names: list[str]) -> list[NodeId]:
+    return [NodeId(name) for name in names]
+
+
 def test_standbys_of_the_lost_ones_host_are_asked_first_then_in_natural_order() -> None:
     standbys = [
         Candidate(NodeId("s10"), "b"),

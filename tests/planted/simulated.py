@@ -88,8 +88,8 @@ SIMULATED = (
         "an offer that nobody answers never lapses",
         "I14",
         "core/scheduler/takeover.py",
-        "if offer is None or now_ms < offer.until_ms:",
-        "if offer is not None or now_ms < 0:",
+        "    if now_ms < offer.until_ms:\n",
+        "    if now_ms >= 0:\n",
         (_BY_HAND,),
     ),
     Bug(

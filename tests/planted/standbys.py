@@ -12,6 +12,8 @@ _POLICY = "tests/core/test_takeover_policy.py"
 _WORKER = "tests/core/test_standby_worker.py"
 _STARTS_AGAIN = "tests/core/test_starts_again.py"
 _REBUILD = "tests/core/test_rebuild_standbys.py"
+_AGAIN = "tests/core/test_asked_again.py"
+_LEFT = "tests/core/test_seats_left.py"
 
 STANDBYS = (
     Bug(
@@ -122,8 +124,8 @@ STANDBYS = (
         "an offer is waited for, for ever",
         "I14",
         "core/scheduler/takeover.py",
-        "if offer is None or now_ms < offer.until_ms:",
-        "if offer is None or now_ms <= offer.until_ms:",
+        "    if now_ms < offer.until_ms:\n",
+        "    if now_ms <= offer.until_ms:\n",
         (f"{_TAKEOVER}::test_offer_that_is_not_answered_lapses_and_a_late_answer_leads_to_another_offer",),
     ),
     Bug(
@@ -154,8 +156,8 @@ STANDBYS = (
         "a successor is let in while the one that it replaces is alive",
         "I1",
         "core/scheduler/places.py",
-        "    holder = _replaced_alive(state, register)\n    if holder is not None:",
-        "    holder = _replaced_alive(state, register)\n    if holder is register:",
+        "register)\n    if holder is not None:\n        return Place(Seats.HELD, held_by=holder)\n    if state.job",
+        "register)\n    if holder is register:\n        return Place(Seats.HELD, held_by=holder)\n    if state.job",
         (f"{_PLACES}::test_process_started_for_a_lost_rank_waits_until_it_is_lost_and_needs_no_place",),
     ),
     Bug(
@@ -215,5 +217,86 @@ STANDBYS = (
         "nobody_to_ask or seats.absent <= asked:",
         "nobody_to_ask:",
         ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),
+    ),
+    Bug(
+        "who holds another's place and does not say what it can read is waited for, for ever",
+        "I14",
+        "core/scheduler/registration.py",
+        "        effects += takeover.ask_holder(state, node, now_ms)\n",
+        "        effects += takeover.ask_holder(state, node, now_ms)[:1]\n",
+        (f"{_AGAIN}::test_who_does_not_answer_is_asked_again_each_time_twice_as_late",),
+    ),
+    Bug(
+        "who has said what it can read is asked again in the next wait",
+        "I14",
+        "core/scheduler/checkpoint_messages.py",
+        "node.ready, node.done, node.asked = ready, False, 0",
+        "node.ready, node.done = ready, False",
+        (f"{_AGAIN}::test_who_has_answered_is_not_asked_again_in_the_next_wait",),
+    ),
+    Bug(
+        "while a lost store is built again, a worker that found no seat never gets one",
+        "I14",
+        "core/scheduler/takeover.py",
+        "if state.nodes[node_id].wants_seat}",
+        "if state.nodes[node_id].given_up}",
+        (f"{_LEFT}::test_in_a_lost_store_a_worker_that_found_no_seat_takes_that_of_the_next_lost_one",),
+    ),
+    Bug(
+        "while a lost store is built again, nobody takes the seat of who was given up",
+        "I14",
+        "core/scheduler/takeover.py",
+        "if not state.rules.rebuild_store or holder.record.node_id in state.spared:",
+        "if not state.rules.rebuild_store:",
+        (
+            f"{_LEFT}::test_in_a_lost_store_a_standby_takes_the_seat_of_who_never_comes_back_to_say_what_it_knows",
+        ),
+    ),
+    Bug(
+        "a second process of a fresh id keeps that id from the one that was started for the place",
+        "I25",
+        "core/scheduler/places.py",
+        "_replaced_alive(state, register) or _holder_of_its_place(state, node, register)",
+        "_replaced_alive(state, register)",
+        (
+            f"{_LEFT}::test_second_process_of_a_fresh_id_waits_for_the_holder_of_the_place_by_which_it_is_called",
+        ),
+    ),
+    Bug(
+        "who waits for the place by which it is called is not let in when it is free",
+        "I25",
+        "core/scheduler/waiting.py",
+        "register.replaces, first_id(register.node_id))",
+        "register.replaces)",
+        (
+            f"{_LEFT}::test_second_process_of_a_fresh_id_waits_for_the_holder_of_the_place_by_which_it_is_called",
+        ),
+    ),
+    Bug(
+        "an id whose place another one's successor holds has none",
+        "I25",
+        "core/scheduler/places.py",
+        "any(_holder(state, name) is not None for name in names)",
+        "any(_holder(state, name) is node for name in names if node is not None)",
+        (f"{_LEFT}::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",),
+    ),
+    Bug(
+        "a successor is offered the rank of another lost one, whose own successor cannot read what is left",
+        "I25",
+        "core/policy/takeover.py",
+        'one.node_id not in declined and one.seat in ("", seat))',
+        "one.node_id not in declined)",
+        (
+            f"{_POLICY}::test_who_was_started_for_the_seat_is_asked_first_and_who_was_for_another_one_is_left_for_that",
+            f"{_LEFT}::test_of_two_lost_ranks_each_successor_is_offered_its_own_in_whatever_order_they_come",
+        ),
+    ),
+    Bug(
+        "a process that took a rank changes its device with every plan",
+        "I22",
+        "training/process_start.py",
+        "places_of(settings, plan, os.environ) if is_first else {}",
+        "places_of(settings, plan, os.environ)",
+        ("tests/training/test_places.py::test_the_place_on_the_host_stays_that_of_the_first_plan",),
     ),
 )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
+import msgspec
+import pytest
+
 from recovery import config
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import Rollback
-from recovery.training.process_start import places_of
+from recovery.training.process_start import announce_rank, places_of
 from tests.config.environments import WORKER
 
 PLAN = Rollback(
@@ -42,3 +47,15 @@ def test_a_standby_learns_its_place_with_its_rank() -> None:
 
 def test_a_process_that_was_started_for_one_rank_may_have_taken_another() -> None:
     assert places({"MS_REPLACES": "worker_3", "RANK": "3", "LOCAL_RANK": "3", "DEVICE_ID": "3"}) == TAKEN
+
+
+def test_the_place_on_the_host_stays_that_of_the_first_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK_ID", *TAKEN):
+        monkeypatch.setenv(name, "3")
+    settings = config.load({**WORKER, "MS_REPLACES": "worker_3"})
+    announce_rank(settings, PLAN, is_first=True)
+    assert {name: os.environ[name] for name in TAKEN} == TAKEN
+
+    # A rank of this host was taken over elsewhere meanwhile.
+    announce_rank(settings, msgspec.structs.replace(PLAN, local_rank=0), is_first=False)
+    assert {name: os.environ[name] for name in TAKEN} == TAKEN

@@ -300,9 +300,10 @@ def _standing(node: Node) -> str:
 def _connect(
     state: SchedulerState, node: Node, connection: ConnectionId, register: m.Register, now_ms: int
 ) -> None:
-    node.connection, node.heard_ms, node.sent_generation = connection, now_ms, 0
+    node.connection, node.heard_ms, node.sent_generation, node.asked = connection, now_ms, 0, 0
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
     node.starts_again, node.comes_back = register.starts_again, False
+    node.wants_seat = not places.wants_to_stand_by(register)
     state.spared.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
     state.forget_refusals(node.record.node_id)

@@ -32,7 +32,7 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
         effects += lost_store.check_past(state, node, ready)
         if state.store_is_lost:
             return effects
-    node.ready, node.done = ready, False
+    node.ready, node.done, node.asked = ready, False, 0
     if state.drain is not None and node.record.rank is not None:
         state.drain.note_stop(ready.generation, ready.step)
     left_out = f"{ready.left_out} older checkpoints are not named" if ready.left_out else ""

@@ -58,10 +58,14 @@ class Node:
         """It starts its program again whenever its generation ends, as it said."""
         self.comes_back = False
         """It is about to, as far as anybody knows: its connection closed when its generation had ended, and it was not heard since."""
+        self.wants_seat = False
+        """It did not ask to be a standby: where it waits as one, it waits for a seat."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()
         """What it reported last that it passed over: only what is new becomes an event."""
+        self.asked, self.ask_again_ms = 0, 0
+        """How often it was asked on this connection what it can read of its own rank's files, and when it is asked once more."""
         self.sent_generation = 0
         """Newest plan that was sent on the current connection. A Ready from before it is a leftover."""
         self.answers: OrderedDict[RequestId, FromScheduler] = OrderedDict()

@@ -39,10 +39,10 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Plac
     if register.role is m.Role.SERVER:
         free = _is_free(state, register.node_id, node, register.role)
         return Place(Seats.FREE, register.node_id) if free else Place(Seats.NONE)
-    holder = _replaced_alive(state, register)
+    holder = _replaced_alive(state, register) or _holder_of_its_place(state, node, register)
     if holder is not None:
         return Place(Seats.HELD, held_by=holder)
-    if state.job.state is JobState.FORMING and not _wants_to_stand_by(register):
+    if state.job.state is JobState.FORMING and not wants_to_stand_by(register):
         seat = _seat_to_begin_on(state, register)
         if seat and _is_free(state, seat, node, register.role):
             return Place(Seats.FREE, seat)
@@ -69,6 +69,17 @@ def _replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
     return replaced if replaced is not None and is_other and replaced.record.state in _HERE else None
 
 
+def _holder_of_its_place(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
+    """The suspect holder of the place by which a fresh id is called, where it is new and names nobody: worker_0 for worker_0.2.
+
+    On another seat, or as a standby, it would keep its id from the process that its launcher starts for that very place.
+    """
+    if node is not None or register.replaces or wants_to_stand_by(register):
+        return None
+    holder = _holder(state, first_id(register.node_id))
+    return holder if holder is not None and holder.record.state is NodeState.SUSPECT else None
+
+
 def _other_holder(state: SchedulerState, register: m.Register) -> Node | None:
     """Another id that holds the seat of the applicant's own name."""
     holder = _holder(state, register.node_id)
@@ -86,6 +97,11 @@ def came_for(state: SchedulerState, node_id: NodeId, replaces: str = "") -> Node
         if holder is not None and _is_vacant_of(holder):
             return holder
     return None
+
+
+def wants_to_stand_by(register: m.Register) -> bool:
+    """Who has trained by a plan is a member, whatever it was started as: its scheduler has lost its store."""
+    return register.standby and not register.generation
 
 
 def give_up_name(state: SchedulerState, seat: str, node_id: NodeId, role: m.Role) -> list[Record]:
@@ -132,30 +148,22 @@ def _seat_to_begin_on(state: SchedulerState, register: m.Register) -> str:
     return "" if replaced.record.rank is not None else replaced.seat
 
 
-def _wants_to_stand_by(register: m.Register) -> bool:
-    """Who has trained by a plan is a member, whatever it was started as: its scheduler has lost its store."""
-    return register.standby and not register.generation
-
-
 def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
     """Is there a place among the standbys? Who was started to replace a lost id is let in for every vacant seat.
 
-    So is the id by which a vacant seat is called: its launcher was started again, and knows nothing of the id that held it last. And so
-    is an id that was a member before: where another one has its rank, a rank that nobody has may be that one's.
+    So is the id by which a seat is called: its launcher was started again, and knows nothing of the id that held it last. Who holds
+    it now may have come for the vacant one. And so is an id that was a member before: where another one has its rank, a rank that
+    nobody has may be that one's.
     """
     if not state.rules.recovery_enabled:
         return False
     seats = state.seats[m.Role.WORKER]
     is_one = node is not None and node.is_standby and node.record.state in _HERE
-    comes_for_a_rank = bool(register.replaces) or node is not None or _is_vacant(state, register.node_id)
+    names = (register.node_id, first_id(register.node_id))
+    is_known = node is not None or any(_holder(state, name) is not None for name in names)
+    comes_for_a_rank = bool(register.replaces) or is_known
     places = state.rules.standby_count + (seats.vacant if comes_for_a_rank else 0)
     return seats.standbys - is_one < places
-
-
-def _is_vacant(state: SchedulerState, seat: str) -> bool:
-    """Is the holder of this seat of the world gone?"""
-    holder = _holder(state, seat)
-    return holder is not None and _is_vacant_of(holder)
 
 
 def _is_vacant_of(holder: Node) -> bool:

@@ -86,7 +86,7 @@ def _catch_up(state: SchedulerState, node: Node, register: m.Register, now_ms: i
     effects: list[SchedulerEffect] = []
     if node.took_over and node.record.rank is not None and not its_generation:
         # A fresh process in the place of another name: its own directories may not hold the rank's files.
-        effects.append(takeover.offer_to(state, node, node))
+        effects += takeover.ask_holder(state, node, now_ms)
     if state.job.state is JobState.RUNNING and its_generation > state.job.generation:
         reason = f"{node.record.node_id} knows generation {its_generation}, which the store has lost"
         effects += generations.interrupt(state, reason, now_ms)

@@ -54,10 +54,12 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         elif vacancy is Vacancy.OFFER:
             del standbys[standby.record.node_id]
             effects += _offer(state, holder, standby, now_ms)
-        elif _may_sit_down(state):
-            del standbys[standby.record.node_id]
-            effects.append(Persist(tuple(_move(state, holder, standby))))
-            sat_down = True
+        else:
+            sitter = _candidate(state, holder, _who_may_sit_down(state, holder, standbys))
+            if sitter is not None:
+                del standbys[sitter.record.node_id]
+                effects.append(Persist(tuple(_move(state, holder, sitter))))
+                sat_down = True
     return effects + (generations.begin_if_all_ready(state, now_ms) if sat_down else [])
 
 
@@ -137,10 +139,19 @@ def _last_resort(
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
-def _may_sit_down(state: SchedulerState) -> bool:
-    """While a lost store is built again, only the workers know who had which rank."""
-    taken = state.seats[m.Role.WORKER].taken
-    return taken < state.rules.worker_count and not state.rules.rebuild_store
+def _who_may_sit_down(
+    state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
+) -> Mapping[NodeId, policy.Candidate]:
+    """Who may have the seat of a lost one that was given no rank yet.
+
+    While a lost store is built again, only the workers know who had which rank. A standby then takes the seat of none that may still
+    come and say so; a worker for which no seat was left has it, as it would if it came now.
+    """
+    if state.seats[m.Role.WORKER].taken >= state.rules.worker_count:
+        return {}
+    if not state.rules.rebuild_store or holder.record.node_id in state.spared:
+        return standbys
+    return {node_id: one for node_id, one in standbys.items() if state.nodes[node_id].wants_seat}
 
 
 def _offer(
@@ -155,12 +166,33 @@ def _offer(
     is_news = is_last or all(reported != seat for reported, _ in state.reported_declines.get(name, ()))
     return [
         *([Log("takeover_offered", text)] if is_news else []),
-        offer_to(state, standby, holder),
+        _offer_to(state, standby, holder),
         SetTimer(OfferTimer(seat), until_ms),
     ]
 
 
-def offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
+def ask_holder(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
+    """Ask who took a rank over, and has not followed a plan since, what it can read of the rank's files.
+
+    Nobody else is asked while it is here, so it is asked again when it does not answer: each time twice as late, since a look that
+    only takes long is answered too.
+    """
+    wait_ms = state.rules.abort_timeout_ms << node.asked
+    node.asked, node.ask_again_ms = node.asked + 1, now_ms + wait_ms
+    return [_offer_to(state, node, node), SetTimer(OfferTimer(node.seat), node.ask_again_ms)]
+
+
+def _ask_holder_again(state: SchedulerState, seat: str, now_ms: int) -> list[SchedulerEffect]:
+    holder = state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
+    if holder is None or not holder.asked or holder.ready is not None or holder.connection is None:
+        return []
+    if state.job.state not in WAITING or now_ms < holder.ask_again_ms:
+        return []
+    text = f"{holder.record.node_id} has not said what it can read of rank {holder.record.rank}; it is asked again"
+    return [Log("takeover_offered", text), *ask_holder(state, holder, now_ms)]
+
+
+def _offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
     """Ask a node what it can read of a rank's files. Behind everything that is written before it.
 
     Args:
@@ -230,9 +262,11 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
 
 
 def on_offer_due(state: SchedulerState, seat: str, now_ms: int) -> list[SchedulerEffect]:
-    """An offer was not answered in time: the next standby is asked."""
+    """An offer was not answered in time: the next standby is asked, or the holder once more."""
     offer = state.offers.get(seat)
-    if offer is None or now_ms < offer.until_ms:
+    if offer is None:
+        return _ask_holder_again(state, seat, now_ms)
+    if now_ms < offer.until_ms:
         return []
     reason = f"it did not answer within {state.rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
     return [Persist(tuple(_declined(state, seat, reason)))]

@@ -12,6 +12,7 @@ import msgspec
 
 from recovery.core.ids import ConnectionId, NodeId
 from recovery.core.messages import Register
+from recovery.core.policy.ranks import first_id
 from recovery.core.scheduler.stimuli import MessageReceived
 
 BESIDE_PLACES = 64
@@ -64,9 +65,9 @@ class WaitingList:
             self._may_be_let_in.pop(connection, None)
 
     def note_free(self, node_id: NodeId, seat: str) -> None:
-        """Something has happened to a node: whoever waits for its id, its rank, or the seat that it holds may be let in."""
+        """Something has happened to a node: whoever waits for its id, its rank, the seat that it holds or its place may be let in."""
         names = {node_id, NodeId(seat or node_id)}
-        self._note(lambda one: bool(names & {one.register.node_id, one.register.replaces}))
+        self._note(lambda one: not names.isdisjoint(_waits_for(one.register)))
 
     def note_due(self, now_ms: int) -> None:
         """Time has passed."""
@@ -93,3 +94,8 @@ class WaitingList:
         connections = {one.register.node_id: key for key, one in self._by_connection.items()}
         assert connections == self._by_node, "one connection per node id waits"
         assert not self._may_be_let_in, "whoever may be let in was looked at"
+
+
+def _waits_for(register: Register) -> tuple[str, ...]:
+    """The names for which a registration may wait: its id, that which it replaces, and the place by which a fresh id is called."""
+    return (register.node_id, register.replaces, first_id(register.node_id))
