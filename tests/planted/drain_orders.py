@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 _SIMULATED = "tests/simulation/test_drains.py"
-_DISTURBED = f"{_SIMULATED}::test_departures_keep_every_promise_in_the_middle_of_everything_else"
 _CALM = f"{_SIMULATED}::test_in_a_calm_job_every_departure_is_handed_over"
 _TIMES = "tests/core/test_drain_times.py"
 _WORKER = "tests/core/test_worker_handover.py"
@@ -25,7 +24,7 @@ DRAIN_ORDERS = (
         "core/worker/machine.py",
         "return [*self._handover.follow(), *effects]",
         "return [*effects, *self._handover.follow()]",
-        (_DISTURBED,),
+        (f"{_WORKER}::test_who_is_asked_to_end_leaves_before_its_generation_ends_under_it",),
     ),
     Bug(
         "who was asked to end and hangs is replaced by a program that does not know of it",
@@ -52,7 +51,7 @@ DRAIN_ORDERS = (
         "core/worker/handover.py",
         "if not has_begun or now_ms < self._let_go_ms:",
         "if not has_begun or now_ms > 0:",
-        (_DISTURBED,),
+        (f"{_WORKER}::test_who_waits_at_a_step_lets_go_by_itself_when_the_scheduler_says_nothing_more",),
     ),
     Bug(
         "a rank that was admitted again is believed to wait at the step",
