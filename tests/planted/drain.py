@@ -98,8 +98,8 @@ DRAIN = (
         "a worker waits at a step although another scheduler admits it, which knows nothing of that",
         "I14",
         "core/worker/machine.py",
-        "let_go = self._handover.let_go()",
-        "let_go: list[WorkerEffect] = []",
+        "return [*self._handover.let_go(), *next_]",
+        "return next_",
         (
             f"{_WORKER}::test_who_waits_at_a_step_is_let_go_when_it_is_admitted_again_or_has_waited_long_enough",
         ),

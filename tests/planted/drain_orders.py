@@ -5,9 +5,8 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 _SIMULATED = "tests/simulation/test_drains.py"
-_DISTURBED = f"{_SIMULATED}::test_departures_keep_every_promise_in_the_middle_of_everything_else"
 _CALM = f"{_SIMULATED}::test_in_a_calm_job_every_departure_is_handed_over"
-_DRAIN = "tests/core/test_drain.py"
+_TIMES = "tests/core/test_drain_times.py"
 _WORKER = "tests/core/test_worker_handover.py"
 
 DRAIN_ORDERS = (
@@ -17,7 +16,7 @@ DRAIN_ORDERS = (
         "core/scheduler/drain.py",
         "    if now_ms >= drain.until_ms:",
         "    if now_ms < 0:",
-        (f"{_DRAIN}::test_scheduler_that_was_paused_hands_nothing_over_that_nobody_waits_for",),
+        (f"{_TIMES}::test_scheduler_that_was_paused_hands_nothing_over_that_nobody_waits_for",),
     ),
     Bug(
         "a script that is asked to end replaces itself instead",
@@ -25,7 +24,7 @@ DRAIN_ORDERS = (
         "core/worker/machine.py",
         "return [*self._handover.follow(), *effects]",
         "return [*effects, *self._handover.follow()]",
-        (_DISTURBED,),
+        (f"{_WORKER}::test_who_is_asked_to_end_leaves_before_its_generation_ends_under_it",),
     ),
     Bug(
         "who was asked to end and hangs is replaced by a program that does not know of it",
@@ -52,7 +51,7 @@ DRAIN_ORDERS = (
         "core/worker/handover.py",
         "if not has_begun or now_ms < self._let_go_ms:",
         "if not has_begun or now_ms > 0:",
-        (_DISTURBED,),
+        (f"{_WORKER}::test_who_waits_at_a_step_lets_go_by_itself_when_the_scheduler_says_nothing_more",),
     ),
     Bug(
         "a rank that was admitted again is believed to wait at the step",
@@ -60,7 +59,7 @@ DRAIN_ORDERS = (
         "core/scheduler/drain.py",
         "or _came_back(state, drain)",
         'or ""',
-        (f"{_DRAIN}::test_rank_that_has_connected_again_waits_at_no_step_any_more",),
+        (f"{_TIMES}::test_rank_that_has_connected_again_waits_at_no_step_any_more",),
     ),
     Bug(
         "a hand-over behind which ranks trained on is called one without loss",
@@ -68,7 +67,7 @@ DRAIN_ORDERS = (
         "core/scheduler/drain.py",
         "if drain.went_to > drain.step:",
         "if drain.went_to < 0:",
-        (f"{_DRAIN}::test_steps_that_were_trained_behind_the_hand_over_are_said",),
+        (f"{_TIMES}::test_steps_that_were_trained_behind_the_hand_over_are_said",),
     ),
     Bug(
         "a rank is sent away that nobody asked to depart",

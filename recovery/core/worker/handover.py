@@ -53,7 +53,7 @@ class Handover:
         self._asked: Depart | None = None
         """What this process has asked and was not answered yet; None: nothing."""
         self._leaves = False
-        """It was told to leave without a hand-over, whatever its main thread does."""
+        """Its main thread must leave, and no standby has the rank."""
         self._give_up_ms = 0
         """When it leaves all the same. Used while something is asked."""
         self._drain = 0
@@ -150,7 +150,7 @@ class Handover:
         """Who has asked to be handed over has nobody to ask any more.
 
         Who waits at a step waits on, until it is admitted again or has waited long enough: a scheduler that hangs may still decide
-        by what it was told before.
+        by what it has heard before.
         """
         return self._leave("the connection to the scheduler closed") if self._asked is not None else []
 
@@ -168,7 +168,7 @@ class Handover:
 
     @property
     def leaves(self) -> bool:
-        """Was its main thread told to leave? One that does not come back is not replaced then."""
+        """Must its main thread leave? When it does not come back, no other program takes its place, which would know of no signal."""
         return self._leaves
 
     def let_go(self) -> list[WorkerEffect]:

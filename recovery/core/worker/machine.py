@@ -257,8 +257,7 @@ class WorkerMachine:
         return outcome
 
     def _on_received(self, received: m.Received) -> list[WorkerEffect]:
-        answered = self._requests.answered(received.request_id)
-        match answered:
+        match answered := self._requests.answered(received.request_id):
             case m.Failure() | m.Leave():
                 return [self._departure.exit()]
             case m.CheckpointReport():
@@ -283,17 +282,14 @@ class WorkerMachine:
         beat = [self._heartbeat()] if self._connection.is_admitted else []
         return [Log("paused", text, warning=True), *beat]
 
-    # --- the admission -------------------------------------------------------------------------------------------------
-
     def _on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         before, self._admitted = self._admitted, admitted
         self._connection.on_admitted(admitted, now_ms)
         self._checkpoints.admitted(admitted.committed_step)
         self._main_thread.admit()
-        let_go = self._handover.let_go()
-        if before is not None and admitted.resumed and before.job == admitted.job:
-            return [*let_go, *self._resume(admitted)]
-        return [*let_go, *self._join(admitted, now_ms)]
+        is_known = before is not None and admitted.resumed and before.job == admitted.job
+        next_ = self._resume(admitted) if is_known else self._join(admitted, now_ms)
+        return [*self._handover.let_go(), *next_]
 
     def _resume(self, admitted: m.Admitted) -> list[WorkerEffect]:
         """The scheduler knows this incarnation: say again what may have been lost on the way."""
@@ -355,7 +351,6 @@ class WorkerMachine:
         if isinstance(outcome, m.Failure):
             return self._leave_with(outcome, "PROCESS_HUNG", outcome.error, now_ms)
         if outcome is not None and self._handover.leaves:
-            # It was asked to end: another program in its place would not know of that.
             return self._end(STOPPED, outcome.reason)
         return [outcome] if outcome is not None else []
 

@@ -1,0 +1,52 @@
+"""A hand-over for which nobody waits any more: the scheduler was paused, a rank has connected again, or trained on."""
+
+from __future__ import annotations
+
+from recovery.core import messages as m
+from recovery.core.handover_messages import GoOn, HandedOver
+from recovery.core.records import JobState, NodeState
+from recovery.core.scheduler.views import drain_view
+from tests.core.desk import checkpoint
+from tests.core.drained import RULES, Drained
+
+
+def test_scheduler_that_was_paused_hands_nothing_over_that_nobody_waits_for() -> None:
+    """What was saved in time is read when it wakes up; whoever had stopped there has let go by itself."""
+    drained = Drained()
+    step = drained.saving()
+    drained.zero.save(step)
+    # Its timer is due, and what waits to be read comes first.
+    drained.desk.now = RULES.drain_timeout_ms
+    drained.one.save(step)
+    assert not drained.one.hears(HandedOver)
+    assert drained.node("worker_1").state is NodeState.LIVE
+    assert drained.outcome() == "it took longer than 5 s (MS_DRAIN_TIMEOUT), saving"
+
+
+def test_rank_that_has_connected_again_waits_at_no_step_any_more() -> None:
+    """It was admitted on another connection before the first one was known to be closed."""
+    drained = Drained()
+    step = drained.saving()
+    drained.zero.save(step)
+    drained.zero.register()
+    assert drained.outcome() == "worker_0 has connected again"
+    assert drained.one.hears(GoOn)
+    drained.one.save(step)
+    assert not drained.one.hears(HandedOver)
+
+
+def test_steps_that_were_trained_behind_the_hand_over_are_said() -> None:
+    drained = Drained()
+    step = drained.handing_over()
+    [standby] = drained.standbys
+    offer = standby.last(m.Offer)
+    answer = m.Ready(
+        request_id=standby.request(), generation=standby.generation, step=0, held=offer.held, rank=offer.rank
+    )
+    standby.send(answer)
+    drained.zero.ready(checkpoint(step, path=f"worker_0/{step}"), step=step + 2)
+    assert drained.job is JobState.RUNNING
+    assert drained.outcome() == (
+        f"worker_1 left at step {step}, and a rank had not waited: it trained on to step {step + 2}"
+    )
+    assert not drain_view(drained.desk.machine.state)["handed_over"]
