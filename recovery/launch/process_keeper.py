@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 import msgspec
 from typing_extensions import assert_never
 
-from recovery import clock
+from recovery import clock, process_identity
 from recovery.core.ids import NodeId
 from recovery.errors import (
     Cause,
@@ -171,7 +171,7 @@ class ProcessKeeper:
             return Attempt.never_begun(number, begun_ms, cause, str(error.strerror))
         except LaunchFailedError as error:
             return Attempt.never_begun(number, begun_ms, Cause.PERMANENT, str(error))
-        pid = child.pid
+        pid, process = child.pid, process_identity.of(child.pid)
         as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
         console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
         status = await child.wait()
@@ -191,6 +191,7 @@ class ProcessKeeper:
             how=how,
             begun_ms=begun_ms,
             ended_ms=clock.monotonic_ms(),
+            process=process,
         )
 
     async def _begin(self, number: int) -> Child:
@@ -238,7 +239,9 @@ class ProcessKeeper:
         """Tell the scheduler how it ended, beside the next start and never before it."""
         if self.placed.kind is Kind.SCHEDULER or not (attempt.pid or gives_up):
             return
-        report = self._context.contact.report(self.node_id, pid, attempt.how, gives_up=gives_up)
+        report = self._context.contact.report(
+            self.node_id, pid, attempt.how, gives_up=gives_up, process=attempt.process
+        )
         task = asyncio.create_task(report)
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
