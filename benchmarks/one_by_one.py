@@ -33,7 +33,7 @@ from systems import RESTARTS_MAX, SWITCH, known
 
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
-from recovery.store.reader import read_events
+from recovery.store.reader import read_events, read_scheduler
 
 WORK = Path(__file__).resolve().with_name("work.py")
 STEPS_BETWEEN_KILLS = (30, 60)
@@ -168,7 +168,7 @@ def launcher(workers: int, kills: int, *, plain: bool) -> Row:
 
         def kill() -> float:
             victim = chosen.randrange(workers)
-            return kill_program(processes, victim) if plain else kill_child(processes, str(victim))
+            return kill_program(processes, victim) if plain else kill_holder(processes, victim)
 
         job = Kills(processes, workers, "msrun")
         failed = job.measure(kills, kill)
@@ -179,13 +179,12 @@ def launcher(workers: int, kills: int, *, plain: bool) -> Row:
     )
 
 
-def kill_child(processes: Processes, node_id: str) -> float:
-    """Kill the process that the launcher has started for a node; gives the moment (wall ms)."""
-    [worker] = [
-        child
-        for child in psutil.Process(processes.last["msrun"].pid).children()
-        if child.environ().get("MS_NODE_ID") == node_id
-    ]
+def kill_holder(processes: Processes, rank: int) -> float:
+    """Kill the process that holds a rank, by what the scheduler has stored; gives the moment (wall ms)."""
+    nodes = read_scheduler(processes.place / "recovery").nodes
+    [holder] = [node for node in nodes if node.rank == rank]
+    worker = psutil.Process(holder.pid)
+    assert worker.ppid() == processes.last["msrun"].pid, "it is the launcher's"
     killed_ms = time.time() * 1000
     worker.kill()
     return killed_ms

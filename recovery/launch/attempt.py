@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery import clock
+from recovery.core.messages import ProcessIdentity
 from recovery.errors import Cause, LaunchFailedError
 
 
@@ -23,6 +24,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """For people."""
     begun_ms: int
     ended_ms: int
+    process: ProcessIdentity | None = None
+    """Which process it was; None: none, or the system does not say."""
 
     @property
     def lasted_ms(self) -> int:

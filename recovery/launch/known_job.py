@@ -10,6 +10,7 @@ import msgspec
 from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import JobState, NodeState
+from recovery.core.scheduler.drain import RANK_HANDED_OVER
 from recovery.launch.node_ids import is_of
 
 _MAY_BE_REFUSED = (NodeState.LOST.value, NodeState.SUSPECT.value)
@@ -26,6 +27,7 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
     silent_ms: int = 0
     host: str = ""
     """Its address; empty: a release before this one answers."""
+    reason: str = ""
 
 
 class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,14 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
         if self.state == JobState.FORMING.value and not is_standby:
             return True
         return any(node.rank is not None and is_of(node.node_id, first) for node in self.nodes)
+
+    def has_handed_over(self, node_id: str, pid: int) -> bool:
+        """Has this process left as planned, with its rank going to a standby?"""
+        return any(
+            (node.node_id, node.pid, node.state) == (node_id, pid, NodeState.LEFT.value)
+            and node.reason.startswith(RANK_HANDED_OVER)
+            for node in self.nodes
+        )
 
     def left_behind(self, first: NodeId) -> NodeId | None:
         """The id whose rank an earlier launcher's process of this place had; None: none, or it waits for nobody there.

@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 import msgspec
 from typing_extensions import assert_never
 
-from recovery import clock
+from recovery import clock, process_identity
 from recovery.core.ids import NodeId
 from recovery.errors import (
     Cause,
@@ -95,15 +95,16 @@ class ProcessKeeper:
     async def keep(self) -> Outcome:
         """Attempt after attempt, until it is over for good."""
         relaunched_ms: list[int] = []
-        short_attempts, pid = 0, 0
+        number, short_attempts, pid = 1, 0, 0
         await self._name_first()
         while not self._dismissed.is_set():
-            attempt = await self._judged(await self._attempt(len(relaunched_ms) + 1))
+            attempt = await self._judged(await self._attempt(number))
             pid = attempt.pid or pid
             if self._dismissed.is_set():
                 break
             short_attempts = short_attempts + 1 if attempt.lasted_ms < SHORT_ATTEMPT_MS else 0
-            decision = await self._decide(attempt, short_attempts, relaunched_ms)
+            handed_over = await self._has_handed_over(attempt)
+            decision = await self._decide(attempt, short_attempts, relaunched_ms, handed_over=handed_over)
             self._report(attempt, pid, gives_up=decision.next is Next.FAIL)
             if decision.next is Next.FAIL and await self._is_spared(attempt):
                 decision = spared(decision)
@@ -117,10 +118,16 @@ class ProcessKeeper:
                 case Next.SURPLUS | Next.FAIL:
                     self._note(attempt, decision)
                 case Next.RELAUNCH:
-                    self._note(attempt, decision)
-                    await asyncio.sleep(decision.after_ms / 1000)
-                    relaunched_ms.append(clock.monotonic_ms())
-                    await self._name_next(len(relaunched_ms) + 1, attempt.pid)
+                    if handed_over:
+                        # A planned departure is no failure, and uses up no restart.
+                        console.say(f"{self.placed.name} start {number}: {attempt.how}; {decision.reason}")
+                        short_attempts = 0
+                    else:
+                        self._note(attempt, decision)
+                        await asyncio.sleep(decision.after_ms / 1000)
+                        relaunched_ms.append(clock.monotonic_ms())
+                    number += 1
+                    await self._name_next(number, attempt.pid)
                     continue
                 case _:
                     assert_never(decision.next)
@@ -164,7 +171,7 @@ class ProcessKeeper:
             return Attempt.never_begun(number, begun_ms, cause, str(error.strerror))
         except LaunchFailedError as error:
             return Attempt.never_begun(number, begun_ms, Cause.PERMANENT, str(error))
-        pid = child.pid
+        pid, process = child.pid, process_identity.of(child.pid)
         as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
         console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
         status = await child.wait()
@@ -184,6 +191,7 @@ class ProcessKeeper:
             how=how,
             begun_ms=begun_ms,
             ended_ms=clock.monotonic_ms(),
+            process=process,
         )
 
     async def _begin(self, number: int) -> Child:
@@ -231,7 +239,9 @@ class ProcessKeeper:
         """Tell the scheduler how it ended, beside the next start and never before it."""
         if self.placed.kind is Kind.SCHEDULER or not (attempt.pid or gives_up):
             return
-        report = self._context.contact.report(self.node_id, pid, attempt.how, gives_up=gives_up)
+        report = self._context.contact.report(
+            self.node_id, pid, attempt.how, gives_up=gives_up, process=attempt.process
+        )
         task = asyncio.create_task(report)
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
@@ -261,7 +271,17 @@ class ProcessKeeper:
         if said:
             console.say(f"{self.placed.name}: {said}", style="yellow")
 
-    async def _decide(self, attempt: Attempt, short_attempts: int, relaunched_ms: list[int]) -> Decision:
+    async def _has_handed_over(self, attempt: Attempt) -> bool:
+        """Has it left as planned? Asked only of one that ended as SIGTERM ends one; the scheduler knew it before."""
+        by_sigterm = attempt.status in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        if not by_sigterm or self.placed.kind is Kind.SCHEDULER or not self._context.recovery_enabled:
+            return False
+        job = await self._context.contact.known_job()
+        return job is not None and job.has_handed_over(self.node_id, attempt.pid)
+
+    async def _decide(
+        self, attempt: Attempt, short_attempts: int, relaunched_ms: list[int], *, handed_over: bool
+    ) -> Decision:
         soon = attempt.lasted_ms < _SOON_MS
         has_output = attempt.pid != 0 and self._log_is_marked
         repeats = has_output and self._incidents.repeats(self.placed.name, self._log) and soon
@@ -271,6 +291,7 @@ class ProcessKeeper:
             status=attempt.status,
             cause=attempt.cause,
             was_member=refused and bool(await members.was_member(self.node_id, attempt.pid)),
+            handed_over=handed_over,
             needed=True,
             first=attempt.number == 1 and soon,
             recovery_enabled=self._context.recovery_enabled,

@@ -37,6 +37,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """What its exit code says of its next start; None: nothing."""
     was_member: bool
     """Was it ever let in? True where nobody knows."""
+    handed_over: bool
+    """Has it left as planned, with its rank going to a standby?"""
     needed: bool
     """Does the job wait for it? No: it holds no rank, as a standby, or because another has taken its rank."""
     first: bool
@@ -74,6 +76,11 @@ _TABLE: Sequence[_Row] = (
         lambda ended: ended.status == WorldFullError.exit_code and not ended.was_member,
         Next.SURPLUS,
         "the job's workers are complete without it; it is not started again, and the job goes on",
+    ),
+    _Row(
+        lambda ended: ended.handed_over,
+        Next.RELAUNCH,
+        "its rank is handed over as planned; it is started again",
     ),
     _Row(
         lambda ended: not ended.recovery_enabled,
@@ -116,7 +123,7 @@ def decide(ended: Ended) -> Decision:
         reason = f"{row.reason}; it holds no rank, so the job goes on without it"
         return Decision(next=Next.SURPLUS, after_ms=0, reason=reason)
     after_ms = 0
-    if row.next is Next.RELAUNCH:
+    if row.next is Next.RELAUNCH and not ended.handed_over:
         # A cause that has to go by first needs a while.
         place = ended.short_attempts + (ended.cause is not None)
         after_ms = _BACK_OFF_MS[min(place, len(_BACK_OFF_MS) - 1)]

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from recovery.core.converter import Converter
 from recovery.core.ids import NodeId
-from recovery.core.messages import Exited
+from recovery.core.messages import Exited, ProcessIdentity
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
 from recovery.launch.known_job import Asks, KnownJob
@@ -29,7 +29,15 @@ _to_known_job = Converter(KnownJob)
 class Contact(Asks, Protocol):
     """All of it. Nothing raises: a scheduler that does not answer is no failure of the launcher."""
 
-    async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
+    async def report(
+        self,
+        node_id: NodeId,
+        pid: int,
+        reason: str,
+        *,
+        gives_up: bool,
+        process: ProcessIdentity | None = None,
+    ) -> None:
         """Report how a process ended: then the scheduler knows why, and need not wait whether the process comes back.
 
         Args:
@@ -37,6 +45,7 @@ class Contact(Asks, Protocol):
             pid: its process id.
             reason: how it ended.
             gives_up: it is not started again, so that the job cannot go on.
+            process: which process that was, which proves its end; None: the system does not say.
         """
 
     async def tell(self, reports: Sequence[Exited]) -> None:
@@ -62,8 +71,16 @@ class SchedulerContact(Contact):
         self._host, self._port = host, port
 
     @override
-    async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
-        await self.tell([Exited(node_id=node_id, pid=pid, reason=reason, gives_up=gives_up)])
+    async def report(
+        self,
+        node_id: NodeId,
+        pid: int,
+        reason: str,
+        *,
+        gives_up: bool,
+        process: ProcessIdentity | None = None,
+    ) -> None:
+        await self.tell([Exited(node_id=node_id, pid=pid, reason=reason, gives_up=gives_up, process=process)])
 
     @override
     async def tell(self, reports: Sequence[Exited]) -> None:
@@ -117,7 +134,15 @@ class NoScheduler(Contact):
         return
 
     @override
-    async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
+    async def report(
+        self,
+        node_id: NodeId,
+        pid: int,
+        reason: str,
+        *,
+        gives_up: bool,
+        process: ProcessIdentity | None = None,
+    ) -> None:
         return
 
     @override

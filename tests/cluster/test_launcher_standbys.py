@@ -208,6 +208,21 @@ def test_a_worker_that_fails_for_good_when_a_standby_has_its_rank_ends_no_job(tm
         assert "another process has its rank, so the job goes on without it" in cluster.log(LAUNCHER)
 
 
+def test_a_rank_that_is_handed_over_as_planned_uses_up_no_restart_and_is_no_incident(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, held=True) as cluster:
+        cluster.start("--standby_num=1", "--max_restarts=0")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
+        cluster.wait_step(8)
+        os.kill(cluster.pid_of("1"), signal.SIGTERM)
+        cluster.wait_event(EventKind.RANK_TAKEN_OVER, "standby_0")
+        cluster.wait_event(EventKind.NODE_READY, "1.2")
+        cluster.go_on()
+
+        assert_done(cluster)
+        assert "its rank is handed over as planned; it is started again" in cluster.log(LAUNCHER)
+        assert not list(cluster.logs.glob("incident-*"))
+
+
 def test_what_a_script_does_after_training_is_not_done_by_who_was_never_needed(tmp_path: Path) -> None:
     with cluster_of(tmp_path, held=True) as cluster:
         (tmp_path / "after.py").write_text(

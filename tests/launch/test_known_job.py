@@ -70,3 +70,17 @@ def test_a_job_needs_who_holds_a_rank(
     nodes: list[KnownNode], state: str, is_standby: bool, needed: bool
 ) -> None:
     assert job(*nodes, state=state).needs(NodeId("0"), is_standby=is_standby) is needed
+
+
+@pytest.mark.parametrize(
+    ("pid", "state", "reason", "handed_over"),
+    [
+        (7, "left", "its rank is handed over at step 20 (SIGTERM)", True),
+        (7, "left", "SIGTERM", False),
+        (7, "lost", "its rank is handed over at step 20 (SIGTERM)", False),
+        (8, "left", "its rank is handed over at step 20 (SIGTERM)", False),
+    ],
+)
+def test_who_has_left_as_planned(pid: int, state: str, reason: str, handed_over: bool) -> None:
+    known = job(KnownNode(node_id="0", pid=pid, state=state, reason=reason))
+    assert known.has_handed_over("0", 7) is handed_over

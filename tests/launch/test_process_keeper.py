@@ -10,6 +10,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from recovery.core.ids import NodeId
+from recovery.core.messages import ProcessIdentity
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
 from recovery.launch.known_job import KnownJob, KnownNode, Members
@@ -35,10 +36,20 @@ class SlowScheduler(NoScheduler):
 
     def __init__(self, *answers: KnownJob) -> None:
         self.reported: list[tuple[str, bool]] = []
+        self.processes: list[ProcessIdentity | None] = []
         self._answers, self._heard = list(answers), asyncio.Event()
 
     @override
-    async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
+    async def report(
+        self,
+        node_id: NodeId,
+        pid: int,
+        reason: str,
+        *,
+        gives_up: bool,
+        process: ProcessIdentity | None = None,
+    ) -> None:
+        self.processes.append(process)
         self.reported.append((node_id, gives_up))
         if len(self.reported) > 1 or gives_up:
             self._heard.set()
@@ -101,6 +112,8 @@ def test_the_next_start_does_not_wait_until_the_scheduler_has_heard_of_the_death
     assert scheduler.reported == [("0", False), ("0.2", False)], (
         "each death under the id of the process that died"
     )
+    assert all(scheduler.processes), "which process it was proves that it has ended"
+    assert len(set(scheduler.processes)) == len(scheduler.processes)
 
 
 def test_the_same_id_where_that_is_asked(tmp_path: Path) -> None:

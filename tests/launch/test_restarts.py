@@ -14,6 +14,7 @@ def ended(**fields: Any) -> Ended:
     facts: dict[str, Any] = {
         "status": -9,
         "was_member": False,
+        "handed_over": False,
         "needed": True,
         "first": False,
         "recovery_enabled": True,
@@ -33,6 +34,11 @@ def ended(**fields: Any) -> Ended:
     [
         ({"status": 0}, Next.DONE, "it is done"),
         ({"status": 0, "recovery_enabled": False}, Next.DONE, "it is done"),
+        (
+            {"status": 143, "handed_over": True, "relaunched_ms": (9_999_000,) * 3, "has_stepped": False},
+            Next.RELAUNCH,
+            "as planned",
+        ),
         ({"recovery_enabled": False}, Next.FAIL, "first failure ends the job"),
         ({"status": 22}, Next.FAIL, "by its exit code"),
         ({"status": 60}, Next.FAIL, "by its exit code"),

@@ -23,6 +23,9 @@ from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.timers import DrainTimer
 
+RANK_HANDED_OVER = "its rank is handed over"
+"""How the reason of a node begins that has left because a standby takes its rank."""
+
 
 def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) -> list[SchedulerEffect]:
     """A process was asked to end (SIGTERM), and asks for its rank to be handed over first."""
@@ -214,7 +217,7 @@ def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[Schedul
     drain.move(DrainFact.COMMITTED)
     records: list[Record] = []
     answers: list[Answer] = []
-    reason = f"its rank is handed over at step {drain.step} ({drain.reason})"
+    reason = f"{RANK_HANDED_OVER} at step {drain.step} ({drain.reason})"
     for node_id in drain.departing:
         node = state.nodes[node_id]
         assert node.connection is not None, "who is live is connected"
