@@ -20,7 +20,7 @@ async def is_taken(
     is_needed: Callable[[KnownJob], bool],
     report: Callable[[], Awaitable[None]],
     *,
-    told: int,
+    informed: int,
     was_heard: bool,
 ) -> bool:
     """Wait until the rank has another process, or the job is over; False where neither is known in time.
@@ -28,8 +28,8 @@ async def is_taken(
     Args:
         scheduler: is asked.
         is_needed: whether a job still waits for the process that is given up.
-        report: says once more that it is. A scheduler stores nothing of that, so each one that was started meanwhile is told.
-        told: the incarnation of the scheduler that knows; 0: of none.
+        report: says once more that it is. A scheduler stores nothing of that, so each one that was started meanwhile is informed.
+        informed: the incarnation of the scheduler that knows; 0: of none.
         was_heard: whether any scheduler of the job has ever answered.
     """
     heard_ms = clock.monotonic_ms()
@@ -42,8 +42,8 @@ async def is_taken(
                 return False
             if not is_needed(job):
                 return True
-            if job.scheduler.incarnation > told:
-                told = job.scheduler.incarnation
+            if job.scheduler.incarnation > informed:
+                informed = job.scheduler.incarnation
                 await report()
         elif not was_heard or clock.monotonic_ms() - heard_ms > _SILENT_MS:
             return False

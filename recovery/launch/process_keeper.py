@@ -147,8 +147,8 @@ class ProcessKeeper:
         """The log says where its newest attempt begins."""
         self._ended_by_launcher = ""
         """Why this launcher ended a process whose job goes on; empty: it did not."""
-        self._told = 0
-        """The incarnation of the scheduler that was told that this process is given up; 0: of none."""
+        self._informed = 0
+        """The incarnation of the scheduler that knows that this process is given up; 0: of none."""
         self._dismissed = asyncio.Event()
         """It is not needed any more."""
 
@@ -341,7 +341,7 @@ class ProcessKeeper:
             return True
         is_standby = self.placed.kind is Kind.STANDBY
         job = await self._context.contact.known_job() if self._context.recovery_enabled else None
-        self._told = job.scheduler.incarnation if job else 0
+        self._informed = job.scheduler.incarnation if job else 0
         return job.needs(self.placed.node_id, is_standby=is_standby) if job else not is_standby
 
     async def _is_spared(self, attempt: _Attempt, pid: int) -> bool:
@@ -357,7 +357,7 @@ class ProcessKeeper:
             KnownJob.needs, first=self.placed.node_id, is_standby=self.placed.kind is Kind.STANDBY
         )
         return await is_taken(
-            context.contact, is_needed, report, told=self._told, was_heard=bool(context.members.ids)
+            context.contact, is_needed, report, informed=self._informed, was_heard=bool(context.members.ids)
         )
 
     def _note(self, attempt: _Attempt, decision: Decision) -> None:
