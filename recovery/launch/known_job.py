@@ -30,12 +30,20 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class KnownScheduler(msgspec.Struct, frozen=True, kw_only=True):
+    """The scheduler that answers."""
+
+    incarnation: int = 0
+    """It rises with each start."""
+
+
 class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
     """One answer of the scheduler."""
 
     job: str
     state: str
     nodes: tuple[KnownNode, ...]
+    scheduler: KnownScheduler = KnownScheduler()
 
     @property
     def is_over(self) -> bool:

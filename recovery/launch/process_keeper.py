@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+from functools import partial
 from typing import IO, NamedTuple
 
 import msgspec
@@ -27,7 +28,9 @@ from recovery.launch import console, kernel_log
 from recovery.launch.attempt import Attempt
 from recovery.launch.children import Child, end, signal_group
 from recovery.launch.flag_values import Rejoin
+from recovery.launch.given_up_rank import is_taken
 from recovery.launch.incidents import Failure, Incidents
+from recovery.launch.known_job import KnownJob
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds
 from recovery.launch.overdue import LostNode
@@ -42,9 +45,6 @@ _PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 """A start that fails for want of these may succeed later."""
 
 
-_VERDICT_MS = 15_000
-"""How long the scheduler may take to find another process for a rank, or none: three offers that nobody answers."""
-_VERDICT_POLL_S = 0.2
 _JOB_IS_OVER = (JobFailedError.exit_code, NoCommonCheckpointError.exit_code, WaitTimeoutError.exit_code)
 """Whoever ends so says it of the job, whether it held a rank or not."""
 
@@ -84,6 +84,8 @@ class ProcessKeeper:
         """The log says where its newest attempt begins."""
         self._ended_by_launcher = ""
         """Why this launcher ended a process whose job goes on; empty: it did not."""
+        self._informed = 0
+        """The incarnation of the scheduler that knows that this process is given up; 0: of none."""
         self._dismissed = asyncio.Event()
         """It is not needed any more."""
 
@@ -106,7 +108,7 @@ class ProcessKeeper:
             handed_over = await self._has_handed_over(attempt)
             decision = await self._decide(attempt, short_attempts, relaunched_ms, handed_over=handed_over)
             self._report(attempt, pid, gives_up=decision.next is Next.FAIL)
-            if decision.next is Next.FAIL and await self._is_spared(attempt):
+            if decision.next is Next.FAIL and await self._is_spared(attempt, pid):
                 decision = spared(decision)
             outcome = Outcome(decision.next, attempt.status, attempt.how)
             match decision.next:
@@ -313,22 +315,24 @@ class ProcessKeeper:
             return True
         is_standby = self.placed.kind is Kind.STANDBY
         job = await self._context.contact.known_job() if self._context.recovery_enabled else None
+        self._informed = job.scheduler.incarnation if job else 0
         return job.needs(self.placed.node_id, is_standby=is_standby) if job else not is_standby
 
-    async def _is_spared(self, attempt: Attempt) -> bool:
+    async def _is_spared(self, attempt: Attempt, pid: int) -> bool:
         """Does a standby take its rank? The scheduler knows by now that this process does not come back, and ends the job if none does."""
         if self.placed.kind is Kind.SCHEDULER or attempt.status in _JOB_IS_OVER:
             return False
-        give_up_ms = clock.monotonic_ms() + _VERDICT_MS
         await asyncio.gather(*self._reports)
-        while self._context.recovery_enabled and clock.monotonic_ms() < give_up_ms:
-            job = await self._context.contact.known_job()
-            if job is None or job.is_over:
-                return False
-            if not job.needs(self.placed.node_id, is_standby=self.placed.kind is Kind.STANDBY):
-                return True
-            await asyncio.sleep(_VERDICT_POLL_S)
-        return False
+        context = self._context
+        if not context.recovery_enabled:
+            return False
+        report = partial(context.contact.report, self.node_id, pid, attempt.how, gives_up=True)
+        is_needed = partial(
+            KnownJob.needs, first=self.placed.node_id, is_standby=self.placed.kind is Kind.STANDBY
+        )
+        return await is_taken(
+            context.contact, is_needed, report, informed=self._informed, was_heard=bool(context.members.ids)
+        )
 
     def _note(self, attempt: Attempt, decision: Decision) -> None:
         """Keep a failure as an incident, and say it on the console."""

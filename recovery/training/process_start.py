@@ -69,7 +69,7 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> NoReturn:
 def announce_rank(settings: Settings, plan: Rollback, *, is_first: bool) -> None:
     """Export the rank to the script as RANK_ID, and log it; to a process that took a lost rank, its place on the host too.
 
-    That place is told with the first plan, and stays: when ranks come to this host or leave it later, the script has chosen its device,
+    That place comes with the first plan, and stays: when ranks come to this host or leave it later, the script has chosen its device,
     and so have the others.
 
     The line has the words of msrun's documents (`grep -rn "Global rank id"`): where ranks are automatic nobody knows them before. A

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from recovery.core import messages as m
 from recovery.core.records import JobState
+from recovery.core.scheduler.stimuli import TimerFired
+from recovery.core.scheduler.timers import OfferTimer
 from tests.core.desk import Desk, Worker, checkpoint
-from tests.core.standbys import RULES, answer, job, lose, pass_the_window, taken_over
+from tests.core.standbys import RULES, answer, job, lose, pass_the_window, standby, taken_over, training
 
 ASKED_FOR_MS = RULES.abort_timeout_ms
 
@@ -62,3 +64,16 @@ def test_who_was_gone_meanwhile_is_asked_anew() -> None:
     assert again.hears(m.Offer) == 1
     wait(desk, ASKED_FOR_MS, first, again)
     assert again.hears(m.Offer) == 2
+
+
+def test_a_timer_of_an_earlier_offer_means_nothing() -> None:
+    desk, _, again = in_anothers_place()
+    desk.handle(TimerFired(OfferTimer("worker_1")))
+    assert again.hears(m.Offer) == 1
+
+    desk = Desk(RULES)
+    _, second = training(desk, 10)
+    waits = standby(desk)
+    lose(desk, second)
+    desk.handle(TimerFired(OfferTimer("worker_1")))
+    assert desk.machine.state.offers["worker_1"].standby == waits.node_id

@@ -44,6 +44,18 @@ def test_in_a_lost_store_a_standby_takes_the_seat_of_who_never_comes_back_to_say
     assert job(desk).state is JobState.RUNNING
 
 
+def test_nobody_takes_the_seat_of_a_lost_one_when_all_seats_are_taken_again() -> None:
+    desk = Desk(Rules(worker_count=2, standby_count=1))
+    first, second = Worker(desk, "w0"), Worker(desk, "w1")
+    for one in (first, second):
+        one.register()
+    lose(desk, second)
+    other = Worker(desk, "w2")
+    other.register()
+    standby(desk)
+    assert (seat(desk, "s0"), desk.machine.state.nodes[NodeId("w2")].seat) == ("", "w2")
+
+
 # --- ids that name nobody --------------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,30 @@ def test_worker_that_is_given_up_ends_the_job_once_no_standby_can_take_its_rank(
     assert "killed by SIGKILL; it is not started again, and no standby can take its rank" in job(desk).reason
 
 
+@pytest.mark.parametrize("with_standby", [True, False])
+def test_scheduler_that_is_restarted_decides_again_when_it_is_told_again_who_is_given_up(
+    with_standby: bool,
+) -> None:
+    desk = Desk(RULES)
+    first, second = training(desk, 10)
+    waits = standby(desk)
+    lose(desk, second)
+    exited(desk, second)
+    desk.restart()
+    first.register()
+    if with_standby:
+        waits.register()
+    else:
+        desk.at(desk.now + RULES.lease_ms)
+    exited(desk, second)
+    if with_standby:
+        answer(waits, 10)
+        first.ready(checkpoint(10, path="worker_0/10"))
+        assert waits.follow().rank == 1
+    else:
+        assert job(desk).state is JobState.FAILED
+
+
 def test_worker_that_is_given_up_ends_the_job_when_the_last_standby_is_lost() -> None:
     desk = Desk(RULES)
     _, second = training(desk, 10)

@@ -13,7 +13,7 @@ from recovery.core.ids import NodeId
 from recovery.core.messages import ProcessIdentity
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
-from recovery.launch.known_job import KnownJob, KnownNode, Members
+from recovery.launch.known_job import KnownJob, KnownNode, KnownScheduler, Members
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Kind, Placed
 from recovery.launch.process_keeper import Outcome, ProcessKeeper
@@ -34,7 +34,7 @@ DEADLINE_S = 30.0
 class SlowScheduler(NoScheduler):
     """It takes a report only when the next one has come, too."""
 
-    def __init__(self, *answers: KnownJob) -> None:
+    def __init__(self, *answers: KnownJob | None) -> None:
         self.reported: list[tuple[str, bool]] = []
         self.processes: list[ProcessIdentity | None] = []
         self._answers, self._heard = list(answers), asyncio.Event()
@@ -70,6 +70,7 @@ def keep(
     rejoin: Rejoin = Rejoin.NEW,
     killed: int = 1,
     restarts: int = 3,
+    members: Members | None = None,
 ) -> tuple[Outcome, list[str]]:
     """Run a process that is killed so often. Gives its outcome, and what each start found in its environment."""
     placed = Placed(
@@ -89,7 +90,7 @@ def keep(
         has_stepped=lambda: True,
         contact=scheduler,
         beginner=Beginner(StartMethod.SPAWN, None),
-        members=Members(scheduler),
+        members=members or Members(scheduler),
         rejoin=rejoin,
         takeover=None,
         completion=None,
@@ -159,3 +160,21 @@ def test_the_end_of_a_process_that_nobody_waits_for_is_no_give_up(tmp_path: Path
     outcome, _ = keep(tmp_path, scheduler, killed=2, restarts=1)
     assert outcome.next is Next.SURPLUS
     assert not any(gives_up for _, gives_up in scheduler.reported)
+
+
+def test_a_scheduler_that_is_started_again_is_told_again_that_a_process_is_given_up(tmp_path: Path) -> None:
+    lost = (KnownNode(node_id="0", rank=0, state="lost"),)
+    taken = (KnownNode(node_id="0", state="lost"), KnownNode(node_id="standby_0", rank=0, state="live"))
+
+    def answer(incarnation: int, nodes: tuple[KnownNode, ...]) -> KnownJob:
+        scheduler = KnownScheduler(incarnation=incarnation)
+        return KnownJob(job="j", state="interrupted", nodes=nodes, scheduler=scheduler)
+
+    # It was killed after it had heard so: nothing of that is stored.
+    scheduler = SlowScheduler(
+        answer(1, lost), answer(1, lost), None, None, answer(2, lost), answer(2, lost), answer(2, taken)
+    )
+    members = Members(scheduler)
+    members.note(answer(1, lost))
+    assert keep(tmp_path, scheduler, restarts=0, members=members)[0].next is Next.SURPLUS
+    assert scheduler.reported == [("0", True), ("0", True)]

@@ -152,4 +152,24 @@ LAUNCHER: tuple[Bug, ...] = (
         "comes_for_a_rank = bool(register.replaces)",
         ("tests/core/test_places.py::test_the_id_of_a_vacant_seat_is_let_in_though_another_id_held_it_last",),
     ),
+    Bug(
+        "a scheduler that is started again never hears that a process was given up",
+        "I14",
+        "launch/given_up_rank.py",
+        "                await report()\n",
+        "",
+        (
+            "tests/launch/test_process_keeper.py::test_a_scheduler_that_is_started_again_is_told_again_that_a_process_is_given_up",
+        ),
+    ),
+    Bug(
+        "a worker that ends while the scheduler is started again ends the job that a standby could save",
+        "I14",
+        "launch/given_up_rank.py",
+        "not was_heard or clock.monotonic_ms() - heard_ms > _SILENT_MS:",
+        "clock.monotonic_ms() - heard_ms >= 0:",
+        (
+            "tests/launch/test_process_keeper.py::test_a_scheduler_that_is_started_again_is_told_again_that_a_process_is_given_up",
+        ),
+    ),
 )

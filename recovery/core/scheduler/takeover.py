@@ -184,9 +184,7 @@ def ask_holder(state: SchedulerState, node: Node, now_ms: int) -> list[Scheduler
 
 def _ask_holder_again(state: SchedulerState, seat: str, now_ms: int) -> list[SchedulerEffect]:
     holder = state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
-    if holder is None or not holder.asked or holder.ready is not None or holder.connection is None:
-        return []
-    if state.job.state not in WAITING or now_ms < holder.ask_again_ms:
+    if holder is None or not holder.asked or holder.connection is None or now_ms < holder.ask_again_ms:
         return []
     text = f"{holder.record.node_id} has not said what it can read of rank {holder.record.rank}; it is asked again"
     return [Log("takeover_offered", text), *ask_holder(state, holder, now_ms)]
