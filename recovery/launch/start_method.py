@@ -12,10 +12,12 @@ from recovery.errors import LaunchFailedError
 from recovery.launch import console
 from recovery.launch.children import Child, SpawnedChild
 from recovery.launch.flag_values import StartMethod
-from recovery.launch.fork_messages import Prepare
+from recovery.launch.fork_messages import Prepare, Prepared
 from recovery.launch.strays import Strays
-from recovery.launch.template import NotBegun, Template
+from recovery.launch.template import READY_S, NotBegun, Template
 
+_SILENT_S = 10.0
+"""Imports that take longer are said: nothing else happens meanwhile."""
 _TEMPLATES_MAX = 5
 """A template that ends again and again is not made for ever."""
 
@@ -147,7 +149,7 @@ class Beginner:
             return
         self.strays.keep(template.pid)
         try:
-            ready = await asyncio.to_thread(template.await_ready)
+            ready = await self._awaited(template, prepare)
         except asyncio.CancelledError:
             self._drop(template)
             raise
@@ -158,6 +160,20 @@ class Beginner:
         said = f"{ready.module_count} modules in {ready.took_ms / 1000:.1f} s; workers are forked from it"
         console.say(f"the template (pid {template.pid}) has imported {said}")
         self._template, self._was_ready = template, True
+
+    async def _awaited(self, template: Template, prepare: Prepare) -> Prepared | NotBegun:
+        """Until it has imported, or has not; one line says so when that takes long."""
+        waiting = asyncio.create_task(asyncio.to_thread(template.await_ready))
+        done, _ = await asyncio.wait({waiting}, timeout=_SILENT_S)
+        if not done:
+            last = template.last_line()
+            said = f"; it has printed last: {last}" if last else ""
+            console.say(
+                f"the template (pid {template.pid}) still imports after {_SILENT_S:g} s "
+                f"({', '.join(prepare.modules)}); workers begin when it is done, {READY_S:g} s at most{said}",
+                style="yellow",
+            )
+        return await waiting
 
     def _not_begun(self, template: Template, begun: NotBegun) -> None:
         """A process that was to be forked is spawned."""

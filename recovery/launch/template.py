@@ -192,12 +192,16 @@ class Template:
             status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             return "it does not answer"
+        last = self.last_line()
+        return f"it has ended ({describe(status)}){f': {last}' if last else ''}"
+
+    def last_line(self) -> str:
+        """What it has printed last; empty: nothing."""
         try:
             printed = os.pread(self._printed, 1 << 16, 0).decode(errors="replace").strip()
         except OSError:
             printed = ""
-        last = f": {printed.splitlines()[-1]}" if printed else ""
-        return f"it has ended ({describe(status)}){last}"
+        return printed.splitlines()[-1] if printed else ""
 
     def end(self) -> None:
         """End the template; its processes go on. Whoever waits for its answer gets none."""

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from recovery.errors import LaunchFailedError
+from recovery.launch import start_method
 from recovery.launch.children import Child, SpawnedChild
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.fork_messages import Prepare
@@ -266,3 +267,23 @@ def test_a_stop_while_the_template_imports_ends_it(tmp_path: Path, monkeypatch: 
 
     used(StartMethod.AUTO, plan("slow_to_import"), use)
     assert "template_process" not in str([one.cmdline() for one in psutil.Process().children()])
+
+
+def test_imports_that_take_long_are_said_while_they_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_import.py").write_text(
+        "import time\nprint('reading much', flush=True)\ntime.sleep(1)\n"
+    )
+    monkeypatch.setattr(start_method, "_SILENT_S", 0.5)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    script = tmp_path / "train.py"
+    script.write_text("")
+
+    async def use(beginner: Beginner) -> None:
+        child = await begin(beginner, script)
+        await child.wait()
+
+    used(StartMethod.AUTO, plan("slow_to_import"), use)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "still imports after 0.5 s (slow_to_import)" in said
