@@ -326,7 +326,9 @@ class ProcessKeeper:
         context = self._context
         if not context.recovery_enabled:
             return False
-        report = partial(context.contact.report, self.node_id, pid, attempt.how, gives_up=True)
+        report = partial(
+            context.contact.report, self.node_id, pid, attempt.how, gives_up=True, process=attempt.process
+        )
         is_needed = partial(
             KnownJob.needs, first=self.placed.node_id, is_standby=self.placed.kind is Kind.STANDBY
         )

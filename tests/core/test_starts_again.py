@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from recovery.core import messages as m
 from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState
@@ -20,18 +22,20 @@ def interrupted(*, starts_again: bool = True, taken: bool = True) -> tuple[Desk,
         starts_again: what the workers have said of themselves.
         taken: False: the standby was asked for the rank and has not answered yet.
     """
-    desk = Desk(RULES)
+    desk = Desk(structs.replace(RULES, standby_count=2))
     first = Worker(desk, "worker_0", starts_again=starts_again, process=IDENTITY)
     second = Worker(desk, "worker_1", starts_again=starts_again)
     begin([first, second])
     for worker in (first, second):
         worker.save(20)
     taker = standby(desk)
+    # While rank 1 is vacant, whoever replaces its last holder is asked for that rank only.
+    other = None if taken else standby(desk, "s1")
     lose(desk, second)
     if taken:
         answer(taker, 20)
         assert row(desk, "s0").rank == 1
-    other = standby(desk, "worker_1.2", replaces="worker_1")
+    other = other or standby(desk, "worker_1.2", replaces="worker_1")
     lose(desk, first)
     return desk, first, other
 

@@ -105,8 +105,8 @@ LOST_STORE = (
         "a repeated answer of a new scheduler is taken for the old one's",
         "I8",
         "core/worker/machine.py",
-        "if before is not None and admitted.resumed and before.job == admitted.job:",
-        "if before is not None and admitted.resumed:",
+        "is_known = before is not None and admitted.resumed and before.job == admitted.job",
+        "is_known = before is not None and admitted.resumed",
         (f"{MEMORY}::test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before",),
     ),
     Bug(

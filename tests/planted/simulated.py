@@ -53,22 +53,6 @@ SIMULATED = (
         (_BY_HAND,),
     ),
     Bug(
-        "a word about another process of the same number ends this one",
-        "I23",
-        "core/scheduler/proof.py",
-        "return exited.process is not None and node.process is not None and exited.process != node.process",
-        "return False",
-        (_BY_HAND,),
-    ),
-    Bug(
-        "the end of an earlier incarnation ends this one",
-        "I23",
-        "core/scheduler/liveness.py",
-        "node is None or node.record.incarnation != gone.incarnation:",
-        "node is None:",
-        ("tests/core/test_proof_of_death.py::test_the_end_of_another_incarnation_means_nothing",),
-    ),
-    Bug(
         "a standby is counted as a rank that is ready",
         "I24",
         "core/scheduler/seats.py",

@@ -206,8 +206,8 @@ STANDBYS = (
         "a store is built again before the standbys have said what they know",
         "I19",
         "core/scheduler/lost_store.py",
-        "node.is_standby and node.record.state is NodeState.LIVE and node.ready is None",
-        "node.is_standby and node.record.state is NodeState.LIVE and node.ready is node",
+        "node.is_standby and node.record.state in _HERE and node.ready is None",
+        "node.is_standby and node.record.state in _HERE and node.ready is node",
         (f"{_REBUILD}::test_standby_that_held_the_rank_last_has_it_again",),
     ),
     Bug(
@@ -284,10 +284,10 @@ STANDBYS = (
         "a successor is offered the rank of another lost one, whose own successor cannot read what is left",
         "I25",
         "core/policy/takeover.py",
-        'one.node_id not in declined and one.seat in ("", seat))',
+        'one.node_id not in declined and one.comes_for in ("", wanted.seat))',
         "one.node_id not in declined)",
         (
-            f"{_POLICY}::test_who_was_started_for_the_seat_is_asked_first_and_who_was_for_another_one_is_left_for_that",
+            f"{_POLICY}::test_who_has_warmed_up_is_asked_first_then_who_comes_for_the_seat_and_never_who_comes_for_another",
             f"{_LEFT}::test_of_two_lost_ranks_each_successor_is_offered_its_own_in_whatever_order_they_come",
         ),
     ),
