@@ -148,7 +148,7 @@ LAUNCHER: tuple[Bug, ...] = (
         "a launcher that is started again finds no place for a worker whose rank a later id held",
         "I14",
         "core/scheduler/places.py",
-        "comes_for_a_rank = bool(register.replaces) or _is_vacant(state, register.node_id)",
+        "comes_for_a_rank = bool(register.replaces) or node is not None or _is_vacant(state, register.node_id)",
         "comes_for_a_rank = bool(register.replaces)",
         ("tests/core/test_places.py::test_the_id_of_a_vacant_seat_is_let_in_though_another_id_held_it_last",),
     ),
