@@ -17,6 +17,14 @@ _LEFT = "tests/core/test_seats_left.py"
 
 STANDBYS = (
     Bug(
+        "who comes for one lost rank is given another, and nobody comes for its own",
+        "I25",
+        "core/policy/takeover.py",
+        'one.comes_for in ("", wanted.seat)',
+        "bool(wanted.seat)",
+        (f"{_PLACES}::test_who_comes_for_a_lost_rank_is_not_given_another_that_is_lost_too",),
+    ),
+    Bug(
         "a standby is offered the rank of who may come back",
         "I1",
         "core/policy/takeover.py",
