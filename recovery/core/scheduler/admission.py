@@ -301,6 +301,7 @@ def _connect(
 ) -> None:
     node.connection, node.heard_ms, node.sent_generation = connection, now_ms, 0
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
+    node.waits_by_choice = register.standby
     state.spared.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
     state.forget_refusals(node.record.node_id)

@@ -38,7 +38,7 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
     if first:
         records.append(event)
     if node.record.rank is not None and node.record.role is m.Role.WORKER:
-        of_this_run = state.held_of_this_run(ready)
+        of_this_run = state.held_of_this_run(ready, node.record.rank)
         held = rollback.in_lineage(of_this_run, state.generations)
         records += [
             to_record(node.record.rank, checkpoint, CheckpointState.PUBLISHED)

@@ -54,6 +54,8 @@ class Node:
         """It was lost by its lease while its connection stood open: nothing of it answers, and nothing of it ended either."""
         self.replaces = NodeId("")
         """The lost id that this process was started in the place of, as it said; empty: none."""
+        self.waits_by_choice = False
+        """It was started as a standby (MS_STANDBY)."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()

@@ -82,6 +82,8 @@ class SchedulerState:
         """By standby: the seats that it could not take. Forgotten when it registers again, or says again what it can read."""
         self.spared: set[NodeId] = set()
         """Lost nodes that their launchers have given up, and whose ranks a standby may still take."""
+        self.asks_until_ms: int | None = None
+        """While a lost store is built again: until when somebody may come who knows more of a rank; None: nobody is waited for."""
         self.store_is_lost = False
         """This scheduler ends because the job's store is lost: nothing is decided any more, whatever still arrives."""
         places = rules.worker_count + rules.server_count + rules.standby_count
@@ -122,14 +124,26 @@ class SchedulerState:
         """Leave out what another run wrote."""
         return tuple(checkpoint for checkpoint in held if checkpoint.run == self.job.run)
 
-    def held_of_this_run(self, ready: m.Ready) -> tuple[m.HeldCheckpoint, ...]:
-        """What a worker holds of this job and run."""
-        past = ready.past
-        return self.of_this_run(past.held if past is not None and past.job == self.job.job else ready.held)
+    @property
+    def knows_nothing(self) -> bool:
+        """Has this job never had a plan? Then it may have taken another job's place."""
+        return self.job.state is JobState.FORMING and not self.job.generation and self.job.run == 1
 
-    def held_by(self, ready: m.Ready) -> tuple[m.HeldCheckpoint, ...]:
-        """What a worker holds of this job and run that leads to where training is now."""
-        return rollback.in_lineage(self.held_of_this_run(ready), self.generations)
+    @property
+    def builds_again(self) -> bool:
+        """Is this the scheduler of a job whose store may be lost, and asks the workers what they know?"""
+        return self.rules.rebuild_store and self.knows_nothing
+
+    def held_of_this_run(self, ready: m.Ready, rank: Rank) -> tuple[m.HeldCheckpoint, ...]:
+        """What a worker holds of this job and run, of one rank. What it knows of its past is of the rank that it had then."""
+        past = ready.past
+        if past is None or past.job != self.job.job:
+            return self.of_this_run(ready.held)
+        return self.of_this_run(past.held) if past.rank == rank else ()
+
+    def held_by(self, ready: m.Ready, rank: Rank) -> tuple[m.HeldCheckpoint, ...]:
+        """What a worker holds of a rank of this job and run that leads to where training is now."""
+        return rollback.in_lineage(self.held_of_this_run(ready, rank), self.generations)
 
     # --- changing ------------------------------------------------------------------------------------------------------
 
