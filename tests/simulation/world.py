@@ -9,6 +9,7 @@ from functools import partial
 from recovery.core import messages as m
 from recovery.core.effects import Exit
 from recovery.core.ids import NodeId, ResumeToken
+from recovery.core.policy.ranks import is_of_place, place_of
 from recovery.core.records import Record, RunRecord
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
@@ -78,6 +79,11 @@ class World:
 
     def _can_read(self, node_id: str, directory: str) -> bool:
         return self.shape.spares.shared_files or self.host_of(node_id) == self.host_of(directory)
+
+    def names_of_place(self, node_id: str, replaces: str) -> list[str]:
+        """The ids under which a process was started in a place, as who was started there can know them."""
+        place = place_of(node_id, replaces)
+        return [name for name in self.slots[slot_name(node_id)].ids if is_of_place(name, place)]
 
     @property
     def names(self) -> list[str]:
@@ -172,12 +178,15 @@ class World:
         self.scheduler.wires[wire.number] = wire
         return wire
 
-    def look_takes(self, find: FindCheckpoints, found: Callable[[], None]) -> None:
-        """A look for files takes its time; one for an offered rank may take longer than the offer stands, or never end."""
+    def look_takes(self, find: FindCheckpoints, found: Callable[[], None], *, is_its_own: bool) -> None:
+        """A look for files takes its time; one for an offered rank may take longer than the offer stands, or never end.
+
+        Not one for the rank that a process has already (`is_its_own`): nobody else is asked for it while its process lives.
+        """
         draw = self.clock.draw("looks")
         if find.offer is None or draw.random() >= self.late_looks:
             self.clock.soon("disk", 1, 50, found)
-        elif draw.random() < 0.5:
+        elif draw.random() < 0.5 or is_its_own:
             self.clock.seen["an offer was answered late"] += 1
             self.clock.later(self.rules.abort_timeout_ms + draw.randint(1, 3_000), found)
         else:
