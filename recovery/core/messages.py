@@ -107,9 +107,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[HeldCheckpoint, ...] = ()
     """What it holds of that job and run. `began`: plans of that run, as far as it received them."""
     saved_step: Count = 0
-    """The newest step that it has noted to have saved, whether the file is still there or not."""
+    """The newest step noted as saved, whether the file is still there or not. `noted_by`: an earlier id of the same place; empty: itself."""
     noted_by: ReplacedName = NodeId("")
-    """Who trained it: an earlier id of the same place. Empty: who says it."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
