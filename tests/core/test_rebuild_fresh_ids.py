@@ -111,7 +111,8 @@ def test_generation_that_only_a_standby_knows_is_not_given_again() -> None:
 def test_second_process_of_a_place_is_never_sent_to_the_file_of_another_rank() -> None:
     desk = Desk(RULES)
     first, second = come(desk, "worker_0", "worker_0.2")
-    ready(first, past(0, 10, generation=5))
+    held = (checkpoint(20, generation=5, path="0/20"), checkpoint(10, generation=3, path="0/10"))
+    ready(first, past(0, generation=5, began=(began(3, 0), began(5, 10)), held=held, saved_step=20))
     ready(second, past(0, 10, generation=3))
     pass_time(desk, RULES.lease_ms, first, second)
     assert second.hears(m.Rollback) == 0, "nobody here knows a file of rank 1"
