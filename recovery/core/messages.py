@@ -102,11 +102,11 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """The newest whose plan it was given."""
     scheduler_incarnation: IncarnationNumber
     began: tuple[Began, ...] = ()
-    """Of this run, as far as it received their plans."""
     held: tuple[HeldCheckpoint, ...] = ()
-    """What it holds of that job and run."""
+    """What it holds of that job and run. `began`: plans of that run, as far as it received them."""
     saved_step: Count = 0
-    """The newest step that it has noted to have saved, whether the file is still there or not."""
+    """The newest step noted as saved, whether the file is still there or not. `noted_by`: an earlier id of the same place; empty: itself."""
+    noted_by: ReplacedName = NodeId("")
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):

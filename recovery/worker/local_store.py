@@ -26,7 +26,6 @@ from recovery.checkpoint import catalogue, names
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
 from recovery.core.messages import HeldCheckpoint, Offer, PassedOver, Past
-from recovery.core.policy import rebuild
 from recovery.core.records import (
     ActivityRecord,
     CheckpointRecord,
@@ -35,7 +34,7 @@ from recovery.core.records import (
     Record,
     StepRecord,
 )
-from recovery.core.worker.job_memory import joined
+from recovery.core.worker.job_memory import joined, of_place
 from recovery.errors import (
     RecoveryError,
     RecoveryPathError,
@@ -45,6 +44,7 @@ from recovery.errors import (
     StoreVersionError,
 )
 from recovery.worker.exec_in_place import close_in_children, descriptors_of
+from recovery.worker.place_notes import PlaceNotes, past_in
 
 if TYPE_CHECKING:
     from recovery.store.repository import WorkerStore
@@ -70,17 +70,21 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 class LocalStore:
     """The worker's store and checkpoint directories. Belongs to the connection's loop; a writer thread does the writing."""
 
-    def __init__(self, recovery_path: Path | None, node_id: NodeId, *, accept_without_wal: bool) -> None:
+    def __init__(
+        self, recovery_path: Path | None, node_id: NodeId, *, accept_without_wal: bool, replaces: str = ""
+    ) -> None:
         """Note where the store is; nothing is opened yet.
 
         Args:
             recovery_path: None when recovery is off: nothing is kept.
             node_id: names the file.
             accept_without_wal: see MS_STORE_WITHOUT_WAL.
+            replaces: the lost id that this process was started in the place of; empty: none.
         """
         self.recovery_path = recovery_path
         """None: recovery is off, nothing is kept."""
         self._node_id, self._accept_without_wal = node_id, accept_without_wal
+        self._place = PlaceNotes(node_id, replaces)
         self._store: WorkerStore | None = None
         """None until this process may write it."""
         self._writer: Writer | None = None
@@ -311,7 +315,7 @@ class LocalStore:
         if self.recovery_path is None:
             return Found()
         self.open()
-        records, of_store = tuple(self._directories.values()), None
+        records, of_store, is_of_job = tuple(self._directories.values()), None, False
         try:
             state = self._stored(self.recovery_path)
         except StoreVersionError:
@@ -321,9 +325,12 @@ class LocalStore:
                 raise
         else:
             records += state.directories
-            if state.job is not None and state.node is not None and state.job.job != job:
-                of_store = rebuild.past_of(state.job, state.node, state.generations, state.checkpoints)
+            of_store, is_of_job = past_in(state, job), state.job is not None and state.job.job == job
         known = joined(past, of_store) if past is not None else of_store
+        if known is not None or not is_of_job:
+            notes = self._place.read(self.recovery_path, job)
+            known = of_place(known, notes.pasts)
+            records += self._keep(notes.directories)
         there = _look(records, job, run, rank)
         if known is None:
             self._warn_of(there.passed_over)
@@ -335,6 +342,16 @@ class LocalStore:
         return Found(
             held=there.held, passed_over=passed_over, past=msgspec.structs.replace(known, held=of_past)
         )
+
+    def _keep(self, places: tuple[DirectoryRecord, ...]) -> tuple[DirectoryRecord, ...]:
+        """Where earlier ids of this place have saved is where to look from now on."""
+        new = {
+            (one.path, one.prefix): one for one in places if (one.path, one.prefix) not in self._directories
+        }
+        if new:
+            self._directories.update(new)
+            self._in_loop(self.submit, Persist(tuple(new.values())))
+        return places
 
     def _warn_of(self, passed_over: tuple[PassedOver, ...]) -> None:
         for one in passed_over:

@@ -53,7 +53,10 @@ class WorkerService:
             pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause
         )
         self.local_store = LocalStore(
-            settings.recovery_path, self.node_id, accept_without_wal=settings.store_without_wal
+            settings.recovery_path,
+            self.node_id,
+            accept_without_wal=settings.store_without_wal,
+            replaces=settings.replaces,
         )
         self.on_admitted: Callable[[int | None], None] = lambda rank: None
         """Called, in the connection's thread, when this process is admitted: with the rank that its id had before, if any."""

@@ -50,6 +50,15 @@ def ready(worker: Worker, known: m.Past | None, *held: m.HeldCheckpoint) -> list
     )
 
 
+def pass_time(desk: Desk, ms: int, *living: Worker) -> None:
+    """Time passes, and these are heard."""
+    end = desk.now + ms
+    while desk.now < end:
+        for worker in living:
+            worker.beat()
+        desk.at(min(end, desk.now + 5_000))
+
+
 def come(desk: Desk, *pasts: m.Past | None) -> list[Worker]:
     """Both workers register and say what they know."""
     workers = [Worker(desk, f"worker_{number}") for number in range(2)]

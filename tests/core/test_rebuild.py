@@ -26,7 +26,7 @@ from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.tokens import token_digest
 from tests.core.desk import Desk, Worker, checkpoint, registration, running_workers
-from tests.core.pasts import OLD, come, past, ready
+from tests.core.pasts import OLD, come, pass_time, past, ready
 
 # --- a scheduler that is not asked to rebuild ----------------------------------------------------------------------------
 
@@ -132,7 +132,9 @@ def test_running_workers_are_let_in_to_report() -> None:
 
 def test_who_knows_nothing_takes_the_rank_that_is_free_and_the_job_stops_rather_than_start_over() -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
-    come(desk, None, past(0, 10))
+    workers = come(desk, None, past(0, 10))
+    assert desk.row(JobRecord)[0].state is JobState.FORMING, "who was rank 1 has one lease to come"
+    pass_time(desk, desk.rules.lease_ms, *workers)
 
     [job] = desk.row(JobRecord)
     assert (job.job, job.state) == (OLD, JobState.FAILED)

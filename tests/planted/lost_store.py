@@ -10,7 +10,33 @@ POLICY = "tests/core/test_rebuild_policy.py"
 MEMORY = "tests/core/test_job_memory.py"
 SHELL = "tests/scheduler/test_rebuild.py"
 
+FRESH = "tests/core/test_rebuild_fresh_ids.py"
+
 LOST_STORE = (
+    Bug(
+        "a generation that only a standby knows is given again",
+        "I2",
+        "core/scheduler/generations.py",
+        "for node in state.nodes.values() if node.ready is not None)\n    generation",
+        "for node in state.workers if node.ready is not None)\n    generation",
+        (f"{FRESH}::test_generation_that_only_a_standby_knows_is_not_given_again",),
+    ),
+    Bug(
+        "a worker that knows another rank's past goes on from that rank's file",
+        "I21",
+        "core/scheduler/state.py",
+        "return self.of_this_run(past.held) if past.rank == rank else ()",
+        "return self.of_this_run(past.held)",
+        (f"{FRESH}::test_second_process_of_a_place_is_never_sent_to_the_file_of_another_rank",),
+    ),
+    Bug(
+        "nobody waits for who knows more of a rank",
+        "I9",
+        "core/scheduler/lost_store.py",
+        "not isinstance(built, rebuild.Rebuilt) or not built.unsure_ranks",
+        "not isinstance(built, rebuild.Rebuilt) or built.unsure_ranks is not None",
+        (f"{FRESH}::test_who_knows_more_of_a_rank_has_one_lease_to_come_and_has_it_again",),
+    ),
     Bug(
         "an owner whose file was taken away acknowledges on",
         "I5",
@@ -63,8 +89,8 @@ LOST_STORE = (
         "a scheduler that ends for a lost store still plans",
         "I9",
         "core/scheduler/lost_store.py",
-        "state.store_is_lost = True",
-        "state.store_is_lost = False",
+        "state.lost_store.ends_scheduler = True",
+        "state.lost_store.ends_scheduler = False",
         (f"{CORE}::test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing",),
     ),
     Bug(

@@ -12,6 +12,7 @@ from recovery.core.records import EventKind, EventRecord, JobState, NodeState, S
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.timers import RebuildTimer
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -149,12 +150,20 @@ class PlacePromises:
     def _nobody_is_waited_for(self, scheduler: SchedulerProcess) -> None:
         """I24: while the job waits, a rank is missing or not ready. Standbys are none of them."""
         state = scheduler.machine.state
-        if state.job.state not in WAITING or state.store_is_lost:
+        if state.job.state not in WAITING or state.lost_store.ends_scheduler:
             return
         if state.job.state is JobState.FORMING and not state.job.generation:
             # A store may have been lost, and who is a standby now may have held a rank: it is asked, for its lease at most.
-            silent = [node for node in state.nodes.values() if node.is_standby and node.ready is None]
-            if any(node.record.state in _HERE for node in silent):
+            # One whose connection has just closed may be back within its grace.
+            standbys = [node for node in state.nodes.values() if node.is_standby]
+            if any(node.record.state is NodeState.LIVE and node.ready is None for node in standbys):
+                return
+            if any(node.record.state is NodeState.SUSPECT for node in standbys):
+                return
+            asks_until_ms = state.lost_store.asks_until_ms or 0
+            if scheduler.own.read() < asks_until_ms or scheduler.awaits(RebuildTimer()):
+                # So has who may know more of a rank than everybody who is here.
+                self.world.clock.seen["a rebuilt store waited for who knew more"] += 1
                 return
         self._promises.checked["I24"] += 1
         missing = [

@@ -9,7 +9,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Exit, Persist, Report
-from recovery.core.ids import RequestId, ResumeToken
+from recovery.core.ids import NodeId, RequestId, ResumeToken
 from recovery.core.policy.retention import Kept, removable
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
@@ -31,7 +31,7 @@ from recovery.core.worker.effects import (
     StopAt,
     WorkerEffect,
 )
-from recovery.core.worker.job_memory import joined
+from recovery.core.worker.job_memory import joined, of_place
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from tests.simulation.clock import OwnClock
@@ -206,14 +206,31 @@ class Process:
             places |= {*said, str(find.offer.replaced), *theirs}
             self._offered[find.offer.rank] = places - {self.name}
         else:
-            past = notes.past_beside(find.job)
-            if find.past is not None:
-                past = joined(find.past, past)
+            past = self._past(find)
+            if past is not None:
+                ids = self.world.names_of_place(self.name, str(self.identity.replaces))
+                notes.places |= set(ids).union(*(self.world.notes[name].places for name in ids)) - {self.name}
+                places |= notes.places
         held, passed_over = self._look(places, find.job, find.run, find.rank)
         if past is not None:
             of_past, _ = self._look(places, past.job, past.run, past.rank)
             past = msgspec.structs.replace(past, held=of_past)
         self.handle(s.CheckpointsFound(self.request(), held, passed_over, past, rank=looked_for))
+
+    def _past(self, find: FindCheckpoints) -> m.Past | None:
+        """What this process, its node's own store and the stores of the other ids of its place know of another job."""
+        notes = self.world.notes[self.name]
+        past = notes.past_beside(find.job)
+        if find.past is not None:
+            past = joined(find.past, past)
+        if past is None and notes.job is not None:
+            return None
+        pasts = {
+            NodeId(name): self.world.notes[name].past_beside(find.job)
+            for name in self.world.names_of_place(self.name, str(self.identity.replaces))
+            if name != self.name
+        }
+        return of_place(past, {name: one for name, one in pasts.items() if one is not None})
 
     def _look(
         self, places: set[str], job: str, run: int, rank: int | None

@@ -248,8 +248,11 @@ class Promises:
     def silent_ms(self, record: NodeRecord) -> int:
         """How long ago (everybody's time) a scheduler heard an incarnation. A rebuilt store gives a living process its next number."""
         name = record.node_id
-        newest = max((at for (one, _), at in self._heard.items() if one == name), default=0)
-        return self.world.clock.now - self._heard.get((name, record.incarnation), newest)
+        earlier = (
+            at for (one, number), at in self._heard.items() if one == name and number < record.incarnation
+        )
+        heard = self._heard.get((name, record.incarnation))
+        return self.world.clock.now - (max(earlier, default=0) if heard is None else heard)
 
     def unchanged(self, number: str, scheduler: SchedulerProcess, before: Any, what: str) -> None:
         self.checked[number] += 1
@@ -359,7 +362,8 @@ class Promises:
         name, rank = node.record.node_id, node.record.rank
         if isinstance(message, m.Ready):
             is_fresh = node.took_over and not message.generation
-            of_its_rank = message.rank == rank or (message.rank is None and not is_fresh)
+            names_its_rank = message.past is not None and message.past.rank == rank
+            of_its_rank = message.rank == rank or (message.rank is None and not is_fresh) or names_its_rank
             if message.generation >= sent_generation and of_its_rank:
                 reported = message.past.held if message.past is not None else message.held
                 self._claims[name] = {held.step: held for held in reported}

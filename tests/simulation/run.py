@@ -50,7 +50,7 @@ def run(
         drains: ranks are asked to depart, whatever the seed says.
     """
     if spares is None:
-        spares = spares_of(seed, losses=bool(losses_of(seed)))
+        spares = spares_of(seed)
     spares = msgspec.structs.replace(spares, drains=spares.drains or drains)
     shape = shape_of(seed, kinds, workers=workers, spares=spares)
     chosen = [*faults_of(seed, shape), *drains_of(seed, shape)] if faults is None else faults

@@ -86,6 +86,10 @@ class SchedulerProcess:
             self.wires.pop(wire.number, None)
             self.handle(ConnectionLost(wire.number, reason))
 
+    def awaits(self, timer: SchedulerTimer) -> bool:
+        """Is it still to be due?"""
+        return timer in self._due
+
     # --- out -----------------------------------------------------------------------------------------------------------
 
     def _do(self, effects: list[SchedulerEffect]) -> None:

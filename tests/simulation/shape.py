@@ -75,7 +75,7 @@ def shape_of(
         workers: None: drawn too, 1 to 8.
         spares: None: drawn too.
     """
-    spares = spares_of(seed, losses=bool(losses_of(seed))) if spares is None else spares
+    spares = spares_of(seed) if spares is None else spares
     draw = random.Random(f"{seed}/shape")
     lease_ms = draw.choice((3_000, 6_000, 12_000))
     workers = workers or draw.choice((1, 2, 3, 4, 6, 8))
@@ -128,20 +128,14 @@ def losses_of(seed: int) -> list[tuple[int, int]]:
     return [(at_ms, draw.randrange(10**6)) for at_ms in times]
 
 
-def spares_of(seed: int, *, losses: bool = False) -> Spares:
-    """Draw them, from a stream of their own: the rest of a seed does not depend on it.
-
-    Args:
-        seed: which.
-        losses: the scheduler's store is lost in it. What the job was is known then by the ids that trained it, and by no fresh ones;
-            a rank that was taken over shortly before is not always found again (seeds 5068 and 6023, with standbys).
-    """
+def spares_of(seed: int) -> Spares:
+    """Draw them, from a stream of their own: the rest of a seed does not depend on it."""
     draw = random.Random(f"{seed}/spares")
     if draw.random() < 0.2:
         return Spares()
     return Spares(
-        standbys=draw.choice((0, 1, 1, 2, 3)) if not losses else 0,
-        fresh_ids=draw.random() < 0.5 and not losses,
+        standbys=draw.choice((0, 1, 1, 2, 3)),
+        fresh_ids=draw.random() < 0.5,
         hosts=draw.choice((1, 2, 3)),
         shared_files=draw.random() < 0.5,
         late_looks=draw.choice((0.0, 0.0, 0.1, 0.5)),

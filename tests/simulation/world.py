@@ -9,6 +9,7 @@ from functools import partial
 from recovery.core import messages as m
 from recovery.core.effects import Exit
 from recovery.core.ids import NodeId, ResumeToken
+from recovery.core.policy.ranks import is_of_place, place_of
 from recovery.core.records import NodeRecord, Record, RunRecord
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
@@ -80,6 +81,11 @@ class World:
 
     def _can_read(self, node_id: str, directory: str) -> bool:
         return self.shape.spares.shared_files or self.host_of(node_id) == self.host_of(directory)
+
+    def names_of_place(self, node_id: str, replaces: str) -> list[str]:
+        """The ids under which a process was started in a place, as who was started there can know them."""
+        place = place_of(node_id, replaces)
+        return [name for name in self.slots[slot_name(node_id)].ids if is_of_place(name, place)]
 
     @property
     def names(self) -> list[str]:

@@ -119,3 +119,19 @@ def first_id(name: str) -> str:
     """The id whose place a process was started in under a fresh one: worker_0 of worker_0.2."""
     first, point, number = name.rpartition(".")
     return first if point and number.isdecimal() and first else name
+
+
+def place_of(node_id: str, replaces: str) -> str:
+    """The id of the first process of a place: worker_0 for worker_0.3, which was started in the place of worker_0.2.
+
+    Args:
+        node_id: of a process of the place.
+        replaces: the lost id that it was started in the place of (MS_REPLACES); empty: none, so its own id is the first.
+    """
+    first = first_id(node_id)
+    return first if replaces and first in (replaces, first_id(replaces)) else node_id
+
+
+def is_of_place(node_id: str, place: str) -> bool:
+    """Is it the id of a process of the place whose first process had that id?"""
+    return place in (node_id, first_id(node_id))

@@ -42,6 +42,8 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...]
     guesses: tuple[str, ...]
     """What nobody could say, and what was taken instead."""
+    unsure_ranks: tuple[str, ...] = ()
+    """Ranks whose last holder may not have reported, where that may cost steps or its place: which, and how far each is known."""
 
     def missing(self) -> list[int]:
         """Ranks of which no worker has reported."""
@@ -135,7 +137,19 @@ def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
         guesses=(*guesses, *unsure),
     )
     lost = [f"nobody knows who was rank {rank}" for rank in built.missing()]
-    return msgspec.structs.replace(built, guesses=(*built.guesses, *lost))
+    behind = [
+        f"rank {past.rank} is known only up to generation {past.generation} of {newest.generation}"
+        for past in sorted(current.values(), key=lambda past: past.rank)
+        if past.generation < newest.generation
+    ]
+    has_saved = any(past.held or past.saved_step for past in pasts.values())
+    # Who held none of them until the end fills a seat that somebody else may come for.
+    one_too_many = len(pasts) > len(known)
+    return msgspec.structs.replace(
+        built,
+        guesses=(*built.guesses, *behind, *lost),
+        unsure_ranks=(*behind, *lost) if has_saved or one_too_many else (),
+    )
 
 
 def report(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
@@ -154,15 +168,28 @@ def report(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
 
 
 def _holders(pasts: Mapping[NodeId, Past]) -> tuple[dict[NodeId, Past], list[str]]:
-    """Of one rank the newest holder, and who else had it before: a standby has taken the rank over."""
+    """Of one rank the newest holder, and who else had it before: a standby has taken the rank over.
+
+    Of the processes of one place, which know the same, the one that held it itself; else the one that was started last.
+    """
     newest: dict[Rank, int] = {}
     for past in pasts.values():
         newest[past.rank] = max(newest.get(past.rank, 0), past.generation)
-    holders = {node_id: past for node_id, past in pasts.items() if past.generation == newest[past.rank]}
+    last = {node_id: past for node_id, past in pasts.items() if past.generation == newest[past.rank]}
+    themselves = {past.rank for past in last.values() if not past.noted_by}
+    started_last: dict[Rank, NodeId] = {}
+    for node_id in sorted(last, key=ranks.natural_key):
+        if last[node_id].rank not in themselves:
+            started_last[last[node_id].rank] = node_id
+    holders = {
+        node_id: past
+        for node_id, past in last.items()
+        if started_last.get(past.rank, node_id) == node_id and not (past.noted_by and past.rank in themselves)
+    }
     replaced = [
         f"{node_id} was rank {past.rank} up to generation {past.generation}, when another took it over"
         for node_id, past in pasts.items()
-        if node_id not in holders
+        if past.generation < newest[past.rank]
     ]
     return holders, replaced
 

@@ -303,7 +303,7 @@ def _connect(
     node.connection, node.heard_ms, node.sent_generation, node.asked = connection, now_ms, 0, 0
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
     node.starts_again, node.comes_back = register.starts_again, False
-    node.wants_seat = not places.wants_to_stand_by(register)
+    node.waits_by_choice = register.standby
     state.spared.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
     state.forget_refusals(node.record.node_id)

@@ -30,7 +30,7 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
     first = node.ready is None or bool(records)
     if first:
         effects += lost_store.check_past(state, node, ready)
-        if state.store_is_lost:
+        if state.lost_store.ends_scheduler:
             return effects
     node.ready, node.done, node.asked = ready, False, 0
     if state.drain is not None and node.record.rank is not None:
@@ -40,7 +40,7 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
     if first:
         records.append(event)
     if node.record.rank is not None and node.record.role is m.Role.WORKER:
-        of_this_run = state.held_of_this_run(ready)
+        of_this_run = state.held_of_this_run(ready, node.record.rank)
         held = rollback.in_lineage(of_this_run, state.generations)
         records += [
             to_record(node.record.rank, checkpoint, CheckpointState.PUBLISHED)

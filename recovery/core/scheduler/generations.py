@@ -76,8 +76,9 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
         return []
     records: list[Record] = []
     if state.job.state is JobState.FORMING:
-        if lost_store.still_asking(state):
-            return []
+        asking = lost_store.still_asking(state, now_ms)
+        if asking is not None:
+            return asking
         taken_up = lost_store.take_up(state)
         if isinstance(taken_up, Exit):
             return [taken_up]
@@ -110,7 +111,7 @@ def _assign_ranks(state: SchedulerState) -> list[Record]:
             records += [node.record, state.incarnation_record(node)]
             named.append(f"{node.record.node_id}={rank}")
             if role is m.Role.WORKER and node.ready is not None:
-                state.checkpoints.replace(rank, state.held_by(node.ready), node.ready.passed_over)
+                state.checkpoints.replace(rank, state.held_by(node.ready, rank), node.ready.passed_over)
     details = " ".join(sorted(named, key=ranks.natural_key))
     return [*records, state.event(EventKind.RANKS_ASSIGNED, details=details)]
 
@@ -123,8 +124,8 @@ def _begin(
     step = target.step if isinstance(target, rollback.ToCheckpoint) else 0
     records += missing_files(state, step)
     reason = why_there(state, target, step)
-    # Workers may know more generations than a store that was lost.
-    newest = max(node.ready.generation for node in state.workers if node.ready is not None)
+    # Workers may know more generations than a store that was lost; so may a standby that held a rank before.
+    newest = max(node.ready.generation for node in state.nodes.values() if node.ready is not None)
     generation = GenerationRecord(
         run=state.job.run,
         generation=Generation(max(state.job.generation, newest) + 1),

@@ -177,6 +177,9 @@ def _give_up_unknown(state: SchedulerState, exited: m.Exited, now_ms: int) -> li
     awaited = places.came_for(state, exited.node_id)
     if awaited is not None:
         return _give_up(state, awaited, exited.reason, now_ms)
+    if state.builds_again and state.rules.standby_count:
+        text = f"{exited.node_id}: {exited.reason}; it is not started again, and a standby may have its rank: the job waits"
+        return [Log("not_started_again", text, warning=True)]
     if state.job.state is JobState.FORMING:
         return _fail(state, f"{exited.node_id}: {exited.reason}", now_ms)
     return []

@@ -6,6 +6,7 @@ everybody in, waits until all are here, and takes the job up again from what the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Union
 
 import msgspec
@@ -13,26 +14,22 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.effects import Exit, Log
-from recovery.core.ids import Incarnation
+from recovery.core.ids import Incarnation, NodeId, Rank
 from recovery.core.policy import rebuild
+from recovery.core.policy.ranks import natural_key, place_of
 from recovery.core.policy.registration import Refuse
-from recovery.core.records import EventKind, JobState, NodeState, Record, RunRecord
+from recovery.core.records import EventKind, NodeState, Record, RunRecord
+from recovery.core.scheduler import places, proof
 from recovery.core.scheduler.admission import job_fault_of, refuse
-from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
-
-_HERE = (NodeState.LIVE, NodeState.SUSPECT)
+from recovery.core.scheduler.timers import RebuildTimer
 
 STORE_LOST = "STORE_LOST"
 REBUILDING = "the scheduler's store was lost and is rebuilt from what the workers tell"
 """The reason of a job that waits for that. Stores hold it in these words, so that a restarted scheduler waits on."""
-
-
-def knows_nothing(state: SchedulerState) -> bool:
-    """Has this job never had a plan? Then it may have taken another job's place."""
-    return state.job.state is JobState.FORMING and not state.job.generation and state.job.run == 1
 
 
 def of_another_job(
@@ -46,7 +43,7 @@ def of_another_job(
     fault = job_fault_of(state, register)
     if fault is not None:
         return refuse(state, received.connection, register, fault)
-    if not knows_nothing(state) or not state.rules.recovery_enabled:
+    if not state.knows_nothing or not state.rules.recovery_enabled:
         reason = (
             f'node "{register.node_id}" trains job {register.job}, this scheduler is of job {state.job.job}. '
             "End that process, or give it the address of its own scheduler."
@@ -61,7 +58,7 @@ def of_another_job(
 
 def _was_planned_by_another(state: SchedulerState, register: m.Register) -> bool:
     """An earlier release names no job, and a generation all the same: a scheduler that never planned gave it none."""
-    knows_plan = register.generation > 0 and state.rules.recovery_enabled and knows_nothing(state)
+    knows_plan = register.generation > 0 and state.rules.recovery_enabled and state.knows_nothing
     return knows_plan and not state.archived_jobs
 
 
@@ -74,29 +71,96 @@ def check_past(state: SchedulerState, node: Node, ready: m.Ready) -> list[Schedu
         f"the own store of {node.record.node_id} is of job {past.job}: run {past.run}, rank {past.rank}, "
         f"generation {past.generation}, {len(past.held)} checkpoints, newest saved step {past.saved_step}"
     )
-    if not knows_nothing(state):
+    if not state.knows_nothing:
         return [Log("other_job_passed_over", f"{what}; it counts nowhere in this job", warning=True)]
-    return [] if state.rules.rebuild_store else [_end(state, what)]
+    if not state.rules.rebuild_store:
+        return [_end(state, what)]
+    return []
 
 
 def _end(state: SchedulerState, reason: str) -> Exit:
     """The scheduler's own end: nothing was planned, so nothing is lost by it, and workers train on."""
-    state.store_is_lost = True
+    state.lost_store.ends_scheduler = True
     return Exit(STORE_LOST, reason)
 
 
-def still_asking(state: SchedulerState) -> bool:
-    """Is there a standby that has not said yet what it knows? It may have held a rank until the end.
+def seat_standbys(state: SchedulerState) -> list[Record]:
+    """While a store is built again: who came when all seats were taken, or knows to have had a rank, sits down on one that is free.
 
-    One whose connection has just closed is waited for as well, until it is lost.
+    Which of them has which rank is only decided when all ranks are here. Gives the rows.
     """
-    return _builds_again(state) and any(
-        node.is_standby and node.record.state in _HERE and node.ready is None for node in state.nodes.values()
+    seats, rows = state.seats[m.Role.WORKER], list[Record]()
+    if not state.builds_again or seats.taken >= state.rules.worker_count or not seats.standbys:
+        return rows
+    for node in sorted(state.nodes.values(), key=lambda one: natural_key(one.record.node_id)):
+        name = _free_name(state, node) if _may_sit(node) else ""
+        if name and seats.taken < state.rules.worker_count:
+            rows += places.give_up_name(state, name, node.record.node_id, node.record.role)
+            node.seat = name
+            rows.append(node.seat_record)
+    return rows
+
+
+def _may_sit(node: Node) -> bool:
+    had_rank = node.ready is not None and node.ready.past is not None
+    return node.is_standby and node.record.state is NodeState.LIVE and (had_rank or not node.waits_by_choice)
+
+
+def _free_name(state: SchedulerState, node: Node) -> str:
+    """By which name its seat may be called: where integers are the ranks, an integer; empty: by none, for now."""
+    seats, count = state.seats[m.Role.WORKER], state.rules.worker_count
+    own = node.record.node_id
+    if node.waits_by_choice and count > 1 and not seats.taken:
+        # Whether integers are the ranks is for the ids of the others to say.
+        return ""
+    taken = set(seats.names)
+    names = [place_of(own, node.replaces), own, *map(str, range(count)), *state.nodes]
+    fitting = (
+        name for name in map(NodeId, names) if name not in taken and not seats.names.fault_of(name, count)
     )
+    return next(fitting, "")
 
 
-def _builds_again(state: SchedulerState) -> bool:
-    return state.rules.rebuild_store and knows_nothing(state)
+def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffect], None]:
+    """What follows while somebody may know more than is known; None: nobody is waited for.
+
+    A standby that has not said yet what it knows may have held a rank until the end. Of a rank of which less is known than of the others,
+    or nothing, the last holder is on its way, or dead: it has one lease to come.
+    """
+    if not state.builds_again:
+        return None
+    if any(node.is_standby and _may_still_say(node) for node in state.nodes.values()):
+        return []
+    if state.lost_store.asks_until_ms is not None and now_ms >= state.lost_store.asks_until_ms:
+        return None
+    pasts = _pasts(state)
+    built = rebuild.rebuild(pasts) if pasts else None
+    if not isinstance(built, rebuild.Rebuilt) or not built.unsure_ranks:
+        return None
+    if state.lost_store.asks_until_ms is not None:
+        return []
+    state.lost_store.asks_until_ms = now_ms + state.rules.lease_ms
+    text = f"{'; '.join(built.unsure_ranks)}: whoever knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
+    return [
+        Log("store_rebuilding", text, warning=True),
+        SetTimer(RebuildTimer(), state.lost_store.asks_until_ms),
+    ]
+
+
+def _may_still_say(node: Node) -> bool:
+    """Is it here and has not said what it knows, or may it be back in a moment?"""
+    is_silent = node.record.state is NodeState.LIVE and node.ready is None
+    return is_silent or node.record.state is NodeState.SUSPECT
+
+
+def _pasts(state: SchedulerState) -> dict[NodeId, m.Past]:
+    """What everybody who is here knows."""
+    return {
+        node.record.node_id: node.ready.past
+        for node in state.nodes.values()
+        if node.record.state is NodeState.LIVE and node.ready is not None
+        if node.ready.past is not None and node.ready.past.job not in state.archived_jobs
+    }
 
 
 def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
@@ -105,18 +169,10 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     Returns:
         Exit when the workers contradict each other: nobody can say which job this is.
     """
-    if not _builds_again(state):
+    if not state.builds_again:
         return []
-    ready = {
-        node.record.node_id: node.ready
-        for node in state.nodes.values()
-        if node.record.state is NodeState.LIVE and node.ready is not None
-    }
-    pasts = {
-        node_id: one.past
-        for node_id, one in ready.items()
-        if one.past is not None and one.past.job not in state.archived_jobs
-    }
+    state.lost_store.asks_until_ms = None
+    pasts = _pasts(state)
     if not pasts:
         if REBUILDING not in state.job.reason:
             return []
@@ -131,7 +187,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
             state, f"had {built.worker_count} workers, here are {state.rules.worker_count} (MS_WORKER_NUM)"
         )
     _become(state, built)
-    moved = _give_seats(state, built)
+    rows = _give_seats(state, built, pasts)
     for node in state.workers:
         past = pasts.get(node.record.node_id)
         if past is not None:
@@ -140,6 +196,8 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
                 rank=built.ranks.get(node.record.node_id),
                 incarnation=Incarnation(max(past.incarnation + 1, node.record.incarnation)),
             )
+            # It is the same process under the next number.
+            rows += proof.process_records(node)
     event = state.event(
         EventKind.STORE_REBUILT,
         generation=built.generation,
@@ -147,20 +205,51 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         reason="from what the workers reported",
         details=rebuild.report(built, pasts),
     )
-    return [RunRecord(run=built.run), *moved, *built.generations, *built.checkpoints, event]
+    return [RunRecord(run=built.run), *rows, *built.generations, *built.checkpoints, event]
 
 
-def _give_seats(state: SchedulerState, built: rebuild.Rebuilt) -> list[Record]:
-    """Who held a rank until the end has a seat, and who was replaced has none: the processes came in any order. The rows of both."""
-    without_rank = (node for node in state.workers if node.record.node_id not in built.ranks)
-    records: list[Record] = []
-    for node in [state.nodes[node_id] for node_id in built.ranks]:
-        if node.is_standby:
-            replaced = next(without_rank)
-            seat, replaced.seat = replaced.seat, ""
-            node.seat = seat
-            records += [replaced.seat_record, node.seat_record]
-    return records
+def _give_seats(
+    state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.Past]
+) -> list[Record]:
+    """Who held a rank until the end has a seat, and who was replaced has none: the processes came in any order. The rows of both.
+
+    A seat is called by the place in which its rank was held first, as far as that is known: there its launcher starts it again.
+    """
+    seated = {node.record.node_id for node in state.workers}
+    without_rank = [node_id for node_id in seated if node_id not in built.ranks]
+    too_many = len(seated | set(built.ranks)) - len(seated)
+    replaced = sorted(without_rank, key=natural_key)[:too_many]
+    names = _names(state, built, pasts)
+    for node_id in sorted(set(without_rank) - set(replaced), key=natural_key):
+        own = state.nodes[node_id].seat
+        names[node_id] = next(name for name in (own, node_id, *state.nodes) if name not in names.values())
+    changed = [
+        node
+        for node_id, node in state.nodes.items()
+        if node.record.role is m.Role.WORKER and node.seat != names.get(node_id, "")
+    ]
+    for node in changed:
+        node.seat = ""
+    for node in changed:
+        node.seat = names.get(node.record.node_id, "")
+    return [node.seat_record for node in changed]
+
+
+def _names(
+    state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.Past]
+) -> dict[NodeId, str]:
+    """How the seat of each holder of a rank is called."""
+    first: dict[Rank, str] = {}
+    for node_id in sorted(pasts, key=lambda name: (pasts[name].generation, natural_key(name))):
+        past = pasts[node_id]
+        noted_by = past.noted_by or node_id
+        replaces = node_id if past.noted_by else state.nodes[node_id].replaces
+        first.setdefault(past.rank, place_of(noted_by, replaces))
+    names: dict[NodeId, str] = {}
+    for node_id in sorted(built.ranks, key=lambda name: (pasts[name].generation, natural_key(name))):
+        choice = (first[built.ranks[node_id]], node_id, *state.nodes)
+        names[node_id] = next(name for name in choice if name not in names.values())
+    return names
 
 
 def _become(state: SchedulerState, built: rebuild.Rebuilt) -> None:

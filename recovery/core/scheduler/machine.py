@@ -28,6 +28,7 @@ from recovery.core.scheduler import (
     attendance,
     checkpoint_messages,
     drain,
+    generations,
     invariants,
     job_end,
     liveness,
@@ -52,6 +53,7 @@ from recovery.core.scheduler.timers import (
     GraceTimer,
     LeaseTimer,
     OfferTimer,
+    RebuildTimer,
     SchedulerTimer,
     ShutdownTimer,
     TopologyTimer,
@@ -110,7 +112,7 @@ class SchedulerMachine:
 
     def handle(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         """Take one stimulus and give what is to be done, in order."""
-        if self.state.store_is_lost:
+        if self.state.lost_store.ends_scheduler:
             return []
         state = self.state
         effects = [*self._take(stimulus, now_ms), *self._follow(now_ms)]
@@ -140,7 +142,7 @@ class SchedulerMachine:
             case _:
                 assert_never(stimulus)
 
-    def _on_timer(  # noqa: PLR0911 - one case per timer
+    def _on_timer(  # noqa: PLR0911, PLR0912, C901 - one case per timer
         self, timer: SchedulerTimer, now_ms: int
     ) -> list[SchedulerEffect]:
         """A timer is due. The state says whether it still means anything."""
@@ -160,6 +162,8 @@ class SchedulerMachine:
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
             case WaitingTimer():
                 return registration.look_again(state, now_ms)
+            case RebuildTimer():
+                return generations.begin_if_all_ready(state, now_ms)
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.seat, now_ms)
             case LeaseTimer():

@@ -58,8 +58,8 @@ class Node:
         """It starts its program again whenever its generation ends, as it said."""
         self.comes_back = False
         """It is about to, as far as anybody knows: its connection closed when its generation had ended, and it was not heard since."""
-        self.wants_seat = False
-        """It did not ask to be a standby: where it waits as one, it waits for a seat."""
+        self.waits_by_choice = False
+        """It was started as a standby (MS_STANDBY). Who was not, and waits as one, waits for a seat."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from recovery.core import messages as m
 from recovery.core.ids import NodeId
-from recovery.core.policy.ranks import first_id
+from recovery.core.policy.ranks import first_id, is_of_place, place_of
 from recovery.core.policy.registration import Seats
 from recovery.core.records import JobState, NodeState, Record
 from recovery.core.scheduler.node import Node
@@ -40,9 +40,9 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Plac
         free = _is_free(state, register.node_id, node, register.role)
         return Place(Seats.FREE, register.node_id) if free else Place(Seats.NONE)
     holder = _replaced_alive(state, register) or _holder_of_its_place(state, node, register)
-    if holder is not None:
+    if holder is not None and not state.builds_again:
         return Place(Seats.HELD, held_by=holder)
-    if state.job.state is JobState.FORMING and not wants_to_stand_by(register):
+    if state.job.state is JobState.FORMING and not _wants_to_stand_by(state, register):
         seat = _seat_to_begin_on(state, register)
         if seat and _is_free(state, seat, node, register.role):
             return Place(Seats.FREE, seat)
@@ -74,7 +74,7 @@ def _holder_of_its_place(state: SchedulerState, node: Node | None, register: m.R
 
     On another seat, or as a standby, it would keep its id from the process that its launcher starts for that very place.
     """
-    if node is not None or register.replaces or wants_to_stand_by(register):
+    if node is not None or register.replaces or _wants_to_stand_by(state, register):
         return None
     holder = _holder(state, first_id(register.node_id))
     return holder if holder is not None and holder.record.state is NodeState.SUSPECT else None
@@ -97,11 +97,6 @@ def came_for(state: SchedulerState, node_id: NodeId, replaces: str = "") -> Node
         if holder is not None and _is_vacant_of(holder):
             return holder
     return None
-
-
-def wants_to_stand_by(register: m.Register) -> bool:
-    """Who has trained by a plan is a member, whatever it was started as: its scheduler has lost its store."""
-    return register.standby and not register.generation
 
 
 def give_up_name(state: SchedulerState, seat: str, node_id: NodeId, role: m.Role) -> list[Record]:
@@ -144,8 +139,17 @@ def _seat_to_begin_on(state: SchedulerState, register: m.Register) -> str:
     """
     replaced = state.nodes.get(register.replaces)
     if replaced is None:
-        return register.replaces or register.node_id
+        place = place_of(register.node_id, register.replaces)
+        return place if place != register.node_id else register.replaces or register.node_id
     return "" if replaced.record.rank is not None else replaced.seat
+
+
+def _wants_to_stand_by(state: SchedulerState, register: m.Register) -> bool:
+    """Who has trained by a plan is a member, whatever it was started as: its scheduler has lost its store.
+
+    While that is built again it sits down when it has said so (lost_store.py): its id may be none that a seat is called by.
+    """
+    return register.standby and (state.builds_again or not register.generation)
 
 
 def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
@@ -163,7 +167,22 @@ def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register
     is_known = node is not None or any(_holder(state, name) is not None for name in names)
     comes_for_a_rank = bool(register.replaces) or is_known
     places = state.rules.standby_count + (seats.vacant if comes_for_a_rank else 0)
-    return seats.standbys - is_one < places
+    if state.builds_again:
+        # Which of them had the ranks until the end is known when all have said what they know.
+        places += state.rules.worker_count
+    return seats.standbys - is_one < places or _comes_first_for_a_rank(state, node, register)
+
+
+def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
+    """Is it the successor of a lost holder, and nobody else of its place waits? All places may be taken by standbys that cannot read the files."""
+    place = place_of(register.node_id, register.replaces)
+    return came_for(state, register.node_id, register.replaces) is not None and not any(
+        other.is_standby
+        and other.record.state in _HERE
+        and other is not node
+        and is_of_place(other.record.node_id, place)
+        for other in state.nodes.values()
+    )
 
 
 def _is_vacant_of(holder: Node) -> bool:

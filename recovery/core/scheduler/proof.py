@@ -68,13 +68,20 @@ def note_process(node: Node, process: m.ProcessIdentity | None) -> list[Record]:
     if process is None or process == node.process:
         return []
     node.process = process
+    return process_records(node)
+
+
+def process_records(node: Node) -> list[Record]:
+    """The row that says which process a node's current incarnation is, where that is known."""
+    if node.process is None:
+        return []
     return [
         ProcessRecord(
             node_id=node.record.node_id,
             incarnation=node.record.incarnation,
-            boot_id=process.boot_id,
-            pid_namespace=process.pid_namespace,
-            start_ticks=process.start_ticks,
+            boot_id=node.process.boot_id,
+            pid_namespace=node.process.pid_namespace,
+            start_ticks=node.process.start_ticks,
         )
     ]
 

@@ -108,4 +108,8 @@ def _go_on(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         # The earlier process ended between writing the loss and ending the generation.
         reason = f"{gone[0].record.node_id} lost: {gone[0].record.reason}"
         return generations.interrupt(state, reason, now_ms)
+    step = state.generations[-1].step
+    if state.checkpoints.committed_step < step:
+        # It ended between writing that a file of the plan is bad and ending the generation: who waits for that end has its answer.
+        return generations.interrupt(state, f"the checkpoint of step {step} is not usable", now_ms)
     return []

@@ -46,6 +46,17 @@ REFUSALS_REMEMBERED = 1_024
 """How many refused ids are remembered so that a repeat is no news. Ten times the nodes of a large job on this machine."""
 
 
+class LostStore:
+    """What is true while the job's store is missing."""
+
+    def __init__(self) -> None:
+        """It is there, as far as anybody knows."""
+        self.asks_until_ms: int | None = None
+        """While it is built again: until when somebody may come who knows more of a rank; None: nobody is waited for."""
+        self.ends_scheduler = False
+        """This scheduler ends because of it: nothing is decided any more, whatever still arrives."""
+
+
 class SchedulerState:
     """Changed by the modules of this package only. `invariants.check` says what is always true of it."""
 
@@ -84,8 +95,7 @@ class SchedulerState:
         """By standby: which seats it could not take and why, as the log says already. Forgotten with the next plan, and when its next process comes."""
         self.spared: set[NodeId] = set()
         """Lost nodes that their launchers have given up, and whose ranks a standby may still take."""
-        self.store_is_lost = False
-        """This scheduler ends because the job's store is lost: nothing is decided any more, whatever still arrives."""
+        self.lost_store = LostStore()
         places = rules.worker_count + rules.server_count + rules.standby_count
         self.waiting = WaitingList(at_most=places + BESIDE_PLACES)
         """Who was refused for now, and is answered when its time has come."""
@@ -124,14 +134,26 @@ class SchedulerState:
         """Leave out what another run wrote."""
         return tuple(checkpoint for checkpoint in held if checkpoint.run == self.job.run)
 
-    def held_of_this_run(self, ready: m.Ready) -> tuple[m.HeldCheckpoint, ...]:
-        """What a worker holds of this job and run."""
-        past = ready.past
-        return self.of_this_run(past.held if past is not None and past.job == self.job.job else ready.held)
+    @property
+    def knows_nothing(self) -> bool:
+        """Has this job never had a plan? Then it may have taken another job's place."""
+        return self.job.state is JobState.FORMING and not self.job.generation and self.job.run == 1
 
-    def held_by(self, ready: m.Ready) -> tuple[m.HeldCheckpoint, ...]:
-        """What a worker holds of this job and run that leads to where training is now."""
-        return rollback.in_lineage(self.held_of_this_run(ready), self.generations)
+    @property
+    def builds_again(self) -> bool:
+        """Is this the scheduler of a job whose store may be lost, and asks the workers what they know?"""
+        return self.rules.rebuild_store and self.knows_nothing
+
+    def held_of_this_run(self, ready: m.Ready, rank: Rank) -> tuple[m.HeldCheckpoint, ...]:
+        """What a worker holds of this job and run, of one rank. What it knows of its past is of the rank that it had then."""
+        past = ready.past
+        if past is None or past.job != self.job.job:
+            return self.of_this_run(ready.held)
+        return self.of_this_run(past.held) if past.rank == rank else ()
+
+    def held_by(self, ready: m.Ready, rank: Rank) -> tuple[m.HeldCheckpoint, ...]:
+        """What a worker holds of a rank of this job and run that leads to where training is now."""
+        return rollback.in_lineage(self.held_of_this_run(ready, rank), self.generations)
 
     # --- changing ------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from recovery.core.policy.message_share import newest_that_fit
 from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
-from recovery.core.scheduler import generations, job_end, places
+from recovery.core.scheduler import generations, job_end, lost_store, places
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
@@ -31,6 +31,9 @@ from recovery.core.scheduler.timers import OfferTimer
 def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Ask a standby for each vacant seat that nobody is asked for. Called after every stimulus."""
     effects: list[SchedulerEffect] = _withdraw(state)
+    seated = lost_store.seat_standbys(state)
+    if seated:
+        return [*effects, Persist(tuple(seated)), *generations.begin_if_all_ready(state, now_ms)]
     seats = state.seats[m.Role.WORKER]
     asked = len(state.offers)
     # Counted, since this is looked at after each message: of a large job everybody speaks while one rank is waited for.
@@ -152,7 +155,7 @@ def _who_may_sit_down(
         return {}
     if not state.rules.rebuild_store or holder.record.node_id in state.spared:
         return standbys
-    return {node_id: one for node_id, one in standbys.items() if state.nodes[node_id].wants_seat}
+    return {node_id: one for node_id, one in standbys.items() if not state.nodes[node_id].waits_by_choice}
 
 
 def _offer(
@@ -253,7 +256,7 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
         return []
     rank = holder.record.rank
     assert rank is not None, "a Ready with a rank answers an offer of it"
-    fault = policy.fault_of(state.checkpoints.needed_of(rank), state.held_by(ready))
+    fault = policy.fault_of(state.checkpoints.needed_of(rank), state.held_by(ready, rank))
     if fault and not state.offers[seat].is_last:
         return _declined(state, seat, fault)
     del state.offers[seat]

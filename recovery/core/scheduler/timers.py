@@ -43,6 +43,10 @@ class DrainTimer(msgspec.Struct, frozen=True, tag="drain"):
     """The planned departure that is under way has had its time."""
 
 
+class RebuildTimer(msgspec.Struct, frozen=True, tag="rebuild"):
+    """While a lost store is built again: whoever knows more of a rank had its time to come."""
+
+
 class WaitingTimer(msgspec.Struct, frozen=True, tag="waiting"):
     """The rejoin window is over of an id for which a process waits on its connection."""
 
@@ -56,4 +60,5 @@ SchedulerTimer = Union[
     ShutdownTimer,
     DrainTimer,
     WaitingTimer,
+    RebuildTimer,
 ]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.ids import NodeId
+from recovery.core.policy.ranks import natural_key
 from recovery.core.records import GenerationRecord, JobRecord, JobState, NodeRecord, Record
 from recovery.core.rules import Rules
 
@@ -84,3 +88,26 @@ def joined(past: m.Past, of_store: m.Past | None) -> m.Past:
         began=tuple(began[number] for number in sorted(began))[-BEGAN_MAX:],
         saved_step=max(past.saved_step, of_store.saved_step),
     )
+
+
+def of_place(own: m.Past | None, others: Mapping[NodeId, m.Past]) -> m.Past | None:
+    """What the ids of one place know together: the newest plan that any of them was given, and where the earlier ones began.
+
+    Args:
+        own: of the id that asks; None: it was given no plan.
+        others: of the other ids under which a process was started there. The launcher gives a fresh one after each loss.
+    """
+    named = {
+        name: msgspec.structs.replace(others[name], noted_by=name)
+        for name in sorted(others, key=natural_key, reverse=True)
+    }
+    known = ([own] if own is not None else []) + list(named.values())
+    if not known:
+        return None
+    of_job = [past for past in known if past.job == known[0].job]
+    newest = max(of_job, key=lambda past: (past.run, past.generation))
+    for past in of_job:
+        # What the others noted of another rank's files is not of this one.
+        of_rank = past.saved_step if past.rank == newest.rank else 0
+        newest = joined(newest, msgspec.structs.replace(past, saved_step=of_rank))
+    return newest

@@ -91,8 +91,9 @@ class MainThread:
 
     @property
     def world_has_met(self) -> bool:
-        """Has it applied a step of the generation that it is in?"""
-        return self.in_generation and self._progress.has_begun(self._generation)
+        """Has it applied a step of the generation that it is in, and can it apply another? Not when a collective has failed."""
+        can_step = self.in_generation and self._broke is None
+        return can_step and self._progress.has_begun(self._generation)
 
     def _move(self, fact: WorkerFact) -> None:
         self._state = next_worker_state(self._state, fact)

@@ -1,0 +1,81 @@
+"""What the other ids of this process's place have noted: a launcher gives each start after a loss a fresh id, and the files stay."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from recovery.core.ids import NodeId
+from recovery.core.messages import Past
+from recovery.core.policy import rebuild
+from recovery.core.policy.ranks import is_of_place, place_of
+from recovery.core.records import DirectoryRecord
+from recovery.errors import RecoveryError
+from recovery.store.stored_records import WorkerRecords
+
+_logger = logging.getLogger("recovery.worker")
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """What was found."""
+
+    pasts: dict[NodeId, Past]
+    """By id: another job than the one that is asked for."""
+    directories: tuple[DirectoryRecord, ...]
+    """Where they have saved."""
+
+
+class PlaceNotes:
+    """Reads the stores of a place's other ids. Each one that cannot be read is logged once."""
+
+    def __init__(self, node_id: NodeId, replaces: str) -> None:
+        """Note whose place it is.
+
+        Args:
+            node_id: of this process.
+            replaces: the lost id that it was started in the place of; empty: none.
+        """
+        self._node_id, self._place = node_id, place_of(node_id, replaces)
+        self._unreadable: set[NodeId] = set()
+
+    def read(self, recovery_path: Path, job: str) -> Notes:
+        """Look what they know of another job than this one. Reading needs no lock.
+
+        Args:
+            recovery_path: where the stores lie.
+            job: the scheduler's.
+
+        Raises:
+            RecoveryPathError: the path cannot be listed.
+        """
+        from recovery.store.reader import read_worker, stored_workers  # noqa: PLC0415 - SQLAlchemy costs 0.2 s
+
+        pasts: dict[NodeId, Past] = {}
+        directories: list[DirectoryRecord] = []
+        for name in map(NodeId, stored_workers(recovery_path)):
+            if name == self._node_id or not is_of_place(name, self._place):
+                continue
+            try:
+                state = read_worker(recovery_path, name, accept_without_wal=True)
+            except (RecoveryError, OSError) as error:
+                self._not_read(name, error)
+                continue
+            past = past_in(state, job)
+            if past is not None:
+                pasts[name] = past
+                directories += state.directories
+        return Notes(pasts, tuple(directories))
+
+    def _not_read(self, name: NodeId, error: Exception) -> None:
+        if name not in self._unreadable:
+            _logger.warning("event=place_not_read what %s has noted is not known: %s", name, error)
+        self._unreadable.add(name)
+
+
+def past_in(state: WorkerRecords, job: str) -> Past | None:
+    """What a store says of another job than this one; None: nothing."""
+    if state.job is None or state.node is None or state.job.job == job:
+        return None
+    return rebuild.past_of(state.job, state.node, state.generations, state.checkpoints)
