@@ -119,3 +119,16 @@ def test_of_two_lost_ranks_each_successor_is_offered_its_own_in_whatever_order_t
     of_second = Worker(desk, "w1.2", replaces="w1")
     of_second.register()
     assert of_second.last(m.Offer).rank == 1
+
+
+def test_an_earlier_id_of_the_place_takes_its_rank_with_what_it_can_read_when_nobody_reads_more() -> None:
+    desk = Desk(Rules(worker_count=2))
+    first, second = running_workers(desk, "w0", "w1")
+    for one in (first, second):
+        one.save(10)
+    lose(desk, second)
+    by_hand = Worker(desk, "w1.4")
+    by_hand.register()
+    for _ in range(2):
+        answer(by_hand)
+    assert seat(desk, "w1.4") == "w1"

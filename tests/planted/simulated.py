@@ -112,8 +112,8 @@ SIMULATED = (
         "who was started in the place of a lost one takes nothing when nobody can read its newest file",
         "I14",
         "core/scheduler/takeover.py",
-        "if one.host == holder.record.host and state.nodes[one.node_id].replaces",
-        "if one.host == holder.record.host and not state.nodes[one.node_id].replaces",
+        "and (state.nodes[one.node_id].replaces or",
+        "and (not state.nodes[one.node_id].replaces and",
         ("tests/core/test_takeover.py::test_successor_takes_the_rank_when_nobody_can_read_its_newest_file",),
     ),
     Bug(

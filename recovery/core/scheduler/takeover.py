@@ -14,7 +14,7 @@ from recovery.core.effects import Answer, Log, Persist
 from recovery.core.ids import NodeId
 from recovery.core.policy import takeover as policy
 from recovery.core.policy.message_share import newest_that_fit
-from recovery.core.policy.ranks import natural_key
+from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
 from recovery.core.scheduler import generations, job_end, places
@@ -123,7 +123,8 @@ def _last_resort(
     beside = [
         one
         for one in standbys.values()
-        if one.host == holder.record.host and state.nodes[one.node_id].replaces
+        if one.host == holder.record.host
+        and (state.nodes[one.node_id].replaces or first_id(one.node_id) == first_id(NodeId(holder.seat)))
     ]
     chosen = policy.next_candidate(beside, (), seat=holder.seat, host=holder.record.host)
     return None if chosen is None else state.nodes[chosen.node_id]
