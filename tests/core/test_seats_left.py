@@ -21,7 +21,7 @@ def test_in_a_lost_store_a_worker_that_found_no_seat_takes_that_of_the_next_lost
         one.register()
     waits = standby(desk)
     lose(desk, second)
-    assert (seat(desk, "w2"), seat(desk, "s0")) == ("w1", ""), (
+    assert (seat(desk, "w2"), seat(desk, "s0")) == ("w2", ""), (
         "a standby may not, and a worker that came now would"
     )
     for one in (first, surplus):

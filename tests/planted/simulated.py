@@ -97,7 +97,7 @@ SIMULATED = (
         "I14",
         "core/scheduler/takeover.py",
         "and (state.nodes[one.node_id].replaces or",
-        "and (not state.nodes[one.node_id].replaces or",
+        "and (not state.nodes[one.node_id].replaces and",
         ("tests/core/test_takeover.py::test_successor_takes_the_rank_when_nobody_can_read_its_newest_file",),
     ),
     Bug(

@@ -10,7 +10,7 @@ import msgspec
 from recovery.core.records import RunRecord
 from tests.simulation.drains import drains_of
 from tests.simulation.faults import DRAWN, Fault, faults_of, inject
-from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, losses_of, shape_of, spares_of
+from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, shape_of, spares_of
 from tests.simulation.world import World
 
 
