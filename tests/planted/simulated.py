@@ -64,8 +64,8 @@ SIMULATED = (
         "a store that is built again waits for standbys that are gone",
         "I24",
         "core/scheduler/lost_store.py",
-        "node.is_standby and node.record.state in _HERE and node.ready is None",
-        "node.is_standby and node.ready is None",
+        "is_silent = node.record.state is NodeState.LIVE and node.ready is None",
+        "is_silent = node.ready is None",
         (_BY_HAND,),
     ),
     Bug(

@@ -148,14 +148,12 @@ def _who_may_sit_down(
 ) -> Mapping[NodeId, policy.Candidate]:
     """Who may have the seat of a lost one that was given no rank yet.
 
-    While a lost store is built again, only the workers know who had which rank. A standby then takes the seat of none that may still
-    come and say so; a worker for which no seat was left has it, as it would if it came now.
+    While a lost store is built again, only the workers know who had which rank (lost_store.py seats them). A standby then takes the
+    seat of none that may still come and say so.
     """
     if state.seats[m.Role.WORKER].taken >= state.rules.worker_count:
         return {}
-    if not state.rules.rebuild_store or holder.record.node_id in state.spared:
-        return standbys
-    return {node_id: one for node_id, one in standbys.items() if not state.nodes[node_id].waits_by_choice}
+    return standbys if not state.builds_again or holder.record.node_id in state.spared else {}
 
 
 def _offer(
