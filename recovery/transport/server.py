@@ -152,10 +152,18 @@ class Server:
         """Deliver messages again, of each connection in the order in which they came."""
         self._delivering.set()
 
-    def close_connection(self, connection: ConnectionId, reason: str) -> None:
-        """Close a connection after what was queued before; what it sends from now on is dropped."""
+    def close_connection(self, connection: ConnectionId, reason: str, *, is_fault: bool = False) -> None:
+        """Close a connection after what was queued before; what it sends from now on is dropped.
+
+        Args:
+            connection: which one; ignored when it is closed already.
+            reason: for the peer, and for the log where it is a fault.
+            is_fault: the peer has done what it may not do.
+        """
         found = self._connections.get(connection)
         if found is not None:
+            if is_fault and not found.closing:
+                self._rejections.note(found.peer, reason)
             found.finish(reason)
 
     def admitted(self, connection: ConnectionId) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, ResumeToken, RunId
+from recovery.core.principals import Principal
 from recovery.core.records import (
     CheckpointRecord,
     EventKind,
@@ -125,11 +126,13 @@ class Desk:
         self.tray[self._numbers] = []
         return ConnectionId(self._numbers)
 
-    def say(self, connection: ConnectionId, message: m.FromNode) -> list[m.FromScheduler]:
+    def say(
+        self, connection: ConnectionId, message: m.FromNode, principal: Principal | None = None
+    ) -> list[m.FromScheduler]:
         """A node speaks; returns what it hears from then on."""
         before = len(self.tray[connection])
         token = ResumeToken(f"token-{connection}-{self.now}")
-        self.handle(MessageReceived(connection, message, "10.0.0.1", token))
+        self.handle(MessageReceived(connection, message, "10.0.0.1", token, principal))
         return self.tray[connection][before:]
 
     def lose(self, connection: ConnectionId, reason: str = "connection closed") -> None:
