@@ -148,6 +148,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """It waits as a standby, even while there are free seats (MS_STANDBY)."""
     replaces: ReplacedName = NodeId("")
     """The lost id whose rank this process was started to take (MS_REPLACES); empty: none."""
+    request_secret: Token | None = None
+    """The first 32 hex digits of its SHA-256 are `request_id`. Without it a repeat is not taken for the holder of the id."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -386,15 +388,6 @@ FromNode = Union[
     Exited,
 ]
 FromScheduler = Union[
-    Admitted,
-    Refused,
-    HeartbeatAck,
-    Received,
-    Interrupt,
-    Rollback,
-    Rendezvous,
-    Committed,
-    Offer,
-    HandoverFromScheduler,
-    JobEnded,
-]
+    Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, Committed, Offer,
+    HandoverFromScheduler, JobEnded,
+]  # fmt: skip

@@ -37,6 +37,7 @@ from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.scheduler.timers import SchedulerTimer
+from recovery.core.tokens import request_of
 
 Kind = TypeVar("Kind")
 
@@ -227,8 +228,10 @@ class Worker:
 
     def made(self, request: RequestId | None = None, *, keep_token: bool = True) -> m.Register:
         """What it would register with now."""
+        secret = request or self.request()
         message = m.Register(
-            request_id=request or self.request(),
+            request_id=RequestId(request_of(secret)),
+            request_secret=ResumeToken(secret),
             protocol=m.PROTOCOL_VERSION,
             node_id=self.node_id,
             role=m.Role.WORKER,

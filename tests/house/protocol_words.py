@@ -111,7 +111,7 @@ message shows that the node is alive, not just this one.
 `MS_DISABLE_HEARTBEAT=1`, or a negative value, in the scheduler: never. A node that receives nothing for {ms_receive_msg_timeout} closes and dials.
 
 **Coming back.** A connection that closes makes its node *suspect*. Within {ms_reconnect_grace} the same process may resume as if nothing
-had happened: a new connection, `register` with the same `node_id` and `request_id` (a process has one for all its registrations), `token` and
+had happened: a new connection, `register` with the same `node_id`, `request_id` and `request_secret` (a process has one for all its registrations), `token` and
 `incarnation` of its `admitted`, and `generation` of the last plan that it received. It receives `admitted` with `resumed` true, the same incarnation, and the token to use from now
 on. Then it sends again, in their order, every request that was not answered (`done` also when it was: a restarted scheduler counts from zero),
 its `collective_failed` and `rendezvous_open` of this generation, and its `ready` if it waits for a plan. The scheduler brings it to where the
@@ -126,7 +126,8 @@ connection closed, if that came later), then admitted with incarnation + 1 and t
 **Request ids.** Messages with a `request_id` are answered when what they report is durable. Unanswered ones are sent again after a resume,
 with the same id: the repeat gets the same answer and has one effect (the scheduler remembers {remembered} answers for each node). The id
 of a `register` is more: a repeat of the one that admitted the current incarnation is taken for the holder itself, whose answer was lost,
-and it is given a fresh token. So ids must be **unguessable**: 128 random bits, as 32 hex digits, never a counter.
+and it is given a fresh token, if it brings the `request_secret`: 128 random bits, as 32 hex digits, drawn by the process when it starts. Its
+`request_id` is the first 32 hex digits of the SHA-256 of that text. The id alone is taken for another process that uses the same node id.
 
 **Order.** What is answered behind a write comes in the order of the writes. `interrupt`, `rendezvous`, `refused` and `heartbeat_ack` wait for no
 write and may overtake it: an `interrupt` the `received` of a request, or the `rollback` of its own generation (then it comes once more

@@ -24,6 +24,16 @@ PRINCIPALS = (
         (f"{_WHO}test_only_rank_0_may_name_the_rendezvous",),
     ),
     Bug(
+        "who knows the id of an admission takes its session",
+        "I4",
+        "core/scheduler/admission.py",
+        "if proven and register.request_id == record.admission_request:",
+        "if register.request_id == record.admission_request:",
+        (
+            "tests/core/test_scheduler_machine.py::test_who_knows_only_the_id_of_an_admission_is_not_its_holder",
+        ),
+    ),
+    Bug(
         "a certificate of one node registers another",
         "I4",
         "core/principals.py",
