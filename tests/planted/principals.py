@@ -41,4 +41,38 @@ PRINCIPALS = (
         "if isinstance(message, m.Register) and not principal.name:",
         (f"{_WHO}test_a_node_registers_under_the_name_that_it_has_proven_and_no_other",),
     ),
+    Bug(
+        "a proof of the job's token is taken twice",
+        "I4",
+        "transport/job_token.py",
+        " or challenge in self._used:",
+        ":",
+        ("tests/transport/test_job_token.py::test_a_proof_holds_once_for_what_it_was_made_for",),
+    ),
+    Bug(
+        "a stranger is shown every view",
+        "I16",
+        "transport/server.py",
+        "proven = self._look_at(request, body)",
+        "proven = self._look_at(request, body) if request.path == CLUSTER_PATH else None",
+        ("tests/transport/test_job_token.py::test_a_stranger_sees_nothing_but_that_somebody_is_alive",),
+    ),
+    Bug(
+        "a worker follows a scheduler that proves nothing",
+        "I4",
+        "transport/client.py",
+        "if answer is not None and not answer.holds(proofs.headers):",
+        "if answer is not None and answer.expected in proofs.headers:",
+        (
+            "tests/transport/test_job_token.py::test_a_scheduler_that_lets_everybody_in_without_knowing_the_token_is_found_out",
+        ),
+    ),
+    Bug(
+        "a token that others can read is used",
+        "I16",
+        "store/job_token_file.py",
+        "if facts.st_mode & 0o077:",
+        "if facts.st_mode & 0o002:",
+        ("tests/store/test_job_token_file.py::test_what_others_could_know_or_choose_is_refused",),
+    ),
 )
