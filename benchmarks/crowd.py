@@ -243,6 +243,7 @@ def main() -> None:
             "MS_SCHED_PORT": str(asked.port),
             "MS_REJOIN_WINDOW": "0",
             "MS_RECONNECT_GRACE": "0.1",
+            "MS_JOB_TOKEN": "off",
         }
         with (
             Path(place, "scheduler.log").open("wb") as log,

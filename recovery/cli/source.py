@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 from recovery.core.converter import Converter
 from recovery.core.records import EventRecord
 from recovery.errors import SettingTypeError, UsageError
+from recovery.launch import credentials
 from recovery.store.reader import StoredEvent
 from recovery.transport import inspection_client
 
@@ -52,7 +54,7 @@ def ask(address: Address, route: str) -> Any:
         UsageError: none answers.
     """
     try:
-        return asyncio.run(inspection_client.ask(*address, route))
+        return asyncio.run(inspection_client.ask(*address, route, caller=credentials.of_viewer(os.environ)))  # noqa: TID251 - read by recovery.config
     except inspection_client.NoAnswerError as error:
         raise UsageError(
             field=f"--connect={address[0]}:{address[1]}",

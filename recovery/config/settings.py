@@ -16,6 +16,7 @@ from types import FrameType
 import msgspec
 
 from recovery.config.reader import Reader, Source
+from recovery.config.secret import Secret
 from recovery.config.start_methods import StartMethod
 from recovery.core.ids import NodeId
 from recovery.core.rules import Rules
@@ -52,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Address where other workers reach this one; empty: the address that the scheduler sees."""
     recovery_path: Path | None
     """Absolute. None when recovery is off: nothing is persisted."""
+    job_token: Secret | None
+    """What every process of the job proves to know, or `off`; None: unset."""
     step_log: Path | None
     """Absolute. File to which each applied step is appended; None: none is written."""
     store_without_wal: bool
@@ -104,6 +107,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         sched_port=sched_port,
         worker_host=worker_host,
         recovery_path=recovery_path if recovering else None,
+        job_token=reader.secret("MS_JOB_TOKEN"),
         step_log=reader.path("MS_STEP_LOG", required=False),
         store_without_wal=reader.switch("MS_STORE_WITHOUT_WAL"),
         standby=reader.switch("MS_STANDBY"),

@@ -120,6 +120,13 @@ RECOVERY = (
         required=_RECOVERING,
     ),
     Setting(
+        name="MS_JOB_TOKEN",
+        kind=Kind.SECRET,
+        meaning="What every process of the job proves to know before it is heard. The same in every process. Unset: a random one in the file job_token of MS_RECOVERY_PATH, which the first process makes; without recovery none. off: the network is trusted.",
+        rule="must be off, or 16 to 256 printable ASCII characters without blanks",
+        example="a-secret-of-at-least-16-characters",
+    ),
+    Setting(
         name="MS_REJOIN_WINDOW",
         kind=Kind.DECIMAL_SECONDS,
         meaning="How long a lost node id is refused, counted from when it was last heard. 0: not at all.",

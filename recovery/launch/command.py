@@ -18,11 +18,13 @@ from typing_extensions import assert_never
 from recovery import log
 from recovery.config import rank_table
 from recovery.config.reader import Reader
+from recovery.core.principals import Kind
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
 from recovery.launch import (
     background,
     console,
+    credentials,
     host_address,
     placement,
     python_command,
@@ -44,6 +46,7 @@ from recovery.launch.start_method import Beginner, TemplatePlan
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_events
 from recovery.transport.client import warm_up
+from recovery.transport.job_token import Caller
 from recovery.transport.local_address import is_local
 
 
@@ -66,7 +69,12 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     log_dir = _created(given.log_dir)
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
-    contact = NoScheduler() if simulates else SchedulerContact(*scheduler)
+    caller = (
+        Caller(Kind.LAUNCHER, host.address)
+        if simulates
+        else credentials.of_launcher(environment, host.address)
+    )
+    contact = NoScheduler() if simulates else SchedulerContact(*scheduler, caller)
     beginner = _beginner(given, placed, environment)
     context = LaunchContext(
         environment=environment,
@@ -82,7 +90,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
             takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
         ),
         beginner=beginner,
-        completion=None if simulates else completion_at(*scheduler),
+        completion=None if simulates else completion_at(*scheduler, caller),
         earlier=_earlier(environment, contact, placed, beginner),
     )
     agent = Agent(placed, context)
@@ -92,7 +100,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if console.console.is_terminal and not simulates:
-        shown.append(status_line.show(*scheduler))
+        shown.append(status_line.show(*scheduler, caller))
     code = asyncio.run(_run(agent, shown))
     log.flush_streams()
     return code

@@ -17,7 +17,8 @@ from recovery.core.rules import Rules
 from recovery.launch.known_job import Asks, KnownJob
 from recovery.launch.overdue import LostNodes
 from recovery.transport import inspection_client
-from recovery.transport.client import Client
+from recovery.transport.client import Access, Client
+from recovery.transport.job_token import Caller
 
 _CONNECT_S = 2.0
 """The scheduler may be dead itself: then it learns from the node's next registration what there is to know."""
@@ -61,14 +62,15 @@ class Contact(Asks, Protocol):
 class SchedulerContact(Contact):
     """With the scheduler at one address."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, caller: Caller) -> None:
         """Nothing is asked yet.
 
         Args:
             host: of the scheduler.
             port: its own.
+            caller: this launcher, with what it proves.
         """
-        self._host, self._port = host, port
+        self._host, self._port, self._caller = host, port, caller
 
     @override
     async def report(
@@ -94,6 +96,7 @@ class SchedulerContact(Contact):
             rules=Rules(worker_count=1),
             on_message=lambda message: None,
             on_lost=lambda why: None,
+            access=Access(self._caller),
         )
         # RuntimeError: no thread could be started to look up a name.
         with contextlib.suppress(OSError, RuntimeError):
@@ -104,14 +107,16 @@ class SchedulerContact(Contact):
     @override
     async def lost_nodes(self) -> LostNodes | None:
         try:
-            return _to_lost_nodes(await inspection_client.ask(self._host, self._port, "/lost"))
+            return _to_lost_nodes(
+                await inspection_client.ask(self._host, self._port, "/lost", caller=self._caller)
+            )
         except (inspection_client.NoAnswerError, msgspec.ValidationError):
             return None
 
     @override
     async def why_declined(self, node_id: NodeId) -> str:
         try:
-            events = await inspection_client.ask(self._host, self._port, "/events")
+            events = await inspection_client.ask(self._host, self._port, "/events", caller=self._caller)
         except inspection_client.NoAnswerError:
             return ""
         of_it = [one["event"] for one in events if one["event"].get("node_id") == node_id]
@@ -121,7 +126,9 @@ class SchedulerContact(Contact):
     @override
     async def known_job(self) -> KnownJob | None:
         try:
-            return _to_known_job(await inspection_client.ask(self._host, self._port, "/status"))
+            return _to_known_job(
+                await inspection_client.ask(self._host, self._port, "/status", caller=self._caller)
+            )
         except (inspection_client.NoAnswerError, msgspec.ValidationError):
             return None
 

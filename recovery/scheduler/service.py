@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 from collections import deque
 
 import msgspec
@@ -31,9 +32,11 @@ from recovery.core.scheduler.views import checkpoints_view, drain_view, generati
 from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLostError, job_failure
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
+from recovery.store.job_token_file import token_of
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import QUEUE_MAX, Writer
-from recovery.transport.inspection import Route, json_route
+from recovery.transport.inspection import Inspection, Route, json_route
+from recovery.transport.job_token import Authenticator, JobToken
 from recovery.transport.server import Server
 
 _logger = logging.getLogger("recovery.scheduler")
@@ -96,12 +99,20 @@ class _Service:
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
+        token = JobToken.of(token_of(self._settings.job_token, self._settings.recovery_path))
+        if token is None:
+            _logger.warning(
+                "event=network_trusted nobody proves who he is: whoever reaches this port can see, hold up and end the job. "
+                "MS_JOB_TOKEN is %s; give every process the same one, or MS_RECOVERY_PATH with MS_ENABLE_RECOVERY=1.",
+                "off" if self._settings.job_token is not None else "unset",
+            )
+        names = (self._settings.sched_host, socket.gethostname(), socket.getfqdn())
         server = self._server = Server(
+            authenticator=Authenticator(token, frozenset(name.lower().rstrip(".") for name in names)),
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=self._on_lost,
-            routes=self._routes(),
-            actions=(("/drain", self._drain),),
+            inspection=Inspection(self._routes(), (("/drain", self._drain),)),
         )
         port = await server.start(self._settings.sched_host, self._settings.sched_port)
         _logger.info(
@@ -256,7 +267,8 @@ class _Service:
 
     def _on_message(self, connection: ConnectionId, message: FromNode, peer: str) -> None:
         token = ResumeToken(secrets.token_hex(16) if isinstance(message, Register) else "")
-        self._deliver(MessageReceived(connection, message, peer, token))
+        principal = self._server.principal(connection)
+        self._deliver(MessageReceived(connection, message, peer, token, principal))
 
     def _on_lost(self, connection: ConnectionId, reason: str) -> None:
         self._deliver(ConnectionLost(connection, reason))

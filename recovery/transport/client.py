@@ -12,16 +12,19 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import ProtocolError
+from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, Proofs, challenge_of
 from recovery.transport.codec import decode_from_scheduler, encode
 from recovery.transport.outbox import Outbox
 
 if TYPE_CHECKING:
     import aiohttp
+
+    from recovery.transport.job_token import Caller
 
 CLOSE_S = 1.0
 """How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
@@ -39,6 +42,15 @@ class ConnectError(OSError):
         """Keep the reason."""
         self.reason = reason
         super().__init__(reason)
+
+
+class Access(NamedTuple):
+    """How a connection to the scheduler is secured."""
+
+    caller: Caller | None = None
+    """Who dials, with the job's token; None, or without a token: nothing is proven."""
+    ssl_context: ssl.SSLContext | None = None
+    """None: plain text."""
 
 
 class _Connection:
@@ -73,7 +85,7 @@ class Client:
         rules: Rules,
         on_message: Callable[[FromScheduler], None],
         on_lost: Callable[[str], None],
-        ssl_context: ssl.SSLContext | None = None,
+        access: Access | None = None,
     ) -> None:
         """Prepare; `connect` dials.
 
@@ -84,9 +96,10 @@ class Client:
             on_message: called with every message. Must not wait. An error that it raises goes to the loop's exception handler,
                 and the connection is closed.
             on_lost: called exactly once for each connection that ends otherwise than by `close`, with a reason for people.
-            ssl_context: None: plain text.
+            access: how the connection is secured; None: in no way.
         """
-        self._host, self._port, self._rules, self._ssl_context = host, port, rules, ssl_context
+        self._host, self._port, self._rules = host, port, rules
+        self._caller, self._ssl_context = access if access is not None else Access()
         self._on_message, self._on_lost = on_message, on_lost
         self._connection: _Connection | None = None
 
@@ -125,14 +138,18 @@ class Client:
         await self.close()
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
+        proofs = Proofs()
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=1, use_dns_cache=False, force_close=True),
+            connector=aiohttp.TCPConnector(limit=1, use_dns_cache=False),
             cookie_jar=aiohttp.DummyCookieJar(),
+            trace_configs=[proofs.trace],
         )
         try:
-            stream = await asyncio.wait_for(self._dial(session), timeout_s)
+            stream = await asyncio.wait_for(self._dial(session, proofs), timeout_s)
         except BaseException as error:
             await session.close()
+            if isinstance(error, ConnectError):
+                raise
             if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
                 raise ConnectError(_why(error, timeout_s)) from error
             raise
@@ -161,18 +178,28 @@ class Client:
     def _raw(self) -> socket.socket | None:
         return self._connection.raw() if self._connection is not None else None
 
-    async def _dial(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+    async def _dial(self, session: aiohttp.ClientSession, proofs: Proofs) -> aiohttp.ClientWebSocketResponse:
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
         address = f"[{self._host}]" if ":" in self._host else self._host
+        base = f"{'https' if self._ssl_context else 'http'}://{address}:{self._port}"
+        secure = self._ssl_context if self._ssl_context is not None else True
+        answer = None
+        if self._caller is not None and self._caller.token is not None:
+            answer = self._caller.answer(await challenge_of(session, base, secure), "GET", "/cluster")
         # aiohttp refuses a message that is as long as its limit, hence + 1.
-        return await session.ws_connect(
-            f"{'https' if self._ssl_context else 'http'}://{address}:{self._port}/cluster",
-            ssl=self._ssl_context if self._ssl_context is not None else True,
+        stream = await session.ws_connect(
+            f"{base}/cluster",
+            ssl=secure,
+            headers=answer.headers if answer is not None else None,
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
             max_msg_size=self._rules.frame_bytes_max + 1,
             compress=0,
         )
+        if answer is not None and not answer.holds(proofs.headers):
+            await stream.close()
+            raise ConnectError(IMPOSTOR)
+        return stream
 
     async def _serve(self, connection: _Connection) -> None:
         """Read and write until the connection ends, from either side."""
@@ -232,6 +259,8 @@ def _why(error: BaseException, timeout_s: float) -> str:
         return f"no answer within {timeout_s:g} s"
     if status == 503:  # noqa: PLR2004 - HTTP's own number
         return "the scheduler has too many connections that have not registered (HTTP 503)"
+    if status in NOT_LET_IN:
+        return NOT_LET_IN[status]
     if status is not None:
         return f"what answers there is no scheduler of ours (HTTP {status})"
     return str(error) or type(error).__name__

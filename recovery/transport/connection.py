@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from recovery.core.ids import ConnectionId
+from recovery.core.principals import Principal
 from recovery.errors import ProtocolError
 from recovery.transport.outbox import Outbox
 
@@ -35,6 +36,8 @@ class Connection:
         self.outbox = Outbox()
         self.admitted = self.delivered = self.closing = self.broken = False
         self.reason = ""
+        self.principal: Principal | None = None
+        """Who has proven to be there, before the first message; None: nobody proves anything here."""
         # aiohttp refuses a message that is as long as its limit, hence + 1.
         self.socket = web.WebSocketResponse(compress=False, max_msg_size=frame_bytes_max + 1, timeout=CLOSE_S)
         self._transport = request.transport

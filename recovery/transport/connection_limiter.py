@@ -51,12 +51,12 @@ class ConnectionLimiter(web.Server):
             rejections: logs those that are rejected.
             nodes: how many the job has.
         """
-        # No keep-alive timeout, since the deadlines here hold instead; no lingering, since nobody has a body to send.
+        # Kept alive for the request behind a challenge, and no longer than the deadlines here allow; no lingering, since nobody has a body to send.
         super().__init__(
             handler,
             logger=AiohttpLogger(rejections),
             access_log=None,
-            keepalive_timeout=0,
+            keepalive_timeout=FIRST_MESSAGE_S,
             lingering_time=0,
             max_line_size=2_048,
             max_field_size=2_048,

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, challenge_of
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from recovery.transport.job_token import Caller
 
 _TIMEOUT_S = 3.0
 _CONFLICT = 409
@@ -16,7 +24,7 @@ class NoAnswerError(OSError):
     """Nobody answers there, or no scheduler of ours. The caller shows something else then."""
 
 
-async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
+async def ask(host: str, port: int, path: str, *, post: Any = None, caller: Caller | None = None) -> Any:
     """What a running scheduler answers to `GET` of a path, decoded from JSON.
 
     Args:
@@ -24,6 +32,7 @@ async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
         port: its port.
         path: `/status`, `/generations`, `/checkpoints`, `/events`, `/lost` or `/drain`.
         post: what to ask for by `POST`, as JSON; None: `GET`.
+        caller: who asks, with the job's token; None, or without a token: nothing is proven.
 
     Raises:
         NoAnswerError: no scheduler answers there.
@@ -32,22 +41,35 @@ async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
 
     address = f"[{host}]" if ":" in host else host
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    base, method = f"http://{address}:{port}", "GET" if post is None else "POST"
+    data = b"" if post is None else json.dumps(post).encode()
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.request(
-                "GET" if post is None else "POST", f"http://{address}:{port}{path}", json=post
-            ) as response,
-        ):
-            # What an action refuses has its reason in the body.
-            if response.status != _CONFLICT:
-                response.raise_for_status()
-            body = bytearray()
-            async for piece in response.content.iter_any():
-                body += piece
-                if len(body) > _ANSWER_BYTES_MAX:
-                    message = f"its answer is longer than {_ANSWER_BYTES_MAX} bytes"
-                    raise NoAnswerError(message)
-        return msgspec.json.decode(body)
+        async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
+            answer = None
+            if caller is not None and caller.token is not None:
+                challenge = await challenge_of(session, base, secure=True)
+                answer = caller.answer(challenge, method, path, data)
+            headers = answer.headers if answer is not None else {}
+            async with session.request(
+                method, f"{base}{path}", data=data or None, headers=headers
+            ) as response:
+                if response.status in NOT_LET_IN:
+                    raise NoAnswerError(NOT_LET_IN[response.status])
+                # What an action refuses has its reason in the body.
+                if response.status != _CONFLICT:
+                    response.raise_for_status()
+                if answer is not None and not answer.holds(response.headers):
+                    raise NoAnswerError(IMPOSTOR)
+                return msgspec.json.decode(await _body_of(response))
     except (OSError, asyncio.TimeoutError, aiohttp.ClientError, msgspec.MsgspecError) as error:
         raise NoAnswerError(str(error) or type(error).__name__) from error
+
+
+async def _body_of(response: aiohttp.ClientResponse) -> bytearray:
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > _ANSWER_BYTES_MAX:
+            message = f"its answer is longer than {_ANSWER_BYTES_MAX} bytes"
+            raise NoAnswerError(message)
+    return body

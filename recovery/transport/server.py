@@ -12,22 +12,25 @@ import contextlib
 import itertools
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
 
 from recovery.core.ids import ConnectionId
 from recovery.core.messages import FromNode, FromScheduler
+from recovery.core.principals import Kind, Principal
 from recovery.core.rules import Rules
 from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
 from recovery.transport.connection_limiter import FIRST_MESSAGE_S, ConnectionLimiter
-from recovery.transport.inspection import ACTION_BYTES_MAX, Action, Route, healthz, json_body
+from recovery.transport.inspection import ACTION_BYTES_MAX, Action, Inspection, Route, healthz, json_body
+from recovery.transport.job_token import CHALLENGE_PATH, SCHEME, Authenticator, Denied, Proven
 from recovery.transport.listening import BACKLOG, listening_sockets
 from recovery.transport.rejection_log import RejectionLog
 
 CLUSTER_PATH = "/cluster"
+HEALTH_PATH = "/healthz"
 
 ACCEPTED_AT_ONCE = 64
 """Connections accepted before the loop does anything else, as asyncio's `backlog` also means. At the kernel's own backlog a
@@ -45,9 +48,9 @@ class Server:
         rules: Rules,
         on_message: Callable[[ConnectionId, FromNode, str], None],
         on_lost: Callable[[ConnectionId, str], None],
-        routes: Sequence[tuple[str, Route]] = (),
-        actions: Sequence[tuple[str, Action]] = (),
+        inspection: Inspection | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -57,13 +60,17 @@ class Server:
                 raises goes to the loop's exception handler, and the connection is closed.
             on_lost: called exactly once for each connection that has delivered a message, with a reason for people; also for
                 those that `close_connection` or `stop` closes. Never from inside `send` or `close_connection`.
-            routes: inspection paths and what answers them; `/healthz` is always there.
-            actions: what a `POST` of a path does; from this host only.
+            inspection: what is shown and done over HTTP; `/healthz` is always there.
             ssl_context: None: plain text.
+            authenticator: finds out who asks; None: everybody is let in.
         """
+        self._authenticator = authenticator if authenticator is not None else Authenticator(None)
         self._rules, self._on_message, self._on_lost = rules, on_message, on_lost
-        self._routes: dict[str, Route] = {"/healthz": healthz, **dict(routes)}
-        self._actions = dict(actions)
+        self._routes: dict[str, Route] = {
+            HEALTH_PATH: healthz,
+            **(dict(inspection.routes) if inspection else {}),
+        }
+        self._actions = dict(inspection.actions) if inspection else {}
         self._ssl_context = ssl_context
         self._silence_s = (rules.lease_ms + rules.rejoin_window_ms) / 1000
         """A refused worker may wait out a whole window before it asks again on the same connection."""
@@ -152,10 +159,18 @@ class Server:
         """Deliver messages again, of each connection in the order in which they came."""
         self._delivering.set()
 
-    def close_connection(self, connection: ConnectionId, reason: str) -> None:
-        """Close a connection after what was queued before; what it sends from now on is dropped."""
+    def close_connection(self, connection: ConnectionId, reason: str, *, is_fault: bool = False) -> None:
+        """Close a connection after what was queued before; what it sends from now on is dropped.
+
+        Args:
+            connection: which one; ignored when it is closed already.
+            reason: for the peer, and for the log where it is a fault.
+            is_fault: the peer has done what it may not do.
+        """
         found = self._connections.get(connection)
         if found is not None:
+            if is_fault and not found.closing:
+                self._rejections.note(found.peer, reason)
             found.finish(reason)
 
     def admitted(self, connection: ConnectionId) -> None:
@@ -171,6 +186,11 @@ class Server:
         if found is not None and self._limiter is not None:
             self._limiter.answered(found.request.protocol)
 
+    def principal(self, connection: ConnectionId) -> Principal | None:
+        """Who has proven to be there; None: nobody proves anything here, or the connection is closed."""
+        found = self._connections.get(connection)
+        return found.principal if found is not None else None
+
     # --- one request ---------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -180,11 +200,43 @@ class Server:
                 request.remote or "unknown", "too many connections that have not registered"
             )
             return _text(503, "too many connections that have not registered; try again in a second")
+        if request.path != HEALTH_PATH and self._authenticator.is_foreign(request.headers.get("Host", "")):
+            self._rejections.note(request.remote or "unknown", "asked for another host")
+            return _text(421, "this scheduler is not known by that name; use its address")
+        if self._authenticator.is_closed and request.path == CHALLENGE_PATH:
+            # The answer to the challenge comes on the same connection.
+            return web.Response(text=self._authenticator.challenge())
+        action = self._actions.get(request.path) if request.method == "POST" else None
+        body = await _body_of(request) if action is not None else b""
+        if body is None:
+            return _text(413, f"a body of at most {ACTION_BYTES_MAX} bytes, and its length")
+        proven = self._look_at(request, body)
+        if isinstance(proven, web.Response):
+            return proven
         if request.path == CLUSTER_PATH:
-            return await self._serve(request)
-        action = self._actions.get(request.path)
-        if action is not None and request.method == "POST":
-            return await self._act(request, action)
+            return await self._serve(request, proven)
+        response = self._act(request, action, body) if action is not None else self._show(request)
+        if proven is not None:
+            response.headers.update(proven.headers)
+        return response
+
+    def _look_at(self, request: web.BaseRequest, body: bytes) -> Proven | web.Response | None:
+        """Who asks, and whether it may ask for this at all; None: nobody proves anything here."""
+        if not self._authenticator.is_closed or request.path == HEALTH_PATH:
+            return None
+        looked = self._authenticator.look_at(request.headers, request.method, request.path, body)
+        if isinstance(looked, Denied):
+            self._rejections.note(
+                request.remote or "unknown", f"asked for {request.path} without the job's token"
+            )
+            denied = _text(looked.status, looked.reason)
+            denied.headers["WWW-Authenticate"] = SCHEME
+            return denied
+        if request.path == CLUSTER_PATH and looked.principal.kind is Kind.VIEWER:
+            return _text(403, "a viewer sends no messages")
+        return looked
+
+    def _show(self, request: web.BaseRequest) -> web.Response:
         route = self._routes.get(request.path)
         if route is None:
             self._rejections.note(request.remote or "unknown", "asked for a path that does not exist")
@@ -201,22 +253,19 @@ class Server:
         response.force_close()
         return response
 
-    async def _act(self, request: web.BaseRequest, action: Action) -> web.Response:
+    def _act(self, request: web.BaseRequest, action: Action, body: bytes) -> web.Response:
         """Change something for whoever could as well send signals to the processes here: nobody else is known yet."""
         own = request.transport.get_extra_info("sockname") if request.transport is not None else None
         if own is None or request.remote != own[0] or "Origin" in request.headers:
             self._rejections.note(request.remote or "unknown", f"asked for {request.path} from elsewhere")
             return _text(403, "only for processes of the scheduler's own host, and not for browsers")
-        length = request.content_length
-        if length is None or length > ACTION_BYTES_MAX:
-            return _text(413, f"a body of at most {ACTION_BYTES_MAX} bytes, and its length")
-        status, answer = action(await request.content.readexactly(length))
+        status, answer = action(body)
         content, content_type = json_body(answer)
         response = web.Response(status=status, body=content, content_type=content_type)
         response.force_close()
         return response
 
-    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _serve(self, request: web.BaseRequest, proven: Proven | None) -> web.StreamResponse:
         # Only browsers send it, and a web page must not reach a cluster on localhost.
         if "Origin" in request.headers:
             self._rejections.note(request.remote or "unknown", "a browser asked for a worker's connection")
@@ -226,6 +275,9 @@ class Server:
         if not connection.socket.can_prepare(request):
             self._rejections.note(connection.peer, "no WebSocket request")
             return _text(426, "workers speak WebSocket here")
+        if proven is not None:
+            connection.principal = proven.principal
+            connection.socket.headers.update(proven.headers)
         if not await connection.open():
             return _text(400, "gone")
         self._connections[number] = connection
@@ -264,6 +316,15 @@ class Server:
             self._on_lost(connection.number, connection.reason)
         except Exception as error:  # noqa: BLE001 - as in _serve
             _report(f"the loss of {connection.peer} was not handled", error)
+
+
+async def _body_of(request: web.BaseRequest) -> bytes | None:
+    """The body of a request that acts; None: it is too long, or does not say how long it is."""
+    length = request.content_length
+    if length is None or length > ACTION_BYTES_MAX:
+        return None
+    # aiohttp gives an empty body as one that cannot be read.
+    return await request.content.readexactly(length) if length else b""
 
 
 def _text(status: int, text: str) -> web.Response:

@@ -12,13 +12,16 @@ from recovery import clock, process_identity
 from recovery.config import Settings, SettingsRole
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import FromScheduler, Role
+from recovery.core.principals import Kind
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import NoteAdmission
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
-from recovery.transport.client import Client
+from recovery.store.job_token_file import token_of
+from recovery.transport.client import Access, Client
+from recovery.transport.job_token import Caller, JobToken
 from recovery.worker.blocking_calls import Calls
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
@@ -40,6 +43,9 @@ class WorkerService:
         Args:
             settings: role worker or server.
             starts_again: this process starts its program again, by exec, whenever its generation ends.
+
+        Raises:
+            RecoveryPathError: there is no token in the recovery path, and none can be made.
         """
         assert settings.node_id is not None, (
             "a node has an id, drawn by the caller if the environment gave none"
@@ -75,6 +81,7 @@ class WorkerService:
             starts_again=starts_again,
         )
         self.machine = WorkerMachine(identity, rules)
+        self._token = JobToken.of(token_of(settings.job_token, settings.recovery_path))
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -113,6 +120,7 @@ class WorkerService:
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=lambda reason: self._deliver(s.Disconnected(reason, jitter())),
+            access=Access(Caller(Kind.NODE, self.node_id, self._token)),
         )
         self._executor = Executor(
             client=self._client,

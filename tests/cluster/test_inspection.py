@@ -213,25 +213,34 @@ def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None
         cluster.start()
         cluster.wait_step(54)
         path = str(tmp_path / "recovery")
+        belongs = {"MS_RECOVERY_PATH": path}
         found = answer("status", path)
         assert found["scheduler"] == {"pid": cluster.processes["sched"].pid, "alive": True, "incarnation": 1}
         assert (found["state"], found["workers_by_state"]) == ("running", {"live": 2})
         assert answer("plan", path)["action"] == "resume"
-        asked = answer("status", f"--connect=127.0.0.1:{cluster.port}")
+        stranger = run("status", f"--connect=127.0.0.1:{cluster.port}")
+        assert stranger.returncode == 64
+        assert "asks for the job's token" in stranger.stderr
+        asked = answer("status", f"--connect=127.0.0.1:{cluster.port}", environment=belongs)
         assert list(asked) == list(found)
         assert (asked["state"], asked["workers_by_state"]) == ("running", {"live": 2})
-        names = [row["node_id"] for row in answer("nodes", f"--connect=localhost:{cluster.port}")]
+        names = [
+            row["node_id"]
+            for row in answer("nodes", f"--connect=localhost:{cluster.port}", environment=belongs)
+        ]
         assert names == ["worker_0", "worker_1"]
-        steps = answer("steps", f"--connect=localhost:{cluster.port}")
+        steps = answer("steps", f"--connect=localhost:{cluster.port}", environment=belongs)
         assert [(row["node_id"], row["rank"], row["epoch"]) for row in steps] == [
             ("worker_0", 0, None),
             ("worker_1", 1, None),
         ]
         assert list(steps[0]) == list(answer("steps", path)[0])
         here = f"--connect=127.0.0.1:{cluster.port}"
-        assert [row["generation"] for row in answer("generations", here)] == [1]
-        assert {row["state"] for row in answer("checkpoints", here)} >= {"committed"}
-        live = [(row["kind"], row["node"], row["step"]) for row in answer("events", here)]
+        assert [row["generation"] for row in answer("generations", here, environment=belongs)] == [1]
+        assert {row["state"] for row in answer("checkpoints", here, environment=belongs)} >= {"committed"}
+        live = [
+            (row["kind"], row["node"], row["step"]) for row in answer("events", here, environment=belongs)
+        ]
         stored = [(row["kind"], row["node"], row["step"]) for row in answer("events", path, "--limit=1000")]
         assert live == stored[: len(live)]
         assert run("events", here, "--follow").returncode == 64

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from recovery.core import messages as m
@@ -225,6 +226,24 @@ def test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_incarnati
     again = worker.register(request=request, keep_token=False)
     assert isinstance(again, m.Admitted)
     assert (again.incarnation, again.resumed) == (1, True)
+
+
+@pytest.mark.parametrize("secret", [None, "guessed", ""])
+def test_who_knows_only_the_id_of_an_admission_is_not_its_holder(desk: Desk, secret: str | None) -> None:
+    worker = Worker(desk, "worker_0")
+    worker.register()
+    stolen = msgspec.structs.replace(
+        worker.registration, request_secret=None if secret is None else ResumeToken(secret)
+    )
+    [refused] = desk.say(desk.connect(), stolen)
+    assert isinstance(refused, m.Refused)
+    assert refused.code == "NODE_ALIVE"
+    assert worker.connection not in desk.closed
+    worker.die()
+    desk.at(desk.now + 10)
+    [refused] = desk.say(desk.connect(), stolen)
+    assert isinstance(refused, m.Refused)
+    assert isinstance(worker.register(), m.Admitted), "the holder itself has its token"
 
 
 def test_a_newer_connection_of_the_same_incarnation_replaces_the_older(desk: Desk) -> None:

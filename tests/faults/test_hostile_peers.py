@@ -35,7 +35,9 @@ def answer_s(port: int) -> float:
 def test_two_thousand_strangers_disturb_neither_training_nor_a_good_worker(tmp_path: Path) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
-    with SmallCluster(tmp_path, workers=WORKERS, environment={"JOB_STEP_MS": "250"}) as cluster:
+    with SmallCluster(
+        tmp_path, workers=WORKERS, environment={"JOB_STEP_MS": "250", "MS_JOB_TOKEN": "off"}
+    ) as cluster:
         cluster.start()
         cluster.wait_step(3)
         scheduler = psutil.Process(cluster.processes["sched"].pid)

@@ -13,6 +13,7 @@ from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
 from tests.planted.numbers import NUMBERS
+from tests.planted.principals import PRINCIPALS
 from tests.planted.proofs import PROOFS, WAITING
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
@@ -29,6 +30,7 @@ BUGS: tuple[Bug, ...] = (
     + SESSION
     + ROLLBACK
     + PROTOCOL
+    + PRINCIPALS
     + PROOFS
     + WAITING
     + ENDS

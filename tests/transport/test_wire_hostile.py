@@ -12,7 +12,7 @@ import pytest
 from recovery.core.rules import Rules
 from recovery.transport import connection_limiter, rejection_log
 from recovery.transport.codec import encode
-from recovery.transport.inspection import json_route
+from recovery.transport.inspection import Inspection, json_route
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
@@ -279,7 +279,7 @@ def test_inspection_answers_and_names_its_paths(caplog: pytest.LogCaptureFixture
             ("/status", json_route(lambda: {"workers": [1, 2], "state": "running"})),
             ("/broken", broken),
         )
-        async with serving(routes=routes) as (receiver, port):
+        async with serving(inspection=Inspection(routes)) as (receiver, port):
             status, kind, body = await in_thread(lambda: ask(port, "/status"))
             assert (status, kind, json.loads(body)) == (
                 200,

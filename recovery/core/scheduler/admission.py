@@ -35,7 +35,7 @@ from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
 from recovery.core.scheduler.timers import WaitingTimer
 from recovery.core.scheduler.waiting import Waiting
-from recovery.core.tokens import token_digest
+from recovery.core.tokens import request_of, token_digest
 
 ASK_AGAIN_MS = 1_000
 """When the bearer of a living node's id may ask again. The node may die at any moment, so there is no exact time."""
@@ -157,7 +157,9 @@ def _replaced(place: places.Place, now_ms: int) -> Replaced | None:
 
 def _token_of(node: Node, register: m.Register) -> Token:
     record = node.record
-    if register.request_id == record.admission_request:
+    # The id alone proves nothing: it is stored, and in answers.
+    proven = request_of(register.request_secret or "") == register.request_id
+    if proven and register.request_id == record.admission_request:
         # The answer to its admission was lost on the way: it asks again.
         return Token.SAME
     if register.token is None:

@@ -94,8 +94,7 @@ def on_exited(
     state: SchedulerState, connection: ConnectionId, exited: m.Exited, now_ms: int
 ) -> list[SchedulerEffect]:
     """A launcher saw a process end. It speaks on a connection of its own, which has served its purpose."""
-    effects = _exit_seen(state, exited, now_ms)
-    return effects if connection in state.speakers else [*effects, CloseConnection(connection, "received")]
+    return [*_exit_seen(state, exited, now_ms), CloseConnection(connection, "received")]
 
 
 def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[SchedulerEffect]:

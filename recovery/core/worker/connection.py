@@ -16,7 +16,7 @@ from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, Resume
 from recovery.core.policy import backoff
 from recovery.core.records import NodeRecord, NodeState
 from recovery.core.rules import Rules
-from recovery.core.tokens import token_digest
+from recovery.core.tokens import request_of, token_digest
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Connect, Disconnect, Send, SetTimer, WorkerEffect
 from recovery.core.worker.timers import WorkerTimer
@@ -87,6 +87,8 @@ class Connection:
         """Changed only by `_move`."""
         self._register_id = RequestId("")
         """Request id of the registration, the same over the whole process. Set when it starts."""
+        self._secret = ""
+        """What the request id is made of: it shows that a repeat is this process's own. Set when it starts."""
         self._token: ResumeToken | None = None
         """Resume token to register with. None: this process has none, or the scheduler did not know the one it had."""
         self._dial_is_due = False
@@ -126,7 +128,8 @@ class Connection:
 
     def on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
         """The process is up: dial for the first time."""
-        self._register_id, self._token = started.request_id, started.token
+        self._register_id, self._token = RequestId(request_of(started.secret)), started.token
+        self._secret = started.secret
         self._unreachable_since_ms = now_ms
         return [*self._wait.begin("the scheduler to answer", now_ms), Connect()]
 
@@ -234,6 +237,7 @@ class Connection:
             standby=self._identity.standby,
             replaces=self._identity.replaces,
             starts_again=self._identity.starts_again,
+            request_secret=ResumeToken(self._secret),
         )
         return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 

@@ -23,7 +23,8 @@ class Hangs(msgspec.Struct, frozen=True):
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """The process is up; `token` when it comes from an exec of itself."""
 
-    request_id: RequestId
+    secret: str
+    """Drawn for this process: with it, and only with it, its registration can be repeated."""
     token: ResumeToken | None
     hangs: Hangs = Hangs()
 

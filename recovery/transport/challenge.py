@@ -1,0 +1,63 @@
+"""The asking side of job_token.py: fetch a challenge, and see what came back. aiohttp is imported late, as in client.py."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from recovery.transport.job_token import CHALLENGE_PATH
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_CHALLENGE_BYTES_MAX = 256
+_OK = 200
+IMPOSTOR = (
+    "what answers there does not prove that it knows the job's token: it is no scheduler of this job, "
+    "or has MS_JOB_TOKEN=off while this process has a token"
+)
+NOT_LET_IN = {
+    401: "the scheduler asks for the job's token, and this process has none: give it the same MS_RECOVERY_PATH "
+    "directory or MS_JOB_TOKEN",
+    403: "the scheduler does not let this process in: its job token is another one, so MS_RECOVERY_PATH is another "
+    "directory than the scheduler's, or MS_JOB_TOKEN differs",
+    421: "the scheduler is not known by that host name: use its address, or the name in its own MS_SCHED_HOST",
+}
+"""By HTTP status: why the scheduler does not let one in."""
+
+
+class Proofs:
+    """The headers of the newest answer: a WebSocket does not show those of its own."""
+
+    def __init__(self) -> None:
+        """Nothing has come back yet."""
+        import aiohttp  # noqa: PLC0415 - see the head of this file
+
+        self.headers: Mapping[str, str] = {}
+        self.trace = aiohttp.TraceConfig()
+        self.trace.on_request_end.append(self._note)
+
+    async def _note(
+        self, session: aiohttp.ClientSession, context: Any, ended: aiohttp.TraceRequestEndParams
+    ) -> None:
+        self.headers = ended.response.headers
+
+
+async def challenge_of(session: aiohttp.ClientSession, base: str, secure: ssl.SSLContext | bool) -> str:
+    """Ask a scheduler for a challenge.
+
+    Args:
+        session: whose connection the answer will go out on.
+        base: scheme, host and port.
+        secure: as aiohttp takes it.
+
+    Raises:
+        ConnectionError: it gives none.
+        aiohttp.ClientError: it does not answer.
+    """
+    async with session.get(f"{base}{CHALLENGE_PATH}", ssl=secure) as response:
+        text = await response.content.read(_CHALLENGE_BYTES_MAX)
+        if response.status == _OK and text.isascii() and text.decode().isprintable():
+            return text.decode()
+        raise ConnectionError(NOT_LET_IN.get(response.status, IMPOSTOR))
