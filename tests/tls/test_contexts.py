@@ -6,6 +6,7 @@ import datetime
 import socket
 import ssl
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,8 @@ def test_a_client_below_a_revoked_authority_is_refused(world: World) -> None:
 
 def test_a_peer_that_offers_tls_1_1_at_most_is_refused(world: World) -> None:
     client = world.context(Side.CLIENT)
-    with pytest.warns(DeprecationWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
         client.minimum_version = ssl.TLSVersion.TLSv1
         client.maximum_version = ssl.TLSVersion.TLSv1_1
     client.set_ciphers("ALL:@SECLEVEL=0")
