@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 
 from recovery.errors import ConfigHostEmptyError
+from recovery.tls.alerts import AlertingContext
 from recovery.tls.config_file import ChannelFiles
 from recovery.tls.material import Material, Side
 from recovery.tls.revocation import pem_of
@@ -25,7 +26,7 @@ def context_of(material: Material) -> ssl.SSLContext:
     A session that is taken up again would skip the check of the certificate, and so let a revoked peer in.
     """
     server = material.side is Side.SERVER
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context = AlertingContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED
     context.check_hostname = not server

@@ -53,22 +53,31 @@ class Material:
         pieces = [one.public_bytes(serialization.Encoding.PEM) for one in self.trusted]
         return b"".join(pieces).decode("ascii")
 
-    def why_no_longer(self, certificate: x509.Certificate, now: datetime.datetime) -> str:
+    def traces(self, certificate: x509.Certificate) -> bool:
+        """Whether the way from a certificate to an authority is known here; what a peer sent of it is not kept."""
+        return certificates.chain_of(certificate, self.own.chain, self.trusted) is not None
+
+    def why_no_longer(
+        self, certificate: x509.Certificate, now: datetime.datetime, *, traced: bool = True
+    ) -> str:
         """Why a peer that was let in must go now; empty: it may stay.
 
         Args:
             certificate: the peer's own.
             now: this moment, with its time zone.
+            traced: what `traces` said of it when it was let in.
         """
         if now > certificate.not_valid_after_utc:
-            return f"its certificate expired on {certificates.day(certificate.not_valid_after_utc)}"
+            return f"TLS_CERT_EXPIRED: its certificate expired on {certificates.day(certificate.not_valid_after_utc)}"
         chain = certificates.chain_of(certificate, self.own.chain, self.trusted)
         found = revocation.revoked_in(self.lists, chain or (certificate,))
         if found is not None:
             day = certificates.day(found[1].revocation_date_utc)
-            return f"its certificate (serial {found[0].serial_number:x}) was revoked on {day}"
-        if chain is None and not self.own.chain:
-            return "its certificate is of no authority that is trusted any more"
+            return (
+                f"TLS_CERT_REVOKED: its certificate (serial {found[0].serial_number:x}) was revoked on {day}"
+            )
+        if chain is None and traced:
+            return "TLS_UNKNOWN_CA: its certificate is of no authority that is trusted any more"
         return ""
 
 

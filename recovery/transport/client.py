@@ -10,19 +10,23 @@ import asyncio
 import contextlib
 import os
 import socket
-import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import ProtocolError
+from recovery.tls.handshakes import why
+from recovery.tls.material import Side
 from recovery.transport.codec import decode_from_scheduler, encode
 from recovery.transport.outbox import Outbox
 
 if TYPE_CHECKING:
     import aiohttp
 
+    from recovery.tls.channel import Channel
+
+_CLOSED = "Server disconnected; if it uses TLS, this process must too"
 CLOSE_S = 1.0
 """How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
 
@@ -73,7 +77,7 @@ class Client:
         rules: Rules,
         on_message: Callable[[FromScheduler], None],
         on_lost: Callable[[str], None],
-        ssl_context: ssl.SSLContext | None = None,
+        channel: Channel | None = None,
     ) -> None:
         """Prepare; `connect` dials.
 
@@ -84,9 +88,9 @@ class Client:
             on_message: called with every message. Must not wait. An error that it raises goes to the loop's exception handler,
                 and the connection is closed.
             on_lost: called exactly once for each connection that ends otherwise than by `close`, with a reason for people.
-            ssl_context: None: plain text.
+            channel: the secure channel's dialling side; None: plain text.
         """
-        self._host, self._port, self._rules, self._ssl_context = host, port, rules, ssl_context
+        self._host, self._port, self._rules, self._channel = host, port, rules, channel
         self._on_message, self._on_lost = on_message, on_lost
         self._connection: _Connection | None = None
 
@@ -134,7 +138,7 @@ class Client:
         except BaseException as error:
             await session.close()
             if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
-                raise ConnectError(_why(error, timeout_s)) from error
+                raise ConnectError(_why(error, timeout_s, self._channel)) from error
             raise
         connection = self._connection = _Connection(session, stream)
         connection.task = asyncio.create_task(self._serve(connection))
@@ -166,13 +170,14 @@ class Client:
 
         address = f"[{self._host}]" if ":" in self._host else self._host
         # aiohttp refuses a message that is as long as its limit, hence + 1.
-        return await session.ws_connect(
-            f"{'https' if self._ssl_context else 'http'}://{address}:{self._port}/cluster",
-            ssl=self._ssl_context if self._ssl_context is not None else True,
+        stream: aiohttp.ClientWebSocketResponse = await session.ws_connect(
+            f"{'https' if self._channel else 'http'}://{address}:{self._port}/cluster",
+            **tls_of(self._channel, self._host),
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
             max_msg_size=self._rules.frame_bytes_max + 1,
             compress=0,
         )
+        return stream
 
     async def _serve(self, connection: _Connection) -> None:
         """Read and write until the connection ends, from either side."""
@@ -226,7 +231,25 @@ class Client:
             self._on_lost(ended if isinstance(ended, str) else "connection closed")
 
 
-def _why(error: BaseException, timeout_s: float) -> str:
+def tls_of(channel: Channel | None, host: str) -> dict[str, Any]:
+    """What aiohttp is given for a request to `host`: the context of the moment, and the name to check."""
+    if channel is None:
+        return {}
+    return {"ssl": channel.context, "server_hostname": channel.host_to_check(host)}
+
+
+def tls_failure(error: BaseException, channel: Channel | None) -> str:
+    """Why TLS is what failed; empty: it is not."""
+    if channel is not None:
+        return why(error, Side.CLIENT)
+    # OpenSSL closes a connection that begins with HTTP, without an answer.
+    return _CLOSED if type(error).__name__ == "ServerDisconnectedError" else ""
+
+
+def _why(error: BaseException, timeout_s: float, channel: Channel | None) -> str:
+    of_tls = tls_failure(error, channel)
+    if of_tls:
+        return of_tls
     status = getattr(error, "status", None)
     if isinstance(error, asyncio.TimeoutError):
         return f"no answer within {timeout_s:g} s"

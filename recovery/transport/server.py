@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -20,12 +19,17 @@ from aiohttp import web
 from recovery.core.ids import ConnectionId
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
+from recovery.errors import RecoveryError
+from recovery.tls.channel import Channel
+from recovery.tls.identity import Identity
 from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
-from recovery.transport.connection_limiter import FIRST_MESSAGE_S, ConnectionLimiter
+from recovery.transport.connection_limiter import ConnectionLimiter
 from recovery.transport.inspection import ACTION_BYTES_MAX, Action, Route, healthz, json_body
 from recovery.transport.listening import BACKLOG, listening_sockets
+from recovery.transport.peer_certificates import certificate_of, watch
 from recovery.transport.rejection_log import RejectionLog
+from recovery.transport.tls_acceptor import TlsAcceptor
 
 CLUSTER_PATH = "/cluster"
 
@@ -47,7 +51,7 @@ class Server:
         on_lost: Callable[[ConnectionId, str], None],
         routes: Sequence[tuple[str, Route]] = (),
         actions: Sequence[tuple[str, Action]] = (),
-        ssl_context: ssl.SSLContext | None = None,
+        channel: Channel | None = None,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -59,12 +63,14 @@ class Server:
                 those that `close_connection` or `stop` closes. Never from inside `send` or `close_connection`.
             routes: inspection paths and what answers them; `/healthz` is always there.
             actions: what a `POST` of a path does; from this host only.
-            ssl_context: None: plain text.
+            channel: the secure channel's listening side; None: plain text.
         """
         self._rules, self._on_message, self._on_lost = rules, on_message, on_lost
         self._routes: dict[str, Route] = {"/healthz": healthz, **dict(routes)}
         self._actions = dict(actions)
-        self._ssl_context = ssl_context
+        self._channel = channel
+        self._acceptor: TlsAcceptor | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._silence_s = (rules.lease_ms + rules.rejoin_window_ms) / 1000
         """A refused worker may wait out a whole window before it asks again on the same connection."""
         self._delivering = asyncio.Event()
@@ -94,17 +100,12 @@ class Server:
         nodes = self._rules.worker_count + self._rules.server_count
         self._limiter = ConnectionLimiter(self._answer, self._rejections, nodes=nodes)
         loop = asyncio.get_running_loop()
-        handshake_s = FIRST_MESSAGE_S if self._ssl_context is not None else None
+        accept: Callable[[], asyncio.Protocol] = self._limiter
+        if self._channel is not None:
+            accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections)
+            self._watch = loop.create_task(watch(self._channel, self._connections))
         for each in sockets:
-            self._listeners.append(
-                await loop.create_server(
-                    self._limiter,
-                    sock=each,
-                    ssl=self._ssl_context,
-                    backlog=ACCEPTED_AT_ONCE,
-                    ssl_handshake_timeout=handshake_s,
-                )
-            )
+            self._listeners.append(await loop.create_server(accept, sock=each, backlog=ACCEPTED_AT_ONCE))
             # Again, since asyncio has just cut the kernel's queue down to its own size.
             each.listen(BACKLOG)
         return bound_port
@@ -114,6 +115,11 @@ class Server:
         if self._limiter is None:
             return
         await self._stop_listening()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait((self._watch,))
+        if self._acceptor is not None:
+            await self._acceptor.stop()
         self._limiter.abort_silent()
         for connection in list(self._connections.values()):
             connection.finish("the scheduler stops")
@@ -143,6 +149,11 @@ class Server:
         if not found.outbox.put(encode(message)):
             found.cut_off("it does not read what it is sent")
             self._rejections.note(found.peer, found.reason)
+
+    def identity_of(self, connection: ConnectionId) -> Identity | None:
+        """Whom the certificate of a connection names; None: no TLS, or a certificate that names nobody."""
+        found = self._connections.get(connection)
+        return found.certificate.identity if found is not None and found.certificate is not None else None
 
     def pause_delivery(self) -> None:
         """Deliver no message until `resume_delivery`: each connection keeps one, the others wait in its socket, and their sender waits."""
@@ -222,7 +233,14 @@ class Server:
             self._rejections.note(request.remote or "unknown", "a browser asked for a worker's connection")
             return _text(403, "not for browsers")
         number = ConnectionId(next(self._numbers))
-        connection = Connection(number, request, frame_bytes_max=self._rules.frame_bytes_max)
+        try:
+            certificate = certificate_of(request, self._channel)
+        except RecoveryError as error:
+            self._rejections.note(request.remote or "unknown", str(error))
+            return _text(403, error.code)
+        connection = Connection(
+            number, request, frame_bytes_max=self._rules.frame_bytes_max, certificate=certificate
+        )
         if not connection.socket.can_prepare(request):
             self._rejections.note(connection.peer, "no WebSocket request")
             return _text(426, "workers speak WebSocket here")
