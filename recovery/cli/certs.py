@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from recovery import clock
 from recovery.cli.formats import Format, print_line, show_rows
 from recovery.cli.options import AsJson, Rows, chosen
 from recovery.errors import UsageError
 from recovery.report import tables
 from recovery.tls import inventory, issue
-from recovery.tls.material import now_utc
 
 
 class Action(str, Enum):
@@ -50,15 +50,15 @@ def certs(  # noqa: PLR0913, PLR0917 - the options of a command
     if action is Action.INIT:
         _init(directory, nodes, hosts, days)
     elif name is not None:
-        taken = issue.Authority(directory, now_utc()).revoke(name)
+        taken = issue.Authority(directory, clock.utc_now()).revoke(name)
         print_line(f"{len(taken)} certificates of {name} taken back; {directory / issue.LIST} says so")
     else:
-        rows = tables.CERTIFICATES.rows(inventory.list_of(directory, now_utc()))
+        rows = tables.CERTIFICATES.rows(inventory.list_of(directory, clock.utc_now()))
         show_rows(tables.CERTIFICATES, rows, chosen(form, as_json=as_json))
 
 
 def _init(directory: Path, nodes: str, hosts: str, days: int) -> None:
-    issue.create(directory, nodes=_parts(nodes), hosts=_parts(hosts), days=days, now=now_utc())
+    issue.create(directory, nodes=_parts(nodes), hosts=_parts(hosts), days=days, now=clock.utc_now())
     print_line(f"{directory / issue.CONFIG} names server.p12, client.p12 and {issue.CA}")
     print_line(
         f"{directory / issue.PASSWORD} opens them; {issue.CA_KEY} and {issue.ISSUED}/ go to no other host"

@@ -12,7 +12,7 @@ import psutil
 import typer
 
 from recovery.cli.options import RecoveryPath
-from recovery.cli.source import Address
+from recovery.cli.source import Address, own_channel
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.errors import NotHandedOverError, UsageError
 from recovery.report import stored as stored_state
@@ -67,7 +67,9 @@ def drain(path: RecoveryPath, target: Target) -> None:
 
 def _ask(address: Address, target: str, *, post: Any = None) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = asyncio.run(inspection_client.ask(*address, "/drain", post=post))
+        found: dict[str, Any] = asyncio.run(
+            inspection_client.ask(*address, "/drain", post=post, channel=own_channel())
+        )
     except inspection_client.NoAnswerError as error:
         reason = f"the scheduler does not answer ({error})"
         raise NotHandedOverError(target=target, reason=reason, next_step=_AGAIN) from error

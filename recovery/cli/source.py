@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from recovery import config
 from recovery.core.converter import Converter
 from recovery.core.records import EventRecord
 from recovery.errors import SettingTypeError, UsageError
 from recovery.store.reader import StoredEvent
 from recovery.transport import inspection_client
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
 
 Address = tuple[str, int]
 """Of a running scheduler."""
@@ -52,13 +56,29 @@ def ask(address: Address, route: str) -> Any:
         UsageError: none answers.
     """
     try:
-        return asyncio.run(inspection_client.ask(*address, route))
+        return asyncio.run(inspection_client.ask(*address, route, channel=own_channel()))
     except inspection_client.NoAnswerError as error:
         raise UsageError(
             field=f"--connect={address[0]}:{address[1]}",
             reason=f"no scheduler answers there ({error})",
             next_step="Give its MS_SCHED_HOST and MS_SCHED_PORT, or the recovery path, which can be read while no process runs.",
         ) from error
+
+
+def own_channel() -> Channel | None:
+    """The channel that the variables of this command describe; None: plain text.
+
+    Raises:
+        SettingError, SecureChannelError: they are wrong.
+    """
+    settings = config.secure_channel()
+    if not settings.enabled:
+        return None
+    # Costs 0.1 s, which commands without TLS need not spend.
+    from recovery.tls.process_channels import channel_of  # noqa: PLC0415
+    from recovery.tls.side import Side  # noqa: PLC0415
+
+    return channel_of(settings, Side.CLIENT)
 
 
 def event_of(answered: dict[str, Any]) -> StoredEvent:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from typing_extensions import assert_never
 
-from recovery import log
+from recovery import config, log
 from recovery.config import rank_table
 from recovery.config.reader import Reader
 from recovery.core.records import EventKind
@@ -41,6 +41,8 @@ from recovery.launch.process_keeper import LaunchContext, Takeover
 from recovery.launch.scheduler_contact import NoScheduler, SchedulerContact
 from recovery.launch.start_method import Beginner, TemplatePlan
 from recovery.store.reader import read_events
+from recovery.tls.process_channels import channel_of
+from recovery.tls.side import Side
 from recovery.transport.client import warm_up
 from recovery.transport.local_address import is_local
 
@@ -50,6 +52,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
     Raises:
         SettingError: a flag is wrong; nothing was started.
+        SecureChannelError: TLS is on, and something of its material is wrong; nothing was started.
     """
     given = parse(words)
     given = msgspec.structs.replace(given, master_addr=host_address.resolve(given.master_addr))
@@ -64,7 +67,9 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     log_dir = _created(given.log_dir)
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
-    contact = NoScheduler() if simulates else SchedulerContact(*scheduler)
+    settings = config.secure_channel({**environment, **placement.secure_channel_of(given)})
+    channel = None if simulates else channel_of(settings, Side.CLIENT)
+    contact = NoScheduler() if simulates else SchedulerContact(*scheduler, channel)
     context = LaunchContext(
         environment=environment,
         log_dir=log_dir,
@@ -79,7 +84,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
             takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
         ),
         beginner=_beginner(given, placed, environment),
-        completion=None if simulates else completion_at(*scheduler),
+        completion=None if simulates else completion_at(*scheduler, channel),
     )
     agent = Agent(placed, context)
     if not given.join:
@@ -88,7 +93,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if console.console.is_terminal and not simulates:
-        shown.append(status_line.show(*scheduler))
+        shown.append(status_line.show(*scheduler, channel))
     code = asyncio.run(_run(agent, shown))
     log.flush_streams()
     return code

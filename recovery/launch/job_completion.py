@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recovery import clock
 from recovery.core.ids import NodeId
@@ -16,6 +16,9 @@ from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import console
 from recovery.launch.placement import Kind, Placed
 from recovery.transport import inspection_client
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
 
 _RETRY_S = 0.2
 _PATIENCE_MS = 10_000
@@ -81,9 +84,9 @@ class Completion:
             await asyncio.sleep(_RETRY_S)
 
 
-def completion_at(host: str, port: int) -> Completion:
-    """Ask the scheduler at this address."""
-    return Completion(lambda: inspection_client.ask(host, port, "/status"))
+def completion_at(host: str, port: int, channel: Channel | None = None) -> Completion:
+    """Ask the scheduler at this address; without a channel in plain text."""
+    return Completion(lambda: inspection_client.ask(host, port, "/status", channel=channel))
 
 
 def _left_in_order(status: dict[str, Any], node_id: NodeId) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from typing_extensions import override
@@ -18,6 +18,9 @@ from recovery.launch.known_job import Asks, KnownJob
 from recovery.launch.overdue import LostNodes
 from recovery.transport import inspection_client
 from recovery.transport.client import Client
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
 
 _CONNECT_S = 2.0
 """The scheduler may be dead itself: then it learns from the node's next registration what there is to know."""
@@ -52,14 +55,15 @@ class Contact(Asks, Protocol):
 class SchedulerContact(Contact):
     """With the scheduler at one address."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, channel: Channel | None = None) -> None:
         """Nothing is asked yet.
 
         Args:
             host: of the scheduler.
             port: its own.
+            channel: the secure channel's dialling side; None: plain text.
         """
-        self._host, self._port = host, port
+        self._host, self._port, self._channel = host, port, channel
 
     @override
     async def report(self, node_id: NodeId, pid: int, reason: str, *, gives_up: bool) -> None:
@@ -77,6 +81,7 @@ class SchedulerContact(Contact):
             rules=Rules(worker_count=1),
             on_message=lambda message: None,
             on_lost=lambda why: None,
+            channel=self._channel,
         )
         # RuntimeError: no thread could be started to look up a name.
         with contextlib.suppress(OSError, RuntimeError):
@@ -87,14 +92,14 @@ class SchedulerContact(Contact):
     @override
     async def lost_nodes(self) -> LostNodes | None:
         try:
-            return _to_lost_nodes(await inspection_client.ask(self._host, self._port, "/lost"))
+            return _to_lost_nodes(await self._ask("/lost"))
         except (inspection_client.NoAnswerError, msgspec.ValidationError):
             return None
 
     @override
     async def why_declined(self, node_id: NodeId) -> str:
         try:
-            events = await inspection_client.ask(self._host, self._port, "/events")
+            events = await self._ask("/events")
         except inspection_client.NoAnswerError:
             return ""
         of_it = [one["event"] for one in events if one["event"].get("node_id") == node_id]
@@ -104,9 +109,12 @@ class SchedulerContact(Contact):
     @override
     async def known_job(self) -> KnownJob | None:
         try:
-            return _to_known_job(await inspection_client.ask(self._host, self._port, "/status"))
+            return _to_known_job(await self._ask("/status"))
         except (inspection_client.NoAnswerError, msgspec.ValidationError):
             return None
+
+    async def _ask(self, path: str) -> Any:
+        return await inspection_client.ask(self._host, self._port, path, channel=self._channel)
 
 
 class NoScheduler(Contact):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.status import Status
 
@@ -11,6 +11,9 @@ from recovery import clock
 from recovery.core.records import NodeState
 from recovery.launch import console
 from recovery.transport import inspection_client
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
 
 _POLL_S = 1.0
 
@@ -48,15 +51,14 @@ def line_of(status: dict[str, Any], pace: Pace, now_ms: int) -> str:
     return "  ".join(parts) + (f": {status['reason']}" if status["reason"] else "")
 
 
-async def show(host: str, port: int) -> None:
+async def show(host: str, port: int, channel: Channel | None = None) -> None:
     """Keep the line up to date until cancelled."""
     pace = Pace()
     with Status("starting", console=console.console, spinner="line") as shown:
         while True:
             try:
-                shown.update(
-                    line_of(await inspection_client.ask(host, port, "/status"), pace, clock.monotonic_ms())
-                )
+                status = await inspection_client.ask(host, port, "/status", channel=channel)
+                shown.update(line_of(status, pace, clock.monotonic_ms()))
             except inspection_client.NoAnswerError as error:
                 shown.update(f"no answer from the scheduler: {error}")
             await asyncio.sleep(_POLL_S)

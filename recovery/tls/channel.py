@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import logging
 import ssl
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +16,13 @@ from typing import NamedTuple
 from cryptography import x509
 from typing_extensions import override
 
+from recovery import clock
 from recovery.errors import SecureChannelError
 from recovery.tls import certificates, config_file, material, revocation
 from recovery.tls.config_file import ChannelFiles
 from recovery.tls.contexts import context_of, name_to_check
-from recovery.tls.material import Material, Side
+from recovery.tls.material import Material
+from recovery.tls.side import Side
 
 _DAY = datetime.timedelta(days=1)
 
@@ -30,6 +33,11 @@ class Note(NamedTuple):
     event: str
     text: str
     warning: bool = True
+
+    @property
+    def level(self) -> int:
+        """Of the line in the log."""
+        return logging.WARNING if self.warning else logging.INFO
 
 
 class Channel:
@@ -49,7 +57,7 @@ class Channel:
         self._config, self._side, self._password = config, side, password
         self._said_at: dict[str, datetime.datetime] = {}
         self._seen = self._digest(config_file.read(config))
-        self.material, self.context = self._loaded(material.now_utc())
+        self.material, self.context = self._loaded(clock.utc_now())
 
     @override
     def __repr__(self) -> str:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from recovery.errors import ConfigHostEmptyError
 from recovery.tls.alerts import AlertingContext
 from recovery.tls.config_file import ChannelFiles
-from recovery.tls.material import Material, Side
+from recovery.tls.material import Material
 from recovery.tls.revocation import pem_of
+from recovery.tls.side import Side
 
 _SECURITY_LEVEL = 2
 """112 bits: RSA from 2,048 on. The system's own default may be lower."""

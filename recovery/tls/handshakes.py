@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from recovery.tls.material import Side
+from recovery.tls.side import Side
 
 _BOTH = (Side.SERVER, Side.CLIENT)
 _SHOWN_CHARACTERS = 120

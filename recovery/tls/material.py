@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from enum import Enum
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from typing_extensions import override
 
-from recovery import clock
 from recovery.errors import (
     CertificateRevokedError,
     ConfigTlsIncompleteError,
@@ -20,13 +18,7 @@ from recovery.tls import authorities, bundle, certificates, revocation
 from recovery.tls.bundle import Bundle
 from recovery.tls.config_file import ChannelFiles
 from recovery.tls.identity import Identity, identity_of
-
-
-class Side(str, Enum):
-    """Which end of a connection."""
-
-    SERVER = "server"
-    CLIENT = "client"
+from recovery.tls.side import Side
 
 
 class Material:
@@ -79,11 +71,6 @@ class Material:
         if chain is None and traced:
             return "TLS_UNKNOWN_CA: its certificate is of no authority that is trusted any more"
         return ""
-
-
-def now_utc() -> datetime.datetime:
-    """This moment."""
-    return datetime.datetime.fromtimestamp(clock.wall_ms() / 1_000, tz=datetime.timezone.utc)
 
 
 def load(files: ChannelFiles, side: Side, password: bytes | None, now: datetime.datetime) -> Material:

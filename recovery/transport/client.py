@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from recovery import clock
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import ProtocolError
 from recovery.tls.handshakes import why
-from recovery.tls.material import Side
+from recovery.tls.side import Side
 from recovery.transport.codec import decode_from_scheduler, encode
 from recovery.transport.outbox import Outbox
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from recovery.tls.channel import Channel
 
 _CLOSED = "Server disconnected; if it uses TLS, this process must too"
+_logger = logging.getLogger("recovery.transport")
 CLOSE_S = 1.0
 """How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
 
@@ -127,6 +130,9 @@ class Client:
             ConnectError: nobody answers there, not in time, or it is no scheduler of ours.
         """
         await self.close()
+        if self._channel is not None:
+            for note in await asyncio.to_thread(self._channel.look, clock.utc_now()):
+                _logger.log(note.level, "event=%s %s", note.event, note.text)
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
         session = aiohttp.ClientSession(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from recovery.core.ids import ConnectionId
 from recovery.errors import ProtocolError
 from recovery.transport.outbox import Outbox
-from recovery.transport.peer_certificates import PeerCertificate
+
+if TYPE_CHECKING:
+    from recovery.transport.peer_certificates import PeerCertificate
 
 CLOSE_S = 1.0
 """How long a peer may take to read what was queued before a close, and to answer it. At half of it a busy machine loses the

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from recovery.transport.client import tls_failure, tls_of
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
 
 _TIMEOUT_S = 3.0
 _CONFLICT = 409
@@ -16,7 +21,7 @@ class NoAnswerError(OSError):
     """Nobody answers there, or no scheduler of ours. The caller shows something else then."""
 
 
-async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
+async def ask(host: str, port: int, path: str, *, post: Any = None, channel: Channel | None = None) -> Any:
     """What a running scheduler answers to `GET` of a path, decoded from JSON.
 
     Args:
@@ -24,6 +29,7 @@ async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
         port: its port.
         path: `/status`, `/generations`, `/checkpoints`, `/events`, `/lost` or `/drain`.
         post: what to ask for by `POST`, as JSON; None: `GET`.
+        channel: the secure channel's dialling side; None: plain text.
 
     Raises:
         NoAnswerError: no scheduler answers there.
@@ -36,7 +42,10 @@ async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
         async with (
             aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
             session.request(
-                "GET" if post is None else "POST", f"http://{address}:{port}{path}", json=post
+                "GET" if post is None else "POST",
+                f"{'https' if channel else 'http'}://{address}:{port}{path}",
+                json=post,
+                **tls_of(channel, host),
             ) as response,
         ):
             # What an action refuses has its reason in the body.
@@ -50,4 +59,4 @@ async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
                     raise NoAnswerError(message)
         return msgspec.json.decode(body)
     except (OSError, asyncio.TimeoutError, aiohttp.ClientError, msgspec.MsgspecError) as error:
-        raise NoAnswerError(str(error) or type(error).__name__) from error
+        raise NoAnswerError(tls_failure(error, channel) or str(error) or type(error).__name__) from error

@@ -15,9 +15,8 @@ from cryptography import x509
 
 from recovery import clock
 from recovery.core.ids import ConnectionId
-from recovery.tls.channel import Channel, Note, peer_of
+from recovery.tls.channel import Channel, peer_of
 from recovery.tls.identity import Identity, identity_of
-from recovery.tls.material import now_utc
 
 LOOK_S = 10.0
 """Between two looks at the files. A revoked peer is to be gone within 60 s of the list that says so."""
@@ -47,14 +46,12 @@ class Judged(Protocol):
         """Close it at once."""
 
 
-def certificate_of(request: web.BaseRequest, channel: Channel | None) -> PeerCertificate | None:
-    """What the peer of a request has presented; None: there is no TLS.
+def certificate_of(request: web.BaseRequest, channel: Channel) -> PeerCertificate | None:
+    """What the peer of a request has presented; None: it has none.
 
     Raises:
         IdentityError: it names somebody in a way that cannot be read.
     """
-    if channel is None:
-        return None
     stream = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
     found = peer_of(stream)
     if found is None:
@@ -72,8 +69,8 @@ async def watch(channel: Channel, connections: Mapping[ConnectionId, Judged]) ->
     """
     judged_at_ms, judged_by = clock.monotonic_ms(), channel.material
     while True:
-        for note in await asyncio.to_thread(channel.look, now_utc()):
-            log(note)
+        for note in await asyncio.to_thread(channel.look, clock.utc_now()):
+            _logger.log(note.level, "event=%s %s", note.event, note.text)
         material, now_ms = channel.material, clock.monotonic_ms()
         if material is not judged_by or now_ms - judged_at_ms >= JUDGE_MS:
             judged_at_ms, judged_by = now_ms, material
@@ -84,14 +81,8 @@ async def watch(channel: Channel, connections: Mapping[ConnectionId, Judged]) ->
         await asyncio.sleep(LOOK_S)
 
 
-def log(note: Note) -> None:
-    """Log what a channel has to say."""
-    level = logging.WARNING if note.warning else logging.INFO
-    _logger.log(level, "event=%s %s", note.event, note.text)
-
-
 def _judge(channel: Channel, peers: list[Judged]) -> list[tuple[Judged, str]]:
-    now, material = now_utc(), channel.material
+    now, material = clock.utc_now(), channel.material
     judged = [
         (peer, material.why_no_longer(peer.certificate.certificate, now, traced=peer.certificate.traced))
         for peer in peers

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import itertools
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -20,16 +22,18 @@ from recovery.core.ids import ConnectionId
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import RecoveryError
-from recovery.tls.channel import Channel
-from recovery.tls.identity import Identity
 from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
 from recovery.transport.connection_limiter import ConnectionLimiter
 from recovery.transport.inspection import ACTION_BYTES_MAX, Action, Route, healthz, json_body
 from recovery.transport.listening import BACKLOG, listening_sockets
-from recovery.transport.peer_certificates import certificate_of, watch
 from recovery.transport.rejection_log import RejectionLog
-from recovery.transport.tls_acceptor import TlsAcceptor
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
+    from recovery.tls.identity import Identity
+    from recovery.transport.peer_certificates import PeerCertificate
+    from recovery.transport.tls_acceptor import TlsAcceptor
 
 CLUSTER_PATH = "/cluster"
 
@@ -87,6 +91,12 @@ class Server:
         """Open worker connections, registered or not."""
         return len(self._connections)
 
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only processes of this host can reach it."""
+        addresses = [each.getsockname()[0] for listener in self._listeners for each in listener.sockets]
+        return all(ipaddress.ip_address(address).is_loopback for address in addresses)
+
     async def start(self, host: str, port: int) -> int:
         """Listen on every address of `host`; returns the bound port (`port` 0: any free one).
 
@@ -102,6 +112,10 @@ class Server:
         loop = asyncio.get_running_loop()
         accept: Callable[[], asyncio.Protocol] = self._limiter
         if self._channel is not None:
+            # The cryptography is loaded where there is TLS only: 50 ms.
+            from recovery.transport.peer_certificates import watch  # noqa: PLC0415
+            from recovery.transport.tls_acceptor import TlsAcceptor  # noqa: PLC0415
+
             accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections)
             self._watch = loop.create_task(watch(self._channel, self._connections))
         for each in sockets:
@@ -233,8 +247,12 @@ class Server:
             self._rejections.note(request.remote or "unknown", "a browser asked for a worker's connection")
             return _text(403, "not for browsers")
         number = ConnectionId(next(self._numbers))
+        certificate: PeerCertificate | None = None
         try:
-            certificate = certificate_of(request, self._channel)
+            if self._channel is not None:
+                from recovery.transport.peer_certificates import certificate_of  # noqa: PLC0415 - as in start
+
+                certificate = certificate_of(request, self._channel)
         except RecoveryError as error:
             self._rejections.note(request.remote or "unknown", str(error))
             return _text(403, error.code)

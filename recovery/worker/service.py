@@ -18,6 +18,8 @@ from recovery.core.worker.effects import NoteAdmission
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
+from recovery.tls.process_channels import channel_of
+from recovery.tls.side import Side
 from recovery.transport.client import Client
 from recovery.worker.blocking_calls import Calls
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
@@ -45,6 +47,7 @@ class WorkerService:
         )
         self.node_id: NodeId = settings.node_id
         self._settings = settings
+        self._channel = channel_of(settings.secure_channel, Side.CLIENT)
         rules = settings.rules
         self.step_log = settings.step_log
         self.recovery_enabled = rules.recovery_enabled
@@ -108,6 +111,7 @@ class WorkerService:
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=lambda reason: self._deliver(s.Disconnected(reason, jitter())),
+            channel=self._channel,
         )
         self._executor = Executor(
             client=self._client,

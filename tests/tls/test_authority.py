@@ -17,7 +17,7 @@ from recovery.errors import ChannelFileError, SecureChannelError, UsageError
 from recovery.tls import bundle, checked_files, config_file, inventory, issue, material
 from recovery.tls.contexts import context_of
 from recovery.tls.identity import Identity, identity_of
-from recovery.tls.material import Side
+from recovery.tls.side import Side
 from tests.tls.test_contexts import shake
 
 NOW = datetime.datetime.now(datetime.timezone.utc)

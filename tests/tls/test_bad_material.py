@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from recovery.errors import PasswordFileError, SecureChannelError
 from recovery.tls import checked_files, config_file, material
-from recovery.tls.material import Side
+from recovery.tls.side import Side
 from tests.tls import made
 from tests.tls.made import CLIENT, DAY, NOW, PASSWORD, SERVER, Place
 

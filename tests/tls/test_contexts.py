@@ -14,7 +14,7 @@ import pytest
 from recovery.errors import ConfigHostEmptyError
 from recovery.tls import config_file, material
 from recovery.tls.contexts import context_of, name_to_check
-from recovery.tls.material import Side
+from recovery.tls.side import Side
 from tests.tls import made
 from tests.tls.made import CLIENT, PASSWORD, SERVER, Place
 

@@ -15,7 +15,7 @@ import pytest
 from recovery.core.ids import NodeId
 from recovery.tls.channel import Channel
 from recovery.tls.identity import Identity
-from recovery.tls.material import Side
+from recovery.tls.side import Side
 from recovery.transport import peer_certificates, tls_acceptor
 from recovery.transport.client import Client, ConnectError
 from tests.tls.made import CLIENT, PASSWORD
