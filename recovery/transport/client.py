@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from recovery.tls.channel import Channel
 
-_CLOSED = "Server disconnected; if it uses TLS, this process must too"
+_IF_TLS = "; if it uses TLS, this process must too"
 _logger = logging.getLogger("recovery.transport")
 CLOSE_S = 1.0
 """How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
@@ -249,7 +250,9 @@ def tls_failure(error: BaseException, channel: Channel | None) -> str:
     if channel is not None:
         return why(error, Side.CLIENT)
     # OpenSSL closes a connection that begins with HTTP, without an answer.
-    return _CLOSED if type(error).__name__ == "ServerDisconnectedError" else ""
+    if type(error).__name__ == "ServerDisconnectedError":
+        return f"Server disconnected{_IF_TLS}"
+    return f"Connection reset by peer{_IF_TLS}" if getattr(error, "errno", None) == errno.ECONNRESET else ""
 
 
 def _why(error: BaseException, timeout_s: float, channel: Channel | None) -> str:

@@ -113,7 +113,7 @@ def test_a_job_runs_over_tls_and_recovers_and_leaves_no_secret(job: Job) -> None
     wait_for(lambda: "running" in job.status().stdout, "running job", WAIT_S)
     plain = job.status(tls=False)
     assert plain.returncode != 0
-    assert "if it uses TLS, this process must too" in plain.stderr
+    assert "if it uses TLS, this process must too" in plain.stderr, plain.stderr
     workers = [one for one in job.processes() if any("job.py" in word for word in one.cmdline())]
     seen = "".join(" ".join(one.cmdline()) + str(one.environ()) for one in job.processes())
     os.kill(workers[-1].pid, signal.SIGKILL)
