@@ -9,7 +9,7 @@ RecoveryError
   RecoveryPathError       RECOVERY_PATH
   StoreError              STORE_*
   CheckpointError         CHECKPOINT_*
-  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  UNKNOWN_TOKEN  WORLD_FULL  NODE_ID_INVALID  JOB_MISMATCH  PROTOCOL_VERSION
+  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  UNKNOWN_TOKEN  WORLD_FULL  NODE_ID_INVALID  ID_CERT_MISMATCH  ROLE_CERT_MISMATCH  JOB_MISMATCH  PROTOCOL_VERSION
   PortInUseError          PORT_IN_USE
   HostUnusableError       HOST_UNUSABLE
   SchedulerUnreachableError  SCHEDULER_UNREACHABLE
@@ -38,9 +38,11 @@ from recovery.errors.base import (
     RecoveryError,
 )
 from recovery.errors.cluster import (
+    CertificateMismatchError,
     ExitBeforeEndError,
     FencedError,
     HostUnusableError,
+    IdCertificateMismatchError,
     JobFailedError,
     JobMismatchError,
     LaunchFailedError,
@@ -55,6 +57,7 @@ from recovery.errors.cluster import (
     ProtocolVersionError,
     RegistrationError,
     RejoinWindowError,
+    RoleCertificateMismatchError,
     SchedulerUnreachableError,
     UnknownTokenError,
     WaitTimeoutError,
@@ -147,6 +150,7 @@ __all__ = (
     "Cause",
     "CertificateError",
     "CertificateExpiredError",
+    "CertificateMismatchError",
     "CertificateNotYetValidError",
     "CertificateRevokedError",
     "ChannelFileError",
@@ -180,6 +184,7 @@ __all__ = (
     "FileTooBigError",
     "GenerationInterrupted",
     "HostUnusableError",
+    "IdCertificateMismatchError",
     "IdentityError",
     "InvariantError",
     "JobFailedError",
@@ -210,6 +215,7 @@ __all__ = (
     "RecoveryPathError",
     "RegistrationError",
     "RejoinWindowError",
+    "RoleCertificateMismatchError",
     "SchedulerUnreachableError",
     "SecureChannelError",
     "SettingConflictError",

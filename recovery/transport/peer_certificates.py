@@ -15,6 +15,7 @@ from cryptography import x509
 
 from recovery import clock
 from recovery.core.ids import ConnectionId
+from recovery.core.messages import FromNode, Refused, Register
 from recovery.tls.channel import Channel, peer_of
 from recovery.tls.identity import Identity, identity_of
 
@@ -58,6 +59,32 @@ def certificate_of(request: web.BaseRequest, channel: Channel) -> PeerCertificat
         # Cannot be while both sides must present one. Who has none is nobody.
         return None
     return PeerCertificate(found, identity_of(found), channel.material.traces(found))
+
+
+def refusal_of(presented: PeerCertificate | None, message: FromNode) -> Refused | None:
+    """What a process is answered whose certificate names somebody else than it says to be; None: it may go on.
+
+    Args:
+        presented: with the connection; None: there is no TLS.
+        message: what it says.
+    """
+    identity = presented.identity if presented is not None else None
+    if identity is None or not isinstance(message, Register):
+        return None
+    if identity.role and identity.role != message.role.value:
+        code, reason = (
+            "ROLE_CERT_MISMATCH",
+            f"the certificate of this process is for the role {identity.role}, and it registers as {message.role.value}",
+        )
+    elif identity.node_id and identity.node_id != message.node_id:
+        code, reason = (
+            "ID_CERT_MISMATCH",
+            f"the certificate of this process is that of {identity.node_id}, and it registers as {message.node_id}",
+        )
+    else:
+        return None
+    reason += ". Give it the PKCS#12 file that was made for it (client_cert_path)."
+    return Refused(request_id=message.request_id, code=code, reason=reason)
 
 
 async def watch(channel: Channel, connections: Mapping[ConnectionId, Judged]) -> None:

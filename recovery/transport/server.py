@@ -283,12 +283,26 @@ class Server:
         message = decode_from_node(frame, frame_bytes_max=largest, peer=connection.peer)
         if not connection.admitted and self._limiter is not None:
             self._limiter.message_received(connection.request.protocol, self._silence_s, connection.cut_off)
+        if connection.certificate is not None and self._refused(connection, message):
+            return
         # In a loop: one of those that waited may fill the queue again before the next one runs.
         while not self._delivering.is_set():
             await self._delivering.wait()
         if not connection.closing:
             connection.delivered = True
             self._on_message(connection.number, message, connection.peer)
+
+    def _refused(self, connection: Connection, message: FromNode) -> bool:
+        """Whether the certificate names somebody else than the message does: it is answered, and has no effect."""
+        from recovery.transport.peer_certificates import refusal_of  # noqa: PLC0415 - as in start
+
+        refusal = refusal_of(connection.certificate, message)
+        if refusal is None:
+            return False
+        self._rejections.note(connection.peer, f"{refusal.code}: {refusal.reason}")
+        self.send(connection.number, refusal)
+        connection.finish(refusal.code)
+        return True
 
     def _end(self, connection: Connection) -> None:
         """Report once that the connection is over."""

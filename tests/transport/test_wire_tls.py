@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.ids import NodeId
+from recovery.core.messages import Admitted, Refused
 from recovery.tls.channel import Channel
 from recovery.tls.identity import Identity
 from recovery.tls.side import Side
@@ -67,7 +68,7 @@ def test_a_node_joins_and_is_heard(world: World) -> None:
     async def main() -> None:
         async with secure(world) as (receiver, port):
             worker = node(world, port)
-            await worker.join()
+            await worker.join("w0")
             worker.client.send(heartbeat())
             await until(lambda: len(worker.messages) == 2, "the answer to a heartbeat")
             number = receiver.messages[0][0]
@@ -164,7 +165,7 @@ def test_the_expected_name_is_checked_in_place_of_the_address(world: World) -> N
         world.places[Side.CLIENT].write_config(expected_hostname="localhost")
         async with secure(world) as (_, port):
             worker = node(world, port)
-            await worker.join()
+            await worker.join("w0")
             await worker.client.close()
 
     run(main())
@@ -200,13 +201,15 @@ def test_a_revoked_worker_is_dropped_and_cannot_come_back(
         async with secure(world) as (receiver, port):
             good = signed("good", world.root, usages=(CLIENT,), san=())
             revoked, kept = node(world, port), None
-            await revoked.join()
+            await revoked.join("w0")
             world.places[Side.CLIENT].own(good)
             kept = node(world, port)
             await kept.join("worker_1")
             server.lists(world.list_of(world.client, number=2))
             await until(lambda: revoked.lost, "the end of the revoked one")
             assert "TLS_CERT_REVOKED" in receiver.lost[0][1]
+            # It would come with what lies in its file now.
+            world.places[Side.CLIENT].own(world.client)
             assert (await _refusal(revoked)).startswith("TLS_CERT_REVOKED")
             assert kept.lost == []
             assert kept.client.connected
@@ -226,7 +229,7 @@ def test_new_files_are_used_without_a_restart(
     async def main() -> None:
         async with secure(world) as (_, port):
             before = node(world, port)
-            await before.join()
+            await before.join("w0")
             other = signed("new root", authority=True)
             for side, place in world.places.items():
                 place.put("ca.crt", world.root.pem() + other.pem())
@@ -251,7 +254,7 @@ def test_new_files_that_cannot_be_used_leave_the_old_ones(
             world.places[Side.SERVER].put("server.p12", b"half a fi", 0o600)
             await until(lambda: "event=tls_files_refused P12_FORMAT" in caplog.text, "the refusal")
             worker = node(world, port)
-            await worker.join()
+            await worker.join("w0")
             await worker.client.close()
 
     run(main())
@@ -270,7 +273,7 @@ def test_silent_handshakes_keep_no_worker_out(
             worker = node(world, port)
             loop = asyncio.get_running_loop()
             begun = loop.time()
-            await worker.join()
+            await worker.join("w0")
             assert loop.time() - begun < 5
             await worker.client.close()
 
@@ -315,8 +318,50 @@ def test_garbage_ends_one_connection_and_nothing_else(world: World, data: bytes)
 
             await in_thread(send)
             worker = node(world, port)
-            await worker.join()
+            await worker.join("w0")
             await worker.client.close()
             assert len(receiver.messages) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("names", "registers_as", "code"),
+    [
+        (("ft-node:w0",), "w1", "ID_CERT_MISMATCH"),
+        (("ft-node:w0", "ft-role:worker"), "w1", "ID_CERT_MISMATCH"),
+        (("ft-role:scheduler",), "w0", "ROLE_CERT_MISMATCH"),
+        (("ft-role:viewer", "ft-node:w0"), "w0", "ROLE_CERT_MISMATCH"),
+    ],
+)
+def test_a_certificate_that_names_somebody_else_is_refused_for_good(
+    world: World, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], registers_as: str, code: str
+) -> None:
+    async def main() -> None:
+        async with secure(world) as (receiver, port):
+            world.places[Side.CLIENT].own(signed("c", world.root, usages=(CLIENT,), san=names))
+            worker = node(world, port)
+            await worker.join(registers_as)
+            [answer] = worker.messages
+            assert isinstance(answer, Refused)
+            assert (answer.code, answer.retry_after_ms) == (code, None)
+            await until(lambda: worker.lost, "the end of the connection")
+            assert receiver.messages == []
+
+    run(main())
+    assert code in caplog.text
+
+
+@pytest.mark.parametrize(
+    "names", [(), ("ft-node:w0",), ("ft-node:w0", "ft-role:worker"), ("ft-role:worker",)]
+)
+def test_a_certificate_that_names_it_or_nobody_is_taken(world: World, names: tuple[str, ...]) -> None:
+    async def main() -> None:
+        async with secure(world) as (_, port):
+            world.places[Side.CLIENT].own(signed("c", world.root, usages=(CLIENT,), san=names))
+            worker = node(world, port)
+            await worker.join("w0")
+            assert isinstance(worker.messages[0], Admitted)
+            await worker.client.close()
 
     run(main())
