@@ -49,6 +49,24 @@ class NodeIdInvalidError(RegistrationError):
     code, exit_code = "NODE_ID_INVALID", 79
 
 
+class CertificateMismatchError(RegistrationError):
+    """The certificate of a process names somebody else. Members share its exit code."""
+
+    exit_code = 80
+
+
+class IdCertificateMismatchError(CertificateMismatchError):
+    """The certificate of this process is that of another node id."""
+
+    code = "ID_CERT_MISMATCH"
+
+
+class RoleCertificateMismatchError(CertificateMismatchError):
+    """The certificate of this process is for another role."""
+
+    code = "ROLE_CERT_MISMATCH"
+
+
 class JobMismatchError(RegistrationError):
     """This process and the scheduler (or the stored job) disagree about the job."""
 

@@ -47,6 +47,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: int
     """Relaunches of one process within an hour."""
     rejoin: Rejoin
+    enable_ssl: bool
+    config_file_path: Path | None
+    client_password_file: Path | None
+    server_password_file: Path | None
     standby_num: int
     """Processes of this host that wait beside the workers, to take a lost one's rank."""
     task_script: str

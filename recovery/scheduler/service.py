@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 from collections import deque
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,9 +36,14 @@ from recovery.scheduler.startup import load_machine, open_store, raise_descripto
 from recovery.store.job_token_file import token_of
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import QUEUE_MAX, Writer
+from recovery.tls.process_channels import channel_of
+from recovery.tls.side import Side
 from recovery.transport.inspection import Inspection, Route, json_route
 from recovery.transport.job_token import Authenticator, JobToken
 from recovery.transport.server import Server
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
 
 _logger = logging.getLogger("recovery.scheduler")
 
@@ -65,13 +71,15 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> None:
 
     Raises:
         JobFailedError: the job ended without success; a subclass says in which way.
-        StoreError, RecoveryPathError, PortInUseError, HostUnusableError, JobMismatchError: it could not start, or lost its store.
+        SecureChannelError, StoreError, RecoveryPathError, PortInUseError, HostUnusableError, JobMismatchError: it could not start, or lost its store.
     """
     raise_descriptor_limit()
+    # Before the store, so that wrong certificates leave no trace of a job.
+    channel = channel_of(settings.secure_channel, Side.SERVER)
     store = open_store(settings)
     try:
         machine = load_machine(store, settings)
-        asyncio.run(_Service(settings, machine, store, with_pid).run())
+        asyncio.run(_Service(settings, machine, store, with_pid, channel).run())
     finally:
         if store is not None:
             store.close()
@@ -84,7 +92,9 @@ class _Service:
         machine: SchedulerMachine,
         store: SchedulerStore | None,
         with_pid: int | None,
+        channel: Channel | None = None,
     ) -> None:
+        self._channel = channel
         self._settings, self._machine, self._store, self._with_pid = settings, machine, store, with_pid
         self._held: deque[SchedulerStimulus] = deque()
         """Came while the store's queue was full: losses and timers, since messages wait in their connections."""
@@ -113,8 +123,16 @@ class _Service:
             on_message=self._on_message,
             on_lost=self._on_lost,
             inspection=Inspection(self._routes(), (("/drain", self._drain),)),
+            channel=self._channel,
         )
         port = await server.start(self._settings.sched_host, self._settings.sched_port)
+        if self._channel is None and not server.on_loopback:
+            _logger.warning(
+                "event=channel_not_secured address=%s:%d connections are neither encrypted nor authenticated by certificates: "
+                "whoever reaches this port can listen. Set MS_ENABLE_SSL=1 (recovery certs init DIR makes certificates), or trust the network.",
+                self._settings.sched_host,
+                port,
+            )
         _logger.info(
             "event=listening address=%s:%d job=%s recovery_path=%s",
             self._settings.sched_host,

@@ -16,7 +16,7 @@ from recovery import config, log
 from recovery.config import Settings, SettingsRole
 from recovery.core.ids import NodeId
 from recovery.core.messages import Rollback
-from recovery.training import process_end, rank_0_scheduler
+from recovery.training import process_end, rank_0_scheduler, secure_channel
 
 _logger = logging.getLogger("recovery.training")
 
@@ -31,6 +31,7 @@ def begin() -> Settings:
         SettingError: a variable is wrong.
     """
     settings = config.load()
+    secure_channel.note_joined()
     log.setup(settings.role.value)
     for warning in settings.warnings:
         _logger.warning("event=setting_mended %s", warning)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -44,19 +43,19 @@ class Proofs:
         self.headers = ended.response.headers
 
 
-async def challenge_of(session: aiohttp.ClientSession, base: str, secure: ssl.SSLContext | bool) -> str:
+async def challenge_of(session: aiohttp.ClientSession, base: str, tls: Mapping[str, Any]) -> str:
     """Ask a scheduler for a challenge.
 
     Args:
         session: whose connection the answer will go out on.
         base: scheme, host and port.
-        secure: as aiohttp takes it.
+        tls: what aiohttp is given for TLS; nothing: plain text.
 
     Raises:
         ConnectionError: it gives none.
         aiohttp.ClientError: it does not answer.
     """
-    async with session.get(f"{base}{CHALLENGE_PATH}", ssl=secure) as response:
+    async with session.get(f"{base}{CHALLENGE_PATH}", **tls) as response:
         text = await response.content.read(_CHALLENGE_BYTES_MAX)
         if response.status == _OK and text.isascii() and text.decode().isprintable():
             return text.decode()

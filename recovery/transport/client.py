@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
-import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from recovery import clock
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import ProtocolError
+from recovery.transport.access import Access, tls_failure
 from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, Proofs, challenge_of
 from recovery.transport.codec import decode_from_scheduler, encode
 from recovery.transport.outbox import Outbox
@@ -24,8 +26,9 @@ from recovery.transport.outbox import Outbox
 if TYPE_CHECKING:
     import aiohttp
 
-    from recovery.transport.job_token import Caller
+    from recovery.tls.channel import Channel
 
+_logger = logging.getLogger("recovery.transport")
 CLOSE_S = 1.0
 """How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
 
@@ -42,15 +45,6 @@ class ConnectError(OSError):
         """Keep the reason."""
         self.reason = reason
         super().__init__(reason)
-
-
-class Access(NamedTuple):
-    """How a connection to the scheduler is secured."""
-
-    caller: Caller | None = None
-    """Who dials, with the job's token; None, or without a token: nothing is proven."""
-    ssl_context: ssl.SSLContext | None = None
-    """None: plain text."""
 
 
 class _Connection:
@@ -99,7 +93,7 @@ class Client:
             access: how the connection is secured; None: in no way.
         """
         self._host, self._port, self._rules = host, port, rules
-        self._caller, self._ssl_context = access if access is not None else Access()
+        self._access = access if access is not None else Access()
         self._on_message, self._on_lost = on_message, on_lost
         self._connection: _Connection | None = None
 
@@ -136,6 +130,9 @@ class Client:
             ConnectError: nobody answers there, not in time, or it is no scheduler of ours.
         """
         await self.close()
+        if self._access.channel is not None:
+            for note in await asyncio.to_thread(self._access.channel.look, clock.utc_now()):
+                _logger.log(note.level, "event=%s %s", note.event, note.text)
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
         proofs = Proofs()
@@ -151,7 +148,7 @@ class Client:
             if isinstance(error, ConnectError):
                 raise
             if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
-                raise ConnectError(_why(error, timeout_s)) from error
+                raise ConnectError(_why(error, timeout_s, self._access.channel)) from error
             raise
         connection = self._connection = _Connection(session, stream)
         connection.task = asyncio.create_task(self._serve(connection))
@@ -181,16 +178,15 @@ class Client:
     async def _dial(self, session: aiohttp.ClientSession, proofs: Proofs) -> aiohttp.ClientWebSocketResponse:
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
-        address = f"[{self._host}]" if ":" in self._host else self._host
-        base = f"{'https' if self._ssl_context else 'http'}://{address}:{self._port}"
-        secure = self._ssl_context if self._ssl_context is not None else True
+        base, caller = self._access.base(self._host, self._port), self._access.caller
         answer = None
-        if self._caller is not None and self._caller.token is not None:
-            answer = self._caller.answer(await challenge_of(session, base, secure), "GET", "/cluster")
+        if caller is not None and caller.token is not None:
+            challenge = await challenge_of(session, base, self._access.tls(self._host))
+            answer = caller.answer(challenge, "GET", "/cluster")
         # aiohttp refuses a message that is as long as its limit, hence + 1.
-        stream = await session.ws_connect(
+        stream: aiohttp.ClientWebSocketResponse = await session.ws_connect(
             f"{base}/cluster",
-            ssl=secure,
+            **self._access.tls(self._host),
             headers=answer.headers if answer is not None else None,
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
             max_msg_size=self._rules.frame_bytes_max + 1,
@@ -253,7 +249,10 @@ class Client:
             self._on_lost(ended if isinstance(ended, str) else "connection closed")
 
 
-def _why(error: BaseException, timeout_s: float) -> str:
+def _why(error: BaseException, timeout_s: float, channel: Channel | None) -> str:
+    of_tls = tls_failure(error, channel)
+    if of_tls:
+        return of_tls
     status = getattr(error, "status", None)
     if isinstance(error, asyncio.TimeoutError):
         return f"no answer within {timeout_s:g} s"

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from recovery.transport.access import Access, tls_failure
 from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, challenge_of
 
 if TYPE_CHECKING:
     import aiohttp
-
-    from recovery.transport.job_token import Caller
 
 _TIMEOUT_S = 3.0
 _CONFLICT = 409
@@ -24,7 +23,7 @@ class NoAnswerError(OSError):
     """Nobody answers there, or no scheduler of ours. The caller shows something else then."""
 
 
-async def ask(host: str, port: int, path: str, *, post: Any = None, caller: Caller | None = None) -> Any:
+async def ask(host: str, port: int, path: str, *, post: Any = None, access: Access | None = None) -> Any:
     """What a running scheduler answers to `GET` of a path, decoded from JSON.
 
     Args:
@@ -32,26 +31,26 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, caller: Call
         port: its port.
         path: `/status`, `/generations`, `/checkpoints`, `/events`, `/lost` or `/drain`.
         post: what to ask for by `POST`, as JSON; None: `GET`.
-        caller: who asks, with the job's token; None, or without a token: nothing is proven.
+        access: how the connection is secured; None: in no way.
 
     Raises:
         NoAnswerError: no scheduler answers there.
     """
     import aiohttp  # noqa: PLC0415 - as in client.py
 
-    address = f"[{host}]" if ":" in host else host
+    access = access if access is not None else Access()
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    base, method = f"http://{address}:{port}", "GET" if post is None else "POST"
+    base, method, tls = access.base(host, port), "GET" if post is None else "POST", access.tls(host)
     data = b"" if post is None else json.dumps(post).encode()
     try:
         async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
             answer = None
-            if caller is not None and caller.token is not None:
-                challenge = await challenge_of(session, base, secure=True)
-                answer = caller.answer(challenge, method, path, data)
+            if access.caller is not None and access.caller.token is not None:
+                challenge = await challenge_of(session, base, tls)
+                answer = access.caller.answer(challenge, method, path, data)
             headers = answer.headers if answer is not None else {}
             async with session.request(
-                method, f"{base}{path}", data=data or None, headers=headers
+                method, f"{base}{path}", data=data or None, headers=headers, **tls
             ) as response:
                 if response.status in NOT_LET_IN:
                     raise NoAnswerError(NOT_LET_IN[response.status])
@@ -62,7 +61,9 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, caller: Call
                     raise NoAnswerError(IMPOSTOR)
                 return msgspec.json.decode(await _body_of(response))
     except (OSError, asyncio.TimeoutError, aiohttp.ClientError, msgspec.MsgspecError) as error:
-        raise NoAnswerError(str(error) or type(error).__name__) from error
+        raise NoAnswerError(
+            tls_failure(error, access.channel) or str(error) or type(error).__name__
+        ) from error
 
 
 async def _body_of(response: aiohttp.ClientResponse) -> bytearray:

@@ -9,25 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import itertools
 import logging
-import ssl
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from recovery.core.ids import ConnectionId
-from recovery.core.messages import FromNode, FromScheduler
+from recovery.core.messages import FromNode, FromScheduler, Refused, Register
 from recovery.core.principals import Kind, Principal
 from recovery.core.rules import Rules
+from recovery.errors import RecoveryError
+from recovery.transport.certified import certified, mismatch_of
 from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
-from recovery.transport.connection_limiter import FIRST_MESSAGE_S, ConnectionLimiter
+from recovery.transport.connection_limiter import ConnectionLimiter
 from recovery.transport.inspection import ACTION_BYTES_MAX, Action, Inspection, Route, healthz, json_body
 from recovery.transport.job_token import CHALLENGE_PATH, SCHEME, Authenticator, Denied, Proven
 from recovery.transport.listening import BACKLOG, listening_sockets
 from recovery.transport.rejection_log import RejectionLog
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
+    from recovery.transport.peer_certificates import PeerCertificate
+    from recovery.transport.tls_acceptor import TlsAcceptor
 
 CLUSTER_PATH = "/cluster"
 HEALTH_PATH = "/healthz"
@@ -49,7 +57,7 @@ class Server:
         on_message: Callable[[ConnectionId, FromNode, str], None],
         on_lost: Callable[[ConnectionId, str], None],
         inspection: Inspection | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        channel: Channel | None = None,
         authenticator: Authenticator | None = None,
     ) -> None:
         """Prepare; `start` listens.
@@ -61,7 +69,7 @@ class Server:
             on_lost: called exactly once for each connection that has delivered a message, with a reason for people; also for
                 those that `close_connection` or `stop` closes. Never from inside `send` or `close_connection`.
             inspection: what is shown and done over HTTP; `/healthz` is always there.
-            ssl_context: None: plain text.
+            channel: the secure channel's listening side; None: plain text.
             authenticator: finds out who asks; None: everybody is let in.
         """
         self._authenticator = authenticator if authenticator is not None else Authenticator(None)
@@ -71,7 +79,9 @@ class Server:
             **(dict(inspection.routes) if inspection else {}),
         }
         self._actions = dict(inspection.actions) if inspection else {}
-        self._ssl_context = ssl_context
+        self._channel = channel
+        self._acceptor: TlsAcceptor | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._silence_s = (rules.lease_ms + rules.rejoin_window_ms) / 1000
         """A refused worker may wait out a whole window before it asks again on the same connection."""
         self._delivering = asyncio.Event()
@@ -88,6 +98,12 @@ class Server:
         """Open worker connections, registered or not."""
         return len(self._connections)
 
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only processes of this host can reach it."""
+        addresses = [each.getsockname()[0] for listener in self._listeners for each in listener.sockets]
+        return all(ipaddress.ip_address(address).is_loopback for address in addresses)
+
     async def start(self, host: str, port: int) -> int:
         """Listen on every address of `host`; returns the bound port (`port` 0: any free one).
 
@@ -101,17 +117,16 @@ class Server:
         nodes = self._rules.worker_count + self._rules.server_count
         self._limiter = ConnectionLimiter(self._answer, self._rejections, nodes=nodes)
         loop = asyncio.get_running_loop()
-        handshake_s = FIRST_MESSAGE_S if self._ssl_context is not None else None
+        accept: Callable[[], asyncio.Protocol] = self._limiter
+        if self._channel is not None:
+            # The cryptography is loaded where there is TLS only: 50 ms.
+            from recovery.transport.peer_certificates import watch  # noqa: PLC0415
+            from recovery.transport.tls_acceptor import TlsAcceptor  # noqa: PLC0415
+
+            accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections)
+            self._watch = loop.create_task(watch(self._channel, self._connections))
         for each in sockets:
-            self._listeners.append(
-                await loop.create_server(
-                    self._limiter,
-                    sock=each,
-                    ssl=self._ssl_context,
-                    backlog=ACCEPTED_AT_ONCE,
-                    ssl_handshake_timeout=handshake_s,
-                )
-            )
+            self._listeners.append(await loop.create_server(accept, sock=each, backlog=ACCEPTED_AT_ONCE))
             # Again, since asyncio has just cut the kernel's queue down to its own size.
             each.listen(BACKLOG)
         return bound_port
@@ -121,6 +136,11 @@ class Server:
         if self._limiter is None:
             return
         await self._stop_listening()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait((self._watch,))
+        if self._acceptor is not None:
+            await self._acceptor.stop()
         self._limiter.abort_silent()
         for connection in list(self._connections.values()):
             connection.finish("the scheduler stops")
@@ -271,7 +291,18 @@ class Server:
             self._rejections.note(request.remote or "unknown", "a browser asked for a worker's connection")
             return _text(403, "not for browsers")
         number = ConnectionId(next(self._numbers))
-        connection = Connection(number, request, frame_bytes_max=self._rules.frame_bytes_max)
+        certificate: PeerCertificate | None = None
+        try:
+            if self._channel is not None:
+                from recovery.transport.peer_certificates import certificate_of  # noqa: PLC0415 - as in start
+
+                certificate = certificate_of(request, self._channel)
+        except RecoveryError as error:
+            self._rejections.note(request.remote or "unknown", str(error))
+            return _text(403, error.code)
+        connection = Connection(
+            number, request, frame_bytes_max=self._rules.frame_bytes_max, certificate=certificate
+        )
         if not connection.socket.can_prepare(request):
             self._rejections.note(connection.peer, "no WebSocket request")
             return _text(426, "workers speak WebSocket here")
@@ -299,12 +330,28 @@ class Server:
         message = decode_from_node(frame, frame_bytes_max=largest, peer=connection.peer)
         if not connection.admitted and self._limiter is not None:
             self._limiter.message_received(connection.request.protocol, self._silence_s, connection.cut_off)
+        if self._mismatch(connection, message):
+            return
         # In a loop: one of those that waited may fill the queue again before the next one runs.
         while not self._delivering.is_set():
             await self._delivering.wait()
         if not connection.closing:
             connection.delivered = True
             self._on_message(connection.number, message, connection.peer)
+
+    def _mismatch(self, connection: Connection, message: FromNode) -> bool:
+        """Whether the certificate names somebody else than the message does: it is answered, and has no effect."""
+        identity = connection.certificate.identity if connection.certificate is not None else None
+        mismatch = mismatch_of(identity, message)
+        if mismatch is None:
+            connection.principal = certified(identity, connection.principal, message, connection.peer)
+            return False
+        self._rejections.note(connection.peer, f"{mismatch.code}: {mismatch.reason}")
+        if isinstance(message, Register):
+            refused = Refused(request_id=message.request_id, code=mismatch.code, reason=mismatch.reason)
+            self.send(connection.number, refused)
+        connection.finish(mismatch.code)
+        return True
 
     def _end(self, connection: Connection) -> None:
         """Report once that the connection is over."""

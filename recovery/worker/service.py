@@ -20,7 +20,10 @@ from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
 from recovery.store.job_token_file import token_of
-from recovery.transport.client import Access, Client
+from recovery.tls.process_channels import channel_of
+from recovery.tls.side import Side
+from recovery.transport.access import Access
+from recovery.transport.client import Client
 from recovery.transport.job_token import Caller, JobToken
 from recovery.worker.blocking_calls import Calls
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
@@ -52,6 +55,7 @@ class WorkerService:
         )
         self.node_id: NodeId = settings.node_id
         self._settings = settings
+        self._channel = channel_of(settings.secure_channel, Side.CLIENT)
         rules = settings.rules
         self.step_log = settings.step_log
         self.recovery_enabled = rules.recovery_enabled
@@ -120,7 +124,7 @@ class WorkerService:
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=lambda reason: self._deliver(s.Disconnected(reason, jitter())),
-            access=Access(Caller(Kind.NODE, self.node_id, self._token)),
+            access=Access(Caller(Kind.NODE, self.node_id, self._token), self._channel),
         )
         self._executor = Executor(
             client=self._client,

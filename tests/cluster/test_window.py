@@ -15,7 +15,8 @@ from recovery.core.principals import Kind
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
 from recovery.store.job_token_file import stored
-from recovery.transport.client import Access, Client
+from recovery.transport.access import Access
+from recovery.transport.client import Client
 from recovery.transport.job_token import Caller, JobToken
 from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed

@@ -64,6 +64,8 @@ def test_defaults_are_those_of_msrun() -> None:
         (["--rejoin=same"], "rejoin", Rejoin.SAME),
         (["--rejoin=proof"], "rejoin", Rejoin.PROOF),
         (["--standby-num=2"], "standby_num", 2),
+        (["--enable_ssl=True"], "enable_ssl", True),
+        (["--config-file-path=c.json"], "config_file_path", Path("c.json")),
         (["--start-method=spawn"], "start_method", StartMethod.SPAWN),
     ],
 )
@@ -104,6 +106,10 @@ MISTAKES = {
     "--start_method=thread": "SETTING_RANGE: --start_method='thread': must be auto, fork or spawn. Give, for example, --start_method=spawn.",
     "--max_restarts=-1": "SETTING_RANGE: --max_restarts='-1': must be from 0 to 1000. Give, for example, --max_restarts=3.",
     "--rejoin=now": "SETTING_RANGE: --rejoin='now': must be new, same or proof. Give, for example, --rejoin=new.",
+    "--enable_ssl=1": "SETTING_RANGE: --enable_ssl='1': must be True or False. Give, for example, --enable_ssl=True.",
+    "--config_file_path=": "SETTING_RANGE: --config_file_path='': must be a path. Give, for example, --config_file_path=logs.",
+    "--client_password_file=": "SETTING_RANGE: --client_password_file='': must be a path. Give, for example, --client_password_file=logs.",
+    "--server_password_file=": "SETTING_RANGE: --server_password_file='': must be a path. Give, for example, --server_password_file=logs.",
     "--standby_num=-1": "SETTING_RANGE: --standby_num='-1': must be from 0 to 1000. Give, for example, --standby_num=1.",
 }
 

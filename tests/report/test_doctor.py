@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from recovery.report.doctor import Check, examine
+from recovery.tls.side import Side
+from tests.tls.made import PASSWORD
+from tests.tls.test_contexts import World
 
 WORKER = {
     "MS_ROLE": "MS_WORKER",
@@ -86,3 +89,28 @@ def test_devices_on_ascend_hosts(tmp_path: Path, health: str, detect: str, good:
 
 def test_no_tool_no_devices(tmp_path: Path) -> None:
     assert not [name for name in checks(tmp_path) if name.startswith("device")]
+
+
+def test_the_certificates_of_the_role_are_looked_at(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    place = world.places[Side.CLIENT]
+    password = str(place.put("password", PASSWORD, 0o600))
+    on = {"MS_ENABLE_SSL": "1", "MS_CONFIG_FILE_PATH": str(place.config), "MS_CLIENT_PASSWORD_FILE": password}
+
+    found = checks(tmp_path, **on)
+    assert found["secure channel"].ok
+    assert "CN=client, 1 authorities" in found["secure channel"].found.replace(")", "")
+    assert not found["certificates"].ok
+    assert "expires in 29 days" in found["certificates"].found
+    place.put("client.p12", b"x", 0o600)
+    broken = checks(tmp_path, **on)["secure channel"]
+    assert not broken.ok
+    assert broken.found.startswith("P12_FORMAT")
+    assert PASSWORD.decode() not in str(found) + str(broken)
+
+
+def test_plain_text_beyond_loopback_is_said(tmp_path: Path) -> None:
+    assert "secure channel" not in checks(tmp_path)
+    said = checks(tmp_path, MS_SCHED_HOST="localhost.localdomain", MS_ROLE="MS_SCHED").get("secure channel")
+    assert said is not None
+    assert "plain text" in said.found

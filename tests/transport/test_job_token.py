@@ -18,7 +18,8 @@ from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, FromNode
 from recovery.core.principals import Kind, Known, Principal
 from recovery.transport import inspection_client, job_token
-from recovery.transport.client import Access, Client, ConnectError
+from recovery.transport.access import Access
+from recovery.transport.client import Client, ConnectError
 from recovery.transport.codec import encode
 from recovery.transport.inspection import Inspection, json_route
 from recovery.transport.inspection_client import NoAnswerError
@@ -298,8 +299,8 @@ def test_a_stranger_sees_nothing_but_that_somebody_is_alive(path: str, status: i
 def test_whoever_has_the_token_sees_and_acts() -> None:
     async def main() -> None:
         async with serving(authenticator=authenticator(), inspection=VIEWS) as (_, port):
-            assert await inspection_client.ask(HOST, port, "/status", caller=VIEWER) == {"nodes": []}
-            assert await inspection_client.ask(HOST, port, "/act", post={"a": 1}, caller=VIEWER) == {
+            assert await inspection_client.ask(HOST, port, "/status", access=Access(VIEWER)) == {"nodes": []}
+            assert await inspection_client.ask(HOST, port, "/act", post={"a": 1}, access=Access(VIEWER)) == {
                 "begun": 1
             }
             with pytest.raises(NoAnswerError, match="has none"):
