@@ -128,12 +128,17 @@ class Desk:
         return ConnectionId(self._numbers)
 
     def say(
-        self, connection: ConnectionId, message: m.FromNode, principal: Principal | None = None
+        self,
+        connection: ConnectionId,
+        message: m.FromNode,
+        principal: Principal | None = None,
+        *,
+        peer: str = "10.0.0.1",
     ) -> list[m.FromScheduler]:
         """A node speaks; returns what it hears from then on."""
         before = len(self.tray[connection])
         token = ResumeToken(f"token-{connection}-{self.now}")
-        self.handle(MessageReceived(connection, message, "10.0.0.1", token, principal))
+        self.handle(MessageReceived(connection, message, peer, token, principal))
         return self.tray[connection][before:]
 
     def lose(self, connection: ConnectionId, reason: str = "connection closed") -> None:

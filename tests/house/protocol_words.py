@@ -211,7 +211,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "nothing; another `save_at` if one rank has passed the step",
     ),
     "exited": (
-        "a launcher alone, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id",
+        "a launcher alone, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id, and from the host that the node came from or names; from elsewhere with the `process` that it named",
         "a close (1000, `heard`)",
     ),
 }

@@ -16,6 +16,14 @@ PRINCIPALS = (
         (f"{_WHO}test_each_principal_may_say_what_is_its_own_and_nothing_else",),
     ),
     Bug(
+        "a launcher ends the processes of every host",
+        "I23",
+        "core/scheduler/proof.py",
+        "return not hosts or peer in hosts or proves(node, exited)",
+        "return not hosts or bool(peer) or proves(node, exited)",
+        ("tests/core/test_reports_of_hosts.py::test_a_launcher_of_another_host_ends_nobody",),
+    ),
+    Bug(
         "any rank names the rendezvous",
         "I9",
         "core/principals.py",

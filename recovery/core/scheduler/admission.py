@@ -241,6 +241,7 @@ def _resume(
         # A repeat of the admission: a new secret for the same incarnation.
         token = received.fresh_token
         node.record = msgspec.structs.replace(node.record, token_digest=token_digest(token))
+    node.came_from = received.peer
     _connect(state, node, received.connection, register, now_ms)
     reason = "a new connection" if was_here else "it came back"
     rows: list[Record] = []
@@ -282,6 +283,7 @@ def _admit(
     state.put(node)
     state.declined.pop(register.node_id, None)
     state.reported_declines.pop(register.node_id, None)
+    node.came_from = received.peer
     _connect(state, node, received.connection, register, now_ms)
     if node.seat_is_stored:
         rows.append(node.seat_record)

@@ -182,7 +182,7 @@ class SchedulerMachine:
         if isinstance(message, m.Register):
             return registration.on_register(state, received, message, now_ms)
         if isinstance(message, m.Exited):
-            return liveness.on_exited(state, connection, message, now_ms)
+            return liveness.on_exited(state, received, message, now_ms)
         assert node is not None, "the table lets only members say the rest"
         return self._from_speaker(node, connection, message, now_ms)
 
