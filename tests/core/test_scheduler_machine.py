@@ -17,6 +17,7 @@ from recovery.core.records import (
     NodeState,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.refusals import NAMED_MAX, PERIOD_MS
 from tests.core.desk import Desk, Worker, checkpoint, registration, running_workers
 
 
@@ -278,9 +279,11 @@ def test_many_refused_ids_are_remembered_within_a_bound(desk: Desk) -> None:
     running_workers(desk)
     for number in range(1_100):
         Worker(desk, f"extra_{number}").register()
-    assert desk.kinds().count(EventKind.NODE_REFUSED) == 1_100
+    assert desk.kinds().count(EventKind.NODE_REFUSED) == NAMED_MAX
+    desk.at(desk.now + PERIOD_MS)
     Worker(desk, "extra_0").register()
-    assert desk.kinds().count(EventKind.NODE_REFUSED) == 1_101
+    [*_, last] = [event for event in desk.events if event.kind is EventKind.NODE_REFUSED]
+    assert f"({1_100 - NAMED_MAX} other names from 10.0.0.1 were refused" in last.reason
 
 
 # --- checkpoints and plans --------------------------------------------------------------------------------------------------

@@ -24,6 +24,14 @@ PRINCIPALS = (
         ("tests/core/test_reports_of_hosts.py::test_a_launcher_of_another_host_ends_nobody",),
     ),
     Bug(
+        "a peer that invents names fills the store",
+        "I17",
+        "core/scheduler/refusals.py",
+        "elif now_ms - address.noted_ms < PERIOD_MS:",
+        "elif now_ms < address.noted_ms:",
+        ("tests/core/test_refusals.py::test_beyond_a_host_of_names_an_address_gets_one_row_a_minute",),
+    ),
+    Bug(
         "any rank names the rendezvous",
         "I9",
         "core/principals.py",

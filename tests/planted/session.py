@@ -100,9 +100,9 @@ REGISTRATION = (
     Bug(
         "every refused try is written down",
         "I17",
-        "core/scheduler/state.py",
-        "if self._refusals.get(node_id) == code:",
-        "if code in self._refusals:",
+        "core/scheduler/refusals.py",
+        "if self._codes.get(node_id) == code:",
+        "if code in self._codes:",
         (
             "tests/core/test_scheduler_machine.py::test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing",
         ),
