@@ -232,15 +232,14 @@ class DrainPromises:
 
     def after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
         """Look at what a drain has come to."""
-        state, drain = scheduler.machine.state, scheduler.machine.state.drain
+        drain = scheduler.machine.state.drain
         writes = [effect for effect in effects if isinstance(effect, Persist)]
         for write in writes:
             for step in write.then:
                 if isinstance(step, Answer) and isinstance(step.message, HandedOver):
                     assert drain is not None, "one that was begun"
-                    name = next(
-                        name for name in drain.departing if state.nodes[name].connection == step.connection
-                    )
+                    # The next process of its id, which waited, may speak for it since this very stimulus.
+                    name = scheduler.wires[step.connection].near.name
                     self._sent_away(scheduler, drain, name)
         kinds = {one.kind for write in writes for one in write.records if isinstance(one, EventRecord)}
         self.clock.seen["a drain was begun"] += EventKind.DRAIN_BEGUN in kinds
