@@ -134,8 +134,12 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     if state.lost_store.asks_until_ms is not None and now_ms >= state.lost_store.asks_until_ms:
         return None
     pasts = _pasts(state)
-    built = rebuild.rebuild(pasts) if pasts else None
+    gone = _gone(state, pasts)
+    built = rebuild.rebuild(pasts, gone) if pasts or gone else None
     if not isinstance(built, rebuild.Rebuilt) or not built.unsure_ranks:
+        return None
+    if built.worker_count != state.rules.worker_count:
+        # Whoever comes, this is not the scheduler of that job.
         return None
     if state.lost_store.asks_until_ms is not None:
         return []
@@ -163,6 +167,18 @@ def _pasts(state: SchedulerState) -> dict[NodeId, m.Past]:
     }
 
 
+def note_past(state: SchedulerState, node: Node, ready: m.Ready) -> None:
+    """Somebody has said what it knows. That stays known when it is lost before all ranks are here."""
+    state.lost_store.told_generation = max(state.lost_store.told_generation, ready.generation)
+    past = ready.past
+    if state.builds_again and past is not None and past.job not in state.archived_jobs:
+        state.lost_store.told[node.record.node_id] = past
+
+
+def _gone(state: SchedulerState, pasts: Mapping[NodeId, m.Past]) -> dict[NodeId, m.Past]:
+    return {node_id: past for node_id, past in state.lost_store.told.items() if node_id not in pasts}
+
+
 def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     """All ranks are ready: become the job that the workers know, if they know one; what is to be written.
 
@@ -173,13 +189,15 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         return []
     state.lost_store.asks_until_ms = None
     pasts = _pasts(state)
-    if not pasts:
+    gone = _gone(state, pasts)
+    if not pasts and not gone:
         if REBUILDING not in state.job.reason:
             return []
         return _end(
             state, f"has left traces here, and no worker that came knows anything of it ({state.job.reason})"
         )
-    built = rebuild.rebuild(pasts)
+    built = rebuild.rebuild(pasts, gone)
+    state.lost_store.told.clear()
     if isinstance(built, rebuild.Unclear):
         return _end(state, built.reason)
     if built.worker_count != state.rules.worker_count:
@@ -203,7 +221,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         generation=built.generation,
         step=state.checkpoints.committed_step,
         reason="from what the workers reported",
-        details=rebuild.report(built, pasts),
+        details=rebuild.report(built, {**gone, **pasts}),
     )
     return [RunRecord(run=built.run), *rows, *built.generations, *built.checkpoints, event]
 
