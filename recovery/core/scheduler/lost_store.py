@@ -169,14 +169,14 @@ def _pasts(state: SchedulerState) -> dict[NodeId, m.Past]:
 
 def note_past(state: SchedulerState, node: Node, ready: m.Ready) -> None:
     """Somebody has said what it knows. That stays known when it is lost before all ranks are here."""
-    state.lost_store.told_generation = max(state.lost_store.told_generation, ready.generation)
+    state.lost_store.reported_generation = max(state.lost_store.reported_generation, ready.generation)
     past = ready.past
     if state.builds_again and past is not None and past.job not in state.archived_jobs:
-        state.lost_store.told[node.record.node_id] = past
+        state.lost_store.reported[node.record.node_id] = past
 
 
 def _gone(state: SchedulerState, pasts: Mapping[NodeId, m.Past]) -> dict[NodeId, m.Past]:
-    return {node_id: past for node_id, past in state.lost_store.told.items() if node_id not in pasts}
+    return {node_id: past for node_id, past in state.lost_store.reported.items() if node_id not in pasts}
 
 
 def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
@@ -197,7 +197,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
             state, f"has left traces here, and no worker that came knows anything of it ({state.job.reason})"
         )
     built = rebuild.rebuild(pasts, gone)
-    state.lost_store.told.clear()
+    state.lost_store.reported.clear()
     if isinstance(built, rebuild.Unclear):
         return _end(state, built.reason)
     if built.worker_count != state.rules.worker_count:
