@@ -53,6 +53,7 @@ def test_standby_that_knows_nothing_is_waited_for_and_changes_nothing() -> None:
     first, second, waits = come(desk, "worker_0", "worker_1", "s0")
     ready(first, past(0, 10, generation=3))
     ready(second, BEFORE)
+    assert desk.row(JobRecord)[0].state is JobState.FORMING, "it may have held a rank until the end"
     ready(waits, None)
     assert ranks(desk) == {"worker_0": 0, "worker_1": 1, "s0": None}
 
