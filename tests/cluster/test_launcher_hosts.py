@@ -56,7 +56,7 @@ def test_a_host_that_dies_and_comes_back_takes_its_ranks(tmp_path: Path, host: H
         cluster.check_result()
         # Under a fresh id where the scheduler knew by then that the place's own was lost.
         ranks = {
-            first_id(stored.event.node_id): stored.event.rank
+            first_id(str(stored.event.node_id)): stored.event.rank
             for stored in cluster.events()
             if stored.event.kind in (EventKind.NODE_ADMITTED, EventKind.RANK_TAKEN_OVER)
             and stored.event.rank is not None
@@ -136,4 +136,7 @@ def test_three_hosts_of_one_name_get_their_ranks_from_the_scheduler(
             assert cluster.wait_exit(name, 60) == 0, cluster.tails()
         assert third.poll() is not None
         cluster.check_result()
-        assert len({first_id(stored.event.node_id) for stored in cluster.events(EventKind.NODE_ADMITTED)}) == 3
+        assert (
+            len({first_id(str(stored.event.node_id)) for stored in cluster.events(EventKind.NODE_ADMITTED)})
+            == 3
+        )
