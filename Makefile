@@ -55,7 +55,7 @@ test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their b
 	$(BIN)/python -m pytest -m "cluster and alone"
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
-	$(MS_BIN)/python -m pytest -m mindspore -n 2 tests/mindspore
+	$(MS_BIN)/python -m pytest -m mindspore -n 3 --dist worksteal tests/mindspore
 
 wheel: $(STAMP)  ## build the package into dist/: the same commit gives the same bytes
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist

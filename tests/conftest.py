@@ -26,7 +26,7 @@ if (
     # A shell starts what runs in the background so, and every process of a test would be deaf to an interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_SETTLE_MS = 60_000
+_SETTLE_MS = int(os.environ.get("TESTS_SETTLE_MS", "60000"))
 """How long children and threads that were asked to end may take. Far more than a busy machine needs."""
 
 

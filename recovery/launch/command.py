@@ -198,10 +198,14 @@ def _beginner(
 def _earlier(
     environment: Mapping[str, str], contact: Contact, placed: Sequence[placement.Placed], beginner: Beginner
 ) -> EarlierJob | None:
-    """Asks what was left behind here; None: the scheduler is started here too, and has no store that could know anything."""
+    """Asks what was left behind here; None: the scheduler is started here too, and has no store that could know anything.
+
+    A lost store that the scheduler builds again knows what the workers' stores do.
+    """
     path = environment.get("MS_RECOVERY_PATH", "")
+    builds_again = environment.get("MS_REBUILD_STORE") == "1"
     is_here = any(one.kind is placement.Kind.SCHEDULER for one in placed)
-    if is_here and not (path and scheduler_path(Path(path)).exists()):
+    if is_here and not (path and (builds_again or scheduler_path(Path(path)).exists())):
         return None
     patience_s = SCHEDULER_HERE_S if is_here else 0.0
     return EarlierJob(contact, meanwhile=beginner.first_template, patience_s=patience_s)

@@ -48,6 +48,7 @@ class Contact(Asks, Protocol):
             gives_up: it is not started again, so that the job cannot go on.
             process: which process that was, which proves its end; None: the system does not say.
         """
+        await self.tell([Exited(node_id=node_id, pid=pid, reason=reason, gives_up=gives_up, process=process)])
 
     async def tell(self, reports: Sequence[Exited]) -> None:
         """Report processes that have ended, of whomever they were."""
@@ -71,18 +72,6 @@ class SchedulerContact(Contact):
             access: what this launcher proves, and the channel.
         """
         self._host, self._port, self._access = host, port, access
-
-    @override
-    async def report(
-        self,
-        node_id: NodeId,
-        pid: int,
-        reason: str,
-        *,
-        gives_up: bool,
-        process: ProcessIdentity | None = None,
-    ) -> None:
-        await self.tell([Exited(node_id=node_id, pid=pid, reason=reason, gives_up=gives_up, process=process)])
 
     @override
     async def tell(self, reports: Sequence[Exited]) -> None:
@@ -137,18 +126,6 @@ class NoScheduler(Contact):
 
     @override
     async def tell(self, reports: Sequence[Exited]) -> None:
-        return
-
-    @override
-    async def report(
-        self,
-        node_id: NodeId,
-        pid: int,
-        reason: str,
-        *,
-        gives_up: bool,
-        process: ProcessIdentity | None = None,
-    ) -> None:
         return
 
     @override

@@ -141,3 +141,52 @@ def test_of_one_rank_the_newest_holder_counts_and_who_was_replaced_is_named() ->
     assert found.ranks == {"w0": 0, "s0": 1}
     assert "w1 was rank 1 up to generation 3, when another took it over" in found.guesses
     assert 99 not in {one.step for one in found.checkpoints}
+
+
+# --- who has said it and is gone ----------------------------------------------------------------------------------------
+
+HERE = {NodeId("w0"): past(0), NodeId("w1"): past(1)}
+
+
+def said(known: m.Past) -> Rebuilt | Unclear:
+    """Both ranks are here and have saved nothing; a standby has said this and is gone."""
+    return rebuild.rebuild(HERE, {NodeId("s0"): known})
+
+
+def test_numbers_of_who_is_gone_stay_given() -> None:
+    found = said(past(1, generation=5, scheduler_incarnation=Incarnation(9), began=(began(5, 0),)))
+    assert isinstance(found, Rebuilt)
+    assert (found.generation, found.scheduler_incarnation) == (5, 9)
+    assert found.ranks == {"w0": 0, "w1": 1}, "it holds no rank"
+    assert 5 in {one.generation for one in found.generations}
+    assert found.unsure_ranks[1] == "rank 1 is known only up to generation 1 of 5", "it may come back"
+
+
+@pytest.mark.parametrize("lost_files", [False, True])
+def test_who_has_saved_and_is_gone_keeps_the_plan_from_step_0(lost_files: bool) -> None:
+    known = past(1, 10)
+    found = said(msgspec.structs.replace(known, held=()) if lost_files else known)
+    assert isinstance(found, Rebuilt)
+    assert [(one.rank, one.step, one.path, one.state) for one in found.checkpoints] == [
+        (1, 10, "", CheckpointState.COMMITTED)
+    ]
+
+
+def test_run_that_only_who_is_gone_knew_goes_on() -> None:
+    found = said(past(1, generation=2, run=RunId(7)))
+    assert isinstance(found, Rebuilt)
+    assert (found.run, found.generation, found.missing()) == (7, 2, [0, 1])
+
+
+def test_another_job_of_who_is_gone_counts_nowhere() -> None:
+    assert said(past(1, 10, generation=9, job="x")) == rebuild.rebuild(HERE)
+
+
+@pytest.mark.parametrize(
+    ("known", "why"), [(past(0, worker_count=3), "different numbers"), (past(7), "rank 7")]
+)
+def test_who_is_gone_and_contradicts_is_named(known: m.Past, why: str) -> None:
+    found = said(known)
+    assert isinstance(found, Unclear)
+    assert why in found.reason
+    assert "s0" in found.reason

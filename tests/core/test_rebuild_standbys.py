@@ -7,11 +7,11 @@ import pytest
 
 from recovery.core import messages as m
 from recovery.core.ids import Generation, NodeId
-from recovery.core.records import JobRecord, JobState, NodeRecord, NodeState
+from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState
 from recovery.core.rules import Rules
 from recovery.core.scheduler.lost_store import REBUILDING
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
-from tests.core.pasts import OLD, past, ready
+from tests.core.pasts import OLD, pass_time, past, ready
 
 RULES = Rules(worker_count=2, standby_count=1, rebuild_store=True)
 BEFORE, LATER = past(1, 10, generation=3), past(1, 10, 20, generation=5)
@@ -53,6 +53,7 @@ def test_standby_that_knows_nothing_is_waited_for_and_changes_nothing() -> None:
     first, second, waits = come(desk, "worker_0", "worker_1", "s0")
     ready(first, past(0, 10, generation=3))
     ready(second, BEFORE)
+    assert desk.row(JobRecord)[0].state is JobState.FORMING, "it may have held a rank until the end"
     ready(waits, None)
     assert ranks(desk) == {"worker_0": 0, "worker_1": 1, "s0": None}
 
@@ -144,3 +145,68 @@ def test_standby_whose_connection_closed_for_a_moment_is_still_waited_for() -> N
     waits.register()
     ready(waits, LATER)
     assert ranks(desk) == {"worker_0": 0, "worker_1": None, "s0": 1}
+
+
+def test_generation_of_who_held_a_rank_and_is_gone_again_is_not_given_again() -> None:
+    desk = Desk(RULES)
+    first, second, waits = come(desk, "worker_0", "worker_1", "s0")
+    ready(waits, past(1, generation=5))
+    waits.die()
+    desk.at(desk.now + RULES.reconnect_grace_ms)
+    ready(first, past(0, generation=3))
+    ready(second, past(1, generation=3))
+    assert desk.row(JobRecord)[0].state is JobState.FORMING, "it has one lease to come back"
+    pass_time(desk, RULES.lease_ms, first, second)
+    assert ranks(desk) == {"worker_0": 0, "worker_1": 1, "s0": None}
+    assert first.last(m.Rollback).generation == 6
+
+
+def test_holder_of_a_rank_nobody_has_saved_in_has_one_lease_to_come() -> None:
+    """Nobody here knows the newest plan: its number would be given twice."""
+    desk = Desk(RULES)
+    first, second = come(desk, "worker_0", "worker_1")
+    ready(first, None)
+    ready(second, past(1, generation=3))
+    assert desk.row(JobRecord)[0].state is JobState.FORMING
+    [waits] = come(desk, "s0")
+    ready(waits, past(0, generation=5))
+    pass_time(desk, RULES.lease_ms, first, second, waits)
+    assert waits.last(m.Rollback).generation == 6
+    assert ranks(desk) == {"worker_0": None, "worker_1": 1, "s0": 0}
+
+
+def test_job_that_only_who_is_gone_knew_is_no_new_one() -> None:
+    desk = Desk(RULES)
+    first, second, waits = come(desk, "worker_0", "worker_1", "s0")
+    ready(waits, past(1, 10, generation=5))
+    waits.die()
+    desk.at(desk.now + RULES.reconnect_grace_ms)
+    ready(first, None)
+    ready(second, None)
+    pass_time(desk, RULES.lease_ms, first, second)
+    [job] = desk.row(JobRecord)
+    assert (job.job, job.state) == (OLD, JobState.FAILED)
+    assert "no step is held by all 2 ranks" in job.reason
+    [built] = [event.details for event in desk.events if event.kind is EventKind.STORE_REBUILT]
+    assert "s0 has said so and is gone, with its files" in built
+
+
+@pytest.mark.parametrize("says_ready", [True, False])
+def test_generation_that_the_store_has_lost_is_not_given_again_when_who_knew_it_is_gone(
+    says_ready: bool,
+) -> None:
+    desk = Desk(RULES)
+    first, second = running_workers(desk, "worker_0", "worker_1")
+    first.die()
+    first.generation = Generation(7)
+    first.register()
+    if says_ready:
+        first.ready()
+    first.die()
+    desk.at(desk.now + RULES.lease_ms + RULES.rejoin_window_ms)
+    second.register()
+    second.ready()
+    fresh = Worker(desk, "worker_0")
+    fresh.register()
+    fresh.ready()
+    assert fresh.last(m.Rollback).generation == 8

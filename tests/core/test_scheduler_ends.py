@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation
 from recovery.core.records import (
+    CheckpointRecord,
+    CheckpointState,
     EventKind,
     JobRecord,
     JobState,
@@ -15,7 +18,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.views import checkpoints_view, generations_view, job_view
-from tests.core.desk import Desk, Worker, running_workers
+from tests.core.desk import Desk, Worker, checkpoint, running_workers
 
 
 def rules(**changes: Any) -> Rules:
@@ -275,13 +278,33 @@ def test_what_was_left_of_a_window_is_applied_again_after_a_restart(desk: Desk) 
 def test_a_loss_written_without_its_interruption_is_made_good_at_the_restart(desk: Desk) -> None:
     running_workers(desk)
     lost = node(desk, "worker_1")
-    import msgspec
-
     desk.rows[("NodeRecord", "worker_1")] = msgspec.structs.replace(
         lost, state=NodeState.LOST, reason="power"
     )
     desk.restart()
     assert (job(desk).state, job(desk).reason) == (JobState.INTERRUPTED, "worker_1 lost: power")
+
+
+def test_a_bad_file_written_without_its_interruption_is_made_good_at_the_restart(desk: Desk) -> None:
+    workers = running_workers(desk)
+    for one in workers:
+        one.save(10)
+    workers[0].send(m.CollectiveFailed(generation=Generation(1), step=12, reason="reset"))
+    for one in workers:
+        one.ready(checkpoint(10, path=f"{one.node_id}/10"))
+    assert [one.follow().step for one in workers] == [10, 10]
+    [of_rank_1] = [row for row in desk.row(CheckpointRecord) if (row.step, row.rank) == (10, 1)]
+    desk.rows["CheckpointRecord", 1, 10, 1] = msgspec.structs.replace(
+        of_rank_1, state=CheckpointState.INVALID
+    )
+    desk.restart()
+    assert (job(desk).state, job(desk).reason) == (
+        JobState.INTERRUPTED,
+        "the checkpoint of step 10 is not usable",
+    )
+    # Who reported the file waits for this, and its report was answered.
+    workers[1].register()
+    assert workers[1].last(m.Interrupt).generation == 2
 
 
 def test_answers_kept_for_repeats_are_bounded() -> None:

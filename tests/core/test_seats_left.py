@@ -30,6 +30,20 @@ def test_in_a_lost_store_a_worker_that_found_no_seat_takes_that_of_the_next_lost
     assert waits.hears(m.Offer) == 0
 
 
+def test_in_a_lost_store_the_seat_that_is_left_goes_to_who_is_of_its_place() -> None:
+    desk = Desk(Rules(worker_count=2, rebuild_store=True))
+    first, second, surplus = (Worker(desk, name) for name in ("w0", "w1", "a"))
+    successor = Worker(desk, "w1.2", replaces="w1")
+    for one in (first, second, surplus, successor):
+        assert isinstance(one.register(), m.Admitted)
+    lose(desk, second)
+    assert (seat(desk, "w1.2"), seat(desk, "a")) == ("w1", ""), "the other one came first"
+    for one in (first, successor):
+        one.ready()
+    surplus.ready()
+    assert (first.follow().rank, successor.follow().rank) == (0, 1)
+
+
 def test_in_a_lost_store_a_standby_takes_the_seat_of_who_never_comes_back_to_say_what_it_knows() -> None:
     desk = Desk(Rules(worker_count=2, standby_count=1, rebuild_store=True))
     first, second = Worker(desk, "w0"), Worker(desk, "w1")

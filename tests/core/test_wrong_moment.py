@@ -342,7 +342,7 @@ def test_a_bad_checkpoint_is_reported_before_ready_after_a_reconnect() -> None:
     assert sent == [m.CheckpointInvalid, m.Ready]
 
 
-@pytest.mark.parametrize("situation", ["never met", "paused", "done"])
+@pytest.mark.parametrize("situation", ["never met", "paused", "done", "a collective has failed"])
 def test_who_cannot_train_on_gives_up_after_the_topology_timeout(situation: str) -> None:
     driven = DrivenWorker(topology_timeout_ms=60_000).training()
     if situation != "never met":
@@ -351,6 +351,8 @@ def test_who_cannot_train_on_gives_up_after_the_topology_timeout(situation: str)
         driven.handle(s.PauseNoticed(20_000))
     if situation == "done":
         driven.handle(s.TrainingDone(RequestId("d"), Generation(1), 100))
+    if situation == "a collective has failed":
+        driven.handle(s.DataPlaneBroke(Generation(1), 1, "connection reset"))
     driven.handle(s.Disconnected("cut", 0.5), at=1_000)
 
     driven.handle(s.ConnectFailed("refused", 0.5), at=60_999)

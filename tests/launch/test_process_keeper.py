@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from typing_extensions import override
 
 from recovery.core.ids import NodeId
-from recovery.core.messages import ProcessIdentity
+from recovery.core.messages import Exited, ProcessIdentity
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
 from recovery.launch.known_job import KnownJob, KnownNode, KnownScheduler, Members
@@ -40,20 +41,13 @@ class SlowScheduler(NoScheduler):
         self._answers, self._heard = list(answers), asyncio.Event()
 
     @override
-    async def report(
-        self,
-        node_id: NodeId,
-        pid: int,
-        reason: str,
-        *,
-        gives_up: bool,
-        process: ProcessIdentity | None = None,
-    ) -> None:
-        self.processes.append(process)
-        self.reported.append((node_id, gives_up))
-        if len(self.reported) > 1 or gives_up:
-            self._heard.set()
-        await self._heard.wait()
+    async def tell(self, reports: Sequence[Exited]) -> None:
+        for exited in reports:
+            self.processes.append(exited.process)
+            self.reported.append((exited.node_id, exited.gives_up))
+            if len(self.reported) > 1 or exited.gives_up:
+                self._heard.set()
+            await self._heard.wait()
 
     @override
     async def known_job(self) -> KnownJob | None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +18,15 @@ from tests.warm.process import PYTEST, run
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 100
 """For one run of pytest. The slowest row takes some five seconds on an idle machine."""
+TEST_S = 20.0
+"""For one test, where nobody knows how long it takes without a bug."""
+_SETTLE_MS = 3_000
+"""For what a mutated test leaves behind: it has failed by then."""
 _OPTIONS = (
     "-x",
     "-q",
-    "--timeout=20",
+    "--durations=0",
+    "--durations-min=0.1",
     "-p",
     "no:cacheprovider",
     "-p",
@@ -34,6 +40,7 @@ _OPTIONS = (
     "ignore::pytest.PytestAssertRewriteWarning",
 )
 _FAILED = re.compile(r"^FAILED (?P<test>.+?)(?: - (?P<why>.*))?$", re.MULTILINE)
+_TOOK = re.compile(r"^ *(?P<seconds>[\d.]+)s (?:setup|call) +(?P<test>\S+)", re.MULTILINE)
 _BROKEN = re.compile(
     r"(\w+\.)*(ImportError|ModuleNotFoundError|NameError|SyntaxError|AttributeError|TypeError)\b"
 )
@@ -48,6 +55,8 @@ class Verdict(NamedTuple):
     """The first that failed; empty when none did."""
     why: str
     """Its error, or what pytest said last when no test failed."""
+    took: Mapping[str, float] = {}
+    """Seconds of the slow ones, by name."""
 
     @property
     def passed(self) -> bool:
@@ -82,8 +91,13 @@ def make_mutant(base: Path, bug: Bug, place: Path) -> Path:
     return copy
 
 
-def run_tests(copy: Path, tests: tuple[str, ...]) -> Verdict:
+def run_tests(copy: Path, tests: tuple[str, ...], *, test_s: float = TEST_S) -> Verdict:
     """Run `tests` on a copy.
+
+    Args:
+        copy: of the package and its tests.
+        tests: their names.
+        test_s: how long each may take.
 
     Raises:
         RuntimeError: the tests imported another package than the copy's.
@@ -94,7 +108,9 @@ def run_tests(copy: Path, tests: tuple[str, ...]) -> Verdict:
         if not name.startswith(("COVERAGE", "COV_", "PYTEST"))
     }
     environment |= {"PYTHONPATH": str(copy), "COLUMNS": "400", "HYPOTHESIS_PROFILE": "dev"}
-    command = [sys.executable, "-m", "pytest", *_OPTIONS, "--hypothesis-seed=0", *tests]
+    environment["TESTS_SETTLE_MS"] = str(_SETTLE_MS)
+    limit = f"--timeout={test_s:g}"
+    command = [sys.executable, "-m", "pytest", *_OPTIONS, limit, "--hypothesis-seed=0", *tests]
     try:
         done = run(command, cwd=copy, env=environment, imports=PYTEST, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -107,7 +123,8 @@ def run_tests(copy: Path, tests: tuple[str, ...]) -> Verdict:
         return Verdict(done.returncode or -1, "", _last_words(done))
     failed = _FAILED.search(done.stdout)
     if failed is None:
-        return Verdict(done.returncode, "", _last_words(done))
+        took = {found["test"]: float(found["seconds"]) for found in _TOOK.finditer(done.stdout)}
+        return Verdict(done.returncode, "", _last_words(done), took)
     return Verdict(done.returncode, failed["test"], failed["why"] or "")
 
 

@@ -150,7 +150,9 @@ LAUNCHER: tuple[Bug, ...] = (
         "core/scheduler/places.py",
         "comes_for_a_rank = bool(register.replaces) or is_known",
         "comes_for_a_rank = bool(register.replaces)",
-        ("tests/core/test_places.py::test_the_id_of_a_vacant_seat_is_let_in_though_another_id_held_it_last",),
+        (
+            "tests/core/test_seats_left.py::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",
+        ),
     ),
     Bug(
         "a scheduler that is started again never hears that a process was given up",

@@ -11,15 +11,27 @@ MEMORY = "tests/core/test_job_memory.py"
 SHELL = "tests/scheduler/test_rebuild.py"
 
 FRESH = "tests/core/test_rebuild_fresh_ids.py"
+STANDBYS = "tests/core/test_rebuild_standbys.py"
 
 LOST_STORE = (
     Bug(
         "a generation that only a standby knows is given again",
         "I2",
-        "core/scheduler/generations.py",
-        "for node in state.nodes.values() if node.ready is not None)\n    generation",
-        "for node in state.workers if node.ready is not None)\n    generation",
+        "core/scheduler/lost_store.py",
+        "max(state.lost_store.reported_generation, ready.generation)",
+        "max(state.lost_store.reported_generation, 0 if node.is_standby else ready.generation)",
         (f"{FRESH}::test_generation_that_only_a_standby_knows_is_not_given_again",),
+    ),
+    Bug(
+        "what somebody knew of a lost store's job is forgotten when it is gone again",
+        "I1",
+        "core/scheduler/lost_store.py",
+        "for node_id, past in state.lost_store.reported.items() if node_id not in pasts}",
+        "for node_id, past in state.lost_store.reported.items() if node_id in ()}",
+        (
+            f"{STANDBYS}::test_generation_of_who_held_a_rank_and_is_gone_again_is_not_given_again",
+            f"{STANDBYS}::test_job_that_only_who_is_gone_knew_is_no_new_one",
+        ),
     ),
     Bug(
         "a worker that knows another rank's past goes on from that rank's file",

@@ -18,7 +18,11 @@ from typing import NamedTuple
 
 from tests.planted.bug import PROMISES, Bug
 from tests.planted.bugs import BUGS
-from tests.planted.copies import ROOT, Verdict, make_base, make_mutant, run_tests
+from tests.planted.copies import ROOT, TEST_S, Verdict, make_base, make_mutant, run_tests
+
+_LEAST_S = 6.0
+_TIMES = 6
+"""How much longer than without the bug: the machine may have slowed down meanwhile."""
 
 
 class Outcome(NamedTuple):
@@ -56,14 +60,20 @@ def plant_all(bugs: Sequence[Bug], *, jobs: int) -> Iterator[Outcome]:
         if not sound.passed:
             message = f"without any bug the tests fail: {sound.test} {sound.why}"
             raise RuntimeError(message)
-        for done in as_completed([pool.submit(_plant, base, bug) for bug in bugs]):
+        for done in as_completed([pool.submit(_plant, base, bug, _limit_s(bug, sound)) for bug in bugs]):
             yield done.result()
 
 
-def _plant(base: Path, bug: Bug) -> Outcome:
+def _limit_s(bug: Bug, sound: Verdict) -> float:
+    """How long a test may take with the bug: one that waits for what does not come any more has noticed it."""
+    own = [seconds for test, seconds in sound.took.items() if test.startswith(bug.caught_by)]
+    return min(TEST_S, max(_LEAST_S, _TIMES * max(own, default=0.0)))
+
+
+def _plant(base: Path, bug: Bug, test_s: float) -> Outcome:
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bug-", dir=base.parent) as place:
-        verdict = run_tests(make_mutant(base, bug, Path(place)), bug.caught_by)
+        verdict = run_tests(make_mutant(base, bug, Path(place)), bug.caught_by, test_s=test_s)
     return Outcome(bug, verdict, time.monotonic() - begun_s)
 
 

@@ -9,7 +9,6 @@ _DISTURBED = f"{_STANDBYS}::test_standbys_keep_every_promise_while_everybody_aro
 _BY_HAND, _FRESH = f"{_DISTURBED}[by hand]", f"{_DISTURBED}[fresh ids]"
 _AT_ONCE = f"{_STANDBYS}::test_a_job_with_a_ready_standby_goes_on_at_once_after_a_death"
 _PROVEN = f"{_STANDBYS}::test_who_is_proven_dead_returns_under_its_own_id_at_once"
-_SUCCESSOR = f"{_STANDBYS}::test_a_successor_under_a_fresh_id_waits_for_no_window"
 
 SIMULATED = (
     Bug(
@@ -74,7 +73,9 @@ SIMULATED = (
         "core/scheduler/takeover.py",
         "    if now_ms < offer.until_ms:\n",
         "    if now_ms >= 0:\n",
-        (_BY_HAND,),
+        (
+            "tests/core/test_takeover.py::test_offer_that_is_not_answered_lapses_and_a_late_answer_leads_to_another_offer",
+        ),
     ),
     Bug(
         "a successor finds no place while the rank of the one that it replaces is free",
@@ -82,7 +83,9 @@ SIMULATED = (
         "core/scheduler/places.py",
         "(seats.vacant if comes_for_a_rank else 0)",
         "0",
-        (_SUCCESSOR,),
+        (
+            "tests/core/test_seats_left.py::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",
+        ),
     ),
     Bug(
         "who waits is not told that its id is free",

@@ -216,7 +216,7 @@ STANDBYS = (
         "core/scheduler/lost_store.py",
         "is_silent = node.record.state is NodeState.LIVE and node.ready is None",
         "is_silent = False",
-        (f"{_REBUILD}::test_standby_that_held_the_rank_last_has_it_again",),
+        (f"{_REBUILD}::test_standby_that_knows_nothing_is_waited_for_and_changes_nothing",),
     ),
     Bug(
         "while a rank is offered, each message walks over every node",

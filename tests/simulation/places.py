@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId, NodeId
-from recovery.core.records import EventKind, EventRecord, JobState, NodeState, SeatRecord
+from recovery.core.records import (
+    EventKind,
+    EventRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+    SeatRecord,
+)
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.node import Node
@@ -35,10 +42,15 @@ class PlacePromises:
             promises: the others, which know what was said of files.
         """
         self.world, self._promises = world, promises
+        self.before: dict[str, tuple[NodeRecord, m.ProcessIdentity | None]] = {}
+        """Every node and its process, before the stimulus that is looked at."""
 
-    def is_dead(self, node: Node) -> bool:
-        """The truth about the process of a node's current incarnation."""
-        return self.world.proofs.has_ended(node.process)
+    def is_dead(self, holder: NodeRecord, now: Node) -> bool:
+        """The truth about the process of an incarnation, which may have a successor since this very stimulus."""
+        before, process = self.before.get(holder.node_id, (now.record, now.process))
+        return self.world.proofs.has_ended(
+            process if before.incarnation == holder.incarnation else now.process
+        )
 
     def replaced_incarnation(self, scheduler: SchedulerProcess, name: str) -> int:
         """The incarnation of an id that has trained and whose rank was given to another node; 0: there is none."""
@@ -85,25 +97,29 @@ class PlacePromises:
         state = scheduler.machine.state
         for effect in effects:
             if isinstance(effect, Persist):
+                rows = {one.node_id: one for one in effect.records if isinstance(one, NodeRecord)}
                 for record in effect.records:
                     if isinstance(record, EventRecord) and record.kind is EventKind.RANK_TAKEN_OVER:
-                        self._taken_over(scheduler, state.nodes[record.details])  # type: ignore[index]  # a NodeId
+                        name = NodeId(record.details)
+                        self._taken_over(scheduler, rows[name], state.nodes[name])
         self._nobody_is_waited_for(scheduler)
 
-    def _taken_over(self, scheduler: SchedulerProcess, holder: Node) -> None:
+    def _taken_over(self, scheduler: SchedulerProcess, holder: NodeRecord, now: Node) -> None:
+        """The row is of the moment when its rank was taken. A next process of its id, which waited, may be in since."""
         self._promises.checked["I21"] += 1
-        name = holder.record.node_id
+        name = holder.node_id
         self.world.clock.seen["a rank was taken over"] += 1
-        assert holder.record.state not in _HERE, f"I21: the rank of {name} was taken, which is here"
-        if holder.record.state is NodeState.LEFT or self.is_dead(holder):
+        assert holder.state not in _HERE, f"I21: the rank of {name} was taken, which is here"
+        if holder.state is NodeState.LEFT or self.is_dead(holder, now):
             return
-        assert holder.connection is None, f"I21: the rank of {name} was taken, which is connected"
+        is_same = now.record.incarnation == holder.incarnation
+        assert not is_same or now.connection is None, f"I21: the rank of {name} was taken, which is connected"
         # Nobody has seen it end: then it was silent for as long as its grace, and its generation is over.
         self.world.clock.seen["the rank of a living process was taken over"] += 1
         state = scheduler.machine.state
-        is_over = state.job.state is not JobState.RUNNING or holder.record.generation < state.job.generation
+        is_over = state.job.state is not JobState.RUNNING or holder.generation < state.job.generation
         assert is_over, f"I21: the rank of {name} was taken in its generation"
-        silent_ms = self._promises.silent_ms(holder.record)
+        silent_ms = self._promises.silent_ms(holder)
         least_ms = self.world.rules.reconnect_grace_ms * (1 - self.world.shape.drift) - 1
         assert silent_ms >= least_ms, f"I21: the rank of {name} was taken {silent_ms} ms after it was heard"
 
@@ -122,7 +138,10 @@ class PlacePromises:
     # --- I23: proofs ----------------------------------------------------------------------------------------------------
 
     def before_word(self, scheduler: SchedulerProcess, after_all: Watch) -> Watch:
-        """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended."""
+        """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended.
+
+        Who waited for its place may be let in by that.
+        """
         nodes = scheduler.machine.state.nodes
         before = {name: (_standing(node), node.process) for name, node in nodes.items()}
         job = scheduler.machine.state.job.state
@@ -132,9 +151,16 @@ class PlacePromises:
             changed = [
                 name for name, node in nodes.items() if name in before and _standing(node) != before[name][0]
             ]
+            has_ended = {
+                name
+                for name in changed
+                if before[name][1] is None or self.world.proofs.has_ended(before[name][1])
+            }
             for name in changed:
-                (_, window_ends_ms, _), process = before[name]
-                assert process is None or self.world.proofs.has_ended(process), (
+                (state, window_ends_ms, _), _ = before[name]
+                was_let_in = state not in _HERE and nodes[name].record.state is NodeState.LIVE
+                self.world.clock.seen["who waited was let in by a proven death"] += was_let_in
+                assert name in has_ended or (was_let_in and has_ended), (
                     f"I23: {name} lives, and a wrong word has changed its place"
                 )
                 if nodes[name].window_ends_ms < window_ends_ms:

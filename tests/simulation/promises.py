@@ -119,7 +119,8 @@ class Promises:
     def before(self, scheduler: SchedulerProcess, stimulus: SchedulerStimulus) -> Watch:
         """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""
         watch, nodes = self._before(scheduler, stimulus), scheduler.machine.state.nodes
-        before = {name: (node.record, node.process) for name, node in nodes.items()}
+        before = {str(name): (node.record, node.process) for name, node in nodes.items()}
+        self.places.before = before
 
         def after(effects: list[SchedulerEffect]) -> None:
             watch(effects)

@@ -232,16 +232,15 @@ class DrainPromises:
 
     def after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
         """Look at what a drain has come to."""
-        state, drain = scheduler.machine.state, scheduler.machine.state.drain
+        drain = scheduler.machine.state.drain
         writes = [effect for effect in effects if isinstance(effect, Persist)]
         for write in writes:
-            for step in write.then:
-                if isinstance(step, Answer) and isinstance(step.message, HandedOver):
-                    assert drain is not None, "one that was begun"
-                    name = next(
-                        name for name in drain.departing if state.nodes[name].connection == step.connection
-                    )
-                    self._sent_away(scheduler, drain, name)
+            if any(isinstance(step, Answer) and isinstance(step.message, HandedOver) for step in write.then):
+                assert drain is not None, "one that was begun"
+                # By the row: the next process of its id, which waited, may be in since this very stimulus.
+                for row in write.records:
+                    if isinstance(row, EventRecord) and row.kind is EventKind.NODE_LEFT:
+                        self._sent_away(scheduler, drain, str(row.node_id))
         kinds = {one.kind for write in writes for one in write.records if isinstance(one, EventRecord)}
         self.clock.seen["a drain was begun"] += EventKind.DRAIN_BEGUN in kinds
         if EventKind.DRAIN_ENDED in kinds:

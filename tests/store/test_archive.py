@@ -5,10 +5,16 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from recovery.errors import RecoveryPathError, StoreLockedError
-from recovery.store.archive import archive_stores, archived_jobs
+from recovery.store.archive import (
+    archive_scheduler_store,
+    archive_stores,
+    archived_jobs,
+    scheduler_files,
+)
 from recovery.store.reader import read_scheduler, read_worker
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store import samples
@@ -111,3 +117,33 @@ def test_a_job_whose_schedulers_store_is_gone_is_known_by_its_workers_stores(pat
     archive_stores(path, "reset-1")
 
     assert archived_jobs(path) == (frozenset({samples.job(3).job}), ())
+
+
+def test_what_is_left_of_a_lost_schedulers_store_is_put_away_alone(path: Path) -> None:
+    assert archive_scheduler_store(path / "workers", "rebuilt-0") is None, "there is nothing of one"
+    before = rows(path)
+    (path / "scheduler.db").unlink()
+
+    archive = archive_scheduler_store(path, "rebuilt-1")
+
+    assert archive == path / "rebuilt-1"
+    assert scheduler_files(path) == ()
+    assert set(rows(archive)) == {name for name in before if name.startswith("scheduler.db")} - {
+        "scheduler.db"
+    }
+    assert read_worker(path, "worker_1").checkpoints == (samples.checkpoint(),), "workers keep theirs"
+
+
+def test_archived_jobs_that_can_be_read_count_beside_one_that_cannot(path: Path) -> None:
+    archive_stores(path, "reset-1")
+    store = SchedulerStore.open(path)
+    store.apply([msgspec.structs.replace(samples.job(4), job="another")], wall_ms=1)
+    store.close()
+    broken = archive_stores(path, "reset-2")
+    (broken / "scheduler.db").write_bytes(b"no store" * 1_000)
+
+    jobs, unreadable = archived_jobs(path)
+
+    assert jobs == {samples.job(3).job}
+    [why] = unreadable
+    assert "reset-2" in why

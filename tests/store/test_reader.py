@@ -20,6 +20,7 @@ from recovery.store.reader import (
     check_worker,
     read_checkpoints,
     read_events,
+    read_job,
     read_scheduler,
     stored_workers,
 )
@@ -128,3 +129,12 @@ def test_what_is_retired_is_history_and_checked_as_such(path: Path) -> None:
     store.close()
     with pytest.raises(StoreCorruptError, match="step=5"):
         check_scheduler(path)
+
+
+def test_which_job_it_is_can_be_asked_alone(path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert read_job(path) == read_scheduler(path).job == samples.job()
+    fresh = tmp_path_factory.mktemp("fresh")
+    SchedulerStore.open(fresh).close()
+    assert read_job(fresh) is None, "no job has begun there"
+    with pytest.raises(RecoveryPathError):
+        read_job(fresh / "none")

@@ -24,6 +24,7 @@ from recovery.core.records import (
 
 REPORTED = "reported by the workers"
 NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
+_NOBODY: Mapping[NodeId, Past] = {}
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +44,7 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     guesses: tuple[str, ...]
     """What nobody could say, and what was taken instead."""
     unsure_ranks: tuple[str, ...] = ()
-    """Ranks whose last holder may not have reported, where that may cost steps or its place: which, and how far each is known."""
+    """Ranks whose last holder may not have reported: which, and how far each is known. That may cost steps, its place, or a number twice."""
 
     def missing(self) -> list[int]:
         """Ranks of which no worker has reported."""
@@ -90,32 +91,37 @@ def past_of(
     )
 
 
-def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
-    """Put together what the workers know; there is at least one.
+def rebuild(pasts: Mapping[NodeId, Past], gone: Mapping[NodeId, Past] = _NOBODY) -> Union[Rebuilt, Unclear]:
+    """Put together what the workers know; at least one does, here or gone.
 
     Args:
         pasts: by node id. Those of an older run count only for the numbers.
+        gone: of who has said it and is not here any more. It holds no rank and no file; its numbers and plans were given, and it has
+            saved what it has saved.
 
     Source: docs/design/store.md "A store that is lost".
     """
-    jobs = {past.job: node_id for node_id, past in pasts.items()}
+    jobs = {past.job: node_id for node_id, past in (pasts or gone).items()}
     if len(jobs) > 1:
         named = ", ".join(f"{job} ({node_id})" for job, node_id in sorted(jobs.items()))
         return Unclear(f"workers know {len(jobs)} different jobs: {named}")
-    run = max(past.run for past in pasts.values())
+    everybody = [*pasts.values(), *(past for past in gone.values() if past.job in jobs)]
+    run = max(past.run for past in everybody)
     current = {node_id: past for node_id, past in sorted(pasts.items()) if past.run == run}
-    newest = max(current.values(), key=lambda past: past.generation)
+    left = {node_id: past for node_id, past in gone.items() if past.job in jobs and past.run == run}
+    newest = max((*current.values(), *left.values()), key=lambda past: past.generation)
     current, replaced = _holders(current)
-    clash = _clash(current, newest.worker_count)
+    clashes = (_clash(known, newest.worker_count) for known in (current, *({one: left[one]} for one in left)))
+    clash = next(filter(None, clashes), "")
     if clash:
         return Unclear(clash)
     known = {node_id: past.rank for node_id, past in current.items()}
-    generations, guesses = _generations(run, current.values())
-    guesses += replaced
+    generations, guesses = _generations(run, (*current.values(), *left.values()))
+    guesses += [*replaced, *(f"{node_id} has said so and is gone, with its files" for node_id in left)]
     guesses += [
         f"{node_id} knows only run {past.run} of {run}" for node_id, past in pasts.items() if past.run != run
     ]
-    checkpoints, unsure = _checkpoints(newest.worker_count, current, generations)
+    checkpoints, unsure = _checkpoints(newest.worker_count, current, left.values(), generations)
     built = Rebuilt(
         job=newest.job,
         worker_count=newest.worker_count,
@@ -123,13 +129,13 @@ def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
         run=run,
         generation=Generation(
             max(
-                *(past.generation for past in current.values()),
+                newest.generation,
                 *(one.generation for one in checkpoints),
                 *(one.generation for one in generations),
                 0,
             )
         ),
-        scheduler_incarnation=max(past.scheduler_incarnation for past in pasts.values()),
+        scheduler_incarnation=max(past.scheduler_incarnation for past in everybody),
         ranks=known,
         incarnations={node_id: past.incarnation for node_id, past in pasts.items()},
         generations=generations,
@@ -142,14 +148,9 @@ def rebuild(pasts: Mapping[NodeId, Past]) -> Union[Rebuilt, Unclear]:
         for past in sorted(current.values(), key=lambda past: past.rank)
         if past.generation < newest.generation
     ]
-    has_saved = any(past.held or past.saved_step for past in pasts.values())
-    # Who held none of them until the end fills a seat that somebody else may come for.
-    one_too_many = len(pasts) > len(known)
-    return msgspec.structs.replace(
-        built,
-        guesses=(*built.guesses, *behind, *lost),
-        unsure_ranks=(*behind, *lost) if has_saved or one_too_many else (),
-    )
+    unsure_ranks = (*behind, *lost)
+    guessed = (*built.guesses, *unsure_ranks)
+    return msgspec.structs.replace(built, guesses=guessed, unsure_ranks=unsure_ranks)
 
 
 def report(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
@@ -247,13 +248,16 @@ def _generations(run: RunId, pasts: Iterable[Past]) -> tuple[tuple[GenerationRec
 
 
 def _checkpoints(
-    worker_count: int, pasts: Mapping[NodeId, Past], generations: tuple[GenerationRecord, ...]
+    worker_count: int,
+    pasts: Mapping[NodeId, Past],
+    gone: Iterable[Past],
+    generations: tuple[GenerationRecord, ...],
 ) -> tuple[tuple[CheckpointRecord, ...], list[str]]:
     held = {past.rank: rollback.in_lineage(past.held, generations) for past in pasts.values()}
     steps = {rank: {one.step for one in files} for rank, files in held.items()}
     common = set(rollback.common_steps(steps, worker_count))
     proven = bool(common) or any(one.step for one in generations)
-    saved = [past for past in pasts.values() if past.held or past.saved_step]
+    saved = [past for past in (*pasts.values(), *gone) if past.held or past.saved_step]
     guesses = []
     if saved and not proven:
         guesses.append("whether any step was ever held by all ranks: taken for so, since some have saved")
@@ -268,15 +272,21 @@ def _checkpoints(
         for one in files
     ]
     if not proven:
-        records += [_noted(past) for past in saved if past.saved_step not in {one.step for one in past.held}]
+        there = {(record.rank, record.step) for record in records}
+        noted = {(past.rank, _newest_saved(past)): past for past in saved}
+        records += [_noted(past) for key, past in noted.items() if key not in there]
     return tuple(records), guesses
+
+
+def _newest_saved(past: Past) -> int:
+    return max(past.saved_step, *(one.step for one in past.held), 0)
 
 
 def _noted(past: Past) -> CheckpointRecord:
     """A save that a worker has noted and whose file it does not find: it keeps the plan from step 0."""
     return CheckpointRecord(
         run=past.run,
-        step=past.saved_step,
+        step=_newest_saved(past),
         rank=past.rank,
         generation=past.generation,
         epoch=0,

@@ -317,6 +317,7 @@ def _connect(
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
     node.starts_again, node.comes_back = register.starts_again, False
     node.waits_by_choice = register.standby
+    state.lost_store.reported_generation = max(state.lost_store.reported_generation, register.generation)
     state.spared.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
     state.refusals.forget(node.record.node_id)

@@ -32,6 +32,7 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
         effects += lost_store.check_past(state, node, ready)
         if state.lost_store.ends_scheduler:
             return effects
+    lost_store.note_past(state, node, ready)
     node.ready, node.done, node.asked = ready, False, 0
     if state.drain is not None and node.record.rank is not None:
         state.drain.note_stop(ready.generation, ready.step)

@@ -125,7 +125,7 @@ def _begin(
     records += missing_files(state, step)
     reason = why_there(state, target, step)
     # Workers may know more generations than a store that was lost; so may a standby that held a rank before.
-    newest = max(node.ready.generation for node in state.nodes.values() if node.ready is not None)
+    newest = state.lost_store.reported_generation
     generation = GenerationRecord(
         run=state.job.run,
         generation=Generation(max(state.job.generation, newest) + 1),

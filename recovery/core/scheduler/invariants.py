@@ -61,14 +61,19 @@ def _check_node(state: SchedulerState, node: Node) -> None:
 
 
 def _check_counts(state: SchedulerState, role: Role) -> None:
-    seats, seated = state.seats[role], state.seated(role)
+    seats = state.seats[role]
     assert seats.forming == (state.job.state is JobState.FORMING), "what a seat is follows the job's state"
     of_role = [node for node in state.nodes.values() if node.record.role is role]
+    if not of_role and not state.seat_count(role):
+        return
+    seated = [node for node in of_role if state.has_seat(node)]
+    away = [node for node in of_role if node.seat and node.record.state not in _HERE]
+    with_rank = sum(node.record.rank is not None for node in away)
     counted = (
         seats.taken,
         seats.ready,
         seats.done,
-        sorted(seats.names),
+        set(seats.names),
         seats.standbys,
         seats.vacant,
         seats.absent,
@@ -76,20 +81,12 @@ def _check_counts(state: SchedulerState, role: Role) -> None:
     )
     recounted = (
         len(seated),
-        sum(node.record.state is NodeState.LIVE and node.ready is not None for node in seated),
+        sum(node.ready is not None and node.record.state is NodeState.LIVE for node in seated),
         sum(node.done for node in seated),
-        sorted(node.seat for node in seated),
-        sum(node.is_standby and node.record.state in _HERE for node in of_role) if role is Role.WORKER else 0,
-        sum(
-            bool(node.seat) and node.record.rank is not None and node.record.state not in _HERE
-            for node in of_role
-        ),
-        sum(
-            bool(node.seat)
-            and (node.record.rank is not None or node.record.state is NodeState.LOST)
-            and node.record.state not in _HERE
-            for node in of_role
-        ),
+        {node.seat for node in seated},
+        sum(node.is_standby and node.record.state in _HERE for node in of_role),
+        with_rank,
+        with_rank + sum(node.record.rank is None and node.record.state is NodeState.LOST for node in away),
         {node.seat: node.record.node_id for node in of_role if node.seat},
     )
     assert counted == recounted, f"the {role.value}s are counted as {counted}, they are {recounted}"

@@ -87,13 +87,15 @@ def _end(state: SchedulerState, reason: str) -> Exit:
 def seat_standbys(state: SchedulerState) -> list[Record]:
     """While a store is built again: who came when all seats were taken, or knows to have had a rank, sits down on one that is free.
 
-    Which of them has which rank is only decided when all ranks are here. Gives the rows.
+    First those whose own place it is. Which of them has which rank is only decided when all ranks are here. Gives the rows.
     """
     seats, rows = state.seats[m.Role.WORKER], list[Record]()
     if not state.builds_again or seats.taken >= state.rules.worker_count or not seats.standbys:
         return rows
-    for node in sorted(state.nodes.values(), key=lambda one: natural_key(one.record.node_id)):
-        name = _free_name(state, node) if _may_sit(node) else ""
+    may_sit = [node for node in state.nodes.values() if _may_sit(node)]
+    left = set(seats.holders) - set(seats.names)
+    for node in sorted(may_sit, key=lambda one: (_place(one) not in left, natural_key(one.record.node_id))):
+        name = _free_name(state, node)
         if name and seats.taken < state.rules.worker_count:
             rows += places.give_up_name(state, name, node.record.node_id, node.record.role)
             node.seat = name
@@ -106,6 +108,10 @@ def _may_sit(node: Node) -> bool:
     return node.is_standby and node.record.state is NodeState.LIVE and (had_rank or not node.waits_by_choice)
 
 
+def _place(node: Node) -> str:
+    return place_of(node.record.node_id, node.replaces)
+
+
 def _free_name(state: SchedulerState, node: Node) -> str:
     """By which name its seat may be called: where integers are the ranks, an integer; empty: by none, for now."""
     seats, count = state.seats[m.Role.WORKER], state.rules.worker_count
@@ -114,7 +120,7 @@ def _free_name(state: SchedulerState, node: Node) -> str:
         # Whether integers are the ranks is for the ids of the others to say.
         return ""
     taken = set(seats.names)
-    names = [place_of(own, node.replaces), own, *map(str, range(count)), *state.nodes]
+    names = [_place(node), own, *map(str, range(count)), *state.nodes]
     fitting = (
         name for name in map(NodeId, names) if name not in taken and not seats.names.fault_of(name, count)
     )
@@ -134,8 +140,12 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     if state.lost_store.asks_until_ms is not None and now_ms >= state.lost_store.asks_until_ms:
         return None
     pasts = _pasts(state)
-    built = rebuild.rebuild(pasts) if pasts else None
+    gone = _gone(state, pasts)
+    built = rebuild.rebuild(pasts, gone) if pasts or gone else None
     if not isinstance(built, rebuild.Rebuilt) or not built.unsure_ranks:
+        return None
+    if built.worker_count != state.rules.worker_count:
+        # Whoever comes, this is not the scheduler of that job.
         return None
     if state.lost_store.asks_until_ms is not None:
         return []
@@ -163,6 +173,18 @@ def _pasts(state: SchedulerState) -> dict[NodeId, m.Past]:
     }
 
 
+def note_past(state: SchedulerState, node: Node, ready: m.Ready) -> None:
+    """Somebody has said what it knows. That stays known when it is lost before all ranks are here."""
+    state.lost_store.reported_generation = max(state.lost_store.reported_generation, ready.generation)
+    past = ready.past
+    if state.builds_again and past is not None and past.job not in state.archived_jobs:
+        state.lost_store.reported[node.record.node_id] = past
+
+
+def _gone(state: SchedulerState, pasts: Mapping[NodeId, m.Past]) -> dict[NodeId, m.Past]:
+    return {node_id: past for node_id, past in state.lost_store.reported.items() if node_id not in pasts}
+
+
 def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     """All ranks are ready: become the job that the workers know, if they know one; what is to be written.
 
@@ -173,13 +195,15 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         return []
     state.lost_store.asks_until_ms = None
     pasts = _pasts(state)
-    if not pasts:
+    gone = _gone(state, pasts)
+    if not pasts and not gone:
         if REBUILDING not in state.job.reason:
             return []
         return _end(
             state, f"has left traces here, and no worker that came knows anything of it ({state.job.reason})"
         )
-    built = rebuild.rebuild(pasts)
+    built = rebuild.rebuild(pasts, gone)
+    state.lost_store.reported.clear()
     if isinstance(built, rebuild.Unclear):
         return _end(state, built.reason)
     if built.worker_count != state.rules.worker_count:
@@ -203,7 +227,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         generation=built.generation,
         step=state.checkpoints.committed_step,
         reason="from what the workers reported",
-        details=rebuild.report(built, pasts),
+        details=rebuild.report(built, {**gone, **pasts}),
     )
     return [RunRecord(run=built.run), *rows, *built.generations, *built.checkpoints, event]
 

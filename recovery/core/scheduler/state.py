@@ -43,12 +43,16 @@ class OpenOffer(NamedTuple):
 
 
 class LostStore:
-    """What is true while the job's store is missing."""
+    """What is true while the job's store is missing, or may miss its end."""
 
     def __init__(self) -> None:
         """It is there, as far as anybody knows."""
         self.asks_until_ms: int | None = None
         """While it is built again: until when somebody may come who knows more of a rank; None: nobody is waited for."""
+        self.reported: dict[NodeId, m.Past] = {}
+        """What nodes have said of their past while it is built again, also those that are gone."""
+        self.reported_generation = Generation(0)
+        """The newest that a node has reported, gone or not: the store may have lost it, and its number is never given again."""
         self.ends_scheduler = False
         """This scheduler ends because of it: nothing is decided any more, whatever still arrives."""
 
