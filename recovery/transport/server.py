@@ -115,7 +115,12 @@ class Server:
         sockets = await listening_sockets(host, port)
         bound_port = int(sockets[0].getsockname()[1])
         nodes = self._rules.worker_count + self._rules.server_count
-        self._limiter = ConnectionLimiter(self._answer, self._rejections, nodes=nodes)
+        self._limiter = ConnectionLimiter(
+            self._answer,
+            self._rejections,
+            nodes=nodes,
+            message_bytes_max=self._rules.frame_bytes_max_unregistered,
+        )
         loop = asyncio.get_running_loop()
         accept: Callable[[], asyncio.Protocol] = self._limiter
         if self._channel is not None:

@@ -91,4 +91,14 @@ PRINCIPALS = (
         "if facts.st_mode & 0o002:",
         ("tests/store/test_job_token_file.py::test_what_others_could_know_or_choose_is_refused",),
     ),
+    Bug(
+        "a message before admission is as long as its parts",
+        "I17",
+        "transport/connection_limiter.py",
+        "accepted.received_bytes += count",
+        "accepted.received_bytes = count",
+        (
+            "tests/transport/test_wire_hostile.py::test_a_message_in_parts_before_the_admission_is_bounded_like_a_whole_one",
+        ),
+    ),
 )
