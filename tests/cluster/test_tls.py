@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.cluster.harness import free_port
+from tests.cluster.small_job import result_of
 from tests.pace import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -43,7 +44,7 @@ class Job:
             **clean,
             "MS_ENABLE_RECOVERY": "1",
             "MS_RECOVERY_PATH": "recovery-state",
-            "JOB_STEP_MS": "100",
+            "JOB_HELD_STEP": "30",
         }
         certs = "certs/"
         self.variables = {
@@ -117,8 +118,10 @@ def test_a_job_runs_over_tls_and_recovers_and_leaves_no_secret(job: Job) -> None
     workers = [one for one in job.processes() if any("job.py" in word for word in one.cmdline())]
     seen = "".join(" ".join(one.cmdline()) + str(one.environ()) for one in job.processes())
     os.kill(workers[-1].pid, signal.SIGKILL)
+    (job.place / "go_on").touch()
 
     assert job.launcher.wait(WAIT_S) == 0, (job.place / "out.txt").read_text()
+    assert [(job.place / f"result_{rank}").read_text() for rank in (0, 1)] == [result_of(0), result_of(1)]
     written = [path for path in job.place.rglob("*") if path.is_file() and path.name != "password"]
     assert job.password not in seen
     assert [path for path in written if job.password.encode() in path.read_bytes()] == []
