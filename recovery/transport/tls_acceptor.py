@@ -1,6 +1,8 @@
 """TLS before the connection limiter: a connection is handed on when its handshake is through, and costs little until then.
 
-asyncio would do the handshake by itself, but without a bound on how many are in the middle of one, and with one context for ever.
+asyncio would do the handshake by itself, but without a bound on how many are in the middle of one, with one context for ever, and
+with an object of OpenSSL for each that was accepted: 2,000 peers that say nothing kept the one behind them waiting for seconds. Here
+there is one from the first byte on.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from recovery.tls.handshakes import why_not_finished
 from recovery.transport.rejection_log import RejectionLog
 
 HANDSHAKE_S = 5.0
-"""A worker needs milliseconds, and a second on a machine that swaps. asyncio's own 60 s hold twelve times as many silent peers."""
+"""From the acceptance to the first byte, and from there to the end. A worker needs milliseconds, and a second on a machine that swaps. asyncio's own 60 s hold twelve times as many silent peers."""
 HANDSHAKES_MAX = 256
-"""In the middle of one. Beyond it the oldest of the busiest address is closed: a real worker is through in milliseconds."""
+"""Silent, or in the middle of one. Beyond it the oldest of the busiest address is closed: a real worker is through in milliseconds."""
 _SHUTDOWN_S = 1.0
 
 
@@ -57,22 +59,38 @@ class TlsAcceptor:
                 oldest.peer, f"silent, and more than {HANDSHAKES_MAX} handshakes are going on"
             )
             oldest.transport.abort()
-        task = asyncio.get_running_loop().create_task(self._shake(shaking))
+
+    def first_byte(self, shaking: _Shaking, data: bytes) -> None:
+        """It is not silent."""
+        task = asyncio.get_running_loop().create_task(self._shake(shaking, data))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def silent(self, shaking: _Shaking) -> None:
+        """It has said nothing for long enough."""
+        if self._forget(shaking):
+            self._rejections.note(shaking.peer, why_not_finished(TimeoutError()))
+        shaking.transport.abort()
+
+    def lost(self, shaking: _Shaking) -> None:
+        """It is gone, and its handshake has not begun."""
+        self._forget(shaking)
+
     async def stop(self) -> None:
-        """Close what is in the middle of a handshake."""
+        """Close what is silent, or in the middle of a handshake."""
+        for of_address in list(self._shaking.values()):
+            for shaking in list(of_address):
+                shaking.transport.abort()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _shake(self, shaking: _Shaking) -> None:
+    async def _shake(self, shaking: _Shaking, data: bytes) -> None:
         loop = asyncio.get_running_loop()
         send_alert.set(shaking.transport.write)
-        try:
-            secure = await loop.start_tls(
+        started = loop.create_task(
+            loop.start_tls(
                 shaking.transport,
                 shaking,
                 self._channel.context,
@@ -80,12 +98,17 @@ class TlsAcceptor:
                 ssl_handshake_timeout=HANDSHAKE_S,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
+        )
+        try:
+            await _hand_over(shaking.transport, data, started)
+            secure = await started
         except (OSError, asyncio.TimeoutError) as error:
             if self._forget(shaking):
                 self._rejections.note(shaking.peer, why_not_finished(error))
             shaking.transport.abort()
             return
         except asyncio.CancelledError:
+            started.cancel()
             shaking.transport.abort()
             raise
         known = self._forget(shaking)
@@ -106,12 +129,41 @@ class TlsAcceptor:
         return True
 
 
+async def _hand_over(
+    transport: asyncio.Transport, data: bytes, started: asyncio.Task[asyncio.Transport | None]
+) -> None:
+    """Give the protocol of TLS what was read before there was one.
+
+    Args:
+        transport: it does not read now. It does again once TLS has begun.
+        data: what was read.
+        started: the `start_tls` of the transport.
+    """
+    while not (transport.is_reading() or transport.is_closing() or started.done()):  # noqa: ASYNC110 - as below
+        # A turn of the loop or two: TLS reads as soon as it is there, and tells nobody.
+        await asyncio.sleep(0)
+    protocol = transport.get_protocol()
+    if isinstance(protocol, asyncio.BufferedProtocol):
+        rest = memoryview(data)
+        while rest:
+            room = memoryview(protocol.get_buffer(len(rest)))
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            protocol.buffer_updated(count)
+            rest = rest[count:]
+    elif isinstance(protocol, asyncio.Protocol):
+        # As asyncio of Python 3.10 makes it.
+        protocol.data_received(data)
+
+
 class _Shaking(asyncio.Protocol):
     """One socket from its acceptance to the end of its handshake. What arrives with the last message of that is kept for who comes next."""
 
     def __init__(self, acceptor: TlsAcceptor) -> None:
         self._acceptor = acceptor
+        self._begun = False
         self._early: list[bytes] = []
+        self._deadline: asyncio.TimerHandle | None = None
         self.peer = "unknown"
         self.lost = False
         self.transport: asyncio.Transport
@@ -122,18 +174,34 @@ class _Shaking(asyncio.Protocol):
         self.transport = transport
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if name else "unknown"
+        self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._acceptor.silent, self)
         self._acceptor.begin(self)
 
     @override
     def data_received(self, data: bytes) -> None:
-        self._early.append(data)
+        if self._begun:
+            self._early.append(data)
+            return
+        self._begun = True
+        self._rests()
+        # Until TLS takes what comes.
+        self.transport.pause_reading()
+        self._acceptor.first_byte(self, data)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        self._rests()
+        if not self._begun:
+            self._acceptor.lost(self)
 
     def hand_on(self, protocol: asyncio.Protocol, secure: asyncio.Transport) -> None:
         secure.set_protocol(protocol)
         protocol.connection_made(secure)
         for data in self._early:
             protocol.data_received(data)
+
+    def _rests(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
