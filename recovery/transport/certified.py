@@ -1,19 +1,26 @@
 """Whom the certificate of a connection names, beside whom the job's token or the first message does: they must agree.
 
 A certificate that names a node or a role makes its holder that one. One that names nobody proves that its holder belongs to the job, no more.
+One that names the node `1` counts for the ids `1.2`, `1.3` ... too: a launcher starts a lost process again under these (`--rejoin=new`),
+and they follow one another in one place.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, FromNode, Register
 from recovery.core.principals import Kind, Known, Principal
 
 if TYPE_CHECKING:
     from recovery.tls.identity import Identity
+
+_LATER_START = re.compile(r"\.[1-9][0-9]*", re.ASCII)
+"""What an id of a later start has behind the first one (launch/node_ids.py)."""
 
 _NEXT_STEP = "Give it the PKCS#12 file that was made for it (client_cert_path)."
 
@@ -23,6 +30,12 @@ class Mismatch(NamedTuple):
 
     code: str
     reason: str
+
+
+def covers(named: NodeId, node_id: NodeId) -> bool:
+    """Does a certificate that names the first of these count for the second?"""
+    first, later = node_id[: len(named)], node_id[len(named) :]
+    return first == named and (not later or _LATER_START.fullmatch(later) is not None)
 
 
 def mismatch_of(identity: Identity | None, message: FromNode) -> Mismatch | None:
@@ -42,7 +55,7 @@ def mismatch_of(identity: Identity | None, message: FromNode) -> Mismatch | None
             "ROLE_CERT_MISMATCH",
             f"the certificate of this process is for the role {identity.role}, and it {said}. {_NEXT_STEP}",
         )
-    if identity.node_id and identity.node_id != message.node_id:
+    if identity.node_id and not covers(identity.node_id, message.node_id):
         said = f"registers as {message.node_id}" if registers else f"reports the end of {message.node_id}"
         return Mismatch(
             "ID_CERT_MISMATCH",
@@ -65,7 +78,7 @@ def certified(
     if identity is None or not isinstance(message, (Register, Exited)):
         return proven
     if isinstance(message, Register) and identity.node_id:
-        named = Principal(kind=Kind.NODE, name=identity.node_id, known=Known.CERTIFICATE)
+        named = Principal(kind=Kind.NODE, name=message.node_id, known=Known.CERTIFICATE)
     elif isinstance(message, Exited) and identity.role == Kind.LAUNCHER.value:
         named = Principal(kind=Kind.LAUNCHER, name=peer, known=Known.CERTIFICATE)
     else:

@@ -9,6 +9,7 @@ from recovery.core.messages import Admitted, Exited, Refused
 from recovery.core.principals import Kind, Known, Principal
 from recovery.tls.side import Side
 from recovery.transport.access import Access
+from recovery.transport.certified import covers
 from recovery.transport.job_token import Authenticator, Caller, JobToken
 from tests.tls.made import CLIENT
 from tests.tls.test_contexts import World, signed
@@ -43,6 +44,44 @@ def test_a_certificate_that_names_somebody_else_is_refused_for_good(
 
     run(main())
     assert code in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("named", "node_id", "counts"),
+    [
+        ("1", "1", True),
+        ("1", "1.2", True),
+        ("1", "1.10", True),
+        ("1", "10", False),
+        ("1", "1.", False),
+        ("1", "1.0", False),
+        ("1", "1.02", False),
+        ("1", "1.2.3", False),
+        ("1", "1.a", False),
+        ("1", "1.\u0662", False),
+        ("1.2", "1", False),
+        ("1.2", "1.3", False),
+        ("1.2", "1.2.2", True),
+        ("w", "w.2\n", False),
+    ],
+)
+def test_a_certificate_counts_for_the_later_ids_of_its_place(named: str, node_id: str, counts: bool) -> None:
+    assert covers(NodeId(named), NodeId(node_id)) is counts
+
+
+def test_a_later_id_of_a_place_is_known_by_its_certificate_and_is_itself(world: World) -> None:
+    async def main() -> None:
+        async with secure(world) as (receiver, port):
+            world.places[Side.CLIENT].own(signed("c", world.root, usages=(CLIENT,), san=("ft-node:w0",)))
+            worker = node(world, port)
+            await worker.join("w0.2")
+            assert isinstance(worker.messages[0], Admitted)
+            assert receiver.server.principal(receiver.messages[0][0]) == Principal(
+                kind=Kind.NODE, name=NodeId("w0.2"), known=Known.CERTIFICATE
+            )
+            await worker.client.close()
+
+    run(main())
 
 
 @pytest.mark.parametrize(
