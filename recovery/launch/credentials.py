@@ -26,8 +26,9 @@ def of_launcher(environment: Mapping[str, str], address: str) -> Caller:
         RecoveryPathError: the token's file cannot be read or made.
     """
     recovers = environment.get("MS_ENABLE_RECOVERY") == "1"
-    token = job_token_file.token_of(_given(environment), _path(environment) if recovers else None)
-    return Caller(Kind.LAUNCHER, address, JobToken.of(token))
+    given, path = _given(environment), _path(environment) if recovers else None
+    token = JobToken.of(job_token_file.token_of(given, path))
+    return Caller(Kind.LAUNCHER, address, token, job_token_file.source_of(given, path))
 
 
 def of_viewer(environment: Mapping[str, str], recovery_path: Path | None = None) -> Caller:
@@ -42,12 +43,9 @@ def of_viewer(environment: Mapping[str, str], recovery_path: Path | None = None)
         RecoveryPathError: the token's file is not one that only this user can read.
     """
     given, path = _given(environment), recovery_path or _path(environment)
-    found = (
-        job_token_file.token_of(given, None)
-        if given is not None or path is None
-        else job_token_file.stored(path)
-    )
-    return Caller(Kind.VIEWER, "", JobToken.of(found))
+    source = job_token_file.source_of(given, path)
+    found = job_token_file.token_of(given, None) if source is None else source()
+    return Caller(Kind.VIEWER, "", JobToken.of(found), source)
 
 
 def _given(environment: Mapping[str, str]) -> Secret | None:

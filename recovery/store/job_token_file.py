@@ -9,6 +9,8 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from recovery.config.reader import OFF
@@ -39,6 +41,16 @@ def token_of(given: Secret | None, recovery_path: Path | None) -> str | None:
     if given is not None:
         return None if given.reveal() == OFF else given.reveal()
     return None if recovery_path is None else shared(recovery_path)
+
+
+def source_of(given: Secret | None, recovery_path: Path | None) -> Callable[[], str | None] | None:
+    """Give what reads the token again where it lies in a file; None: it does not, and is what it was at the start.
+
+    Args:
+        given: MS_JOB_TOKEN; None: unset.
+        recovery_path: where the job's state is; None: nowhere.
+    """
+    return None if given is not None or recovery_path is None else partial(stored, recovery_path)
 
 
 def shared(recovery_path: Path) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from recovery import clock
 from recovery.tls.handshakes import why
 from recovery.tls.side import Side
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from recovery.tls.channel import Channel
     from recovery.transport.job_token import Caller
 
+_logger = logging.getLogger("recovery.transport")
 _IF_TLS = "; if it uses TLS, this process must too"
 
 
@@ -22,6 +26,17 @@ class Access(NamedTuple):
     """Who dials, with the job's token; None, or without a token: nothing is proven."""
     channel: Channel | None = None
     """The secure channel's dialling side; None: plain text."""
+
+    async def look(self) -> None:
+        """Before a dial: take new files of the channel where they have changed, and log what expires."""
+        if self.channel is not None:
+            for note in await asyncio.to_thread(self.channel.look, clock.utc_now()):
+                _logger.log(note.level, "event=%s %s", note.event, note.text)
+
+    async def not_let_in(self) -> None:
+        """After a dial that was refused for the token: the next one is with what is stored then."""
+        if self.caller is not None:
+            await asyncio.to_thread(self.caller.renew)
 
     def base(self, host: str, port: int) -> str:
         """Scheme, host and port of an address; IPv6 without brackets."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from recovery import clock
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import ProtocolError
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
     from recovery.tls.channel import Channel
 
-_logger = logging.getLogger("recovery.transport")
 CLOSE_S = 1.0
 """How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
 
@@ -130,9 +127,7 @@ class Client:
             ConnectError: nobody answers there, not in time, or it is no scheduler of ours.
         """
         await self.close()
-        if self._access.channel is not None:
-            for note in await asyncio.to_thread(self._access.channel.look, clock.utc_now()):
-                _logger.log(note.level, "event=%s %s", note.event, note.text)
+        await self._access.look()
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
         proofs = Proofs()
@@ -148,6 +143,8 @@ class Client:
             if isinstance(error, ConnectError):
                 raise
             if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
+                if getattr(error, "status", None) in NOT_LET_IN:
+                    await self._access.not_let_in()
                 raise ConnectError(_why(error, timeout_s, self._access.channel)) from error
             raise
         connection = self._connection = _Connection(session, stream)

@@ -39,6 +39,7 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, access: Acce
     import aiohttp  # noqa: PLC0415 - as in client.py
 
     access = access if access is not None else Access()
+    await access.look()
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     base, method, tls = access.base(host, port), "GET" if post is None else "POST", access.tls(host)
     data = b"" if post is None else json.dumps(post).encode()
@@ -53,6 +54,7 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, access: Acce
                 method, f"{base}{path}", data=data or None, headers=headers, **tls
             ) as response:
                 if response.status in NOT_LET_IN:
+                    await access.not_let_in()
                     raise NoAnswerError(NOT_LET_IN[response.status])
                 # What an action refuses has its reason in the body.
                 if response.status != _CONFLICT:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -22,7 +23,10 @@ from typing_extensions import override
 from recovery import clock
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.principals import Kind, Known, Principal
+from recovery.errors import RecoveryPathError
 from recovery.transport.host_header import is_foreign
+
+_logger = logging.getLogger("recovery.transport")
 
 CHALLENGE_PATH = "/challenge"
 AS_HEADER = "Recovery-As"
@@ -95,16 +99,37 @@ def asked(method: str, path: str, who: str, body: bytes = b"") -> Asked:
 class Caller:
     """One side that asks: with a token it proves what it is, without one it asks as earlier releases do."""
 
-    def __init__(self, kind: Kind, name: str = "", token: JobToken | None = None) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        name: str = "",
+        token: JobToken | None = None,
+        stored: Callable[[], str | None] | None = None,
+    ) -> None:
         """Say who asks.
 
         Args:
             kind: what it is.
             name: node id of a node, address of a launcher; empty for a viewer.
             token: of the job; None: the network is trusted.
+            stored: reads the token where it is kept, None: nowhere any more. It may raise RecoveryPathError. None: the token does not change.
         """
         self.who = f"{kind.value} {name}".rstrip()
         self.token = token
+        self._stored = stored
+
+    def renew(self) -> None:
+        """Take the token as it is stored now. Who outlives its recovery path is refused until it knows the token of the new one."""
+        if self._stored is None:
+            return
+        try:
+            found = self._stored()
+        except RecoveryPathError as error:
+            _logger.warning("event=job_token_not_read %s", error)
+            return
+        # A path without one is not there yet, or not mounted.
+        if found is not None:
+            self.token = JobToken(found)
 
     def answer(self, challenge: str, method: str, path: str, body: bytes = b"") -> Answer:
         """Answer a challenge for one request."""

@@ -19,7 +19,7 @@ from recovery.core.worker.effects import NoteAdmission
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
-from recovery.store.job_token_file import token_of
+from recovery.store import job_token_file
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
 from recovery.transport.access import Access
@@ -85,7 +85,9 @@ class WorkerService:
             starts_again=starts_again,
         )
         self.machine = WorkerMachine(identity, rules)
-        self._token = JobToken.of(token_of(settings.job_token, settings.recovery_path))
+        given, path = settings.job_token, settings.recovery_path
+        token = JobToken.of(job_token_file.token_of(given, path))
+        self._caller = Caller(Kind.NODE, self.node_id, token, job_token_file.source_of(given, path))
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -124,7 +126,7 @@ class WorkerService:
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=lambda reason: self._deliver(s.Disconnected(reason, jitter())),
-            access=Access(Caller(Kind.NODE, self.node_id, self._token), self._channel),
+            access=Access(self._caller, self._channel),
         )
         self._executor = Executor(
             client=self._client,
