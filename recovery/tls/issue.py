@@ -23,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import UsageError
+from recovery.tls import ciphers
 from recovery.tls.certificates import common_name
 from recovery.tls.checked_files import read_password, read_public, read_secret
 from recovery.tls.identity import NODE, ROLE
@@ -223,7 +224,8 @@ def create(
         "client_cert_path": str(absolute / "client.p12"),
         "ca_cert_path": str(absolute / CA),
         "crl_path": str(absolute / LIST),
-        "cipher_list": "",
+        # MindSpore reads the same file, and takes no empty list.
+        "cipher_list": ":".join(ciphers.ALLOWED),
         "cert_expire_warning_time_in_day": 90,
     }
     write(place / CONFIG, json.dumps(named, indent=2).encode() + b"\n", 0o644)

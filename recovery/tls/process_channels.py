@@ -83,6 +83,37 @@ def channel_of(settings: SecureChannel, side: Side) -> Channel | None:
     """
     if not is_on(settings):
         return None
+    config_file = _config_file(settings)
+    # 50 ms, which a process without TLS need not spend.
+    from recovery.tls.channel import Channel  # noqa: PLC0415
+
+    channel = Channel(config_file, side, _password_of(settings, side))
+    for text in channel.material.files.warnings:
+        _logger.warning("event=tls_setting_ignored %s", text)
+    return channel
+
+
+def arguments_of(settings: SecureChannel) -> dict[str, str | bool | None]:
+    """Give what a framework takes for TLS connections of its own, by the names of the seeds; None: nobody has said it.
+
+    Args:
+        settings: what the environment says. TLS is on.
+
+    Raises:
+        SecureChannelError: no config.json is named, or a password's file is wrong.
+    """
+    passwords = {side: _password_of(settings, side) for side in Side}
+    return {
+        "enable_ssl": True,
+        "config_file_path": str(_config_file(settings)),
+        **{
+            f"{side.value}_password": None if password is None else password.decode()
+            for side, password in passwords.items()
+        },
+    }
+
+
+def _config_file(settings: SecureChannel) -> Path:
     config_file = _given.config_file_path or settings.config_file
     if config_file is None:
         raise ConfigTlsIncompleteError(
@@ -91,13 +122,7 @@ def channel_of(settings: SecureChannel, side: Side) -> Channel | None:
             rule="it names certificates and keys",
             next_step="Set it to a config.json; `recovery certs init DIR` makes one with everything in it.",
         )
-    # 50 ms, which a process without TLS need not spend.
-    from recovery.tls.channel import Channel  # noqa: PLC0415
-
-    channel = Channel(config_file, side, _password_of(settings, side))
-    for text in channel.material.files.warnings:
-        _logger.warning("event=tls_setting_ignored %s", text)
-    return channel
+    return config_file
 
 
 def _password_of(settings: SecureChannel, side: Side) -> bytes | None:
