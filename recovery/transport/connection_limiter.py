@@ -46,7 +46,7 @@ class _Accepted:
         self.received_bytes = 0
         """Since the last message, or since it was accepted."""
         self.cut_off: Callable[[str], None] | None = None
-        """Told the reason when it is closed, once it has delivered a message."""
+        """Called with the reason when it is closed, once it has delivered a message."""
 
 
 class _CountedHandler(web.RequestHandler):

@@ -146,9 +146,9 @@ async def _hand_over(
     if isinstance(protocol, asyncio.BufferedProtocol):
         rest = memoryview(data)
         while rest:
-            room = memoryview(protocol.get_buffer(len(rest)))
-            count = min(len(room), len(rest))
-            room[:count] = rest[:count]
+            space = memoryview(protocol.get_buffer(len(rest)))
+            count = min(len(space), len(rest))
+            space[:count] = rest[:count]
             protocol.buffer_updated(count)
             rest = rest[count:]
     elif isinstance(protocol, asyncio.Protocol):

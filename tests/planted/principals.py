@@ -98,7 +98,7 @@ PRINCIPALS = (
         "accepted.received_bytes += count",
         "accepted.received_bytes = count",
         (
-            "tests/transport/test_wire_hostile.py::test_a_message_in_parts_before_the_admission_is_bounded_like_a_whole_one",
+            "tests/transport/test_message_parts.py::test_a_message_in_parts_before_the_admission_is_bounded_like_a_whole_one",
         ),
     ),
 )

@@ -192,9 +192,11 @@ class Place:
         return self.directory / "config.json"
 
     def put(self, name: str, data: bytes, mode: int = 0o644) -> Path:
-        path = self.directory / name
-        path.write_bytes(data)
-        path.chmod(mode)
+        # Whole in one moment: a process that looks at its files may look at any.
+        path, beside = self.directory / name, self.directory / f".{name}"
+        beside.write_bytes(data)
+        beside.chmod(mode)
+        beside.replace(path)
         return path
 
     def write_config(self, **changes: Any) -> None:
