@@ -14,7 +14,7 @@ from recovery.errors import (
     CaNotCaError,
     CertificateNotYetValidError,
 )
-from recovery.tls.certificates import check_strength, day, is_authority, subject_of
+from recovery.tls.certificates import UNREADABLE, check_strength, day, is_authority, look_into, subject_of
 from recovery.tls.checked_files import read_public
 
 
@@ -38,9 +38,11 @@ def read(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
     try:
         found = tuple(x509.load_pem_x509_certificates(data))
         for one in found:
-            _check(one, file, now)
-    except ValueError:
+            look_into(one)
+    except UNREADABLE:
         raise CaFileError(file=file, reason="holds no PEM certificate that can be read") from None
+    for one in found:
+        _check(one, file, now)
     return found
 
 

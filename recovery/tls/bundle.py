@@ -21,7 +21,7 @@ from recovery.errors import (
     P12PasswordMissingError,
     P12UnencryptedError,
 )
-from recovery.tls.certificates import is_authority, subject_of
+from recovery.tls.certificates import UNREADABLE, is_authority, look_into, subject_of
 from recovery.tls.checked_files import read_secret
 
 _PEM = b"-----BEGIN"
@@ -69,6 +69,12 @@ def read(path: Path, password: bytes | None, *, field: str, argument: str) -> Bu
     if found.key is None:
         raise P12NoKeyError(file=file, field=field)
     others = [one.certificate for one in found.additional_certs]
+    try:
+        for one in (*others, *([found.cert.certificate] if found.cert is not None else [])):
+            look_into(one)
+    except UNREADABLE:
+        reason = "a certificate in it cannot be read"
+        raise P12FormatError(file=file, field=field, reason=reason, next_step=_AGAIN) from None
     chain = tuple(one for one in others if is_authority(one))
     leaves = [one for one in others if not is_authority(one)]
     if found.cert is None:

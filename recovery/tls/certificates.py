@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -26,6 +26,17 @@ _WEAK_DIGESTS = ("md5", "sha1")
 _DEPTH_MAX = 8
 _SERVER, _CLIENT = "serverAuth", "clientAuth"
 _USAGES = {_SERVER: ExtendedKeyUsageOID.SERVER_AUTH, _CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH}
+
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What a certificate or a list raises that is none, some of it only when it is looked into. They have no class in common."""
 
 
 def subject_of(certificate: x509.Certificate) -> str:
@@ -47,6 +58,19 @@ def common_name(name: x509.Name) -> str:
 def day(moment: datetime.datetime) -> str:
     """A date as the errors write it, UTC."""
     return moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def look_into(certificate: x509.Certificate) -> None:
+    """Read what is read of it later.
+
+    Raises:
+        Exception: one of UNREADABLE: it is no certificate.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _ = certificate.issuer, certificate.subject, certificate.serial_number, certificate.extensions
+        _ = certificate.public_key(), certificate.signature_hash_algorithm
+        _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def check_leaf(
@@ -110,7 +134,7 @@ def is_authority(certificate: x509.Certificate) -> bool:
     """Whether its basic constraints say so."""
     try:
         return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return False
 
 
@@ -140,7 +164,7 @@ def wanted_key_id(certificate: x509.Certificate) -> str:
     """The first bytes of the identifier of the key that has signed it, or `unknown`."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return "unknown"
     return found.key_identifier.hex()[:16] if found.key_identifier else "unknown"
 
@@ -149,7 +173,7 @@ def signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     """Whether one has signed the other."""
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (InvalidSignature, ValueError, TypeError):
+    except (InvalidSignature, *UNREADABLE):
         return False
     return True
 

@@ -10,6 +10,7 @@ from cryptography import x509
 from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import IdentityError
+from recovery.tls.certificates import UNREADABLE
 
 NODE, ROLE = "ft-node:", "ft-role:"
 ROLES = ("scheduler", "worker", "pserver", "launcher", "viewer")
@@ -49,7 +50,7 @@ def uris(certificate: x509.Certificate) -> list[str]:
     """The URIs among the subject alternative names; none where the extension cannot be read."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return []
     return names.get_values_for_type(x509.UniformResourceIdentifier)
 

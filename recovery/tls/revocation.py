@@ -19,7 +19,7 @@ from recovery.errors import (
     CrlSignatureError,
     CrlUnreadableError,
 )
-from recovery.tls.certificates import day, may_sign_lists, printable, subject_of
+from recovery.tls.certificates import UNREADABLE, day, may_sign_lists, printable, subject_of
 from recovery.tls.checked_files import read_public
 
 List = x509.CertificateRevocationList
@@ -90,7 +90,7 @@ def number_of(one: List) -> int | None:
     """The number of a list, which rises with each that the authority publishes; None: it has none."""
     try:
         return one.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return None
 
 
@@ -110,7 +110,7 @@ def _parsed(data: bytes, file: str) -> tuple[List, ...]:
         pieces = _PEM_LIST.findall(data)
         if len(pieces) == len(labels):
             return tuple(x509.load_pem_x509_crl(piece) for piece in pieces)
-    except ValueError:
+    except UNREADABLE:
         pass
     raise CrlUnreadableError(file=file, size=len(data))
 
@@ -118,14 +118,13 @@ def _parsed(data: bytes, file: str) -> tuple[List, ...]:
 def _check(
     one: List, authorities: Sequence[x509.Certificate], now: datetime.datetime, *, file: str, ca_file: str
 ) -> None:
-    issuer = printable(one.issuer)
-    signers = [authority for authority in authorities if authority.subject == one.issuer]
     try:
+        issuer = printable(one.issuer)
+        signers = [authority for authority in authorities if authority.subject == one.issuer]
         signer = next((signer for signer in signers if one.is_signature_valid(signer.public_key())), None)  # type: ignore[arg-type]  # a kind that cannot sign is a TypeError
         begin, end = one.last_update_utc, one.next_update_utc
-        list(one)
-        number_of(one)
-    except (ValueError, TypeError):
+        _ = [entry.revocation_date_utc for entry in one], one.extensions
+    except UNREADABLE:
         raise CrlUnreadableError(file=file, size=len(one.tbs_certlist_bytes)) from None
     if signer is None:
         raise CrlSignatureError(file=file, issuer=issuer, ca_file=ca_file)

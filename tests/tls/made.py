@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import ipaddress
 import json
@@ -36,6 +37,10 @@ class Pair(NamedTuple):
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return pem
+
+
+def pem(der: bytes, label: str = "CERTIFICATE") -> bytes:
+    return f"-----BEGIN {label}-----\n{base64.encodebytes(der).decode()}-----END {label}-----\n".encode()
 
 
 def name_of(text: str) -> x509.Name:

@@ -19,7 +19,7 @@ from recovery.errors import PasswordFileError, SecureChannelError
 from recovery.tls import checked_files, config_file, material
 from recovery.tls.side import Side
 from tests.tls import made
-from tests.tls.made import CLIENT, DAY, NOW, PASSWORD, SERVER, Place
+from tests.tls.made import CLIENT, DAY, NOW, PASSWORD, SERVER, Place, pem
 
 
 class Row(NamedTuple):
@@ -115,6 +115,37 @@ def _bit_flipped() -> bytes:
 
 def _mismatched(place: Place) -> None:
     place.put("server.p12", made.p12(made.leaf(), others=(made.signed("x", made.root()),)), 0o600)
+
+
+def _patched(data: bytes, was: bytes, now: bytes) -> bytes:
+    """DER with other bytes in one place: what no library would write."""
+    assert data.count(was) >= 1
+    return data.replace(was, now, 1)
+
+
+def _of_version_10(pair: made.Pair) -> bytes:
+    der = pair.certificate.public_bytes(serialization.Encoding.DER)
+    return _patched(der, b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x09")
+
+
+def _with_an_extension_twice(pair: made.Pair) -> bytes:
+    """The identifier of its key says that it is the basic constraints."""
+    return _patched(
+        pair.certificate.public_bytes(serialization.Encoding.DER),
+        b"\x06\x03\x55\x1d\x0e",
+        b"\x06\x03\x55\x1d\x13",
+    )
+
+
+def _list_of_version_10() -> bytes:
+    return _patched(
+        made.crl(made.root()).public_bytes(serialization.Encoding.DER), b"\x02\x01\x01", b"\x02\x01\x09"
+    )
+
+
+def _bundle_of_an_extension_twice() -> bytes:
+    leaf = made.leaf()
+    return made.p12(made.Pair(x509.load_der_x509_certificate(_with_an_extension_twice(leaf)), leaf.key))
 
 
 SEEDS_TYPO = "ECDHE-RSA-AES128-GCM-SHA257"
@@ -214,6 +245,11 @@ ROWS = (
     Row("list cut", "TLS_CRL_UNREADABLE", "neither a PEM", _crl(lambda: made.crl_pem(made.crl(made.root()))[:-30])),
     Row("list holds a certificate", "TLS_CRL_FOREIGN_CONTENT", "holds a certificate", _crl(lambda: made.crl_pem(made.crl(made.root())) + made.root().pem())),
     Row("list holds a key", "TLS_CRL_FOREIGN_CONTENT", "holds a private key", _crl(lambda: made.root().key_pem())),
+    Row("list of version 10", "TLS_CRL_UNREADABLE", "neither a PEM", _crl(_list_of_version_10)),
+    Row("list of version 10 as PEM", "TLS_CRL_UNREADABLE", "neither a PEM", _crl(lambda: pem(_list_of_version_10(), "X509 CRL"))),
+    Row("authority of version 10", "CA_FILE", "no PEM certificate that can be read", _ca(lambda: pem(_of_version_10(made.root())))),
+    Row("authority with an extension twice", "CA_FILE", "no PEM certificate that can be read", _ca(lambda: pem(_with_an_extension_twice(made.root())))),
+    Row("bundle with an extension twice", "P12_FORMAT", "a certificate in it cannot be read", _p12(_bundle_of_an_extension_twice)),
     Row("list expired", "TLS_CRL_EXPIRED", "the list of CN=root was to be renewed by 2026-06-30 12:00 UTC", _crl(lambda: made.crl_pem(made.crl(made.root(), begin=NOW - 9 * DAY, end=NOW - DAY)))),
     Row("list of tomorrow", "TLS_CRL_NOT_YET_VALID", "valid from 2026-07-02", _crl(lambda: made.crl_pem(made.crl(made.root(), begin=NOW + DAY)))),
     Row("list signed by another", "TLS_CRL_BAD_SIGNATURE", "not signed by CN=root", _crl(lambda: made.crl_pem(made.crl(made.root(), key=made.leaf().key)))),

@@ -15,7 +15,7 @@ from recovery.errors import SecureChannelError
 from recovery.tls import ciphers, config_file, material
 from recovery.tls.side import Side
 from tests.tls import made
-from tests.tls.made import NOW, PASSWORD, Place
+from tests.tls.made import NOW, PASSWORD, Place, pem
 
 SEEDS = {
     "config.json": b'{"server_cert_path": "a", "ca_cert_path": "b", "cipher_list": "ECDHE-RSA-AES128-GCM-SHA256"}',
@@ -23,6 +23,8 @@ SEEDS = {
     "server.p12": made.p12(made.leaf()),
     "crl.pem": made.crl(made.root()).public_bytes(serialization.Encoding.DER),
 }
+AUTHORITY = made.root().certificate.public_bytes(serialization.Encoding.DER)
+"""Damaged before it becomes PEM: behind the base64 lie the parser's own surprises."""
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +39,12 @@ def damaged(draw: some.DrawFn) -> tuple[str, bytes]:
     name = draw(some.sampled_from(sorted(SEEDS)))
     if draw(some.booleans()):
         return name, draw(some.binary(max_size=300))
-    data = bytearray(SEEDS[name])
+    as_der = name == "ca.crt" and draw(some.booleans())
+    data = bytearray(AUTHORITY if as_der else SEEDS[name])
     for place in draw(some.lists(some.integers(0, len(data) - 1), min_size=1, max_size=8)):
         data[place] = draw(some.integers(0, 255))
-    return name, bytes(data[: draw(some.integers(0, len(data)))]) if draw(some.booleans()) else bytes(data)
+    made_of = bytes(data[: draw(some.integers(0, len(data)))]) if draw(some.booleans()) else bytes(data)
+    return name, pem(made_of) if as_der else made_of
 
 
 @given(damaged())
