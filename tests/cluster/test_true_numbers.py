@@ -119,7 +119,7 @@ def test_a_restarted_scheduler_tells_how_far_the_ranks_are(tmp_path: Path) -> No
         cluster.signal("worker_1", signal.SIGCONT)
         cluster.wait_event(EventKind.NODE_RESUMED, "worker_1")
         here = f"--connect=127.0.0.1:{cluster.port}"
-        asked = answer("status", here)
+        asked = answer("status", here, environment={"MS_RECOVERY_PATH": str(tmp_path / "recovery")})
         assert [(row["rank"], row["step"]) for row in asked["ranks"]] == [(0, 33), (1, 33)]
         assert asked["newest_step"] == 33
         found = answer("status", str(tmp_path / "recovery"))
