@@ -16,9 +16,11 @@ import msgspec
 
 from recovery import clock, config
 from recovery.config import Settings, SettingsRole
-from recovery.errors import RecoveryError
+from recovery.config.reader import OFF
+from recovery.errors import RecoveryError, RecoveryPathError
 from recovery.report import stored as stored_state
 from recovery.scheduler.store_rebuild import lost_in
+from recovery.store import job_token_file
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
 from recovery.tls.process_channels import channel_of
@@ -64,6 +66,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
         name="variables", ok=True, found=f"{settings.role.value}, {settings.rules.worker_count} workers"
     )
     yield _port(settings)
+    yield _token(settings)
     yield from _secure_channel(settings)
     if settings.recovery_path is not None:
         yield from _path(settings.recovery_path)
@@ -96,6 +99,27 @@ def _port(settings: Settings) -> Check:
         step = "Start the scheduler (workers may wait for it), or open the port in the firewall."
         return Check(name=name, ok=False, found=found, next_step=step)
     return Check(name=name, ok=True, found=f"{place} answers")
+
+
+def _token(settings: Settings) -> Check:
+    """What this process would prove to know. Without a token nobody proves anything."""
+    name, given, path = "job token", settings.job_token, settings.recovery_path
+    if given is not None:
+        off = given.reveal() == OFF
+        return Check(name=name, ok=True, found="off: the network is trusted" if off else "of MS_JOB_TOKEN")
+    if path is None:
+        return Check(
+            name=name, ok=True, found="none, since there is no recovery path: the network is trusted"
+        )
+    try:
+        found = job_token_file.stored(path)
+    except RecoveryPathError as error:
+        step = "Fix that; no process of the job would start with it."
+        return Check(name=name, ok=False, found=str(error), next_step=step)
+    file = path / job_token_file.NAME
+    return Check(
+        name=name, ok=True, found=f"in {file}" if found else f"none yet: the first process makes {file}"
+    )
 
 
 def _secure_channel(settings: Settings) -> Iterator[Check]:

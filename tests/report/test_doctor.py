@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery.report.doctor import Check, examine
+from recovery.store import job_token_file
 from recovery.tls.side import Side
 from tests.tls.made import PASSWORD
 from tests.tls.test_contexts import World
@@ -114,3 +115,32 @@ def test_plain_text_beyond_loopback_is_said(tmp_path: Path) -> None:
     said = checks(tmp_path, MS_SCHED_HOST="localhost.localdomain", MS_ROLE="MS_SCHED").get("secure channel")
     assert said is not None
     assert "plain text" in said.found
+
+
+def test_the_file_of_the_token_is_looked_at_and_its_text_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "recovery"
+    on = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": str(path)}
+
+    assert (
+        checks(tmp_path, **on)["job token"].found == f"none yet: the first process makes {path / 'job_token'}"
+    )
+    token = job_token_file.shared(path)
+    there = checks(tmp_path, **on)["job token"]
+    assert (there.ok, there.found) == (True, f"in {path / 'job_token'}")
+    (path / "job_token").chmod(0o640)
+    open_to_others = checks(tmp_path, **on)["job token"]
+    assert not open_to_others.ok
+    assert "0640" in open_to_others.found
+    assert token not in there.found + open_to_others.found
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"MS_JOB_TOKEN": "off"}, "off: the network is trusted"),
+        ({"MS_JOB_TOKEN": "a-token-of-16-and-more"}, "of MS_JOB_TOKEN"),
+        ({"MS_ENABLE_RECOVERY": "0"}, "none, since there is no recovery path: the network is trusted"),
+    ],
+)
+def test_where_the_token_comes_from_is_said(tmp_path: Path, given: dict[str, str], found: str) -> None:
+    assert checks(tmp_path, **given)["job token"].found == found
