@@ -17,6 +17,7 @@ from tests.planted.principals import PRINCIPALS
 from tests.planted.proofs import PROOFS, WAITING
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
+from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
@@ -27,6 +28,7 @@ BUGS: tuple[Bug, ...] = (
     DURABILITY
     + DRAIN
     + DRAIN_ORDERS
+    + SECURE_CHANNEL
     + SESSION
     + ROLLBACK
     + PROTOCOL

@@ -1,0 +1,129 @@
+"""Bugs in the secure channel, and in who is let in by it or by the job's token."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_CONTEXTS, _WIRE = "tests/tls/test_contexts.py::", "tests/transport/test_wire_tls.py::"
+_CERTIFIED, _HANDSHAKES = "tests/transport/test_certified.py::", "tests/transport/test_tls_handshakes.py::"
+_MATERIAL = "tests/tls/test_bad_material.py::test_what_is_wrong_is_named"
+
+SECURE_CHANNEL = (
+    Bug(
+        "who presents no certificate is let in",
+        "I15",
+        "tls/contexts.py",
+        "context.verify_mode = ssl.CERT_REQUIRED",
+        "context.verify_mode = ssl.CERT_OPTIONAL if server else ssl.CERT_REQUIRED",
+        (f"{_CONTEXTS}test_a_client_without_a_certificate_is_refused",),
+    ),
+    Bug(
+        "a client below a revoked authority is let in",
+        "I15",
+        "tls/contexts.py",
+        "context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN",
+        "context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF",
+        (f"{_CONTEXTS}test_a_client_below_a_revoked_authority_is_refused",),
+    ),
+    Bug(
+        "any scheduler of the authority is believed",
+        "I15",
+        "tls/contexts.py",
+        "context.check_hostname = not server",
+        "context.check_hostname = False",
+        (f"{_CONTEXTS}test_a_scheduler_of_another_name_is_refused",),
+    ),
+    Bug(
+        "a session is taken up again past the list of revoked ones",
+        "I15",
+        "tls/contexts.py",
+        "context.num_tickets = 0",
+        "context.num_tickets = 2",
+        (f"{_CONTEXTS}test_no_session_is_taken_up_again",),
+    ),
+    Bug(
+        "new files are read at a restart only",
+        "I15",
+        "tls/channel.py",
+        "if digest != self._seen:",
+        "if not self._seen:",
+        (
+            f"{_WIRE}test_new_files_are_used_without_a_restart",
+            f"{_WIRE}test_a_revoked_worker_is_dropped_and_cannot_come_back",
+        ),
+    ),
+    Bug(
+        "files that cannot be used take the place of those that could",
+        "I14",
+        "tls/channel.py",
+        'return [Note("tls_files_refused", f"{error} What was loaded before stays in use.")]',
+        "raise",
+        (f"{_WIRE}test_new_files_that_cannot_be_used_leave_the_old_ones",),
+    ),
+    Bug(
+        "a key is read through a link",
+        "I16",
+        "tls/checked_files.py",
+        "(0 if links else os.O_NOFOLLOW)",
+        "(os.O_NOFOLLOW if links else 0)",
+        (f"{_MATERIAL}[bundle a link]",),
+    ),
+    Bug(
+        "a revocation list of a later version ends the process",
+        "I15",
+        "tls/certificates.py",
+        "    x509.InvalidVersion,\n",
+        "",
+        (f"{_MATERIAL}[list of version 10]",),
+    ),
+    Bug(
+        "a certificate's node id is not compared",
+        "I4",
+        "transport/certified.py",
+        "if identity.node_id and not covers(identity.node_id, message.node_id):",
+        "if identity.node_id and not message.node_id:",
+        (f"{_CERTIFIED}test_a_certificate_that_names_somebody_else_is_refused_for_good",),
+    ),
+    Bug(
+        "a certificate counts for every id that begins like its own",
+        "I4",
+        "transport/certified.py",
+        "return first == named and (not later or _LATER_START.fullmatch(later) is not None)",
+        "return first == named",
+        (f"{_CERTIFIED}test_a_certificate_counts_for_the_later_ids_of_its_place",),
+    ),
+    Bug(
+        "a certificate makes its holder another one than it has proven to be",
+        "I15",
+        "transport/certified.py",
+        "if proven is None:",
+        "if proven is None or proven.name != named.name:",
+        (f"{_CERTIFIED}test_a_token_does_not_make_its_holder_another_node_than_its_certificate_names",),
+    ),
+    Bug(
+        "a peer that says nothing holds its place for ever",
+        "I17",
+        "transport/tls_acceptor.py",
+        "call_later(HANDSHAKE_S, self._acceptor.silent, self)",
+        "call_later(HANDSHAKE_S * 1_000, self._acceptor.silent, self)",
+        (f"{_HANDSHAKES}test_a_peer_that_says_nothing_is_cut_off",),
+    ),
+    Bug(
+        "what was read before TLS began is lost",
+        "I14",
+        "transport/tls_acceptor.py",
+        "rest = memoryview(data)",
+        "rest = memoryview(data[1:])",
+        (f"{_HANDSHAKES}test_a_handshake_in_single_bytes_is_read_whole",),
+    ),
+    Bug(
+        "who outlives its recovery path is refused for ever",
+        "I14",
+        "transport/client.py",
+        'if getattr(error, "status", None) in NOT_LET_IN:',
+        'if getattr(error, "status", None) is None:',
+        (
+            "tests/transport/test_job_token_renewed.py::test_who_outlives_its_recovery_path_takes_the_token_of_the_new_one",
+        ),
+    ),
+)
