@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recovery.errors import RecoveryError
+from recovery.errors import RecoveryError, UsageError
 from recovery.launch.arguments import parse
 from recovery.launch.flag_values import Rejoin, Restart, StartMethod
 from recovery.launch.flags import FLAGS
@@ -164,3 +164,21 @@ def test_an_unknown_or_shortened_flag_is_a_usage_error(
         parse(words)
     assert refused.value.code == 2
     assert "recovery msrun: error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag", ["password", "client_password", "client-password", "server_password", "job_token"]
+)
+@pytest.mark.parametrize("spelt", ["--{}=a canary", "--{}"])
+def test_a_secret_is_no_argument_and_is_not_shown(flag: str, spelt: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse([spelt.format(flag), "--worker_num=1", SCRIPT])
+
+    assert str(caught.value).startswith(
+        f"USAGE: --{flag.replace('-', '_')}: every user of this host can read"
+    )
+    assert "canary" not in str(caught.value)
+
+
+def test_what_the_script_takes_as_a_password_is_its_own_matter() -> None:
+    assert parse(["--worker_num=1", SCRIPT, "--password=x"]).task_script_args == ("--password=x",)
