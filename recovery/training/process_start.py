@@ -14,11 +14,16 @@ from typing_extensions import assert_never
 
 from recovery import config, log
 from recovery.config import Settings, SettingsRole
+from recovery.config.secret import Secret
 from recovery.core.ids import NodeId
 from recovery.core.messages import Rollback
 from recovery.training import process_end, rank_0_scheduler, secure_channel
 
 _logger = logging.getLogger("recovery.training")
+
+_TOKEN = "MS_JOB_TOKEN"  # noqa: S105 - the name of a variable
+_job_token: Secret | None = None
+"""Of a process that has begun before: its environment has none any more."""
 
 
 def begin() -> Settings:
@@ -40,6 +45,7 @@ def begin() -> Settings:
             serve(settings)
         case SettingsRole.WORKER | SettingsRole.SERVER:
             rank_0_scheduler.start_if_due(settings)
+            settings = _without_token(settings)
         case _ as unknown:
             assert_never(unknown)
     return _with_node_id(settings)
@@ -94,6 +100,14 @@ def places_of(settings: Settings, plan: Rollback, environ: Mapping[str, str]) ->
         for name, place in places.items()
         if settings.replaces or (settings.standby and name not in environ)
     }
+
+
+def _without_token(settings: Settings) -> Settings:
+    """Take the job's token out of the environment: what the script starts need not know it. A program after exec finds it again."""
+    global _job_token  # noqa: PLW0603 - a process has one environment
+    if os.environ.pop(_TOKEN, None) is not None:  # noqa: TID251 - read by recovery.config
+        _job_token = settings.job_token
+    return msgspec.structs.replace(settings, job_token=_job_token)
 
 
 def _with_node_id(settings: Settings) -> Settings:
