@@ -33,7 +33,7 @@ VIEWS = ("/status", "/events", "/nodes", "/plan", "/metrics")
 def every_message(cluster: SmallCluster) -> list[tuple[str, bytes]]:
     """One of each, by its tag, about the job's own processes: their ids, process ids and generation, as far as anybody can guess them."""
     pids = {name: cluster.processes[name].pid for name in WORKERS}
-    made = []
+    made: list[tuple[str, bytes]] = []
     for row in examples():
         if row["sender"] == "node":
             node = WORKERS[len(made) % len(WORKERS)]
