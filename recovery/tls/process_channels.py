@@ -10,7 +10,7 @@ import msgspec
 from typing_extensions import override
 
 from recovery.config import SecureChannel
-from recovery.errors import ConfigTlsIncompleteError, SettingTypeError
+from recovery.errors import ConfigTlsIncompleteError, SettingTypeError, UsageError
 from recovery.tls.checked_files import PASSWORD_BYTES_MAX, read_password
 from recovery.tls.side import Side
 
@@ -111,6 +111,27 @@ def arguments_of(settings: SecureChannel) -> dict[str, str | bool | None]:
             for side, password in passwords.items()
         },
     }
+
+
+def variables_of(settings: SecureChannel) -> dict[str, str]:
+    """Give the variables with which a scheduler that this process starts speaks as this process does.
+
+    Args:
+        settings: what the environment says.
+
+    Raises:
+        UsageError: the script has given the scheduler's password, which goes into no variable.
+    """
+    if not is_on(settings):
+        return {"MS_ENABLE_SSL": "0"} if settings.enabled else {}
+    if settings.server_password_file is None and _given.server_password is not None:
+        raise UsageError(
+            field="server_password",
+            reason="is known to this process only, and it starts the scheduler as another one",
+            next_step="Write it into a file of mode 0600 and set MS_SERVER_PASSWORD_FILE, or start `recovery scheduler` yourself.",
+        )
+    config_file = _given.config_file_path
+    return {"MS_ENABLE_SSL": "1"} | ({"MS_CONFIG_FILE_PATH": str(config_file)} if config_file else {})
 
 
 def _config_file(settings: SecureChannel) -> Path:

@@ -10,7 +10,7 @@ import pytest
 
 from recovery import config
 from recovery.config import SecureChannel
-from recovery.errors import ConfigTlsIncompleteError, SecureChannelError, SettingTypeError
+from recovery.errors import ConfigTlsIncompleteError, SecureChannelError, SettingTypeError, UsageError
 from recovery.tls import process_channels
 from recovery.tls.process_channels import Arguments
 from recovery.tls.side import Side
@@ -126,3 +126,42 @@ def test_what_comes_after_joining_is_refused() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert "USAGE: recovery.set_ps_context(): came after the process had joined its job" in done.stderr
+
+
+def test_a_scheduler_that_a_process_starts_learns_what_the_script_has_said() -> None:
+    assert process_channels.variables_of(SecureChannel()) == {}
+    assert process_channels.variables_of(SecureChannel(enabled=True)) == {"MS_ENABLE_SSL": "1"}
+    process_channels.give(enable_ssl=True, config_file_path="/c/config.json", client_password="x")
+    assert process_channels.variables_of(SecureChannel()) == {
+        "MS_ENABLE_SSL": "1",
+        "MS_CONFIG_FILE_PATH": "/c/config.json",
+    }
+    process_channels.give(enable_ssl=False)
+    assert process_channels.variables_of(SecureChannel(enabled=True)) == {"MS_ENABLE_SSL": "0"}
+
+
+def test_a_password_that_only_the_script_knows_reaches_no_other_process() -> None:
+    process_channels.give(enable_ssl=True, config_file_path="/c/config.json", server_password="a canary")
+    with pytest.raises(UsageError, match="MS_SERVER_PASSWORD_FILE") as caught:
+        process_channels.variables_of(SecureChannel())
+    assert "canary" not in str(caught.value)
+    by_file = SecureChannel(server_password_file=Path("/c/password"))
+    assert "canary" not in str(process_channels.variables_of(by_file))
+
+
+def test_a_framework_is_given_the_same_for_connections_of_its_own(world: World) -> None:
+    place = world.places[Side.CLIENT]
+    password = place.directory / "password"
+    by_files = SecureChannel(
+        enabled=True, config_file=place.config, client_password_file=password, server_password_file=password
+    )
+    assert process_channels.arguments_of(by_files) == {
+        "enable_ssl": True,
+        "config_file_path": str(place.config),
+        "client_password": PASSWORD.decode(),
+        "server_password": PASSWORD.decode(),
+    }
+    one_missing = SecureChannel(enabled=True, config_file=place.config, client_password_file=password)
+    assert process_channels.arguments_of(one_missing)["server_password"] is None
+    with pytest.raises(ConfigTlsIncompleteError):
+        process_channels.arguments_of(SecureChannel(enabled=True))
