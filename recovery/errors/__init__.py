@@ -9,7 +9,7 @@ RecoveryError
   RecoveryPathError       RECOVERY_PATH
   StoreError              STORE_*
   CheckpointError         CHECKPOINT_*
-  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  UNKNOWN_TOKEN  WORLD_FULL  NODE_ID_INVALID  ID_CERT_MISMATCH  ROLE_CERT_MISMATCH  JOB_MISMATCH  PROTOCOL_VERSION
+  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  UNKNOWN_TOKEN  WORLD_FULL  NODE_ID_INVALID  ID_CERT_MISMATCH  ROLE_CERT_MISMATCH  NOT_LET_IN  JOB_MISMATCH  PROTOCOL_VERSION
   PortInUseError          PORT_IN_USE
   HostUnusableError       HOST_UNUSABLE
   SchedulerUnreachableError  SCHEDULER_UNREACHABLE
@@ -50,6 +50,7 @@ from recovery.errors.cluster import (
     NodeAliveError,
     NodeIdInvalidError,
     NotHandedOverError,
+    NotLetInError,
     PortInUseError,
     ProcessHungError,
     ProcessNotReplacedError,
@@ -197,6 +198,7 @@ __all__ = (
     "NodeAliveError",
     "NodeIdInvalidError",
     "NotHandedOverError",
+    "NotLetInError",
     "P12ExtraLeafError",
     "P12FormatError",
     "P12KeyMismatchError",

@@ -67,6 +67,12 @@ class RoleCertificateMismatchError(CertificateMismatchError):
     code = "ROLE_CERT_MISMATCH"
 
 
+class NotLetInError(RegistrationError):
+    """The scheduler does not take this process for one of its job, for a whole lease: the job's token is another one, or missing here."""
+
+    code, exit_code, cause = "NOT_LET_IN", 81, Cause.UNKNOWN
+
+
 class JobMismatchError(RegistrationError):
     """This process and the scheduler (or the stored job) disagree about the job."""
 

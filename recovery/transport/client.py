@@ -38,9 +38,14 @@ def warm_up() -> None:
 class ConnectError(OSError):
     """The dial failed. `reason` says how; the worker machine dials again."""
 
-    def __init__(self, reason: str) -> None:
-        """Keep the reason."""
-        self.reason = reason
+    def __init__(self, reason: str, *, not_let_in: bool = False) -> None:
+        """Keep the reason.
+
+        Args:
+            reason: for people.
+            not_let_in: a scheduler answered, and does not take this process for one of its job.
+        """
+        self.reason, self.not_let_in = reason, not_let_in
         super().__init__(reason)
 
 
@@ -143,9 +148,11 @@ class Client:
             if isinstance(error, ConnectError):
                 raise
             if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
-                if getattr(error, "status", None) in NOT_LET_IN:
+                not_let_in = getattr(error, "status", None) in NOT_LET_IN
+                if not_let_in:
                     await self._access.not_let_in()
-                raise ConnectError(_why(error, timeout_s, self._access.channel)) from error
+                why = _why(error, timeout_s, self._access.channel)
+                raise ConnectError(why, not_let_in=not_let_in) from error
             raise
         connection = self._connection = _Connection(session, stream)
         connection.task = asyncio.create_task(self._serve(connection))

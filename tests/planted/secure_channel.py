@@ -120,10 +120,20 @@ SECURE_CHANNEL = (
         "who outlives its recovery path is refused for ever",
         "I14",
         "transport/client.py",
-        'if getattr(error, "status", None) in NOT_LET_IN:',
-        'if getattr(error, "status", None) is None:',
+        "if not_let_in:",
+        "if not not_let_in:",
         (
             "tests/transport/test_job_token_renewed.py::test_who_outlives_its_recovery_path_takes_the_token_of_the_new_one",
+        ),
+    ),
+    Bug(
+        "who is not let in dials until everybody has given up",
+        "I14",
+        "core/worker/connection.py",
+        "return now_ms - self._not_let_in_since_ms >= self._rules.lease_ms",
+        "return now_ms - self._not_let_in_since_ms < 0",
+        (
+            "tests/core/test_not_let_in.py::test_who_is_not_let_in_for_a_whole_lease_ends_with_a_code_of_its_own",
         ),
     ),
 )

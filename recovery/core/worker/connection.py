@@ -103,6 +103,8 @@ class Connection:
         """When the scheduler was last heard, on the monotonic clock. Used while there is a connection."""
         self._unreachable_since_ms = 0
         """Since when there is no connection, on the monotonic clock. Used in DISCONNECTED."""
+        self._not_let_in_since_ms: int | None = None
+        """Since when a scheduler answers each dial, and does not take this process for one of its job. None: the last dial ended otherwise."""
         self._refused_since_ms = 0
         """Since when the scheduler refuses with this code, on the monotonic clock. A holder of the id that may still come back
         resets it. Used in REFUSED and WAITING."""
@@ -163,12 +165,23 @@ class Connection:
             if unreachable_ms >= patience_ms:
                 return _nothing_to_do(failed.finished, unreachable_ms)
             noted = self._log_finished(failed.finished, patience_ms)
+        if self._is_kept_out(failed, now_ms) and outside:
+            return GivenUp("NOT_LET_IN", failed.reason)
         if limit_ms is not None and unreachable_ms >= limit_ms:
             reason = f"no scheduler answered for {unreachable_ms / 1000:g} s ({failed.reason})"
             return GivenUp("SCHEDULER_UNREACHABLE", reason)
         self._dials_failed += 1
         wait_ms = backoff.next_dial_ms(self._dials_failed - 1, failed.jitter, self._rules)
         return [*noted, self._dial_at(now_ms + wait_ms)]
+
+    def _is_kept_out(self, failed: s.ConnectFailed, now_ms: int) -> bool:
+        """For a whole lease: so long a scheduler of before may live on whose recovery path was removed, with its token."""
+        if not failed.not_let_in:
+            self._not_let_in_since_ms = None
+            return False
+        if self._not_let_in_since_ms is None:
+            self._not_let_in_since_ms = now_ms
+        return now_ms - self._not_let_in_since_ms >= self._rules.lease_ms
 
     def _log_finished(self, finished: str, patience_ms: int) -> list[Log]:
         """Nobody answers, and the stored job is over: its scheduler may be about to begin the next run. Said once."""
@@ -214,7 +227,7 @@ class Connection:
     def on_connected(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
         """A dial succeeded: register."""
         self._move(ConnectionFact.OPENED)
-        self._dials_failed = 0
+        self._dials_failed, self._not_let_in_since_ms = 0, None
         return self._register(standing, now_ms)
 
     def _register(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:

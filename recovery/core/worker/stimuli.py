@@ -40,6 +40,8 @@ class ConnectFailed(msgspec.Struct, frozen=True, tag="connect_failed"):
     jitter: float
     finished: str = ""
     """Not empty: the recovery path that this process can read holds a finished job. Which run, and how it ended."""
+    not_let_in: bool = False
+    """A scheduler answers, and does not take this process for one of its job."""
 
 
 class Disconnected(msgspec.Struct, frozen=True, tag="disconnected"):
