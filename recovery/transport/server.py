@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import ipaddress
 import itertools
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,7 +26,8 @@ from recovery.transport.certified import certified, mismatch_of
 from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
 from recovery.transport.connection_limiter import ConnectionLimiter
-from recovery.transport.inspection import ACTION_BYTES_MAX, Action, Inspection, Route, healthz, json_body
+from recovery.transport.inspection import ACTION_BYTES_MAX, Inspection
+from recovery.transport.inspection_server import HEALTH_PATH, Shown, body_of, text_of
 from recovery.transport.job_token import CHALLENGE_PATH, SCHEME, Authenticator, Denied, Proven
 from recovery.transport.listening import BACKLOG, listening_sockets
 from recovery.transport.rejection_log import RejectionLog
@@ -38,13 +38,10 @@ if TYPE_CHECKING:
     from recovery.transport.tls_acceptor import TlsAcceptor
 
 CLUSTER_PATH = "/cluster"
-HEALTH_PATH = "/healthz"
 
 ACCEPTED_AT_ONCE = 64
 """Connections accepted before the loop does anything else, as asyncio's `backlog` also means. At the kernel's own backlog a
 burst of unregistered peers used up every descriptor before the limiter could close the first; at 16 a thousand workers dial no slower."""
-
-_logger = logging.getLogger("recovery.transport")
 
 
 class Server:
@@ -74,11 +71,8 @@ class Server:
         """
         self._authenticator = authenticator if authenticator is not None else Authenticator(None)
         self._rules, self._on_message, self._on_lost = rules, on_message, on_lost
-        self._routes: dict[str, Route] = {
-            HEALTH_PATH: healthz,
-            **(dict(inspection.routes) if inspection else {}),
-        }
-        self._actions = dict(inspection.actions) if inspection else {}
+        self._rejections = RejectionLog()
+        self._shown = Shown(inspection if inspection is not None else Inspection(), self._rejections)
         self._channel = channel
         self._acceptor: TlsAcceptor | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -86,7 +80,6 @@ class Server:
         """A refused worker may wait out a whole window before it asks again on the same connection."""
         self._delivering = asyncio.Event()
         self._delivering.set()
-        self._rejections = RejectionLog()
         self._connections: dict[ConnectionId, Connection] = {}
         self._serving: set[asyncio.Future[None]] = set()
         self._numbers = itertools.count(1)
@@ -224,23 +217,23 @@ class Server:
             self._rejections.note(
                 request.remote or "unknown", "too many connections that have not registered"
             )
-            return _text(503, "too many connections that have not registered; try again in a second")
+            return text_of(503, "too many connections that have not registered; try again in a second")
         if request.path != HEALTH_PATH and self._authenticator.is_foreign(request.headers.get("Host", "")):
             self._rejections.note(request.remote or "unknown", "asked for another host")
-            return _text(421, "this scheduler is not known by that name; use its address")
+            return text_of(421, "this scheduler is not known by that name; use its address")
         if self._authenticator.is_closed and request.path == CHALLENGE_PATH:
             # The answer to the challenge comes on the same connection.
             return web.Response(text=self._authenticator.challenge())
-        action = self._actions.get(request.path) if request.method == "POST" else None
-        body = await _body_of(request) if action is not None else b""
+        action = self._shown.action_of(request)
+        body = await body_of(request) if action is not None else b""
         if body is None:
-            return _text(413, f"a body of at most {ACTION_BYTES_MAX} bytes, and its length")
+            return text_of(413, f"a body of at most {ACTION_BYTES_MAX} bytes, and its length")
         proven = self._look_at(request, body)
         if isinstance(proven, web.Response):
             return proven
         if request.path == CLUSTER_PATH:
             return await self._serve(request, proven)
-        response = self._act(request, action, body) if action is not None else self._show(request)
+        response = self._shown.answer(request, action, body)
         if proven is not None:
             response.headers.update(proven.headers)
         return response
@@ -254,47 +247,18 @@ class Server:
             self._rejections.note(
                 request.remote or "unknown", f"asked for {request.path} without the job's token"
             )
-            denied = _text(looked.status, looked.reason)
+            denied = text_of(looked.status, looked.reason)
             denied.headers["WWW-Authenticate"] = SCHEME
             return denied
         if request.path == CLUSTER_PATH and looked.principal.kind is Kind.VIEWER:
-            return _text(403, "a viewer sends no messages")
+            return text_of(403, "a viewer sends no messages")
         return looked
-
-    def _show(self, request: web.BaseRequest) -> web.Response:
-        route = self._routes.get(request.path)
-        if route is None:
-            self._rejections.note(request.remote or "unknown", "asked for a path that does not exist")
-            return _text(404, f"no such path; there is {', '.join(sorted(self._routes))}")
-        if request.method not in ("GET", "HEAD"):
-            return _text(405, "only GET")
-        try:
-            body, content_type = route()
-        except Exception:
-            # A view that fails must not end what it views.
-            _logger.exception("event=inspection_failed path=%s", request.path)
-            return _text(500, "this view failed, see the scheduler's log")
-        response = web.Response(body=body, content_type=content_type)
-        response.force_close()
-        return response
-
-    def _act(self, request: web.BaseRequest, action: Action, body: bytes) -> web.Response:
-        """Change something for whoever could as well send signals to the processes here: nobody else is known yet."""
-        own = request.transport.get_extra_info("sockname") if request.transport is not None else None
-        if own is None or request.remote != own[0] or "Origin" in request.headers:
-            self._rejections.note(request.remote or "unknown", f"asked for {request.path} from elsewhere")
-            return _text(403, "only for processes of the scheduler's own host, and not for browsers")
-        status, answer = action(body)
-        content, content_type = json_body(answer)
-        response = web.Response(status=status, body=content, content_type=content_type)
-        response.force_close()
-        return response
 
     async def _serve(self, request: web.BaseRequest, proven: Proven | None) -> web.StreamResponse:
         # Only browsers send it, and a web page must not reach a cluster on localhost.
         if "Origin" in request.headers:
             self._rejections.note(request.remote or "unknown", "a browser asked for a worker's connection")
-            return _text(403, "not for browsers")
+            return text_of(403, "not for browsers")
         number = ConnectionId(next(self._numbers))
         certificate: PeerCertificate | None = None
         try:
@@ -304,18 +268,18 @@ class Server:
                 certificate = certificate_of(request, self._channel)
         except RecoveryError as error:
             self._rejections.note(request.remote or "unknown", str(error))
-            return _text(403, error.code)
+            return text_of(403, error.code)
         connection = Connection(
             number, request, frame_bytes_max=self._rules.frame_bytes_max, certificate=certificate
         )
         if not connection.socket.can_prepare(request):
             self._rejections.note(connection.peer, "no WebSocket request")
-            return _text(426, "workers speak WebSocket here")
+            return text_of(426, "workers speak WebSocket here")
         if proven is not None:
             connection.principal = proven.principal
             connection.socket.headers.update(proven.headers)
         if not await connection.open():
-            return _text(400, "gone")
+            return text_of(400, "gone")
         self._connections[number] = connection
         served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving.add(served)
@@ -368,21 +332,6 @@ class Server:
             self._on_lost(connection.number, connection.reason)
         except Exception as error:  # noqa: BLE001 - as in _serve
             _report(f"the loss of {connection.peer} was not handled", error)
-
-
-async def _body_of(request: web.BaseRequest) -> bytes | None:
-    """The body of a request that acts; None: it is too long, or does not say how long it is."""
-    length = request.content_length
-    if length is None or length > ACTION_BYTES_MAX:
-        return None
-    # aiohttp gives an empty body as one that cannot be read.
-    return await request.content.readexactly(length) if length else b""
-
-
-def _text(status: int, text: str) -> web.Response:
-    response = web.Response(status=status, text=f"{text}\n")
-    response.force_close()
-    return response
 
 
 def _report(what: str, error: Exception) -> None:
