@@ -153,7 +153,7 @@ def _is_mindspores(error: BaseException) -> bool:
 
 hooks.joined.append(start_early)
 hooks.register(
-    warm_up=lambda: None,
+    warm_up=None,
     random_state=(lambda: None, lambda state: None),
     collective_error=is_collective_error,
 )

@@ -78,7 +78,7 @@ class _Loop:
         self._service = WorkerService(settings)
         self._pid = os.getpid()
         self._session: Session | None = None
-        self._warm_ups = [*hooks.warm_ups, self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
+        self._warm_ups = [self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
 
     def run(self) -> Any:
         self._service.on_admitted = hooks.run_joined
@@ -138,8 +138,7 @@ class _Loop:
         """What the training function returned once all ranks were done, or why this process must end before that."""
         if self._settings.role is config.SettingsRole.SERVER:
             return self._service.training_control.verdict()
-        for warm_up in self._warm_ups:
-            warm_up()
+        hooks.warm_up(self._warm_ups, self._service.training_control.is_planned)
         gc.collect()
         # What is imported stays: collections between generations look only at what training built.
         gc.freeze()

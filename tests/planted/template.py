@@ -7,6 +7,7 @@ from tests.planted.bug import Bug
 _PICTURE = "tests/launch/test_forked_picture.py"
 _TEMPLATE = "tests/launch/test_template.py"
 _METHOD = "tests/launch/test_start_method.py"
+_AHEAD = "tests/launch/test_forked_ahead.py"
 
 TEMPLATE: tuple[Bug, ...] = (
     Bug(
@@ -92,9 +93,9 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "forked workers run a program that was changed meanwhile with the modules of before",
         "I20",
-        "launch/template_process.py",
-        "        if changed:",
-        "        if changed is None:",
+        "launch/forked_ahead.py",
+        "            if reason:\n",
+        "            if reason is None:\n",
         (f"{_TEMPLATE}::test_it_is_stale_when_a_module_has_changed",),
     ),
     Bug(
@@ -136,5 +137,21 @@ TEMPLATE: tuple[Bug, ...] = (
         "        await self.strays.end()",
         "        self.strays.reap()",
         (f"{_METHOD}::test_what_processes_leave_behind_is_reaped_and_ended",),
+    ),
+    Bug(
+        "a template goes on with a process that was forked ahead and has ended",
+        "I14",
+        "launch/template_process.py",
+        "if ahead is not None and ahead.has_ended():",
+        "if False:",
+        (f"{_AHEAD}::test_one_that_somebody_has_ended_is_not_used",),
+    ),
+    Bug(
+        "a process that was forked ahead outlives its template",
+        "I14",
+        "launch/forked_ahead.py",
+        "    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)\n",
+        "",
+        (f"{_AHEAD}::test_it_ends_with_its_template",),
     ),
 )
