@@ -210,7 +210,12 @@ def _asked_first(stored: Stored) -> dict[NodeId, int]:
     }
     for seat, node in vacant.items():
         free = [
-            takeover.Candidate(one.node_id, one.host, comes_for=_comes_for(one.node_id, vacant))
+            takeover.Candidate(
+                one.node_id,
+                one.host,
+                is_warm=one.node_id not in stored.warming_up,
+                comes_for=_comes_for(one.node_id, vacant),
+            )
             for one in stored.standbys
             if one.state is NodeState.LIVE and one.node_id not in asked
         ]
