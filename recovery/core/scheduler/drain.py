@@ -16,15 +16,12 @@ from recovery.core.ids import NodeId
 from recovery.core.policy import ranks
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.scheduler import generations
-from recovery.core.scheduler.drain_states import Drain, DrainFact, DrainState
+from recovery.core.scheduler.drain_states import RANK_HANDED_OVER, Drain, DrainFact, DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.timers import DrainTimer
-
-RANK_HANDED_OVER = "its rank is handed over"
-"""How the reason of a node begins that has left because a standby takes its rank."""
 
 
 def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) -> list[SchedulerEffect]:
