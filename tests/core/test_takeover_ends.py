@@ -154,3 +154,35 @@ def test_who_came_back_is_not_given_up_any_more() -> None:
     lose(desk, second)
     assert job(desk).state is JobState.INTERRUPTED, "its launcher may start it again"
     assert row(desk, "worker_1").rank == 1
+
+
+def test_standby_that_is_given_up_before_it_came_keeps_no_job_from_beginning() -> None:
+    desk = Desk(RULES)
+    first, second = Worker(desk, "worker_0"), Worker(desk, "worker_1")
+    first.register()
+    exited = m.Exited(node_id=NodeId("s0"), pid=1, reason="exit code 1", gives_up=True, standby=True)
+    desk.say(desk.connect(), exited)
+    assert job(desk).state is JobState.FORMING
+    second.register()
+    first.ready()
+    second.ready()
+    assert job(desk).state is JobState.RUNNING
+
+
+def test_worker_that_is_given_up_before_it_came_ends_a_job_that_forms() -> None:
+    desk = Desk(RULES)
+    Worker(desk, "worker_0").register()
+    give_up(desk, "worker_1")
+    assert job(desk).state is JobState.FAILED
+
+
+def test_standby_that_is_given_up_in_the_place_of_one_that_had_a_rank_leaves_that_rank_to_nobody() -> None:
+    desk = Desk(RULES)
+    _, second = training(desk, 10)
+    waits = standby(desk)
+    lose(desk, second)
+    answer(waits, 10)
+    lose(desk, waits)
+    exited = m.Exited(node_id=NodeId("s0.2"), pid=1, reason="exit code 1", gives_up=True, standby=True)
+    desk.say(desk.connect(), exited)
+    assert job(desk).state is JobState.FAILED

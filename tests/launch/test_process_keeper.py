@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from typing_extensions import override
 
 from recovery.core.ids import NodeId
@@ -38,12 +39,14 @@ class SlowScheduler(NoScheduler):
     def __init__(self, *answers: KnownJob | None) -> None:
         self.reported: list[tuple[str, bool]] = []
         self.processes: list[ProcessIdentity | None] = []
+        self.standbys: list[bool] = []
         self._answers, self._heard = list(answers), asyncio.Event()
 
     @override
     async def tell(self, reports: Sequence[Exited]) -> None:
         for exited in reports:
             self.processes.append(exited.process)
+            self.standbys.append(exited.standby)
             self.reported.append((exited.node_id, exited.gives_up))
             if len(self.reported) > 1 or exited.gives_up:
                 self._heard.set()
@@ -61,6 +64,7 @@ def keep(
     directory: Path,
     scheduler: SlowScheduler,
     *,
+    kind: Kind = Kind.WORKER,
     rejoin: Rejoin = Rejoin.NEW,
     killed: int = 1,
     restarts: int = 3,
@@ -69,7 +73,7 @@ def keep(
     """Run a process that is killed so often. Gives its outcome, and what each start found in its environment."""
     placed = Placed(
         name="worker_0",
-        kind=Kind.WORKER,
+        kind=kind,
         node_id=NodeId("0"),
         rank=0,
         local_index=0,
@@ -138,6 +142,17 @@ def test_a_process_whose_rank_a_standby_takes_after_its_end_ends_no_job(tmp_path
     )
     assert keep(tmp_path, scheduler, restarts=0)[0].next is Next.SURPLUS
     assert scheduler.reported == [("0", True)]
+
+
+@pytest.mark.parametrize("kind", [Kind.WORKER, Kind.STANDBY])
+def test_the_scheduler_is_told_of_a_standby_that_it_was_one(tmp_path: Path, kind: Kind) -> None:
+    lost = (KnownNode(node_id="0", rank=0, state="lost"),)
+    scheduler = SlowScheduler(
+        *[KnownJob(job="j", state="interrupted", nodes=lost)] * 2,
+        KnownJob(job="j", state="failed", nodes=lost),
+    )
+    assert keep(tmp_path, scheduler, kind=kind, restarts=0)[0].next is Next.FAIL
+    assert scheduler.standbys == [kind is Kind.STANDBY]
 
 
 def test_a_process_whose_rank_nobody_takes_ends_the_job(tmp_path: Path) -> None:

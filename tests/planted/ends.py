@@ -14,6 +14,16 @@ ENDS: tuple[Bug, ...] = (
         ("tests/core/test_worker_machine.py::test_a_script_that_goes_on_after_a_finished_job_is_left_alone",),
     ),
     Bug(
+        "a job that forms ends because a standby is given up that never came",
+        "I24",
+        "core/scheduler/liveness.py",
+        "    if exited.standby:\n",
+        "    if exited.standby and exited.pid < 0:\n",
+        (
+            "tests/core/test_takeover_ends.py::test_standby_that_is_given_up_before_it_came_keeps_no_job_from_beginning",
+        ),
+    ),
+    Bug(
         "an exit code of 0 is taken for done",
         "I14",
         "launch/job_completion.py",
