@@ -18,7 +18,7 @@ from recovery.checkpoint import catalogue, verify
 from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy import given_up, rollback, takeover
+from recovery.core.policy import given_up, rebuild, rollback, takeover
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
 from recovery.errors import CheckpointError, RecoveryError
@@ -58,6 +58,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Node ids that are still refused, with seconds left, as of the last write."""
     standbys: tuple[dict[str, Any], ...]
     """Node ids that hold no rank, each with the lost rank that it would be asked first to take; null: none."""
+    guesses: tuple[str, ...] = ()
+    """What nobody knows and is taken for so, as sentences: the scheduler's store was lost and made again."""
 
 
 def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
@@ -197,6 +199,9 @@ def _plan(
             {"node_id": str(node.node_id), "takes_rank": asked.get(node.node_id)}
             for node in stored.standbys
             if node.state in (NodeState.LIVE, NodeState.SUSPECT)
+        ),
+        guesses=rebuild.guesses_of(
+            stored.job, stored.workers, (one for one in stored.checkpoints if one.run == stored.job.run)
         ),
     )
 
