@@ -6,6 +6,14 @@ from tests.planted.bug import Bug
 
 ENDS: tuple[Bug, ...] = (
     Bug(
+        "a process that is asked to stop before its connection is up speaks to nobody",
+        "I14",
+        "training/run.py",
+        "        if self._service.is_up:\n            self._service.post(s.StopAsked",
+        "        if True:\n            self._service.post(s.StopAsked",
+        ("tests/training/test_stop_while_starting.py",),
+    ),
+    Bug(
         "a script that goes on after its training is ended because the scheduler is gone",
         "I14",
         "core/worker/machine.py",
