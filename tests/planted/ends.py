@@ -6,6 +6,14 @@ from tests.planted.bug import Bug
 
 ENDS: tuple[Bug, ...] = (
     Bug(
+        "the end of a wait for a rank does not say who did not take it",
+        "I19",
+        "core/scheduler/attendance.py",
+        "    reason += who_declined(state)\n",
+        '    reason += ""\n',
+        ("tests/core/test_takeover_ends.py::test_end_of_a_wait_names_who_did_not_take_the_rank_and_why",),
+    ),
+    Bug(
         "a process that is asked to stop before its connection is up speaks to nobody",
         "I14",
         "training/run.py",
