@@ -15,6 +15,14 @@ STANDBYS = "tests/core/test_rebuild_standbys.py"
 
 LOST_STORE = (
     Bug(
+        "an address is taken for the fresh id of a place",
+        "I22",
+        "core/policy/ranks.py",
+        "return first if is_fresh and not _ADDRESS.fullmatch(name) else name",
+        "return first if is_fresh else name",
+        ("tests/scheduler/test_rebuild_places.py",),
+    ),
+    Bug(
         "a plan does not say of which rank a rebuilt store knows only the past",
         "I19",
         "core/policy/rebuild.py",
