@@ -278,9 +278,18 @@ class ProcessKeeper:
             return
         members = self._context.members
         was_member = await members.was_member(self.node_id, pid)
-        said = self._ids.begin_next(number, was_member=was_member, taken=members.ids)
+        came_for = await self._came_for()
+        said = self._ids.begin_next(number, was_member=was_member, taken=members.ids, came_for=came_for)
         if said:
             console.say(f"{self.placed.name}: {said}", style="yellow")
+
+    async def _came_for(self) -> NodeId | None:
+        """The lost holder of the rank that this process was placed for, while nobody has taken that rank; None: there is none."""
+        holder = self.placed.variables.get("MS_REPLACES")
+        job = await self._context.contact.known_job() if holder is not None else None
+        nodes = job.nodes if job is not None else ()
+        still_has_it = any(node.node_id == holder and node.rank is not None for node in nodes)
+        return NodeId(holder) if holder is not None and still_has_it else None
 
     async def _has_handed_over(self, attempt: Attempt) -> bool:
         """Has it left as planned? Asked only of one that ended as SIGTERM ends one; the scheduler knew it before."""

@@ -69,6 +69,7 @@ def keep(
     killed: int = 1,
     restarts: int = 3,
     members: Members | None = None,
+    comes_for: str = "",
 ) -> tuple[Outcome, list[str]]:
     """Run a process that is killed so often. Gives its outcome, and what each start found in its environment."""
     placed = Placed(
@@ -78,7 +79,11 @@ def keep(
         rank=0,
         local_index=0,
         command=(sys.executable, "-c", f"import os; os.chdir({str(directory)!r})\n{PROGRAM}"),
-        variables={"MS_NODE_ID": "0", "KILLED": str(killed)},
+        variables={
+            "MS_NODE_ID": "0",
+            "KILLED": str(killed),
+            **({"MS_REPLACES": comes_for} if comes_for else {}),
+        },
         cpus=(),
     )
     context = LaunchContext(
@@ -113,6 +118,36 @@ def test_the_next_start_does_not_wait_until_the_scheduler_has_heard_of_the_death
     )
     assert all(scheduler.processes), "which process it was proves that it has ended"
     assert len(set(scheduler.processes)) == len(scheduler.processes)
+
+
+class OneRankIsMissing(SlowScheduler):
+    """It has let everybody in who was reported to have ended. Rank 3 of node 9 is lost, until somebody takes it."""
+
+    def __init__(self, *, taken: bool) -> None:
+        super().__init__()
+        self._taken = taken
+        self._pids: dict[NodeId, int] = {}
+
+    @override
+    async def tell(self, reports: Sequence[Exited]) -> None:
+        self._pids |= {exited.node_id: exited.pid for exited in reports}
+
+    @override
+    async def known_job(self) -> KnownJob | None:
+        holder = KnownNode(node_id="9", rank=None if self._taken else 3, state="lost")
+        here = [
+            KnownNode(node_id=node_id, pid=pid, rank=3 if self._taken else None, state="lost")
+            for node_id, pid in self._pids.items()
+        ]
+        return KnownJob(job="j", state="interrupted", nodes=(holder, *here))
+
+
+@pytest.mark.parametrize(("taken", "second"), [(False, "0.2 9"), (True, "0.2 0")])
+def test_who_comes_for_a_rank_of_another_host_comes_for_it_again_until_it_has_it(
+    tmp_path: Path, taken: bool, second: str
+) -> None:
+    _, starts = keep(tmp_path, OneRankIsMissing(taken=taken), comes_for="9")
+    assert starts == ["0 9", second]
 
 
 def test_the_same_id_where_that_is_asked(tmp_path: Path) -> None:
