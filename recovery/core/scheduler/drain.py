@@ -37,7 +37,7 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
     if not effects:
         # It joins one that is under way: the step that it was asked for shows that its wish has come, too.
         drain = state.drain
-        ask = SaveAt(drain=drain.number, generation=drain.generation, step=drain.step)
+        ask = _question(state, drain)
         effects = [Persist((), (Answer(node.connection, ask),))]
     return effects
 
@@ -118,11 +118,16 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
 
 def _ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
     drain.ask_for(step)
-    ask = SaveAt(drain=drain.number, generation=drain.generation, step=step)
+    ask = _question(state, drain)
     drain.connections = {node.record.node_id: node.connection for node in state.workers}
     # In the order of what is written: behind the plan of this generation, which a rank must know first.
     asked = [Answer(node.connection, ask) for node in state.workers if node.connection is not None]
     return [Persist((), tuple(asked))]
+
+
+def _question(state: SchedulerState, drain: Drain) -> SaveAt:
+    wait_ms = state.rules.drain_timeout_ms
+    return SaveAt(drain=drain.number, generation=drain.generation, step=drain.step, wait_ms=wait_ms)
 
 
 def on_position(state: SchedulerState, node: Node, at: Position) -> list[SchedulerEffect]:
