@@ -180,7 +180,7 @@ class Beginner:
         if begun.over:
             self._make_again(template, begun.reason)
         else:
-            self._spawn_because(begun.reason)
+            self._spawn_because(begun.reason, "one process is")
 
     def _make_again(self, template: Template, reason: str) -> None:
         """Make another one, unless that was done already; meanwhile processes are spawned."""
@@ -200,10 +200,10 @@ class Beginner:
         template.end()
         self.strays.forget(template.pid)
 
-    def _spawn_because(self, reason: str) -> None:
+    def _spawn_because(self, reason: str, who: str = "workers are") -> None:
         """Say it once. Where only forks are wanted, what is refused instead says it."""
         self._why_none = self._why_none or reason
         refused = self._method is StartMethod.FORK and not self._was_ready
         if reason not in self._said and not refused:
             self._said.add(reason)
-            console.say(f"workers are spawned, not forked: {reason}", style="yellow")
+            console.say(f"{who} spawned, not forked: {reason}", style="yellow")
