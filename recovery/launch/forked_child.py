@@ -44,6 +44,10 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     generators: tuple[random.Random, ...]
     """Seeded from the system."""
 
+    def nothing_done(self) -> Imported:
+        """Gives the same without what others can see: for a process that would not have imported them."""
+        return msgspec.structs.replace(self, variables={}, printed=b"")
+
 
 class Descriptors(NamedTuple):
     """What a forked process is given; all but the log are closed before its program begins."""
@@ -91,7 +95,7 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
     _, go, begin, reported = held
     if not os.read(begin, 1):
         os._exit(1)
-    _tie_to(launcher)
+    tie_to(launcher)
     try:
         os.setsid()
         _open_only(*held)
@@ -120,8 +124,12 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
     return Program(command, request.command)
 
 
-def _tie_to(launcher: int) -> None:
-    """Let the kernel kill this process when its launcher dies."""
+def tie_to(launcher: int) -> None:
+    """Let the kernel kill this process when its launcher dies.
+
+    Args:
+        launcher: process id of its parent.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     # The launcher may have died before the kernel was asked.
     if os.getppid() != launcher:

@@ -4,6 +4,8 @@ It imports what its launcher says, starts no thread, touches no device, and then
 finished by forked_child.py, and runs its program from here: the interpreter's own end (exit codes, atexit, threads) is that of any
 program.
 
+A worker proxy is forked once more, and the new process goes on as its own template (program_template.py).
+
 Each process is forked twice: the process between ends at once, so the kernel gives the new process to the launcher, which reaps the
 children of its descendants. It outlives this template, and its launcher sees its true status.
 """
@@ -28,7 +30,7 @@ _ADDED = [] if any(Path(place) == Path(_ROOT) for place in sys.path) else [_ROOT
 sys.path += _ADDED
 
 from recovery import clock  # noqa: E402
-from recovery.launch import fork_messages, forked_child, template_checks  # noqa: E402
+from recovery.launch import fork_messages, forked_child, program_template, template_checks  # noqa: E402
 from recovery.launch.fork_messages import Fork, NotForked, Prepare, Prepared, Stale, Unsafe  # noqa: E402
 
 for _place in _ADDED:
@@ -42,7 +44,9 @@ def _serve(link: socket.socket) -> forked_child.Program:
         SystemExit: the launcher is gone, or this process must not be forked.
     """
     launcher = os.getppid()
-    files, imported = _prepare(link)
+    prepare, files, imported = _prepare(link)
+    shown = tuple(sys.orig_argv), dict(os.environb)  # noqa: TID251 - what /proc shows of this process
+    begins_proxies = prepare.programs
     while True:
         try:
             request, descriptors = fork_messages.receive_request(link)
@@ -53,14 +57,21 @@ def _serve(link: socket.socket) -> forked_child.Program:
         if changed:
             fork_messages.send(link, Stale(reason=changed))
         else:
-            program = _begin(link, launcher, request, imported, descriptors)
+            # What a program's imports do besides is not for its proxy.
+            done = imported.nothing_done() if begins_proxies else imported
+            program = _begin(link, launcher, request, done, descriptors)
             if program is not None:
-                return program
+                # Its number is free, and may be another descriptor's soon.
+                link.detach()
+                to_proxy = program_template.divide(request, *shown) if begins_proxies else None
+                if to_proxy is None:
+                    return program
+                link, launcher, descriptors, begins_proxies = to_proxy, os.getppid(), [], False
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _prepare(link: socket.socket) -> tuple[template_checks.Files, forked_child.Imported]:
+def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, forked_child.Imported]:
     request, _ = fork_messages.receive_request(link)
     assert isinstance(request, Prepare), "what to import is said first"
     begun_ms = clock.monotonic_ms()
@@ -80,7 +91,7 @@ def _prepare(link: socket.socket) -> tuple[template_checks.Files, forked_child.I
     gc.enable()
     took_ms = clock.monotonic_ms() - begun_ms
     fork_messages.send(link, Prepared(module_count=len(sys.modules), took_ms=took_ms))
-    return files, imported
+    return request, files, imported
 
 
 def _begin(
