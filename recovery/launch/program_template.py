@@ -22,7 +22,7 @@ from recovery.launch.restarts import describe
 
 _PR_SET_CHILD_SUBREAPER = 36
 """Of linux/prctl.h."""
-_STDOUT = 1
+_STDOUT, _STDERR = 1, 2
 
 
 class ProgramTemplate(ForkRequests):
@@ -112,10 +112,12 @@ def divide(request: Fork, words: Sequence[str], environment: Mapping[bytes, byte
     proxy = os.getpid()
     try:
         pid = os.fork()
-    except OSError:
-        # The proxy goes on, and spawns its programs.
+    except OSError as error:
         ours.close()
         theirs.close()
+        os.write(
+            _STDERR, f"the programs are spawned: no process for their template ({error.strerror})\n".encode()
+        )
         return None
     if pid:
         theirs.close()
