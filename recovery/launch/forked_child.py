@@ -44,6 +44,10 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     generators: tuple[random.Random, ...]
     """Seeded from the system."""
 
+    def nothing_done(self) -> Imported:
+        """Gives the same without what others can see: for a process that would not have imported them."""
+        return msgspec.structs.replace(self, variables={}, printed=b"")
+
 
 class Descriptors(NamedTuple):
     """What a forked process is given; all but the log are closed before its program begins."""
@@ -103,7 +107,7 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
     # Until then the kernel would end it with another parent than its launcher.
     if not os.read(template, 1):
         os._exit(1)
-    _tie_to(launcher)
+    tie_to(launcher)
     os.write(template, msgspec.msgpack.encode(_Report(os.getpid(), 0, "")))
     os.close(template)
     # A process that the launcher does not know of would run beside the one that it begins instead.
@@ -118,8 +122,12 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
     return Program(command, request.command)
 
 
-def _tie_to(launcher: int) -> None:
-    """Let the kernel kill this process when its launcher dies."""
+def tie_to(launcher: int) -> None:
+    """Let the kernel kill this process when its launcher dies.
+
+    Args:
+        launcher: process id of its parent.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     # The launcher may have died before the kernel was asked.
     if os.getppid() != launcher:

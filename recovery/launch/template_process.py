@@ -3,6 +3,8 @@
 It imports what its launcher says, starts no thread, touches no device, and then forks a process for each request. A forked process is
 finished by forked_child.py, and runs its program from here: the interpreter's own end (exit codes, atexit, threads) is that of any
 program. Where there is time a process is forked ahead, and waits for the next request (forked_ahead.py).
+
+A worker proxy is forked once more, and the new process goes on as its own template (program_template.py).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _ADDED = [] if any(Path(place) == Path(_ROOT) for place in sys.path) else [_ROOT
 sys.path += _ADDED
 
 from recovery import clock  # noqa: E402
-from recovery.launch import fork_messages, forked_child, template_checks  # noqa: E402
+from recovery.launch import fork_messages, forked_child, program_template, template_checks  # noqa: E402
 from recovery.launch.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe  # noqa: E402
 from recovery.launch.forked_ahead import ForkedAhead, NewProcess, fork  # noqa: E402
 
@@ -69,7 +71,7 @@ def _serve(link: socket.socket, files: template_checks.Files) -> NoReturn:
             os.close(descriptor)
 
 
-def _prepare(link: socket.socket) -> tuple[template_checks.Files, forked_child.Imported]:
+def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, forked_child.Imported]:
     request, _ = fork_messages.receive_request(link)
     assert isinstance(request, Prepare), "what to import is said first"
     begun_ms = clock.monotonic_ms()
@@ -93,18 +95,20 @@ def _prepare(link: socket.socket) -> tuple[template_checks.Files, forked_child.I
     gc.enable()
     took_ms = clock.monotonic_ms() - begun_ms
     fork_messages.send(link, Prepared(module_count=len(sys.modules), took_ms=took_ms))
-    return files, imported
+    return request, files, imported
 
 
-def _program(template: socket.socket, imported: forked_child.Imported, launcher: int) -> forked_child.Program:
-    """In a forked process: wait until it is asked for."""
+def _become(
+    template: socket.socket, imported: forked_child.Imported, launcher: int
+) -> tuple[Fork, forked_child.Program]:
+    """In a forked process: wait for the request, and become what it says."""
     try:
         request, (log, go) = fork_messages.receive_request(template)
     except (EOFError, OSError):
         os._exit(0)
     assert isinstance(request, Fork), "a template forks for these"
     held = forked_child.Descriptors(log, go, template.detach())
-    return forked_child.become(request, imported, launcher, held)
+    return request, forked_child.become(request, imported, launcher, held)
 
 
 def _main(words: list[str]) -> forked_child.Program:
@@ -112,12 +116,21 @@ def _main(words: list[str]) -> forked_child.Program:
     launcher = os.getppid()
     link = socket.socket(fileno=int(words[0]))
     os.set_inheritable(link.fileno(), False)
-    files, imported = _prepare(link)
-    try:
-        _serve(link, files)
-    except NewProcess as new:
-        template = new.template
-    return _program(template, imported, launcher)
+    prepare, files, imported = _prepare(link)
+    shown = tuple(sys.orig_argv), dict(os.environb)  # noqa: TID251 - what /proc shows of this process
+    begins_proxies = prepare.programs
+    while True:
+        try:
+            _serve(link, files)
+        except NewProcess as new:
+            template = new.template
+        # What a program's imports do besides is not for its proxy.
+        done = imported.nothing_done() if begins_proxies else imported
+        request, program = _become(template, done, launcher)
+        to_proxy = program_template.divide(request, *shown) if begins_proxies else None
+        if to_proxy is None:
+            return program
+        link, launcher, begins_proxies = to_proxy, os.getppid(), False
 
 
 if __name__ == "__main__":

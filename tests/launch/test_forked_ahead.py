@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from recovery.launch.fork_messages import Prepare
-from recovery.launch.template import NotBegun, Template
+from recovery.launch.fork_requests import NotBegun
+from recovery.launch.template import Template
 from tests.launch.forking import forked, ready_template
 from tests.pace import wait_for
 
