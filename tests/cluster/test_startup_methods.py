@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.made_once import made_once
 from tests.cluster.startup import AS_ROOT, Job
 from tests.faults.hosts import Host, host
 
@@ -39,10 +40,13 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The weights after the plainest start."""
-    made = Job(tmp_path_factory.mktemp("undisturbed"))
-    assert made.ends(made.start("dynamic_cluster.sh")) == 0, made.output()
-    assert not made.living()
-    return made.weights()
+
+    def run(place: Path) -> None:
+        made = Job(place)
+        assert made.ends(made.start("dynamic_cluster.sh")) == 0, made.output()
+        assert not made.living()
+
+    return Job(made_once(tmp_path_factory, "plainest_start", run)).weights()
 
 
 def test_one_host_with_a_worker_killed_on_the_way(job: Job, undisturbed: str) -> None:
