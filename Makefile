@@ -45,13 +45,13 @@ format: $(STAMP)  ## let ruff format and fix what it safely can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The cluster's processes mostly wait: four tests share two cores. They run untraced: tracing slows a training step and would shift what the tests measure.
+# The cluster's processes mostly wait: six tests share two cores. They run untraced: tracing slows a training step and would shift what the tests measure.
 test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their branch coverage
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -m "not cluster and not mindspore and not wheel" -n 2 --dist worksteal
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
-	$(BIN)/python -m pytest -m "cluster and not alone" -n 4 --dist worksteal
+	$(BIN)/python -m pytest -m "cluster and not alone" -n 6 --dist worksteal
 	$(BIN)/python -m pytest -m "cluster and alone"
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
