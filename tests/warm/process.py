@@ -174,10 +174,10 @@ def run(
 
 
 @contextmanager
-def cold() -> Iterator[None]:
-    """Start every process as a person does."""
+def cold(*, really: bool = True) -> Iterator[None]:
+    """Start every process as a person does; or not, for something beside the subject of a cold test."""
     global _is_cold  # noqa: PLW0603 - one switch for all that a test calls
-    before, _is_cold = _is_cold, True
+    before, _is_cold = _is_cold, really
     try:
         yield
     finally:
