@@ -62,13 +62,14 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
         directory: where it is started.
     """
     if command.target != _PROXY:
-        return _of_script(command, words, directory)
+        return _of_script(command, read(words, directory), directory)
     proxy = proxies_only(directory)
     program = read_command(command.arguments)
-    reason = _why_spawned(command, program)
+    reading = read(command.arguments[1:], directory)
+    reason = _why_spawned(command, program, reading)
     if program is None or reason:
         return msgspec.structs.replace(proxy, programs=True, acts=reason)
-    script = _of_script(program, command.arguments[1:], directory)
+    script = _of_script(program, reading, directory)
     return msgspec.structs.replace(
         script,
         modules=tuple(dict.fromkeys((*script.modules, *proxy.modules))),
@@ -89,7 +90,7 @@ def proxies_only(directory: Path) -> Prepare:
     )
 
 
-def _why_spawned(proxy: PythonCommand, program: PythonCommand | None) -> str:
+def _why_spawned(proxy: PythonCommand, program: PythonCommand | None, reading: Reading) -> str:
     """Why a program cannot be forked from a template of its proxy; empty: it can."""
     if proxy.arguments[0] == MINDSPORE:
         return "those that train on MindSpore start by themselves in each world"
@@ -97,11 +98,11 @@ def _why_spawned(proxy: PythonCommand, program: PythonCommand | None) -> str:
         return "they are not started as `python script` or `python -m module`"
     if (program.interpreter, program.options) != (proxy.interpreter, proxy.options):
         return "another interpreter than their worker proxies', or other options of it"
-    return ""
+    # Our package for a framework would take its part in the proxy as well.
+    return "their script imports recovery itself" if "recovery" in reading.packages else ""
 
 
-def _of_script(command: PythonCommand, words: Sequence[str], directory: Path) -> Prepare:
-    reading = read(words, directory)
+def _of_script(command: PythonCommand, reading: Reading, directory: Path) -> Prepare:
     # The script's own come first, as in a process of its own.
     wanted = [name for name in reading.modules if name.partition(".")[0] not in _ITS_OWN]
     wanted += _going_with(reading.packages)

@@ -98,11 +98,13 @@ def test_a_plain_program_behind_a_proxy(tmp_path: Path) -> None:
         (("python9", "train.py"), "another interpreter"),
         ((sys.executable, "-c", "1"), "not started as"),
         (("--mindspore", sys.executable, "train.py"), "MindSpore"),
+        ((sys.executable, "ours.py"), "imports recovery itself"),
         ((sys.executable, "acting.py"), "acting.py, line 2, changes os.environ before numpy is imported"),
     ],
 )
 def test_a_plain_program_that_is_spawned(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
     (tmp_path / "acting.py").write_text("import os\nos.environ['A'] = '1'\nimport numpy\n")
+    (tmp_path / "ours.py").write_text("def main():\n    import recovery\n")
     prepare = prepared(tmp_path, *PROXY, *words)
     assert prepare.programs
     assert reason in prepare.acts
