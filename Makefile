@@ -46,7 +46,7 @@ format: $(STAMP)  ## let ruff format and fix what it safely can
 	$(BIN)/ruff format .
 
 # Traced are the tests that cover recovery/core and recovery/store on their own. Tracing slows a test, makes every process of it start cold, and
-# would shift what is measured. The other tests' processes mostly wait: four tests share two cores.
+# would shift what is measured. The other tests' processes mostly wait: six tests share two cores.
 TRACED := tests/core tests/store
 test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their branch coverage
 	rm -f .coverage .coverage.*

@@ -68,8 +68,10 @@ class ForkedAhead:
 
     def _report(self) -> bytes:
         said = b""
+        # One that could not become it has ended, and its report is there.
         with contextlib.suppress(OSError):
             self._link.sendall(b"1")
+        with contextlib.suppress(OSError):
             while part := self._link.recv(_READ_BYTES):
                 said += part
         return said
