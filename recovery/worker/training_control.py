@@ -77,6 +77,13 @@ class TrainingControl:
                     return self._plan
                 self._changed.wait()
 
+    def is_planned(self, within_s: float) -> bool:
+        """Wait for the first plan, or for the end of the process; so long at most."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._verdict is not None or self._plan is not None, within_s
+            )
+
     def verdict(self) -> Verdict:
         """Wait for the end of the process."""
         with self._changed:
