@@ -91,7 +91,9 @@ def _resume(path: Path, steps: int, threads: int) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("how", ["write", "snapshot"])
-@pytest.mark.parametrize("saved", [13, 10, 20])
+@pytest.mark.parametrize(
+    "saved", [13, 10, pytest.param(20, marks=pytest.mark.cold_start(reason="as fresh as can be"))]
+)
 def test_a_fresh_process_goes_on_with_the_same_bits(tmp_path: Path, how: str, saved: int) -> None:
     training = Training()
     training.run(saved)
