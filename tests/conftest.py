@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from recovery import clock
+from tests.order import dealt
 from tests.warm import process
 
 settings.register_profile("dev", max_examples=50, print_blob=True, deadline=None)
@@ -93,24 +94,8 @@ def nothing_is_left_behind() -> Iterator[None]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first in every process: what is short fills the gaps at the end."""
-    items[:] = _dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-
-
-def _dealt(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
-    """Order tests so that each of the equal parts that pytest-xdist cuts begins with its share of the longest.
-
-    The others of a file stay together, so that few processes make what its tests share.
-    """
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    rest = [item for item in items if not item.get_closest_marker("slow")]
-    dealt: list[pytest.Item] = []
-    for number in range(processes):
-        size = (len(items) - len(dealt)) // (processes - number)
-        own = slow[number::processes]
-        short = max(0, size - len(own))
-        dealt += own + rest[:short]
-        del rest[:short]
-    return dealt
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = dealt(items, lambda item: item.get_closest_marker("slow"), processes)
 
 
 @pytest.fixture(autouse=True)
