@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recovery.launch.fork_messages import Prepare
+from recovery.launch import forked_child
+from recovery.launch.fork_messages import Fork, NotForked, Prepare
 from recovery.launch.fork_requests import NotBegun
+from recovery.launch.forked_ahead import ForkedAhead
 from recovery.launch.template import Template
 from tests.launch.forking import forked, ready_template
 from tests.pace import wait_for
@@ -79,6 +84,18 @@ def test_a_stale_template_begins_nothing(template: Template, tmp_path: Path) -> 
         # It came to this process when the one between was ended.
         assert os.waitstatus_to_exitcode(os.waitpid(ahead.pid, 0)[1]) == 1
     assert list(tmp_path.iterdir()) == [script]
+
+
+def test_a_report_counts_although_its_process_has_ended() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        forked_child.report_error(theirs.fileno(), OSError(errno.ENOENT, "gone"))
+    with subprocess.Popen(["sleep", "60"]) as between:
+        request = Fork(command=("python",), environment={}, cpus=(), directory="/")
+        answer = ForkedAhead(between.pid, ours).begin(request, [], lambda: "")
+        # It was waited for already.
+        between.returncode = -signal.SIGKILL
+    assert answer == NotForked(errno=errno.ENOENT, reason="gone")
 
 
 @pytest.mark.parametrize("how", ["the launcher ends it", "it is killed"])
