@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.util import LRUCache
 
 from recovery.core.ids import NodeId
-from recovery.core.records import CheckpointState
+from recovery.core.records import CheckpointState, EventKind, EventRecord
 from recovery.errors import RecoveryPathError, StoreCorruptError
 from recovery.store import snapshot
 from recovery.store.lock import owner_of
@@ -24,6 +24,7 @@ from recovery.store.reader import (
     read_checkpoints,
     read_events,
     read_job,
+    read_not_ready,
     read_scheduler,
     read_worker,
     stored_workers,
@@ -155,3 +156,22 @@ def test_statements_that_were_compiled_ahead_are_not_compiled_again(
     # One is of the file's own: whether it was closed cleanly.
     assert compiled > 5
     assert len(snapshot._ENGINE._compiled_cache or ()) <= compiled + 1
+
+
+def test_who_has_not_said_that_it_is_ready_since_its_newest_admission(tmp_path: Path) -> None:
+    def of(node_id: str, kind: EventKind) -> EventRecord:
+        return msgspec.structs.replace(samples.event(), node_id=NodeId(node_id), kind=kind)
+
+    admitted, ready = EventKind.NODE_ADMITTED, EventKind.NODE_READY
+    store = SchedulerStore.open(tmp_path)
+    happened = (
+        ("a", admitted),
+        ("b", admitted),
+        ("b", ready),
+        ("c", admitted),
+        ("c", ready),
+        ("c", admitted),
+    )
+    store.apply([samples.job(), *(of(*one) for one in happened)], wall_ms=1)
+    store.close()
+    assert read_not_ready(tmp_path) == {"a", "c"}
