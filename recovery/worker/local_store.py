@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery.worker")
 _RETRY_S = 2.0
-"""How often a locked store is tried again: its holder is fenced and ends as soon as it runs, so seconds are soon enough. So late also is
-the store made of a process that takes over a lost rank: what comes before is kept until then.
+"""How often a locked store is tried again: its holder is fenced and ends as soon as it runs, so seconds are soon enough. So late at most is
+the store made of a process that takes over a lost rank: at its first step, and what comes before is kept until then.
 """
 _CLOSE_S = 2.0
 """How long the end of the process waits for the last rows. A write takes milliseconds; a full or stuck disk takes none of them ever."""
@@ -100,6 +100,8 @@ class LocalStore:
         """Handed to the writer and not released yet, in order. Only the loop's thread touches it."""
         self._closed = False
         """The process ends: nothing is opened or written any more."""
+        self._opens_later = False
+        """The store of a process that has taken over a lost rank is made once it has stepped."""
         self._skipped = False
         """The newest row of progress was left out, because the store is behind; logged once until it has caught up."""
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
@@ -213,6 +215,9 @@ class LocalStore:
                 return
             elif waited is not None and self.recovery_path is not None:
                 waited.update((_key(record), record) for record in persist.records)
+                if self._opens_later and any(isinstance(record, StepRecord) for record in persist.records):
+                    self._opens_later = False
+                    self._loop.run_in_executor(None, self.open)
         self._release(persist)
 
     def _skip(self) -> None:
@@ -320,6 +325,7 @@ class LocalStore:
         records, of_store, is_of_job = tuple(self._directories.values()), None, False
         if self._takes_over and not worker_path(self.recovery_path, self._node_id).exists():
             # A new store takes some 40 ms to make, in which all ranks would wait for this one.
+            self._opens_later = True
             self._in_loop(self._open_later)
         else:
             self.open()
