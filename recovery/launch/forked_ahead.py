@@ -8,7 +8,6 @@ Until it is asked for the process between stays: the launcher does not know of e
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import select
@@ -19,8 +18,6 @@ from collections.abc import Callable, Sequence
 from recovery.launch import fork_messages, forked_child
 from recovery.launch.fork_messages import Fork, Forked, NotForked, Stale
 
-_PR_SET_PDEATHSIG = 1
-"""Of linux/prctl.h."""
 _READ_BYTES = 4096
 
 
@@ -125,10 +122,7 @@ def fork(link: socket.socket) -> ForkedAhead:
 
 def _fork_again(template: int, held: socket.socket) -> None:
     """In the process between, which then stays until it is killed. Returns in the process that it forks."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The template may have ended before the kernel was asked.
-    if os.getppid() != template:
-        os._exit(0)
+    forked_child.tie_to(template)
     try:
         pid = os.fork()
     except OSError as error:

@@ -122,15 +122,15 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
     return Program(command, request.command)
 
 
-def tie_to(launcher: int) -> None:
-    """Let the kernel kill this process when its launcher dies.
+def tie_to(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies: its launcher, or the template that it was forked from.
 
     Args:
-        launcher: process id of its parent.
+        parent: process id of it.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-    # The launcher may have died before the kernel was asked.
-    if os.getppid() != launcher:
+    # It may have died before the kernel was asked.
+    if os.getppid() != parent:
         os._exit(0)
 
 

@@ -245,7 +245,12 @@ class ProcessKeeper:
         """Tell the scheduler how it ended, beside the next start and never before it."""
         if self.placed.kind is Kind.SCHEDULER or not (attempt.pid or gives_up):
             return
-        report = self._context.contact.report(
+        task = asyncio.create_task(self._tell(attempt, pid, gives_up=gives_up))
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+    async def _tell(self, attempt: Attempt, pid: int, *, gives_up: bool) -> None:
+        await self._context.contact.report(
             self.node_id,
             pid,
             attempt.how,
@@ -253,9 +258,6 @@ class ProcessKeeper:
             process=attempt.process,
             is_standby=self._is_standby,
         )
-        task = asyncio.create_task(report)
-        self._reports.add(task)
-        task.add_done_callback(self._reports.discard)
 
     async def _name_first(self) -> None:
         """Choose the node id of the first start: not one that an earlier launcher's process had, which would wait for its window."""
@@ -343,15 +345,7 @@ class ProcessKeeper:
         context = self._context
         if not context.recovery_enabled:
             return False
-        report = partial(
-            context.contact.report,
-            self.node_id,
-            pid,
-            attempt.how,
-            gives_up=True,
-            process=attempt.process,
-            is_standby=self._is_standby,
-        )
+        report = partial(self._tell, attempt, pid, gives_up=True)
         is_needed = partial(KnownJob.needs, first=self.placed.node_id, is_standby=self._is_standby)
         return await is_taken(
             context.contact, is_needed, report, informed=self._informed, was_heard=bool(context.members.ids)

@@ -151,7 +151,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a process that was forked ahead outlives its template",
         "I14",
         "launch/forked_ahead.py",
-        "    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)\n",
+        "    forked_child.tie_to(template)\n",
         "",
         (f"{_AHEAD}::test_it_ends_with_its_template",),
     ),
