@@ -45,14 +45,16 @@ format: $(STAMP)  ## let ruff format and fix what it safely can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The cluster's processes mostly wait: four tests share two cores. They run untraced: tracing slows a training step and would shift what the tests measure.
+# Traced are the tests that cover recovery/core and recovery/store on their own. Tracing slows a test, makes every process of it start cold, and
+# would shift what is measured. The other tests' processes mostly wait: six tests share two cores.
+TRACED := tests/core tests/store
 test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their branch coverage
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -m "not cluster and not mindspore and not wheel" -n 2 --dist worksteal
+	$(BIN)/coverage run -m pytest -n 2 --dist worksteal $(TRACED)
 	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --include='recovery/core/*,recovery/store/*' --fail-under=100
-	$(BIN)/python -m pytest -m "cluster and not alone" -n 4 --dist worksteal
-	$(BIN)/python -m pytest -m "cluster and alone"
+	$(BIN)/coverage report --fail-under=100
+	$(BIN)/python -m pytest -m "not alone and not mindspore and not wheel" -n 6 --dist worksteal $(TRACED:%=--ignore=%)
+	$(BIN)/python -m pytest -m "alone and not mindspore and not wheel" $(TRACED:%=--ignore=%)
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
 	$(MS_BIN)/python -m pytest -m mindspore -n 3 --dist worksteal tests/mindspore

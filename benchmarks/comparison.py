@@ -16,9 +16,9 @@ from rank_log import Recovery
 from rows import Row, median, row
 from systems import HERE, LOG, System
 
-KILLS_PER_JOB = 5
-"""A job is made for so many kills, then the next system has its turn. At four workers no rank is then killed more than twice: the third
-early end of one process would make its launcher wait."""
+KILLS_PER_JOB = 4
+"""A job is made for so many kills, then the next system has its turn. At four workers no rank is killed twice: the second end of one
+process within ten seconds of its start would make its launcher wait a second."""
 FRESH_PER_TURN, FORKS_PER_TURN = 2, 3
 FRESH, FORK = "floor: fresh process, same imports", "floor: bare fork"
 

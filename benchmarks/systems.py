@@ -148,6 +148,16 @@ def launchers(program: Sequence[str] = ("program_engine.py",)) -> list[System]:
     ]
 
 
+def plain_script() -> System:
+    """`recovery msrun` with the program that torchrun is given, which knows nothing of it: all its processes start again."""
+    return launcher(
+        "msrun: fork, plain script",
+        "--start_method=fork",
+        "--restart=world",
+        program=("program_torchrun.py",),
+    )
+
+
 def all_systems(torchft_python: str) -> list[System]:
     """In the order of the table."""
-    return [*launchers(), torchrun(), torchft(torchft_python)]
+    return [*launchers(), plain_script(), torchrun(), torchft(torchft_python)]

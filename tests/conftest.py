@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from recovery import clock
+from tests.order import dealt
 from tests.warm import process
 
 settings.register_profile("dev", max_examples=50, print_blob=True, deadline=None)
@@ -92,8 +93,9 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first: what is short fills the gaps at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """The longest first in every process: what is short fills the gaps at the end."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = dealt(items, lambda item: item.get_closest_marker("slow"), processes)
 
 
 @pytest.fixture(autouse=True)

@@ -34,6 +34,7 @@ _STYLES = {
     "running": "green",
     "finished": "green",
     "committed": "green",
+    "warming up": "yellow",
     "suspect": "yellow",
     "unheard": "yellow",
     "not running": "red",

@@ -23,4 +23,7 @@ def nodes(
         rows = RunningProcesses(state).rows(state.nodes)
     else:
         rows = status_report.node_rows(ask(source, "/status"))
-    show_rows(tables.NODES, rows, chosen(form, as_json=as_json))
+    how = chosen(form, as_json=as_json)
+    if how is Format.TABLE:
+        rows = [{**row, "state": "warming up"} if row["warming_up"] else row for row in rows]
+    show_rows(tables.NODES, rows, how)

@@ -43,6 +43,8 @@ def _show(state: Stored, found: Plan) -> None:
     }
     console.print(Text.assemble(("a restart now would ", ""), (actions[found.action], "bold")))
     console.print(Text(f"why: {found.reason}"))
+    for guess in found.guesses:
+        console.print(Text(f"not known: {guess}", style="yellow"))
     if found.steps_lost:
         console.print(
             Text(f"steps to do again: {found.steps_lost} (the newest was {stored_newest_step(state)})")

@@ -46,6 +46,7 @@ def screen(found: dict[str, Any]) -> Group:
         ("generation", f"{found['generation']}, began at step {found['generation_began_at_step'] or 0}"),
         ("workers", f"{states}; the world has {found['world_size']}"),
         *([("standbys", _standbys(found["standbys"]))] if found["standbys"] else []),
+        *([("warming up", _warming_up(found["warming_up"]))] if found["warming_up"] else []),
         (
             "step",
             f"{found['newest_step']}, {found['steps_since_checkpoint']} since the newest common checkpoint",
@@ -70,8 +71,17 @@ def screen(found: dict[str, Any]) -> Group:
     return Group(*lines)
 
 
+def _warming_up(names: list[str]) -> str:
+    """Who is there and cannot follow a plan yet: workers and standbys."""
+    more = len(names) - _STANDBYS_SHOWN
+    return ", ".join(names[:_STANDBYS_SHOWN]) + (f" and {more} more (recovery nodes)" if more > 0 else "")
+
+
 def _standbys(rows: list[dict[str, Any]]) -> str:
     """How many wait to take a rank over, and which."""
-    names = ", ".join(f"{row['node_id']} ({row['state']})" for row in rows[:_STANDBYS_SHOWN])
+    names = ", ".join(
+        f"{row['node_id']} ({'warming up' if row['warming_up'] else row['state']})"
+        for row in rows[:_STANDBYS_SHOWN]
+    )
     more = len(rows) - _STANDBYS_SHOWN
     return f"{len(rows)}: {names}" + (f" and {more} more (recovery nodes)" if more > 0 else "")

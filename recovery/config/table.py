@@ -205,7 +205,7 @@ RECOVERY = (
     Setting(
         name="MS_DRAIN_TIMEOUT",
         kind=Kind.DECIMAL_SECONDS,
-        meaning="How long a worker that is asked to end (SIGTERM, `recovery drain`) may take to hand its rank over to a standby.",
+        meaning="How long a worker that is asked to end (SIGTERM, `recovery drain`) may take to hand its rank over to a standby. The scheduler's counts for the ranks that wait for it, a worker's for its own end.",
         rule="must be a number of seconds from 0 to 3600, with at most three decimals",
         example="5",
         default="5",

@@ -40,6 +40,8 @@ class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
     generation: GenerationNumber
     step: Count
     """0: the rank is only asked where it is."""
+    wait_ms: Count = 0
+    """How long the scheduler lets a drain take: who has stopped waits no longer. 0: a release before this one asks, which does not say so."""
 
 
 class GoOn(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):

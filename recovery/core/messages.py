@@ -260,9 +260,9 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
     reason: ShortText
     """How: `killed by SIGKILL (out of memory?)`, `exit code 1`."""
     gives_up: bool = False
-    """The launcher does not start it again: the job cannot go on."""
+    """The launcher does not start it again: the job cannot go on. Without one that was started as a `standby` it can begin."""
     process: ProcessIdentity | None = None
-    """Of the process that ended, where the launcher knows it."""
+    standby: bool = False
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):

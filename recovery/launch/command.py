@@ -39,7 +39,7 @@ from recovery.launch.job_completion import completion_at
 from recovery.launch.known_job import Members
 from recovery.launch.launch_context import LaunchContext, Takeover
 from recovery.launch.log_tail import Tail, follow
-from recovery.launch.preload import prepare_for
+from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.scheduler_contact import Contact, NoScheduler, SchedulerContact
 from recovery.launch.start_method import Beginner, TemplatePlan
 from recovery.store.paths import scheduler_path
@@ -191,6 +191,7 @@ def _beginner(
         environment=placement.environment_of_all(workers, environment),
         cpus=first.cpus,
         prepare=lambda: prepare_for(command, words, directory),
+        proxies_only=lambda: proxies_only(directory),
     )
     return Beginner(given.start_method, plan)
 

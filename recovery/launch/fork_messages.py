@@ -30,6 +30,8 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
     """Why the imports cannot come first: what the script changes before them; empty: they can."""
     of_one: tuple[str, ...] = ()
     """Variables in which the programs differ: an import that looks for one cannot be shared."""
+    programs: bool = False
+    """What is begun are worker proxies, whose programs need these imports: each proxy gets a template of its own, to fork them from."""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):

@@ -44,6 +44,10 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     generators: tuple[random.Random, ...]
     """Seeded from the system."""
 
+    def nothing_done(self) -> Imported:
+        """Gives the same without what others can see: for a process that would not have imported them."""
+        return msgspec.structs.replace(self, variables={}, printed=b"")
+
 
 class Descriptors(NamedTuple):
     """What a forked process is given; all but the log are closed before its program begins."""
@@ -51,10 +55,8 @@ class Descriptors(NamedTuple):
     log: int
     go: int
     """Gives a byte when the launcher knows of this process; its end: it never will."""
-    begin: int
-    """Gives a byte once the process between the template and this one has ended."""
-    reported: int
-    """Takes the report."""
+    template: int
+    """Gives a byte once the process between the template and this one has ended, and takes the report."""
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -66,9 +68,9 @@ class _Report(msgspec.Struct, frozen=True):
 _reports = msgspec.msgpack.Decoder(_Report)
 
 
-def report_error(reported: int, error: OSError) -> None:
+def report_error(template: int, error: OSError) -> None:
     """Say that the process cannot begin."""
-    os.write(reported, msgspec.msgpack.encode(_Report(0, error.errno or 0, str(error.strerror))))
+    os.write(template, msgspec.msgpack.encode(_Report(0, error.errno or 0, str(error.strerror))))
 
 
 def read_report(said: bytes) -> Forked | NotForked:
@@ -88,10 +90,7 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
         launcher: process id of the parent that this process must have.
         held: its descriptors.
     """
-    _, go, begin, reported = held
-    if not os.read(begin, 1):
-        os._exit(1)
-    _tie_to(launcher)
+    _, go, template = held
     try:
         os.setsid()
         _open_only(*held)
@@ -99,19 +98,22 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
         if request.cpus:
             os.sched_setaffinity(0, request.cpus)
     except OSError as error:
-        report_error(reported, error)
+        report_error(template, error)
         os._exit(1)
     process_picture.show(request.command, request.environment)
     _replace_environment(request.environment, imported)
     _seed_again(imported.generators)
     _forget_the_template()
-    os.write(reported, msgspec.msgpack.encode(_Report(os.getpid(), 0, "")))
-    os.close(reported)
+    # Until then the kernel would end it with another parent than its launcher.
+    if not os.read(template, 1):
+        os._exit(1)
+    tie_to(launcher)
+    os.write(template, msgspec.msgpack.encode(_Report(os.getpid(), 0, "")))
+    os.close(template)
     # A process that the launcher does not know of would run beside the one that it begins instead.
     if not os.read(go, 1):
         os._exit(1)
-    for descriptor in (go, begin):
-        os.close(descriptor)
+    os.close(go)
     if imported.printed:
         with contextlib.suppress(OSError):
             os.write(1, imported.printed)
@@ -120,11 +122,15 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
     return Program(command, request.command)
 
 
-def _tie_to(launcher: int) -> None:
-    """Let the kernel kill this process when its launcher dies."""
+def tie_to(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies: its launcher, or the template that it was forked from.
+
+    Args:
+        parent: process id of it.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-    # The launcher may have died before the kernel was asked.
-    if os.getppid() != launcher:
+    # It may have died before the kernel was asked.
+    if os.getppid() != parent:
         os._exit(0)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import JobState, NodeState
-from recovery.core.scheduler.drain import RANK_HANDED_OVER
+from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.launch.node_ids import is_of
 
 _MAY_BE_REFUSED = (NodeState.LOST.value, NodeState.SUSPECT.value)

@@ -49,6 +49,9 @@ OF_ONE = (
 )
 """What says which worker a process is, and which start of it."""
 
+OF_ONE_WORLD = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+"""What a worker proxy sets for its program, for each world again."""
+
 MINDSPORE = "--mindspore"
 """First word for a worker proxy whose program forms a world of MindSpore's."""
 _PORT_MAX = 65535

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import msgspec
+
 from recovery.launch.fork_messages import Prepare
-from recovery.launch.placement import OF_ONE
+from recovery.launch.placement import MINDSPORE, OF_ONE, OF_ONE_WORLD
 from recovery.launch.python_command import PythonCommand, Runs
+from recovery.launch.python_command import read as read_command
 from recovery.launch.script import Reading, read
 
 _FOR_PACKAGES = (
@@ -51,19 +54,55 @@ _ITS_OWN = ("__future__", "__main__")
 
 
 def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -> Prepare:
-    """Say what the template of a worker imports.
+    """Say what the template of a worker imports; of a worker proxy, so that its programs can be forked too.
 
     Args:
         command: of the worker.
         words: the same, behind the interpreter.
         directory: where it is started.
     """
-    if command.target == _PROXY:
-        # The program behind it is a process of its own.
-        return Prepare(
-            modules=(*_going_with({"recovery"}), *_OF_THE_PROXY), shadows=(str(directory),), of_one=OF_ONE
-        )
-    reading = read(words, directory)
+    if command.target != _PROXY:
+        return _of_script(command, read(words, directory), directory)
+    proxy = proxies_only(directory)
+    program = read_command(command.arguments)
+    reading = read(command.arguments[1:], directory)
+    reason = _why_spawned(command, program, reading)
+    if program is None or reason:
+        return msgspec.structs.replace(proxy, programs=True, acts=reason)
+    script = _of_script(program, reading, directory)
+    return msgspec.structs.replace(
+        script,
+        modules=tuple(dict.fromkeys((*script.modules, *proxy.modules))),
+        shadows=tuple(dict.fromkeys((*script.shadows, *proxy.shadows))),
+        of_one=(*OF_ONE, *OF_ONE_WORLD),
+        programs=True,
+    )
+
+
+def proxies_only(directory: Path) -> Prepare:
+    """Say what the template of worker proxies imports whose programs are spawned.
+
+    Args:
+        directory: where they are started.
+    """
+    return Prepare(
+        modules=(*_going_with({"recovery"}), *_OF_THE_PROXY), shadows=(str(directory),), of_one=OF_ONE
+    )
+
+
+def _why_spawned(proxy: PythonCommand, program: PythonCommand | None, reading: Reading) -> str:
+    """Why a program cannot be forked from a template of its proxy; empty: it can."""
+    if proxy.arguments[0] == MINDSPORE:
+        return "those that train on MindSpore start by themselves in each world"
+    if program is None:
+        return "they are not started as `python script` or `python -m module`"
+    if (program.interpreter, program.options) != (proxy.interpreter, proxy.options):
+        return "another interpreter than their worker proxies', or other options of it"
+    # Our package for a framework would take its part in the proxy as well.
+    return "their script imports recovery itself" if "recovery" in reading.packages else ""
+
+
+def _of_script(command: PythonCommand, reading: Reading, directory: Path) -> Prepare:
     # The script's own come first, as in a process of its own.
     wanted = [name for name in reading.modules if name.partition(".")[0] not in _ITS_OWN]
     wanted += _going_with(reading.packages)

@@ -150,9 +150,13 @@ class ProcessKeeper:
         await end([child], GRACE_S)
 
     @property
+    def _is_standby(self) -> bool:
+        return self.placed.kind is Kind.STANDBY
+
+    @property
     def may_be_left_over(self) -> bool:
         """May the job end without its process? That of a standby, and one that was started for a lost rank."""
-        return self.placed.kind is Kind.STANDBY or self._ids.replaces is not None
+        return self._is_standby or self._ids.replaces is not None
 
     async def dismiss(self, reason: str) -> None:
         """End it for good: nobody needs it."""
@@ -241,12 +245,19 @@ class ProcessKeeper:
         """Tell the scheduler how it ended, beside the next start and never before it."""
         if self.placed.kind is Kind.SCHEDULER or not (attempt.pid or gives_up):
             return
-        report = self._context.contact.report(
-            self.node_id, pid, attempt.how, gives_up=gives_up, process=attempt.process
-        )
-        task = asyncio.create_task(report)
+        task = asyncio.create_task(self._tell(attempt, pid, gives_up=gives_up))
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
+
+    async def _tell(self, attempt: Attempt, pid: int, *, gives_up: bool) -> None:
+        await self._context.contact.report(
+            self.node_id,
+            pid,
+            attempt.how,
+            gives_up=gives_up,
+            process=attempt.process,
+            is_standby=self._is_standby,
+        )
 
     async def _name_first(self) -> None:
         """Choose the node id of the first start: not one that an earlier launcher's process had, which would wait for its window."""
@@ -269,9 +280,18 @@ class ProcessKeeper:
             return
         members = self._context.members
         was_member = await members.was_member(self.node_id, pid)
-        said = self._ids.begin_next(number, was_member=was_member, taken=members.ids)
+        came_for = await self._came_for()
+        said = self._ids.begin_next(number, was_member=was_member, taken=members.ids, came_for=came_for)
         if said:
             console.say(f"{self.placed.name}: {said}", style="yellow")
+
+    async def _came_for(self) -> NodeId | None:
+        """The lost holder of the rank that this process was placed for, while nobody has taken that rank; None: there is none."""
+        holder = self.placed.variables.get("MS_REPLACES")
+        job = await self._context.contact.known_job() if holder is not None else None
+        nodes = job.nodes if job is not None else ()
+        still_has_it = any(node.node_id == holder and node.rank is not None for node in nodes)
+        return NodeId(holder) if holder is not None and still_has_it else None
 
     async def _has_handed_over(self, attempt: Attempt) -> bool:
         """Has it left as planned? Asked only of one that ended as SIGTERM ends one; the scheduler knew it before."""
@@ -313,10 +333,9 @@ class ProcessKeeper:
         """Does the job wait for it? Asked only where its end would end the job."""
         if self.placed.kind is Kind.SCHEDULER or attempt.status in _JOB_IS_OVER:
             return True
-        is_standby = self.placed.kind is Kind.STANDBY
         job = await self._context.contact.known_job() if self._context.recovery_enabled else None
         self._informed = job.scheduler.incarnation if job else 0
-        return job.needs(self.placed.node_id, is_standby=is_standby) if job else not is_standby
+        return job.needs(self.placed.node_id, is_standby=self._is_standby) if job else not self._is_standby
 
     async def _is_spared(self, attempt: Attempt, pid: int) -> bool:
         """Does a standby take its rank? The scheduler knows by now that this process does not come back, and ends the job if none does."""
@@ -326,12 +345,8 @@ class ProcessKeeper:
         context = self._context
         if not context.recovery_enabled:
             return False
-        report = partial(
-            context.contact.report, self.node_id, pid, attempt.how, gives_up=True, process=attempt.process
-        )
-        is_needed = partial(
-            KnownJob.needs, first=self.placed.node_id, is_standby=self.placed.kind is Kind.STANDBY
-        )
+        report = partial(self._tell, attempt, pid, gives_up=True)
+        is_needed = partial(KnownJob.needs, first=self.placed.node_id, is_standby=self._is_standby)
         return await is_taken(
             context.contact, is_needed, report, informed=self._informed, was_heard=bool(context.members.ids)
         )

@@ -38,6 +38,7 @@ class Contact(Asks, Protocol):
         *,
         gives_up: bool,
         process: ProcessIdentity | None = None,
+        is_standby: bool = False,
     ) -> None:
         """Report how a process ended: then the scheduler knows why, and need not wait whether the process comes back.
 
@@ -47,8 +48,17 @@ class Contact(Asks, Protocol):
             reason: how it ended.
             gives_up: it is not started again, so that the job cannot go on.
             process: which process that was, which proves its end; None: the system does not say.
+            is_standby: it was started as a standby, without which a job can begin.
         """
-        await self.tell([Exited(node_id=node_id, pid=pid, reason=reason, gives_up=gives_up, process=process)])
+        exited = Exited(
+            node_id=node_id,
+            pid=pid,
+            reason=reason,
+            gives_up=gives_up,
+            process=process,
+            standby=is_standby,
+        )
+        await self.tell([exited])
 
     async def tell(self, reports: Sequence[Exited]) -> None:
         """Report processes that have ended, of whomever they were."""

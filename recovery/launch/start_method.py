@@ -13,8 +13,9 @@ from recovery.launch import console
 from recovery.launch.children import Child, SpawnedChild
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.fork_messages import Prepare, Prepared
+from recovery.launch.fork_requests import NotBegun
 from recovery.launch.strays import Strays
-from recovery.launch.template import READY_S, NotBegun, Template
+from recovery.launch.template import READY_S, Template
 
 _SILENT_S = 10.0
 """Imports that take longer are said: nothing else happens meanwhile."""
@@ -33,6 +34,8 @@ class TemplatePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Of one of them; none: all."""
     prepare: Callable[[], Prepare]
     """Reads the script, for each template again."""
+    proxies_only: Callable[[], Prepare] | None = None
+    """Where that is for worker proxies and their programs: for the proxies alone."""
 
 
 class Beginner:
@@ -136,6 +139,20 @@ class Beginner:
         """Until it is ready, or is given up."""
         self._made += 1
         prepare = await asyncio.to_thread(plan.prepare)
+        made = await self._template_of(plan, prepare)
+        if isinstance(made, str) and plan.proxies_only and prepare.programs:
+            self._say_once(f"the programs behind the worker proxies are spawned, not forked: {made}")
+            prepare = await asyncio.to_thread(plan.proxies_only)
+            made = await self._template_of(plan, prepare)
+        if isinstance(made, str):
+            self._spawn_because(made)
+        else:
+            self._template, self._was_ready = made, True
+
+    async def _template_of(self, plan: TemplatePlan, prepare: Prepare) -> Template | str:
+        """One that is ready, or why there is none."""
+        if prepare.acts:
+            return prepare.acts
         try:
             template = Template(
                 prepare,
@@ -145,8 +162,7 @@ class Beginner:
                 cpus=plan.cpus,
             )
         except OSError as error:
-            self._spawn_because(f"the template process cannot be started ({error.strerror})")
-            return
+            return f"the template process cannot be started ({error.strerror})"
         self.strays.keep(template.pid)
         try:
             ready = await self._awaited(template, prepare)
@@ -155,11 +171,11 @@ class Beginner:
             raise
         if isinstance(ready, NotBegun):
             self._drop(template)
-            self._spawn_because(ready.reason)
-            return
-        said = f"{ready.module_count} modules in {ready.took_ms / 1000:.1f} s; workers are forked from it"
+            return ready.reason
+        who = "worker proxies and their programs" if prepare.programs else "workers"
+        said = f"{ready.module_count} modules in {ready.took_ms / 1000:.1f} s; {who} are forked from it"
         console.say(f"the template (pid {template.pid}) has imported {said}")
-        self._template, self._was_ready = template, True
+        return template
 
     async def _awaited(self, template: Template, prepare: Prepare) -> Prepared | NotBegun:
         """Until it has imported, or has not; one line says so when that takes long."""
@@ -180,7 +196,7 @@ class Beginner:
         if begun.over:
             self._make_again(template, begun.reason)
         else:
-            self._spawn_because(begun.reason)
+            self._spawn_because(begun.reason, "one process is")
 
     def _make_again(self, template: Template, reason: str) -> None:
         """Make another one, unless that was done already; meanwhile processes are spawned."""
@@ -200,10 +216,13 @@ class Beginner:
         template.end()
         self.strays.forget(template.pid)
 
-    def _spawn_because(self, reason: str) -> None:
+    def _spawn_because(self, reason: str, who: str = "workers are") -> None:
         """Say it once. Where only forks are wanted, what is refused instead says it."""
         self._why_none = self._why_none or reason
-        refused = self._method is StartMethod.FORK and not self._was_ready
-        if reason not in self._said and not refused:
-            self._said.add(reason)
-            console.say(f"workers are spawned, not forked: {reason}", style="yellow")
+        if self._method is not StartMethod.FORK or self._was_ready:
+            self._say_once(f"{who} spawned, not forked: {reason}")
+
+    def _say_once(self, said: str) -> None:
+        if said not in self._said:
+            self._said.add(said)
+            console.say(said, style="yellow")

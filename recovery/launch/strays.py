@@ -42,6 +42,7 @@ class Strays:
         """There are none yet."""
         self._own: list[Child] = []
         self._kept: set[int] = set()
+        self._killed_sessions: set[int] = set()
         self._undecided = 0
         self._before: frozenset[int] = frozenset()
         self._is_blind = False
@@ -63,8 +64,9 @@ class Strays:
         self._kept.add(pid)
 
     def forget(self, pid: int) -> None:
-        """It has ended, and was waited for."""
+        """It was killed with its session, and was waited for."""
         self._kept.discard(pid)
+        self._killed_sessions.add(pid)
 
     @contextlib.contextmanager
     def undecided(self) -> Iterator[None]:
@@ -87,11 +89,12 @@ class Strays:
         """Ask those that are left to end, and theirs, then kill them; whom this launcher may not signal is named, and left."""
         self._undecided = 0
         await self._until_none(_ENDING_S)
-        left = self._present()
-        if not left:
+        if not self._present():
             return
-        names = ", ".join(f"{_name_of(pid)} (pid {pid})" for pid in left)
-        console.say(f"ending what the job's processes have left: {names}", style="yellow")
+        left = [pid for pid in self._present() if _session_of(pid) not in self._killed_sessions]
+        if left:
+            names = ", ".join(f"{_name_of(pid)} (pid {pid})" for pid in left)
+            console.say(f"ending what the job's processes have left: {names}", style="yellow")
         asked: set[int] = set()
         for _ in range(round(_GRACE_S / _ROUND_S)):
             for pid in set(self._present()) - asked:

@@ -14,7 +14,6 @@ import logging
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,8 +23,9 @@ import psutil
 
 from recovery import log
 from recovery.config.start_methods import SUPERVISED
-from recovery.launch.children import signal_group, tied
+from recovery.launch import program_template
 from recovery.launch.placement import MINDSPORE
+from recovery.launch.program_process import ProgramProcess
 from recovery.mindspore.control_plane import MindSporeScheduler, variables_of
 from recovery.training.run import run
 from recovery.training.session import Session
@@ -34,15 +34,14 @@ from recovery.transport.local_address import free_port
 _logger = logging.getLogger("recovery.launch")
 _FOLLOWS_S = 1.0
 """After an error of its program the proxy waits so long whether another rank failed first: a lost peer is an error everywhere."""
-_GRACE_S = 5.0
-"""From SIGTERM to SIGKILL, when all are started again."""
 
 
 def main(words: Sequence[str]) -> None:
     """Be the node of the command until the job ends."""
     with_mindspore = words[0] == MINDSPORE
     command = words[1:] if with_mindspore else words
-    environment = dict(os.environ)  # noqa: TID251 - handed on to the program
+    template = program_template.own()
+    environment = dict(template.environment if template else os.environ)  # noqa: TID251 - handed on to the program
     # The program speaks to nobody of the job by itself.
     environment.pop("MS_JOB_TOKEN", None)
 
@@ -78,30 +77,30 @@ class _Program:
         session = self._session
         session.on_interrupt(self._changed.set)
         session.never_stops("the program runs in a process of its own, which knows nothing of recovery")
-        environment = {**self._environment, **self._world(), SUPERVISED: "1"}
+        world = self._world()
+        unset = [name for name, value in world.items() if not value]
+        environment = {**self._environment, **world, SUPERVISED: "1"}
         session.check()
-        process = subprocess.Popen(  # noqa: S603 - the command of the person who started the job
-            tied(self._command),
-            env={name: value for name, value in environment.items() if value},
-            start_new_session=True,
+        process = ProgramProcess(
+            self._command,
+            {name: value for name, value in environment.items() if name not in unset},
+            on_end=self._changed.set,
         )
         _logger.info(
-            "event=program_started generation=%d rank=%d pid=%d",
+            "event=program_started generation=%d rank=%d pid=%d method=%s",
             session.generation,
             session.rank,
             process.pid,
+            "fork" if process.is_forked else "spawn",
         )
-        waiting = threading.Thread(target=self._await, args=(process,), daemon=True)
-        waiting.start()
         try:
             self._changed.wait()
-            self._end(process)
+            process.end()
             session.check()
         finally:
-            self._end(process)
-            waiting.join()
-        if process.returncode:
-            self._failed(process.returncode)
+            process.end()
+        if process.status:
+            self._failed(process.status)
 
     def _failed(self, status: int) -> None:
         """Whose fault was it? A program that was killed is the cause; one that ended with an error may only be the first to notice it."""
@@ -113,19 +112,6 @@ class _Program:
             interrupted.wait(_FOLLOWS_S)
             session.check()
         _end_like(status)
-
-    def _await(self, process: subprocess.Popen[bytes]) -> None:
-        process.wait()
-        self._changed.set()
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Ask it to end, then make it; what it may have started goes with it."""
-        if process.poll() is None:
-            signal_group(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_S)
-        signal_group(process.pid, signal.SIGKILL)
-        process.wait()
 
     # --- the generation's world ------------------------------------------------------------------------------------------
 

@@ -16,44 +16,26 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import msgspec
+from typing_extensions import override
 
-from recovery.launch import fork_messages, python_command
+from recovery.launch import fork_messages
 from recovery.launch.children import tied
-from recovery.launch.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe
+from recovery.launch.fork_messages import Prepare, Prepared, Unsafe
+from recovery.launch.fork_requests import BEGIN_S, ForkRequests, NotBegun
 from recovery.launch.restarts import describe
 from recovery.launch.strays import take_in_orphans
 
 _PROGRAM = str(Path(__file__).with_name("template_process.py"))
 READY_S = 300.0
 """How long its imports may take."""
-_BEGIN_S = 8.0
-"""How long one fork may take. It takes 0.05 s, and 5 s were seen on a machine with fifteen times as much to do as it can."""
 _END_S = 5.0
-_READ_AT_LOAD = (
-    "ASAN_", "CUDA_", "GLIBC_", "GOMP_", "GOTO_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NPY_", "NUMEXPR_",
-    "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH_",
-)  # fmt: skip
-"""How variables begin that interpreters and libraries read when they are loaded, and not again."""
-
-_NAME_PROCESSORS = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
-"""Variables that let a library choose among the processors that it finds when it is loaded."""
 
 
-class NotBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a process was not forked. It can be spawned."""
-
-    reason: str
-    over: bool
-    """The template is of no further use: it has ended, or is stale."""
-
-
-class Template:
+class Template(ForkRequests):
     """One template process. Its forks are children of this process, in sessions of their own, and end with it."""
 
     def __init__(
@@ -78,14 +60,10 @@ class Template:
             OSError: it could not be started.
         """
         take_in_orphans()
-        self.interpreter, self.options = interpreter, tuple(options)
-        self._environment = dict(environment)
-        self._all_cpus = os.sched_getaffinity(0)
-        self._cpus = set(cpus) or self._all_cpus
-        self._using = threading.Lock()
+        ours, theirs = socket.socketpair()
+        super().__init__(ours, interpreter=interpreter, options=options, environment=environment, cpus=cpus)
         # What it prints while it imports, each of its processes would have printed.
         self._printed = os.memfd_create("template")
-        self._link, theirs = socket.socketpair()
         with theirs:
             command = [interpreter, *options, _PROGRAM, str(theirs.fileno())]
             self._process = subprocess.Popen(  # noqa: S603 - our own program
@@ -111,7 +89,7 @@ class Template:
         try:
             with self._using:
                 answer = fork_messages.receive_answer(self._link)
-                self._link.settimeout(_BEGIN_S)
+                self._link.settimeout(BEGIN_S)
         except (EOFError, OSError):
             return NotBegun(reason=self.how_it_ended(), over=True)
         match answer:
@@ -122,72 +100,13 @@ class Template:
             case _:
                 return NotBegun(reason="it answered what was not asked", over=True)
 
-    def begin(
-        self,
-        command: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        log: int,
-        cpus: Sequence[int] = (),
-        directory: str | None = None,
-    ) -> int | NotBegun:
-        """Fork a process. Gives its process id: a child of this process, which is to be waited for.
-
-        Args:
-            command: as it would be spawned.
-            environment: all of it.
-            log: descriptor where its output goes.
-            cpus: processors it may use; none: all.
-            directory: where it begins; None: where this process is.
-
-        Raises:
-            OSError: the system refused. Nothing was begun.
-        """
-        reason = self._cannot(command, environment, cpus)
-        if reason:
-            return NotBegun(reason=reason, over=False)
-        request = Fork(
-            command=tuple(command),
-            environment={os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
-            cpus=tuple(cpus or sorted(self._all_cpus)),
-            directory=directory or os.getcwd(),  # noqa: PTH109 - a text on the wire
-        )
-        go, may_go = os.pipe()
-        try:
-            with self._using:
-                if self._link.fileno() < 0:
-                    return NotBegun(reason="its launcher has ended it", over=True)
-                fork_messages.send(self._link, request, [log, go])
-                answer = fork_messages.receive_answer(self._link)
-            if isinstance(answer, Forked):
-                # One that died meanwhile reads nothing.
-                with contextlib.suppress(BrokenPipeError):
-                    os.write(may_go, b"1")
-        except (EOFError, ConnectionError, TimeoutError) as error:
-            hangs = isinstance(error, TimeoutError)
-            reason = f"it does not answer within {_BEGIN_S:g} s" if hangs else self.how_it_ended()
-            return NotBegun(reason=reason, over=True)
-        finally:
-            os.close(go)
-            os.close(may_go)
-        match answer:
-            case Forked(pid=pid):
-                return pid
-            case Stale(reason=reason):
-                return NotBegun(reason=reason, over=True)
-            case NotForked(errno=0, reason=reason):
-                return NotBegun(reason=reason, over=False)
-            case NotForked(errno=number, reason=reason):
-                raise OSError(number, reason)
-            case _:
-                return NotBegun(reason="it answered what was not asked", over=True)
-
     def has_ended(self) -> bool:
         """By itself, or by somebody else."""
         return self._process.poll() is not None
 
+    @override
     def how_it_ended(self) -> str:
-        """For people: its status with what it has printed last."""
+        """Its status with what it has printed last."""
         try:
             status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -221,26 +140,3 @@ class Template:
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None:
         self.end()
-
-    def _cannot(self, command: Sequence[str], environment: Mapping[str, str], cpus: Sequence[int]) -> str:
-        """Why this process can be no fork of this template; empty: it can."""
-        read = python_command.read(command)
-        if read is None:
-            return f"{command[0]} is not started as `python script` or `python -m module`"
-        if (read.interpreter, read.options) != (self.interpreter, self.options):
-            return "another interpreter, or other options of it"
-        mine, its = self._environment, environment
-        differing = sorted(
-            name
-            for name in {*mine, *its}
-            if name.startswith(_READ_AT_LOAD) and mine.get(name) != its.get(name)
-        )
-        if differing:
-            return (
-                f"{differing[0]} is read when libraries are loaded, and is not what it was for the template"
-            )
-        if len(set(cpus) or self._all_cpus) != len(self._cpus):
-            return "libraries count processors when they are loaded, and not all workers have as many"
-        if set(cpus) - self._cpus and any(name in its for name in _NAME_PROCESSORS):
-            return "a variable names processors, which libraries have looked up when they were loaded"
-        return ""

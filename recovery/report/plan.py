@@ -18,7 +18,7 @@ from recovery.checkpoint import catalogue, verify
 from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy import given_up, rollback, takeover
+from recovery.core.policy import given_up, rebuild, rollback, takeover
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
 from recovery.errors import CheckpointError, RecoveryError
@@ -58,6 +58,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Node ids that are still refused, with seconds left, as of the last write."""
     standbys: tuple[dict[str, Any], ...]
     """Node ids that hold no rank, each with the lost rank that it would be asked first to take; null: none."""
+    guesses: tuple[str, ...] = ()
+    """What nobody knows and is taken for so, as sentences: the scheduler's store was lost and made again."""
 
 
 def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
@@ -198,6 +200,9 @@ def _plan(
             for node in stored.standbys
             if node.state in (NodeState.LIVE, NodeState.SUSPECT)
         ),
+        guesses=rebuild.guesses_of(
+            stored.job, stored.workers, (one for one in stored.checkpoints if one.run == stored.job.run)
+        ),
     )
 
 
@@ -210,7 +215,12 @@ def _asked_first(stored: Stored) -> dict[NodeId, int]:
     }
     for seat, node in vacant.items():
         free = [
-            takeover.Candidate(one.node_id, one.host, comes_for=_comes_for(one.node_id, vacant))
+            takeover.Candidate(
+                one.node_id,
+                one.host,
+                is_warm=one.node_id not in stored.warming_up,
+                comes_for=_comes_for(one.node_id, vacant),
+            )
             for one in stored.standbys
             if one.state is NodeState.LIVE and one.node_id not in asked
         ]

@@ -66,6 +66,10 @@ class RunningProcesses:
             )
         return UNHEARD, f"no scheduler runs to hear it; it was {node.state.value} when the last one wrote"
 
+    def is_warming_up(self, node: NodeRecord) -> bool:
+        """Is it heard, and cannot follow a plan yet?"""
+        return node.node_id in self._stored.warming_up and self.state(node)[0] == NodeState.LIVE.value
+
     def rows(self, nodes: tuple[NodeRecord, ...]) -> list[dict[str, Any]]:
         """As rows of `NODES`."""
         found = []
@@ -78,6 +82,7 @@ class RunningProcesses:
                     "state": state,
                     "reason": reason,
                     "process": self.process(node).value,
+                    "warming_up": self.is_warming_up(node),
                 }
             )
         return found

@@ -47,6 +47,9 @@ def status(stored: Stored) -> dict[str, Any]:
         "world_size": job.worker_count,
         "workers_by_state": by_state(ranks),
         "standbys": processes.rows(stored.standbys),
+        "warming_up": [
+            str(node.node_id) for node in (*stored.workers, *stored.standbys) if processes.is_warming_up(node)
+        ],
         "newest_step": newest,
         "committed_step": committed,
         "steps_since_checkpoint": max(0, newest - committed),
@@ -81,6 +84,7 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         "world_size": view["world_size"],
         "workers_by_state": dict(Counter(row["state"] for row in workers)),
         "standbys": [row for row in rows if row["place"] == Place.STANDBY.value],
+        "warming_up": [row["node_id"] for row in rows if row["warming_up"]],
         "newest_step": newest,
         "committed_step": view["committed_step"],
         "steps_since_checkpoint": newest - view["committed_step"],

@@ -28,6 +28,7 @@ from recovery.store.reader import (
     WorkerNotes,
     Written,
     read_events,
+    read_not_ready,
     read_notes,
     read_scheduler,
     stored_workers,
@@ -72,6 +73,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """Of the nodes that hold another place than that of their own name: the node id that held it first; empty: they hold none."""
     generations: tuple[GenerationRecord, ...]
     checkpoints: tuple[CheckpointRecord, ...]
+    warming_up: frozenset[NodeId] = frozenset()
+    """Who was admitted, and has neither had a plan nor said that it can follow one."""
     scheduler_pid: int | None
     """Of the process that has the store open on this host; None: none has."""
 
@@ -124,6 +127,9 @@ def read(path: Path) -> Stored:
         raise RecoveryPathError(
             path=str(path), reason="holds a store without a job", next_step="Start the job's scheduler first."
         )
+    had_no_plan = frozenset(
+        node.node_id for node in state.nodes if node.state is NodeState.LIVE and not node.generation
+    )
     return Stored(
         path=path,
         job=state.job,
@@ -132,6 +138,8 @@ def read(path: Path) -> Stored:
         nodes=tuple(sorted(state.nodes, key=lambda node: (node.rank is None, node.rank or 0, node.node_id))),
         generations=state.generations,
         checkpoints=state.checkpoints,
+        # The event log may be long, and mostly there is nobody to ask it about.
+        warming_up=had_no_plan & read_not_ready(path) if had_no_plan else frozenset(),
         scheduler_pid=owner.pid if owner is not None else None,
     )
 

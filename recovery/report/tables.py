@@ -89,6 +89,13 @@ NODES = View(
             lambda node: node.rejoin_left_ms / 1000,
         ),
         _field("reason", "why it is in this state"),
+        # Last, so that whoever reads CSV by number finds the others where they were.
+        Column(
+            "warming_up",
+            "it is live, and has not finished its imports or what it loads first; null: an older scheduler does not say. The table for people has it as a state",
+            lambda node: None,
+            shown=False,
+        ),
     ),
 )
 STEPS = View(

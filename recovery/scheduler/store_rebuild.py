@@ -264,7 +264,7 @@ def _node(traces: Traces, built: Rebuilt, name: NodeId) -> NodeRecord:
         pid=known.pid if known is not None else 0,
         generation=past.generation,
         step=max((one.step for one in past.held), default=0),
-        reason="its scheduler's store was rebuilt",
+        reason=rebuild.OF_REBUILT_STORE,
     )
 
 

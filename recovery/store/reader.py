@@ -7,10 +7,18 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, func, select
 
+from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
-from recovery.core.records import ActivityRecord, CheckpointRecord, EventRecord, JobRecord, StepRecord
+from recovery.core.records import (
+    ActivityRecord,
+    CheckpointRecord,
+    EventKind,
+    EventRecord,
+    JobRecord,
+    StepRecord,
+)
 from recovery.errors import StoreCorruptError
 from recovery.store import snapshot
 from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
@@ -83,6 +91,12 @@ def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool =
     return snapshot.read(path, lambda connection: worker_records(connection, path), accept_without_wal)
 
 
+def compile_statements() -> None:
+    """Prepare `read_worker` in this process and its forks: the first one costs 15 ms more than each later one, nearly all of it SQLAlchemy's."""
+    path = Path("worker.db")
+    snapshot.compile_statements(lambda connection: worker_records(connection, path))
+
+
 def read_notes(recovery_path: Path, node_id: str, *, generation: int | None = None) -> WorkerNotes:
     """Read how far a worker has come, and when. Errors as of `read_scheduler`.
 
@@ -148,6 +162,26 @@ def read_events(
         return tuple(reversed(found) if newest else found)
 
     return snapshot.read(path, events, accept_without_wal=True)
+
+
+def read_not_ready(recovery_path: Path) -> frozenset[NodeId]:
+    """Read whose newest process has not said since it was admitted that it can follow a plan. Errors as of `read_scheduler`."""
+    admitted, ready = EventKind.NODE_ADMITTED.value, EventKind.NODE_READY.value
+    wanted = (
+        select(EVENTS.c.node_id, EVENTS.c.kind, func.max(EVENTS.c.sequence))
+        .where(EVENTS.c.kind.in_((admitted, ready)))
+        .group_by(EVENTS.c.node_id, EVENTS.c.kind)
+    )
+
+    def newest(connection: Connection) -> dict[tuple[str, str], int]:
+        return {(node_id, kind): sequence for node_id, kind, sequence in connection.execute(wanted)}
+
+    last = snapshot.read(scheduler_path(recovery_path), newest, accept_without_wal=True)
+    return frozenset(
+        NodeId(node_id)
+        for (node_id, kind), sequence in last.items()
+        if kind == admitted and sequence > last.get((node_id, ready), 0)
+    )
 
 
 def read_checkpoints(recovery_path: Path) -> tuple[CheckpointRecord, ...]:

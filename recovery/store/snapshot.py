@@ -8,6 +8,7 @@ there, as a private copy.
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -20,7 +21,7 @@ from sqlalchemy import Connection, NullPool, create_engine, event, select
 from recovery.errors import RecoveryPathError, StoreError, StoreWalMissingError, StoreWriteError
 from recovery.store.connections import raw_connection, read_only, translated
 from recovery.store.migrations import REVISIONS, migrate
-from recovery.store.models import META, VERSION
+from recovery.store.models import META, METADATA, VERSION
 from recovery.store.paths import absent, companion, is_there
 from recovery.store.write_count import Commits
 
@@ -54,6 +55,22 @@ def read(path: Path, question: Callable[[Connection], Answer], accept_without_wa
                 if _facts(path) == before:
                     return answer
     raise StoreWriteError(path=str(path), reason="it changed each time it was read")
+
+
+def compile_statements(question: Callable[[Connection], object]) -> None:
+    """Ask an empty store in memory, so that whoever asks next, this process or a fork of it, finds the statements compiled.
+
+    Args:
+        question: as for `read`.
+    """
+    mark = _source.set(None)
+    try:
+        with closing(_ENGINE.connect()) as connection, connection.begin():
+            METADATA.create_all(connection, checkfirst=False)
+            connection.execute(select(VERSION.c.version_num)).scalars().all()
+            question(connection)
+    finally:
+        _source.reset(mark)
 
 
 def _ask(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:
@@ -104,10 +121,16 @@ def _as_of_now(stored: Connection, path: Path) -> Iterator[Connection]:
         yield copy
 
 
-_source: ContextVar[tuple[Path, Sequence[str]]] = ContextVar("source")
-_ENGINE = create_engine(
-    "sqlite://", creator=lambda: read_only(_source.get()[0], *_source.get()[1]), poolclass=NullPool
-)
+_source: ContextVar[tuple[Path, Sequence[str]] | None] = ContextVar("source")
+"""The file that is opened next, and how; None: an empty one in memory."""
+
+
+def _connected() -> sqlite3.Connection:
+    source = _source.get()
+    return sqlite3.connect(":memory:") if source is None else read_only(source[0], *source[1])
+
+
+_ENGINE = create_engine("sqlite://", creator=_connected, poolclass=NullPool)
 """One for all files: an engine of its own would compile each statement again, for each of 1,000 workers."""
 
 

@@ -15,7 +15,7 @@ from recovery.torch.warm_up import warm_up
 from recovery.training import hooks
 
 hooks.register(
-    warm_up=warm_up,
+    warm_up=hooks.WarmUp(warm_up, imports=("torch._dynamo",)),
     random_state=(capture_random_state, restore_random_state),
     collective_error=is_collective_error,
 )

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-warm_ups: list[Callable[[], None]] = []
-"""Called once, before the first plan, while this process waits anyway: everything that a fresh process pays before its first step."""
+_PLAN_SOON_S = 2.0
+"""A process that takes a lost rank at once has its plan within that."""
+
+
+class WarmUp(NamedTuple):
+    """What a fresh process pays before its first step, to be paid while it waits."""
+
+    run: Callable[[], None]
+    """Called once, before the first plan."""
+    imports: tuple[str, ...]
+    """Modules that it imports: most of what it pays."""
+
+
+warm_ups: list[WarmUp] = []
 
 random_states: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 """(capture, restore) of random generators: as they stand at the first entry of the training function, so they stand at every entry."""
@@ -16,6 +29,24 @@ collective_errors: list[Callable[[BaseException], bool]] = []
 
 joined: list[Callable[[int | None], None]] = []
 """Called in the connection's thread when this process is admitted: with its rank if an earlier incarnation had one. Returns at once."""
+
+
+def warm_up(others: Sequence[Callable[[], object]], is_planned: Callable[[float], bool]) -> None:
+    """Warm up. What a fork has imported already is left out where the plan comes at once: it would cost more than it saves.
+
+    Args:
+        others: called besides.
+        is_planned: waits for the first plan, so many seconds at most, and says whether there is one.
+    """
+    imported = [one for one in warm_ups if sys.modules.keys() >= set(one.imports)]
+    for one in warm_ups:
+        if one not in imported:
+            one.run()
+    for call in others:
+        call()
+    if imported and not is_planned(_PLAN_SOON_S):
+        for one in imported:
+            one.run()
 
 
 def run_joined(rank: int | None) -> None:
@@ -31,17 +62,18 @@ def is_collective_error(error: BaseException) -> bool:
 
 def register(
     *,
-    warm_up: Callable[[], None],
+    warm_up: WarmUp | None,
     random_state: tuple[Callable[[], Any], Callable[[Any], None]],
     collective_error: Callable[[BaseException], bool],
 ) -> None:
     """Add one integration. Called once, when its package is imported.
 
     Args:
-        warm_up: see `warm_ups`.
+        warm_up: see `WarmUp`; None: there is nothing to pay ahead.
         random_state: see `random_states`.
         collective_error: see `collective_errors`.
     """
-    warm_ups.append(warm_up)
+    if warm_up is not None:
+        warm_ups.append(warm_up)
     random_states.append(random_state)
     collective_errors.append(collective_error)

@@ -82,8 +82,7 @@ class _Script:
     def begin(self) -> Session:
         self._service.on_admitted = hooks.run_joined
         self._service.start()
-        for warm_up in hooks.warm_ups:
-            warm_up()
+        hooks.warm_up((), self._service.training_control.is_planned)
         plan = self._service.training_control.next_plan(0)
         if isinstance(plan, Verdict):
             _leave(plan)

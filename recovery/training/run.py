@@ -77,16 +77,19 @@ class _Loop:
         self._settings, self._function = settings, function
         self._service = WorkerService(settings)
         self._pid = os.getpid()
+        self._asked_early = False
+        """SIGTERM came before there was anybody to tell of it."""
         self._session: Session | None = None
-        self._warm_ups = [*hooks.warm_ups, self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
+        self._warm_ups = [self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
 
     def run(self) -> Any:
         self._service.on_admitted = hooks.run_joined
-        self._service.start()
         stop_signals = StopSignals(self._ask_to_depart)
         self._service.training_control.leave_as_asked = stop_signals.let_through
         with stop_signals:
             try:
+                # Whoever sees this process dial may ask it to stop: by then both signals are understood.
+                self._start()
                 outcome = self._train()
             except Exception:
                 raise
@@ -101,8 +104,16 @@ class _Loop:
                 raise
         return self._end(outcome) if isinstance(outcome, Verdict) else outcome
 
+    def _start(self) -> None:
+        self._service.start()
+        if self._asked_early:
+            self._ask_to_depart()
+
     def _ask_to_depart(self) -> None:
         """SIGTERM: training goes on until it is known whether the rank can be handed over."""
+        if not self._service.is_up:
+            self._asked_early = True
+            return
         self._service.post(s.DepartAsked(self._service.new_request(), signal.SIGTERM.name))
 
     def _stop(self, number: int) -> NoReturn:
@@ -113,8 +124,9 @@ class _Loop:
         for again in (signal.SIGTERM, signal.SIGINT):
             signal.signal(again, signal.SIG_IGN)
         name = signal.Signals(number).name
-        self._service.post(s.StopAsked(self._service.new_request(), name))
-        self._service.training_control.verdict()
+        if self._service.is_up:
+            self._service.post(s.StopAsked(self._service.new_request(), name))
+            self._service.training_control.verdict()
         process_end.leave(128 + number, f"STOPPED: stopped by {name}")
 
     def _is_child(self) -> bool:
@@ -138,8 +150,7 @@ class _Loop:
         """What the training function returned once all ranks were done, or why this process must end before that."""
         if self._settings.role is config.SettingsRole.SERVER:
             return self._service.training_control.verdict()
-        for warm_up in self._warm_ups:
-            warm_up()
+        hooks.warm_up(self._warm_ups, self._service.training_control.is_planned)
         gc.collect()
         # What is imported stays: collections between generations look only at what training built.
         gc.freeze()

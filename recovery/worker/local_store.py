@@ -43,6 +43,7 @@ from recovery.errors import (
     StoreLockedError,
     StoreVersionError,
 )
+from recovery.store.paths import worker_path
 from recovery.worker.exec_in_place import close_in_children, descriptors_of
 from recovery.worker.place_notes import PlaceNotes, past_in
 
@@ -53,7 +54,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery.worker")
 _RETRY_S = 2.0
-"""How often a locked store is tried again: its holder is fenced and ends as soon as it runs, so seconds are soon enough."""
+"""How often a locked store is tried again: its holder is fenced and ends as soon as it runs, so seconds are soon enough. So late at most is
+the store made of a process that takes over a lost rank: at its first step, and what comes before is kept until then.
+"""
 _CLOSE_S = 2.0
 """How long the end of the process waits for the last rows. A write takes milliseconds; a full or stuck disk takes none of them ever."""
 
@@ -84,7 +87,7 @@ class LocalStore:
         self.recovery_path = recovery_path
         """None: recovery is off, nothing is kept."""
         self._node_id, self._accept_without_wal = node_id, accept_without_wal
-        self._place = PlaceNotes(node_id, replaces)
+        self._place, self._takes_over = PlaceNotes(node_id, replaces), bool(replaces)
         self._store: WorkerStore | None = None
         """None until this process may write it."""
         self._writer: Writer | None = None
@@ -97,6 +100,8 @@ class LocalStore:
         """Handed to the writer and not released yet, in order. Only the loop's thread touches it."""
         self._closed = False
         """The process ends: nothing is opened or written any more."""
+        self._opens_later = False
+        """The store of a process that has taken over a lost rank is made once it has stepped."""
         self._skipped = False
         """The newest row of progress was left out, because the store is behind; logged once until it has caught up."""
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
@@ -210,6 +215,9 @@ class LocalStore:
                 return
             elif waited is not None and self.recovery_path is not None:
                 waited.update((_key(record), record) for record in persist.records)
+                if self._opens_later and any(isinstance(record, StepRecord) for record in persist.records):
+                    self._opens_later = False
+                    self._loop.run_in_executor(None, self.open)
         self._release(persist)
 
     def _skip(self) -> None:
@@ -314,18 +322,23 @@ class LocalStore:
         """
         if self.recovery_path is None:
             return Found()
-        self.open()
         records, of_store, is_of_job = tuple(self._directories.values()), None, False
-        try:
-            state = self._stored(self.recovery_path)
-        except StoreVersionError:
-            raise
-        except RecoveryError:
-            if not records:
-                raise
+        if self._takes_over and not worker_path(self.recovery_path, self._node_id).exists():
+            # A new store takes some 40 ms to make, in which all ranks would wait for this one.
+            self._opens_later = True
+            self._in_loop(self._open_later)
         else:
-            records += state.directories
-            of_store, is_of_job = past_in(state, job), state.job is not None and state.job.job == job
+            self.open()
+            try:
+                state = self._stored(self.recovery_path)
+            except StoreVersionError:
+                raise
+            except RecoveryError:
+                if not records:
+                    raise
+            else:
+                records += state.directories
+                of_store, is_of_job = past_in(state, job), state.job is not None and state.job.job == job
         known = joined(past, of_store) if past is not None else of_store
         if known is not None or not is_of_job:
             notes = self._place.read(self.recovery_path, job)

@@ -98,6 +98,11 @@ class WorkerService:
         threading.Thread(target=self._run, name="recovery-connection", daemon=True).start()
         self._up.wait()
 
+    @property
+    def is_up(self) -> bool:
+        """Does its thread take what is posted?"""
+        return self._up.is_set()
+
     def post(self, stimulus: s.WorkerStimulus) -> None:
         """Hand a stimulus to the machine, from any thread."""
         self._loop.call_soon_threadsafe(self._deliver, stimulus)

@@ -77,6 +77,13 @@ class TrainingControl:
                     return self._plan
                 self._changed.wait()
 
+    def is_planned(self, within_s: float) -> bool:
+        """Wait for the first plan, or for the end of the process; so long at most."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._verdict is not None or self._plan is not None, within_s
+            )
+
     def verdict(self) -> Verdict:
         """Wait for the end of the process."""
         with self._changed:
@@ -233,11 +240,14 @@ class TrainingControl:
                 _logger.exception("event=waker_failed")
 
     def tick(self) -> None:
-        """The connection's thread runs. Notices a pause of the whole process."""
+        """The connection's thread runs. Notices a pause of the whole process, and lets a main thread that waits look for signals."""
         paused_ms = clock.monotonic_ms() - self.tick_ms
         if paused_ms > self._pause_limit_ms:
             self.note_pause(paused_ms)
         self.tick_ms = clock.monotonic_ms()
+        # A signal that comes between Python's look for signals and the system's wait is not seen before the wait ends.
+        with self._changed:
+            self._changed.notify_all()
 
     def note_pause(self, paused_ms: int) -> None:
         """No step and no save until the scheduler has confirmed that this incarnation is still the one. Both threads may notice."""

@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from recovery.core.records import EventKind
+from tests.cluster.made_once import made_once
 from tests.cluster.small_cluster import SmallCluster
 from tests.warm import process
 
@@ -55,3 +58,8 @@ def job_with_failures(directory: Path) -> Path:
         cluster.wait_end()
         cluster.check_result()
     return directory / "recovery"
+
+
+def finished_job(factory: pytest.TempPathFactory) -> Path:
+    """The recovery path of such a job, for tests that only look at it."""
+    return made_once(factory, "finished_job", job_with_failures) / "recovery"

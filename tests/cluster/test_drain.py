@@ -68,6 +68,7 @@ def test_sigterm_hands_the_rank_over_and_no_step_is_lost(small: SmallCluster, st
     assert "its rank is handed over at step" in small.log("worker_1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", range(2))
 def test_a_torch_job_goes_on_bit_by_bit_whenever_the_signal_comes(
     tmp_path: Path, undisturbed: Undisturbed, moment: int

@@ -19,7 +19,7 @@ from recovery.cli.formats import Format, show_rows
 from recovery.core.records import EventKind
 from recovery.errors import StoreLockedError
 from recovery.report.tables import CERTIFICATES, EVENTS, VIEWS
-from tests.cluster.inspected import answer, contents, job_with_failures, run
+from tests.cluster.inspected import answer, contents, finished_job, run
 from tests.cluster.small_cluster import LAST_STEP, SmallCluster
 
 pytestmark = pytest.mark.cluster
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return job_with_failures(tmp_path_factory.mktemp("job"))
+    return finished_job(tmp_path_factory)
 
 
 @pytest.mark.cold_start(reason="the command as it is typed")

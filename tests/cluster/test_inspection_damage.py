@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from recovery.store.repository import SchedulerStore
-from tests.cluster.inspected import contents, job_with_failures, run
+from tests.cluster.inspected import contents, finished_job, run
 from tests.store import samples
 
 pytestmark = pytest.mark.cluster
@@ -25,7 +25,7 @@ COMMANDS = ("status", "nodes", "steps", "checkpoints", "generations", "events", 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return job_with_failures(tmp_path_factory.mktemp("job")).parent
+    return finished_job(tmp_path_factory).parent
 
 
 @pytest.fixture

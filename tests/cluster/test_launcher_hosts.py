@@ -100,6 +100,7 @@ def test_a_host_that_is_cut_off_and_back_loses_no_process(tmp_path: Path, host: 
         assert {stored.event.incarnation for stored in cluster.events(EventKind.NODE_ADMITTED)} == {1}
 
 
+@pytest.mark.slow
 def test_a_host_that_is_lost_for_good_fails_the_job_by_name(tmp_path: Path, host: Host) -> None:
     with LaunchedCluster(tmp_path, workers=4, environment={"JOB_STEP_MS": "50"}) as cluster:
         # Time enough for the second host's processes to start on a busy machine: the scheduler waits from its own start on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -12,7 +13,7 @@ import psutil
 import pytest
 from typing_extensions import override
 
-from tests.cluster import plain_ddp
+from tests.cluster import plain_ddp, plain_sockets
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.test_launcher import assert_nothing_left
 from tests.faults.hosts import Host, host
@@ -27,13 +28,15 @@ SCRIPT = "plain.py"
 class PlainCluster(LaunchedCluster):
     """The training is plain_ddp.py."""
 
+    training = plain_ddp
+
     @override
     def __enter__(self) -> PlainCluster:
         return self
 
     def begin(self, *flags: str, **options: object) -> None:
         """Start a launcher for it."""
-        shutil.copy(plain_ddp.__file__, self.directory / SCRIPT)
+        shutil.copy(str(self.training.__file__), self.directory / SCRIPT)
         self.start(*flags, script=SCRIPT, **options)  # type: ignore[arg-type]  # of a test's own options
 
     def steps_of(self, rank: int) -> list[tuple[int, int, int]]:
@@ -54,6 +57,25 @@ class PlainCluster(LaunchedCluster):
     def result(self) -> str:
         """The digest of the final weights."""
         return (self.directory / "result").read_text()
+
+    def methods(self) -> set[str]:
+        """How the programs of all ranks were begun."""
+        logs = "".join(self.log_of(f"worker_{rank}") for rank in range(self.workers))
+        return set(re.findall(r"event=program_started .* method=(\w+)", logs))
+
+
+class CheapCluster(PlainCluster):
+    """The training is plain_sockets.py, which starts in a fraction of the time."""
+
+    training = plain_sockets
+
+    @override
+    def __enter__(self) -> CheapCluster:
+        return self
+
+    def assert_undisturbed(self) -> None:
+        """It ended with the result of a training that nothing disturbs."""
+        assert self.result() == plain_sockets.result_of(self.workers)
 
 
 @pytest.fixture(scope="module")
@@ -82,34 +104,39 @@ def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: st
         )
         incident = json.loads((cluster.logs / "incident-1.json").read_text())
         assert (incident["first"]["rank"], incident["followed"]) == (rank, [])
+        assert cluster.methods() == {"fork"}
         assert_nothing_left(cluster)
 
 
-def test_a_killed_worker_proxy_takes_its_program_with_it(tmp_path: Path, undisturbed: str) -> None:
-    with PlainCluster(tmp_path, workers=3) as cluster:
-        cluster.begin()
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_killed_worker_proxy_takes_its_program_with_it(tmp_path: Path, method: str) -> None:
+    with CheapCluster(tmp_path, workers=3) as cluster:
+        cluster.begin(f"--start_method={method}")
         program = psutil.Process(cluster.wait_steps(1, 8))
         proxy = program.parent()
         assert proxy is not None
+        assert proxy.pid == cluster.pid_of("1")
         proxy.kill()
 
         cluster.wait(lambda: not program.is_running(), "end of its program", 5)
         assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()
-        assert cluster.result() == undisturbed
+        cluster.assert_undisturbed()
+        assert cluster.methods() == {method}
+        assert_nothing_left(cluster)
 
 
-def test_the_scheduler_of_such_a_job_may_die_unnoticed(tmp_path: Path, undisturbed: str) -> None:
-    with PlainCluster(tmp_path, workers=3) as cluster:
+def test_the_scheduler_of_such_a_job_may_die_unnoticed(tmp_path: Path) -> None:
+    with CheapCluster(tmp_path, workers=3) as cluster:
         cluster.begin()
         cluster.wait_steps(1, 8)
         cluster.kill_node("sched")
         assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
-        assert cluster.result() == undisturbed
+        cluster.assert_undisturbed()
         assert {restart for _, _, restart in cluster.steps_of(1)} == {0}
 
 
 def test_an_error_that_comes_again_ends_the_job_with_its_lines(tmp_path: Path) -> None:
-    with PlainCluster(tmp_path, workers=3, environment={"JOB_RAISE": "1@7"}) as cluster:
+    with CheapCluster(tmp_path, workers=3, environment={"JOB_RAISE": "1@7"}) as cluster:
         cluster.begin()
         assert cluster.wait_exit(LAUNCHER, 60) == 1
         printed = cluster.log(LAUNCHER)
@@ -121,7 +148,7 @@ def test_an_error_that_comes_again_ends_the_job_with_its_lines(tmp_path: Path) -
 
 
 def test_without_recovery_the_first_failure_ends_it(tmp_path: Path) -> None:
-    with PlainCluster(tmp_path, workers=3, environment={"MS_ENABLE_RECOVERY": "0"}) as cluster:
+    with CheapCluster(tmp_path, workers=3, environment={"MS_ENABLE_RECOVERY": "0"}) as cluster:
         cluster.begin()
         os.kill(cluster.wait_steps(2, 5), signal.SIGKILL)
         assert cluster.wait_exit(LAUNCHER, 10) == 137

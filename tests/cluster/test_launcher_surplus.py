@@ -56,3 +56,27 @@ def test_a_host_of_which_nobody_was_needed_says_so(tmp_path: Path, joined_hosts:
         assert cluster.wait_exit(LAUNCHER, 60) == cluster.wait_exit(SECOND, 60) == 0, cluster.tails()
         cluster.check_result()
         assert "the job failed" not in cluster.log("third")
+
+
+def test_a_host_whose_only_rank_went_to_a_standby_of_another_says_that_nobody_was_needed(
+    tmp_path: Path, joined_hosts: tuple[Host, ...]
+) -> None:
+    address = f"--master_addr={joined_hosts[0].scheduler}"
+    with LaunchedCluster(tmp_path, workers=2, environment={"JOB_STEP_MS": "100"}) as cluster:
+        # Only the first host has a standby, so only its launcher may count them.
+        cluster.start("--local_worker_num=1", "--node_rank=0", "--standby_num=1", address)
+        there = ("--local_worker_num=1", "--node_rank=1", "--max_restarts=0", "--log_dir=logs_of_second")
+        cluster.start(*there, address, name=SECOND, prefix=joined_hosts[0].prefix)
+        cluster.wait(
+            lambda: any("standby" in str(one.event.node_id) for one in cluster.events(EventKind.NODE_READY)),
+            "a standby",
+            60,
+        )
+        cluster.wait_step(12)
+        cluster.kill_node("1")
+
+        assert cluster.wait_exit(SECOND, 60) == WorldFullError.exit_code, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        cluster.check_result()
+        [taken] = [stored.event for stored in cluster.events(EventKind.RANK_TAKEN_OVER)]
+        assert (taken.rank, taken.details) == (1, "1")

@@ -27,6 +27,7 @@ def ranks_taken(cluster: LaunchedCluster) -> dict[int | None, str]:
     }
 
 
+@pytest.mark.slow
 def test_a_lost_hosts_ranks_are_started_beside_those_of_another(tmp_path: Path, host: Host) -> None:
     environment = {**LOST, "JOB_HELD_STEP": "40", "MS_REJOIN_WINDOW": "0"}
     with LaunchedCluster(tmp_path, workers=4, environment=environment) as cluster:
@@ -49,6 +50,7 @@ def test_a_lost_hosts_ranks_are_started_beside_those_of_another(tmp_path: Path, 
         assert "event=rank_known Global rank id: 2" in cluster.log_of("takeover_2")
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_read_the_files_says_so_and_stops_trying(tmp_path: Path, host: Host) -> None:
     with LaunchedCluster(tmp_path, workers=4, environment={**LOST, "MS_TAKEOVER_AFTER": "4"}) as cluster:
         start_first(cluster, host, "--cluster_time_out=40")

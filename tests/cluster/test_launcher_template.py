@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
 from tests.cluster.test_launcher import assert_nothing_left
@@ -96,3 +97,23 @@ def test_a_script_whose_imports_act_is_spawned_or_refused(tmp_path: Path) -> Non
         assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
         cluster.check_result()
         assert cluster.log(LAUNCHER).count("workers are spawned, not forked: the imports have started") == 1
+
+
+def test_a_standby_beside_bound_workers_is_spawned_whatever_was_asked(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"JOB_STEP_MS": "60"}) as cluster:
+        cluster.start("--start_method=fork", "--bind_core=True", "--standby_num=1")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
+        launcher = cluster.processes[LAUNCHER].pid
+        bound = psutil.Process(cluster.pid_of("0")).cpu_affinity()
+        free = psutil.Process(cluster.pid_of("standby_0")).cpu_affinity()
+        assert free == psutil.Process(launcher).cpu_affinity()
+        assert bound is not None
+        assert free is not None
+        assert set(bound) < set(free) or len(free) == 1
+
+        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        cluster.check_result()
+        said = cluster.log(LAUNCHER)
+        assert "workers are forked from it" in said
+        assert said.count("one process is spawned, not forked: libraries count processors") == 1, said
+        assert "workers are spawned" not in said

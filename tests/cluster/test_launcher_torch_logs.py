@@ -49,6 +49,7 @@ def incidents(cluster: LaunchedCluster) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(cluster.logs.glob("incident-*.json"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("face", ["run", "init"])
 def test_a_mistake_under_torch_is_kept_with_its_traceback_in_every_generation(
     tmp_path: Path, face: str

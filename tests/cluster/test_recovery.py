@@ -76,6 +76,7 @@ def test_scheduler_comes_back_and_no_step_is_lost_or_paused(tmp_path: Path, undi
         cluster.check_same_as(undisturbed())
 
 
+@pytest.mark.slow
 @pytest.mark.cold_start(reason="one recovery of torch processes with nothing imported before")
 def test_scheduler_and_a_worker_die_together(tmp_path: Path, undisturbed: Undisturbed) -> None:
     with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.cluster
 SMALL = ("--resize", "32", "--width", "8", "--blocks", "1,1,1,1", "--batch_size", "16", "--samples", "320")
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_comes_back_and_running_statistics_end_alike(tmp_path: Path) -> None:
     for name in ("undisturbed", "disturbed"):
         (tmp_path / name).mkdir()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.made_once import made_once
 from tests.cluster.startup import AS_ROOT, Job
 from tests.faults.hosts import Host, host
 
@@ -39,12 +40,16 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The weights after the plainest start."""
-    made = Job(tmp_path_factory.mktemp("undisturbed"))
-    assert made.ends(made.start("dynamic_cluster.sh")) == 0, made.output()
-    assert not made.living()
-    return made.weights()
+
+    def run(place: Path) -> None:
+        made = Job(place)
+        assert made.ends(made.start("dynamic_cluster.sh")) == 0, made.output()
+        assert not made.living()
+
+    return Job(made_once(tmp_path_factory, "plainest_start", run)).weights()
 
 
+@pytest.mark.slow
 def test_one_host_with_a_worker_killed_on_the_way(job: Job, undisturbed: str) -> None:
     script = job.start("msrun_single.sh")
     job.wait(lambda: job.saved(1), "checkpoint of rank 1")
@@ -55,6 +60,7 @@ def test_one_host_with_a_worker_killed_on_the_way(job: Job, undisturbed: str) ->
     assert not job.living()
 
 
+@pytest.mark.slow
 def test_two_hosts_with_a_script_on_each(job: Job, host: Host, undisturbed: str) -> None:
     first = job.start("msrun_1.sh", host.scheduler)
     second = job.start("msrun_2.sh", host.scheduler, prefix=host.prefix)
@@ -142,6 +148,7 @@ def table(path: Path, ranks: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_rank_table_with_rank_0_killed_and_started_again(job: Job, undisturbed: str) -> None:
     job.environment["RANK_TABLE_FILE"] = str(table(job.place / "rank_table.json", 2))
     script = job.start("rank_table.sh", "rank_table.json")

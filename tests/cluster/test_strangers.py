@@ -35,6 +35,7 @@ def visitor(cluster: Cluster, name: str, **environment: str) -> subprocess.Popen
     return process
 
 
+@pytest.mark.slow
 def test_strangers_are_turned_away_by_name_and_the_job_trains_on(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:

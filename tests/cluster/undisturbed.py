@@ -1,12 +1,14 @@
-"""Undisturbed runs, made once per configuration: what every disturbed one is compared with."""
+"""Undisturbed runs, made once per configuration and test run: what every disturbed one is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from tests.cluster.harness import Cluster
+from tests.cluster.made_once import made_once
 
 
 class Undisturbed(Protocol):
@@ -21,24 +23,25 @@ class _Make(Protocol):
     def __call__(self, directory: Path, *, workers: int, environment: dict[str, str]) -> Cluster: ...
 
 
-def undisturbed_runs(make: _Make, directory: Callable[[], Path], timeout_s: float) -> Undisturbed:
-    """Remember what was run.
+def undisturbed_runs(make: _Make, factory: pytest.TempPathFactory, timeout_s: float) -> Undisturbed:
+    """Remember what was run, in whatever process of this test run.
 
     Args:
         make: a cluster.
-        directory: a new one for every run.
+        factory: of this process.
         timeout_s: for one run.
     """
-    made: dict[tuple[object, ...], Cluster] = {}
 
     def of(workers: int = 4, **environment: str) -> Cluster:
-        key = (workers, *sorted(environment.items()))
-        if key not in made:
-            cluster = make(directory(), workers=workers, environment={**environment, "JOB_STEP_MS": "0"})
-            with cluster:
-                cluster.start()
-                cluster.wait_end(timeout_s)
-            made[key] = cluster
-        return made[key]
+        def cluster(directory: Path) -> Cluster:
+            return make(directory, workers=workers, environment={**environment, "JOB_STEP_MS": "0"})
+
+        def run(directory: Path) -> None:
+            with cluster(directory) as running:
+                running.start()
+                running.wait_end(timeout_s)
+
+        settings = [f"{name}_{value}" for name, value in sorted(environment.items())]
+        return cluster(made_once(factory, "-".join(["undisturbed", str(workers), *settings]), run))
 
     return of

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from recovery.core import messages as m
 from recovery.core.handover_messages import GoOn, HandedOver
 from recovery.core.records import JobState, NodeState
@@ -50,3 +52,11 @@ def test_steps_that_were_trained_behind_the_hand_over_are_said() -> None:
         f"worker_1 left at step {step}, and a rank had not waited: it trained on to step {step + 2}"
     )
     assert not drain_view(drained.desk.machine.state)["handed_over"]
+
+
+def test_ranks_are_told_how_long_the_scheduler_lets_a_drain_take() -> None:
+    drained = Drained(rules=msgspec.structs.replace(RULES, drain_timeout_ms=7_500))
+    drained.saving()
+    assert [drained.asked(worker).wait_ms for worker in drained.workers] == [7_500, 7_500]
+    drained.depart(drained.zero)
+    assert drained.asked(drained.zero).wait_ms == 7_500

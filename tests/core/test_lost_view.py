@@ -54,3 +54,26 @@ def test_whoever_is_not_connected_is_shown_with_its_identity_while_its_end_would
         assert lost_view(desk.machine.state, desk.now)["silent"] == ([shown] if on_proof else [])
         desk.at(31_000)
         assert lost_view(desk.machine.state, desk.now)["silent"] == []
+
+
+def test_who_has_had_no_plan_and_is_not_ready_for_one_is_shown_as_warming_up() -> None:
+    desk = Desk(Rules(worker_count=2, standby_count=1))
+
+    def warming_up() -> list[str]:
+        shown = job_view(desk.machine.state, desk.now)["nodes"]
+        return [one["node_id"] for one in shown if one["warming_up"]]
+
+    first, second = Worker(desk, "worker_0"), Worker(desk, "worker_1")
+    standby = Worker(desk, "s0", standby=True)
+    for worker in (first, second, standby):
+        worker.register()
+    assert warming_up() == ["worker_0", "worker_1", "s0"]
+    first.ready()
+    assert warming_up() == ["worker_1", "s0"]
+    begin((second,))
+    assert warming_up() == ["s0"], "the world trains"
+    standby.ready()
+    assert warming_up() == []
+    second.die()
+    desk.at(600)
+    assert warming_up() == [], "survivors stop, and who is lost is not here"

@@ -8,7 +8,7 @@ import pytest
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.policy import rebuild
-from recovery.core.policy.ranks import is_of_place, place_of
+from recovery.core.policy.ranks import first_id, is_of_place, place_of
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, ProcessRecord
 from recovery.core.rules import Rules
 from recovery.core.worker.job_memory import of_place
@@ -26,6 +26,13 @@ def reason_of_the_rebuild(desk: Desk) -> str:
 
 
 # --- what a place knows -------------------------------------------------------------------------------------------------
+
+
+def test_id_that_no_later_start_is_given_is_the_first_of_its_place() -> None:
+    assert first_id("worker_0.2") == "worker_0"
+    assert first_id("10.0.0.1.2") == "10.0.0.1"
+    for first in ("10.0.0.1", "10.0.0.20", "gpu.0", "gpu.1", "worker_0", "worker.x", ".2"):
+        assert first_id(first) == first
 
 
 def test_place_of_a_fresh_id_is_that_of_the_first() -> None:

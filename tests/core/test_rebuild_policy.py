@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.ids import Incarnation, NodeId, Rank, RunId
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.policy import rebuild
 from recovery.core.policy.ranks import keep
 from recovery.core.policy.rebuild import Rebuilt, Unclear
@@ -16,6 +16,8 @@ from recovery.core.records import (
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, checkpoint
 from tests.core.pasts import OLD, began, built, past
+from tests.scheduler.test_rebuild import job, node
+from tests.store import samples
 
 # --- what the workers know together ------------------------------------------------------------------------------------
 
@@ -190,3 +192,18 @@ def test_who_is_gone_and_contradicts_is_named(known: m.Past, why: str) -> None:
     assert isinstance(found, Unclear)
     assert why in found.reason
     assert "s0" in found.reason
+
+
+def test_what_a_rebuilt_store_rests_on_is_said_until_its_processes_have_come() -> None:
+    of_job = job(generation=4)
+    known = msgspec.structs.replace(node(0), generation=Generation(4), reason=rebuild.OF_REBUILT_STORE)
+    behind = msgspec.structs.replace(node(1), generation=Generation(3), reason=rebuild.OF_REBUILT_STORE)
+    back = msgspec.structs.replace(behind, reason="")
+    unsure = msgspec.structs.replace(samples.checkpoint(), reason=rebuild.NOT_KNOWN)
+
+    said = "rank 1 is known only up to generation 3 of 4: a later holder of it may have newer files"
+    assert rebuild.guesses_of(of_job, (known, behind), ()) == (said,)
+    assert rebuild.guesses_of(of_job, (known, back), (samples.checkpoint(),)) == ()
+    assert rebuild.guesses_of(of_job, (known, back), (unsure,)) == (
+        "whether any step was ever held by all ranks is not known: taken for so",
+    )

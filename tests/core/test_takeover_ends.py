@@ -47,6 +47,11 @@ def test_job_whose_ranks_nobody_can_take_ends_once(how: str) -> None:
     assert len(reasons(desk, EventKind.JOB_FAILED)) == 1
     assert not desk.machine.state.offers
     assert waits.hears(m.Offer) == 1, "nothing is asked behind the end"
+    if how == "declines":
+        lacks = "it cannot read the rank's file of step 10; its newest is none"
+        assert reasons(desk, EventKind.JOB_FAILED)[0].endswith(
+            f"; s0 did not take the rank of worker_1: {lacks}"
+        )
 
 
 # --- who came for a rank, and is given up without it ----------------------------------------------------------------------
@@ -154,3 +159,61 @@ def test_who_came_back_is_not_given_up_any_more() -> None:
     lose(desk, second)
     assert job(desk).state is JobState.INTERRUPTED, "its launcher may start it again"
     assert row(desk, "worker_1").rank == 1
+
+
+def test_standby_that_is_given_up_before_it_came_keeps_no_job_from_beginning() -> None:
+    desk = Desk(RULES)
+    first, second = Worker(desk, "worker_0"), Worker(desk, "worker_1")
+    first.register()
+    exited = m.Exited(node_id=NodeId("s0"), pid=1, reason="exit code 1", gives_up=True, standby=True)
+    desk.say(desk.connect(), exited)
+    assert job(desk).state is JobState.FORMING
+    second.register()
+    first.ready()
+    second.ready()
+    assert job(desk).state is JobState.RUNNING
+
+
+def test_worker_that_is_given_up_before_it_came_ends_a_job_that_forms() -> None:
+    desk = Desk(RULES)
+    Worker(desk, "worker_0").register()
+    give_up(desk, "worker_1")
+    assert job(desk).state is JobState.FAILED
+
+
+def test_standby_that_is_given_up_in_the_place_of_one_that_had_a_rank_leaves_that_rank_to_nobody() -> None:
+    desk = Desk(RULES)
+    _, second = training(desk, 10)
+    waits = standby(desk)
+    lose(desk, second)
+    answer(waits, 10)
+    lose(desk, waits)
+    exited = m.Exited(node_id=NodeId("s0.2"), pid=1, reason="exit code 1", gives_up=True, standby=True)
+    desk.say(desk.connect(), exited)
+    assert job(desk).state is JobState.FAILED
+
+
+def test_end_of_a_wait_names_who_did_not_take_the_rank_and_why() -> None:
+    desk = Desk(Rules(worker_count=2, standby_count=10, topology_timeout_ms=3_000))
+    _, second = training(desk, 10)
+    waiting = [standby(desk, f"s{number}") for number in range(10)]
+    lose(desk, second)
+    for one in waiting:
+        answer(one)
+    desk.at(desk.now + 3_000)
+    [why] = reasons(desk, EventKind.JOB_FAILED)
+    lacks = "it cannot read the rank's file of step 10; its newest is none"
+    assert f"; s0 did not take the rank of worker_1: {lacks}; s1 did not take" in why
+    assert f"; s7 did not take the rank of worker_1: {lacks}; and 2 more declined; first failure" in why
+
+
+def test_end_of_a_wait_names_nobody_who_declined_a_rank_that_another_has_taken() -> None:
+    desk = Desk(Rules(worker_count=2, standby_count=2, topology_timeout_ms=3_000))
+    _, second = training(desk, 10)
+    poor, rich = standby(desk, "s0"), standby(desk, "s1")
+    lose(desk, second)
+    answer(poor)
+    answer(rich, 10)
+    desk.at(desk.now + 3_000)
+    [why] = reasons(desk, EventKind.JOB_FAILED)
+    assert "did not take" not in why

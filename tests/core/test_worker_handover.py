@@ -205,6 +205,16 @@ def test_who_waits_at_a_step_lets_go_by_itself_when_the_scheduler_says_nothing_m
     assert driven.fire(WorkerTimer.DEPART, at=7_000) == []
 
 
+def test_who_waits_at_a_step_waits_as_long_as_the_scheduler_does_whatever_its_own_setting_is() -> None:
+    for own_ms in (0, 1_000, 60_000):
+        driven = DrivenWorker(drain_timeout_ms=own_ms).training()
+        driven.receive(SaveAt(drain=1, generation=ONE, step=7, wait_ms=9_000), at=1_000)
+        assert driven.fire(WorkerTimer.DEPART, at=10_000) == []
+        driven.fire(WorkerTimer.DEPART, at=10_000 + ANSWER_MS)
+        assert we.LetGo() in driven.effects
+        assert "longer than 9 s (MS_DRAIN_TIMEOUT)" in driven.effects_of(Log)[0].text
+
+
 def test_what_ended_with_its_generation_is_not_let_go_of_again() -> None:
     driven = DrivenWorker(drain_timeout_ms=5_000).training()
     driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_000)

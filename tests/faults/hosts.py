@@ -6,12 +6,15 @@ import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 BOTH = ("input", "output")
-_TRIES = 3
+_TRIES = 5
 
 
 class Host:
@@ -49,6 +52,14 @@ class Host:
         for way in BOTH:
             rule = f"{{ type filter hook {way} priority 0 ; }}"
             run(*self.prefix, "nft", "add", "chain", "inet", "cut", way, rule)
+
+    def is_taken(self) -> bool:
+        """Has an interface here an address of its network?"""
+        network = self._addresses[0]
+        shown = subprocess.run(
+            ("ip", "-o", "addr", "show", "to", network), check=True, capture_output=True, timeout=120
+        )
+        return bool(shown.stdout)
 
     def cut(self, *ways: str) -> None:
         """Drop what goes these ways, as seen from it."""
@@ -93,14 +104,19 @@ def _made(count: int, *, to_cut: bool) -> tuple[Host, ...]:
         first = (os.getpid() + 37 * turn) % 100 * 2 + 20
         hosts = tuple(Host(first + number) for number in range(count))
         try:
-            for host in hosts:
-                host.make(to_cut=to_cut)
+            # Two interfaces may have one network: what goes to the second is lost then.
+            with FileLock(Path(tempfile.gettempdir()) / "tests_of_hosts.lock"):
+                taken = [host for host in hosts if host.is_taken()]
+                for host in () if taken else hosts:
+                    host.make(to_cut=to_cut)
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip()
             for host in hosts:
                 host.remove()
         else:
-            return hosts
+            if not taken:
+                return hosts
+            said = f"{taken[0].scheduler} is another test's"
     pytest.skip(f"no network namespaces here: {said}")
 
 

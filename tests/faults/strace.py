@@ -19,6 +19,8 @@ from recovery.errors import RecoveryError
 
 REFUSED, BROKEN = 40, 41
 """Exit codes of a child: an error of ours ended it; anything else did."""
+_HERE = b"h"
+"""A child's first word: nothing of its own start is left to be traced."""
 ATTACH_S = 60.0
 WORK_S = 120.0
 
@@ -55,6 +57,7 @@ def run_child(work: Callable[[Callable[[], None]], None], options: list[str] | N
         ours.close()
         _be_child(work, theirs)
     theirs.close()
+    assert ours.recv(1) == _HERE
     tracer = _attach(child, options) if options is not None else None
     try:
         ours.send(b"go")
@@ -63,7 +66,7 @@ def run_child(work: Callable[[Callable[[], None]], None], options: list[str] | N
         ours.close()
         _, status = os.waitpid(child, 0)
         if tracer is not None:
-            tracer.wait(ATTACH_S)
+            tracer.communicate(timeout=ATTACH_S)
     acknowledged, _, said = heard.partition(b"\n")
     return End(len(acknowledged), os.waitstatus_to_exitcode(status), said.decode(errors="replace"))
 
@@ -76,6 +79,7 @@ def _be_child(work: Callable[[Callable[[], None]], None], channel: socket.socket
         channel.send(b".")
 
     try:
+        channel.send(_HERE)
         channel.recv(2)
         work(tell)
     except RecoveryError as error:
@@ -89,14 +93,14 @@ def _be_child(work: Callable[[Callable[[], None]], None], channel: socket.socket
 
 
 def _attach(child: int, options: list[str]) -> subprocess.Popen[bytes]:
+    """Returns once the child makes no call any more that strace does not see."""
     tracer = subprocess.Popen(
-        ["strace", "-qq", "-p", str(child), *options], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["strace", "-p", str(child), *options], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    deadline = time.monotonic() + ATTACH_S
-    while "TracerPid:\t0\n" in Path(f"/proc/{child}/status").read_text():
-        assert time.monotonic() < deadline, "strace did not attach"
-        assert tracer.poll() is None, "strace ended"
-        time.sleep(0.001)
+    assert tracer.stderr is not None
+    assert select.select([tracer.stderr], [], [], ATTACH_S)[0], "strace did not attach"
+    said = tracer.stderr.readline()
+    assert said.endswith(b" attached\n"), said
     return tracer
 
 

@@ -167,7 +167,7 @@ def test_a_standby_behind_a_bad_wire_takes_a_rank_and_trains_with_it(tmp_path: P
 def test_half_of_the_job_cut_off_with_a_standby_of_its_own_leads_to_no_rank_twice(
     tmp_path: Path, host: Host
 ) -> None:
-    """Two ranks are lost and one standby is here: it takes one, and the other comes back when the packets go through again."""
+    """Two ranks are lost and one standby is here: it takes one, and the other has its holder again when the packets go through."""
     environment = {**IMPATIENT, "MS_SCHED_HOST": host.scheduler}
     there = ("worker_2", "worker_3", "standby_1")
     with TinyCluster(tmp_path, workers=4, window_s=WINDOW_S, environment=environment) as cluster:
@@ -186,6 +186,15 @@ def test_half_of_the_job_cut_off_with_a_standby_of_its_own_leads_to_no_rank_twic
         host.reconnect()
         wait_fenced(cluster, fenced)
         cluster.wait_step(20, generation=2)
+        # The other one comes back, unless the standby that was cut off as well comes sooner, and has its rank then.
+        changed = taken(cluster)
+        other, others_rank = ("worker_3", 3) if rank == 2 else ("worker_2", 2)
+        assert changed in (
+            {fenced: ("standby_0", rank)},
+            {fenced: ("standby_0", rank), other: ("standby_1", others_rank)},
+        )
+        if other in changed:
+            wait_fenced(cluster, other)
         cluster.finish()
-        assert taken(cluster) == {fenced: ("standby_0", rank)}, "a rank has changed hands that need not"
+        assert taken(cluster) == changed, "a rank has changed hands that need not"
         assert cluster.plan_count() == 2, "more than one rollback"

@@ -9,7 +9,7 @@ import pytest
 
 from recovery.launch import python_command
 from recovery.launch.fork_messages import Prepare
-from recovery.launch.preload import prepare_for
+from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.python_command import PythonCommand, Runs
 
 
@@ -76,10 +76,41 @@ def test_what_a_file_imports_that_is_imported_on_a_condition(tmp_path: Path) -> 
     assert set(prepared(tmp_path, "train.py").modules) == {"b", "both"}
 
 
+PROXY = ("-m", "recovery.launch.supervise")
+
+
 def test_a_plain_program_behind_a_proxy(tmp_path: Path) -> None:
-    prepare = prepared(tmp_path, "-m", "recovery.launch.supervise", sys.executable, "train.py")
-    assert "recovery.training.run" in prepare.modules
-    assert prepare.shadows == (str(tmp_path),)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("import torch, json\n")
+    prepare = prepared(tmp_path, *PROXY, sys.executable, "src/train.py", "--epochs", "3")
+    assert (prepare.programs, prepare.acts) == (True, "")
+    assert prepare.modules[:2] == ("torch", "json"), "the program's come first, as in a process of its own"
+    assert {"torch._dynamo", "recovery.training.run", "psutil"} <= set(prepare.modules)
+    assert set(prepare.shadows) == {str(tmp_path / "src"), str(tmp_path)}
+    assert prepare.watched == (str(tmp_path / "src" / "train.py"),)
+    assert {"RANK", "MASTER_PORT"} <= set(prepare.of_one)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((sys.executable, "-u", "train.py"), "other options"),
+        (("python9", "train.py"), "another interpreter"),
+        ((sys.executable, "-c", "1"), "not started as"),
+        (("--mindspore", sys.executable, "train.py"), "MindSpore"),
+        ((sys.executable, "ours.py"), "imports recovery itself"),
+        ((sys.executable, "acting.py"), "acting.py, line 2, changes os.environ before numpy is imported"),
+    ],
+)
+def test_a_plain_program_that_is_spawned(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
+    (tmp_path / "acting.py").write_text("import os\nos.environ['A'] = '1'\nimport numpy\n")
+    (tmp_path / "ours.py").write_text("def main():\n    import recovery\n")
+    prepare = prepared(tmp_path, *PROXY, *words)
+    assert prepare.programs
+    assert reason in prepare.acts
+    proxies = proxies_only(tmp_path)
+    assert "recovery.training.run" in proxies.modules
+    assert (proxies.programs, proxies.acts, proxies.shadows) == (False, "", (str(tmp_path),))
 
 
 def test_pytest_as_the_program(tmp_path: Path) -> None:

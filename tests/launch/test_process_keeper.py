@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from typing_extensions import override
 
 from recovery.core.ids import NodeId
@@ -38,12 +39,14 @@ class SlowScheduler(NoScheduler):
     def __init__(self, *answers: KnownJob | None) -> None:
         self.reported: list[tuple[str, bool]] = []
         self.processes: list[ProcessIdentity | None] = []
+        self.standbys: list[bool] = []
         self._answers, self._heard = list(answers), asyncio.Event()
 
     @override
     async def tell(self, reports: Sequence[Exited]) -> None:
         for exited in reports:
             self.processes.append(exited.process)
+            self.standbys.append(exited.standby)
             self.reported.append((exited.node_id, exited.gives_up))
             if len(self.reported) > 1 or exited.gives_up:
                 self._heard.set()
@@ -61,20 +64,26 @@ def keep(
     directory: Path,
     scheduler: SlowScheduler,
     *,
+    kind: Kind = Kind.WORKER,
     rejoin: Rejoin = Rejoin.NEW,
     killed: int = 1,
     restarts: int = 3,
     members: Members | None = None,
+    comes_for: str = "",
 ) -> tuple[Outcome, list[str]]:
     """Run a process that is killed so often. Gives its outcome, and what each start found in its environment."""
     placed = Placed(
         name="worker_0",
-        kind=Kind.WORKER,
+        kind=kind,
         node_id=NodeId("0"),
         rank=0,
         local_index=0,
         command=(sys.executable, "-c", f"import os; os.chdir({str(directory)!r})\n{PROGRAM}"),
-        variables={"MS_NODE_ID": "0", "KILLED": str(killed)},
+        variables={
+            "MS_NODE_ID": "0",
+            "KILLED": str(killed),
+            **({"MS_REPLACES": comes_for} if comes_for else {}),
+        },
         cpus=(),
     )
     context = LaunchContext(
@@ -111,6 +120,36 @@ def test_the_next_start_does_not_wait_until_the_scheduler_has_heard_of_the_death
     assert len(set(scheduler.processes)) == len(scheduler.processes)
 
 
+class OneRankIsMissing(SlowScheduler):
+    """It has let everybody in who was reported to have ended. Rank 3 of node 9 is lost, until somebody takes it."""
+
+    def __init__(self, *, taken: bool) -> None:
+        super().__init__()
+        self._taken = taken
+        self._pids: dict[NodeId, int] = {}
+
+    @override
+    async def tell(self, reports: Sequence[Exited]) -> None:
+        self._pids |= {exited.node_id: exited.pid for exited in reports}
+
+    @override
+    async def known_job(self) -> KnownJob | None:
+        holder = KnownNode(node_id="9", rank=None if self._taken else 3, state="lost")
+        here = [
+            KnownNode(node_id=node_id, pid=pid, rank=3 if self._taken else None, state="lost")
+            for node_id, pid in self._pids.items()
+        ]
+        return KnownJob(job="j", state="interrupted", nodes=(holder, *here))
+
+
+@pytest.mark.parametrize(("taken", "second"), [(False, "0.2 9"), (True, "0.2 0")])
+def test_who_comes_for_a_rank_of_another_host_comes_for_it_again_until_it_has_it(
+    tmp_path: Path, taken: bool, second: str
+) -> None:
+    _, starts = keep(tmp_path, OneRankIsMissing(taken=taken), comes_for="9")
+    assert starts == ["0 9", second]
+
+
 def test_the_same_id_where_that_is_asked(tmp_path: Path) -> None:
     scheduler = SlowScheduler()
     assert keep(tmp_path, scheduler, rejoin=Rejoin.SAME)[1] == ["0 -", "0 -"]
@@ -138,6 +177,17 @@ def test_a_process_whose_rank_a_standby_takes_after_its_end_ends_no_job(tmp_path
     )
     assert keep(tmp_path, scheduler, restarts=0)[0].next is Next.SURPLUS
     assert scheduler.reported == [("0", True)]
+
+
+@pytest.mark.parametrize("kind", [Kind.WORKER, Kind.STANDBY])
+def test_the_scheduler_is_told_of_a_standby_that_it_was_one(tmp_path: Path, kind: Kind) -> None:
+    lost = (KnownNode(node_id="0", rank=0, state="lost"),)
+    scheduler = SlowScheduler(
+        *[KnownJob(job="j", state="interrupted", nodes=lost)] * 2,
+        KnownJob(job="j", state="failed", nodes=lost),
+    )
+    assert keep(tmp_path, scheduler, kind=kind, restarts=0)[0].next is Next.FAIL
+    assert scheduler.standbys == [kind is Kind.STANDBY]
 
 
 def test_a_process_whose_rank_nobody_takes_ends_the_job(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -141,6 +142,40 @@ def test_what_cannot_be_forked_is_spawned_with_one_line_why(
         await spawned(begin(beginner, script, may_fork=False))
 
     used(StartMethod.FORK, made_of, refused, why)
+
+
+@pytest.mark.parametrize("method", [StartMethod.AUTO, StartMethod.FORK])
+@pytest.mark.parametrize("prepare", [Prepare(modules=("gone",), acts="it acts", programs=True), None])
+def test_worker_proxies_are_forked_where_their_programs_cannot_be(
+    script: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: StartMethod,
+    prepare: Prepare | None,
+) -> None:
+    (tmp_path / "acting.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    of_programs = prepare or Prepare(modules=("acting",), programs=True)
+    made_of = msgspec.structs.replace(
+        plan(), prepare=lambda: of_programs, proxies_only=lambda: Prepare(modules=("colorsys",))
+    )
+
+    async def use(beginner: Beginner) -> None:
+        for _ in range(2):
+            child = await begin(beginner, script)
+            assert type(child) is Child, "it is forked"
+            await child.wait()
+        assert (tmp_path / "log").read_text() == "True\n"
+
+    used(method, made_of, use)
+    said = " ".join(capsys.readouterr().out.split())
+    reason = "it acts" if prepare else "the imports have started 1 threads"
+    assert said.count(f"the programs behind the worker proxies are spawned, not forked: {reason}") == 1
+    assert "workers are forked from it" in said
+    assert "workers are spawned" not in said
 
 
 def template_pid(capsys: pytest.CaptureFixture[str]) -> int:

@@ -104,3 +104,15 @@ def test_a_launcher_without_descriptors_says_that_it_does_not_look_and_goes_on(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     said = "what processes leave behind is not looked for (Too many open files); it is tried again"
     assert " ".join(capsys.readouterr().out.split()) == said
+
+
+def test_what_was_killed_with_a_template_is_not_said_to_be_left(
+    started: list[subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = Strays()
+    template = start(started, "sleep", "60")
+    ended.keep(template)
+    ended.forget(template)
+    asyncio.run(ended.end())
+    assert not is_there(template)
+    assert capsys.readouterr().out == ""

@@ -18,7 +18,8 @@ import pytest
 from recovery import clock
 from recovery.launch import fork_messages
 from recovery.launch.fork_messages import Fork, Forked, Prepare, Prepared
-from recovery.launch.template import NotBegun, Template
+from recovery.launch.fork_requests import NotBegun
+from recovery.launch.template import Template
 from tests.launch.forking import forked, orphans_left_alone, ready_template
 from tests.pace import wait_for
 

@@ -11,4 +11,4 @@ from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """MindSpore trainings that nothing happens to."""
-    return undisturbed_runs(MindSporeCluster, lambda: tmp_path_factory.mktemp("undisturbed"), START_S)
+    return undisturbed_runs(MindSporeCluster, tmp_path_factory, START_S)

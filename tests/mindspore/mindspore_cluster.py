@@ -9,7 +9,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from tests.cluster.harness import Cluster
-from tests.warm.process import NOTHING
+from tests.warm.process import MINDSPORE
 
 JOB = Path(__file__).with_name("job.py")
 START_S = 120.0
@@ -40,7 +40,7 @@ class MindSporeCluster(Cluster):
     @property
     @override
     def imports(self) -> tuple[str, ...]:
-        return NOTHING
+        return MINDSPORE
 
     @property
     @override

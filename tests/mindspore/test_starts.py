@@ -1,4 +1,4 @@
-"""What reaches MindSpore: its TLS settings, its own variables, its log directory."""
+"""What reaches MindSpore: its TLS settings, its own variables, its log directory; and how its processes leave it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import socket
 import ssl
 from pathlib import Path
 
+import psutil
 import pytest
 
 from recovery import clock
+from recovery.mindspore import control_plane
 from recovery.tls import issue
 from tests.cluster.undisturbed import Undisturbed
 from tests.mindspore import certificates
@@ -49,6 +51,7 @@ def test_settings_reach_mindspore_and_its_scheduler_at_every_start(
         "JOB_PS": json.dumps(given),
         "GLOG_log_dir": str(tmp_path / "glog"),
         "GLOG_logtostderr": "0",
+        "MS_SUBMODULE_LOG_v": "{DISTRIBUTED:1}",
     }
     with MindSporeCluster(tmp_path, workers=2, environment=environment) as cluster:
         cluster.start()
@@ -69,8 +72,28 @@ def test_settings_reach_mindspore_and_its_scheduler_at_every_start(
         )
         assert {"incarnation_1", "incarnation_2"} <= killed
         assert "incarnation_2" not in survivor
+        said = "".join(
+            path.read_text(errors="replace") for path in (tmp_path / "glog").glob("rank_worker_*/*/*")
+        )
+        assert "heartbeat thread is started" in said
+        assert "has been unregistered" not in said, (
+            "its connection is closed while a thread of MindSpore's reads it"
+        )
+        cluster.wait(lambda: not mindspore_schedulers(tmp_path), "end of MindSpore's own schedulers", 20)
         assert speaks_tls_only
         assert certificates.PASSWORD not in "".join(cluster.log(name) for name in cluster.processes)
+
+
+def mindspore_schedulers(directory: Path) -> list[int]:
+    """Those that the processes of a test in this directory have started."""
+    found = psutil.process_iter(["cwd", "cmdline", "status"])
+    return [
+        process.pid
+        for process in found
+        if process.info["cwd"] == str(directory)
+        and control_plane.MODULE in (process.info["cmdline"] or ())
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
 
 
 def speaks_tls(address: str) -> bool:

@@ -7,6 +7,7 @@ from tests.planted.bug import Bug
 _DRAIN = "tests/core/test_drain.py"
 _HANDED_OVER = f"{_DRAIN}::test_a_rank_goes_to_a_standby_at_a_step_that_all_have_saved"
 _GIVEN_UP = f"{_DRAIN}::test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on"
+_DRAIN_ORDER = "tests/core/test_drain_order.py"
 _ORDERS = "tests/core/test_drain_interleavings.py"
 _STOP_POINT = "tests/worker/test_stop_point.py"
 _SIGNALS = "tests/training/test_stop_signals.py"
@@ -45,6 +46,26 @@ DRAIN = (
         "drain.late = drain.late or not at.stops",
         "drain.late = drain.step == 0",
         (_ORDERS,),
+    ),
+    Bug(
+        "a process whose rank was handed over is fenced when it did not hear so",
+        "I26",
+        "core/scheduler/admission.py",
+        "return HandedOver(reason=reason[:1024]) if reason.startswith(RANK_HANDED_OVER) else None",
+        "return None",
+        (
+            f"{_DRAIN_ORDER}::test_process_that_was_cut_off_before_it_heard_that_its_rank_is_handed_over_is_told_again",
+        ),
+    ),
+    Bug(
+        "the next process of an id closes the connection on which the one before is told to go",
+        "I26",
+        "core/scheduler/admission.py",
+        "    if node.record.state is NodeState.LEFT:\n        # It closes",
+        "    if node.record.state is NodeState.LOST:\n        # It closes",
+        (
+            f"{_DRAIN_ORDER}::test_process_whose_rank_was_handed_over_is_not_cut_off_by_the_next_one_of_its_id",
+        ),
     ),
     Bug(
         "ranks wait at the step of a drain that was given up",

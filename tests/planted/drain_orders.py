@@ -11,6 +11,16 @@ _WORKER = "tests/core/test_worker_handover.py"
 
 DRAIN_ORDERS = (
     Bug(
+        "who has stopped for a drain waits as long as its own setting says",
+        "I26",
+        "core/worker/handover.py",
+        "self._wait_ms = at.wait_ms or self._rules.drain_timeout_ms",
+        "self._wait_ms = self._rules.drain_timeout_ms",
+        (
+            "tests/core/test_worker_handover.py::test_who_waits_at_a_step_waits_as_long_as_the_scheduler_does_whatever_its_own_setting_is",
+        ),
+    ),
+    Bug(
         "a scheduler that was paused hands over what nobody waits for any more",
         "I26",
         "core/scheduler/drain.py",

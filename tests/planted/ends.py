@@ -6,12 +6,40 @@ from tests.planted.bug import Bug
 
 ENDS: tuple[Bug, ...] = (
     Bug(
+        "the end of a wait for a rank does not say who did not take it",
+        "I19",
+        "core/scheduler/attendance.py",
+        "    reason += who_declined(state)\n",
+        '    reason += ""\n',
+        ("tests/core/test_takeover_ends.py::test_end_of_a_wait_names_who_did_not_take_the_rank_and_why",),
+    ),
+    Bug(
+        "a process that is asked to stop before its connection is up speaks to nobody",
+        "I14",
+        "training/run.py",
+        "        if self._service.is_up:\n            self._service.post(s.StopAsked",
+        "        if True:\n            self._service.post(s.StopAsked",
+        (
+            "tests/training/test_stop_while_starting.py::test_process_that_is_asked_to_stop_while_its_connection_starts_leaves_in_order[2-True]",
+        ),
+    ),
+    Bug(
         "a script that goes on after its training is ended because the scheduler is gone",
         "I14",
         "core/worker/machine.py",
         "            if self._departure.ended_in_order:\n",
         "            if False:\n",
         ("tests/core/test_worker_machine.py::test_a_script_that_goes_on_after_a_finished_job_is_left_alone",),
+    ),
+    Bug(
+        "a job that forms ends because a standby is given up that never came",
+        "I24",
+        "core/scheduler/liveness.py",
+        "    if exited.standby:\n",
+        "    if exited.standby and exited.pid < 0:\n",
+        (
+            "tests/core/test_takeover_ends.py::test_standby_that_is_given_up_before_it_came_keeps_no_job_from_beginning",
+        ),
     ),
     Bug(
         "an exit code of 0 is taken for done",

@@ -6,6 +6,16 @@ from tests.planted.bug import Bug
 
 LAUNCHER: tuple[Bug, ...] = (
     Bug(
+        "who came for a rank of another host comes for its own dead process when it is started again",
+        "I25",
+        "launch/node_ids.py",
+        "self._give_fresh(number, came_for or self.current, taken)",
+        "self._give_fresh(number, self.current, taken)",
+        (
+            "tests/launch/test_process_keeper.py::test_who_comes_for_a_rank_of_another_host_comes_for_it_again_until_it_has_it",
+        ),
+    ),
+    Bug(
         "a scheduler whose store failed is not started again",
         "I14",
         "errors/storage.py",

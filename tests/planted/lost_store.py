@@ -15,6 +15,22 @@ STANDBYS = "tests/core/test_rebuild_standbys.py"
 
 LOST_STORE = (
     Bug(
+        "an address is taken for the fresh id of a place",
+        "I22",
+        "core/policy/ranks.py",
+        "return first if is_fresh and not _ADDRESS.fullmatch(name) else name",
+        "return first if is_fresh else name",
+        ("tests/scheduler/test_rebuild_places.py",),
+    ),
+    Bug(
+        "a plan does not say of which rank a rebuilt store knows only the past",
+        "I19",
+        "core/policy/rebuild.py",
+        "        if node.reason == OF_REBUILT_STORE\n",
+        "        if node.reason == NOT_KNOWN\n",
+        ("tests/report/test_lost_store.py::test_a_plan_says_of_which_rank_it_does_not_know_everything",),
+    ),
+    Bug(
         "a generation that only a standby knows is given again",
         "I2",
         "core/scheduler/lost_store.py",

@@ -66,7 +66,9 @@ def plant_all(bugs: Sequence[Bug], *, jobs: int) -> Iterator[Outcome]:
 
 def _limit_s(bug: Bug, sound: Verdict) -> float:
     """How long a test may take with the bug: one that waits for what does not come any more has noticed it."""
-    own = [seconds for test, seconds in sound.took.items() if test.startswith(bug.caught_by)]
+    # Of its whole file: what the tests of a module share is made by whichever runs first.
+    files = tuple(test.partition("::")[0] for test in bug.caught_by)
+    own = [seconds for test, seconds in sound.took.items() if test.startswith(files)]
     return min(TEST_S, max(_LEAST_S, _TIMES * max(own, default=0.0)))
 
 

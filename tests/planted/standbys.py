@@ -102,8 +102,8 @@ STANDBYS = (
         "a standby that cannot take a rank is asked again and again",
         "I14",
         "core/scheduler/takeover.py",
-        "    state.declined.setdefault(standby, set()).add(seat)\n",
-        "    state.declined.setdefault(standby, set())\n",
+        "    state.declined.setdefault(standby, {})[seat] = reason\n",
+        "    state.declined.setdefault(standby, {})\n",
         (
             f"{_TAKEOVER}::test_standby_without_the_newest_common_step_does_not_get_the_rank_and_the_next_is_asked",
             f"{_TAKEOVER}::test_who_declined_is_not_asked_again_until_it_registers_again",

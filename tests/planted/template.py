@@ -7,6 +7,8 @@ from tests.planted.bug import Bug
 _PICTURE = "tests/launch/test_forked_picture.py"
 _TEMPLATE = "tests/launch/test_template.py"
 _METHOD = "tests/launch/test_start_method.py"
+_AHEAD = "tests/launch/test_forked_ahead.py"
+_PROGRAMS = "tests/launch/test_program_template.py"
 
 TEMPLATE: tuple[Bug, ...] = (
     Bug(
@@ -92,15 +94,15 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "forked workers run a program that was changed meanwhile with the modules of before",
         "I20",
-        "launch/template_process.py",
-        "        if changed:",
-        "        if changed is None:",
+        "launch/forked_ahead.py",
+        "            if reason:\n",
+        "            if reason is None:\n",
         (f"{_TEMPLATE}::test_it_is_stale_when_a_module_has_changed",),
     ),
     Bug(
         "a forked worker has other threads than its variables say",
         "I20",
-        "launch/template.py",
+        "launch/fork_requests.py",
         "if name.startswith(_READ_AT_LOAD) and",
         "if not name and",
         (f"{_TEMPLATE}::test_a_variable_that_libraries_read_when_they_are_loaded",),
@@ -136,5 +138,45 @@ TEMPLATE: tuple[Bug, ...] = (
         "        await self.strays.end()",
         "        self.strays.reap()",
         (f"{_METHOD}::test_what_processes_leave_behind_is_reaped_and_ended",),
+    ),
+    Bug(
+        "a template goes on with a process that was forked ahead and has ended",
+        "I14",
+        "launch/template_process.py",
+        "if ahead is not None and ahead.has_ended():",
+        "if False:",
+        (f"{_AHEAD}::test_one_that_somebody_has_ended_is_not_used",),
+    ),
+    Bug(
+        "a process that was forked ahead outlives its template",
+        "I14",
+        "launch/forked_ahead.py",
+        "    forked_child.tie_to(template)\n",
+        "",
+        (f"{_AHEAD}::test_it_ends_with_its_template",),
+    ),
+    Bug(
+        "a worker proxy prints and sets what its program's imports do",
+        "I20",
+        "launch/template_process.py",
+        "imported.nothing_done() if begins_proxies else imported",
+        "imported",
+        (f"{_PROGRAMS}::test_what_the_imports_print_and_set_is_the_programs",),
+    ),
+    Bug(
+        "a worker proxy keeps the orphans that its launcher would reap",
+        "I14",
+        "launch/program_template.py",
+        "            _take_in_orphans(False)",
+        "            pass",
+        (f"{_PROGRAMS}::test_its_proxy_sees_how_it_ended",),
+    ),
+    Bug(
+        "worker proxies are spawned where only their programs cannot be forked",
+        "I19",
+        "launch/start_method.py",
+        "if isinstance(made, str) and plan.proxies_only and prepare.programs:",
+        "if isinstance(made, str) and plan.proxies_only and not prepare.programs:",
+        (f"{_METHOD}::test_worker_proxies_are_forked_where_their_programs_cannot_be",),
     ),
 )

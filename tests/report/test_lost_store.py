@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from recovery.errors import RecoveryPathError, StoreLostError
 from recovery.report import stored
 from recovery.report.doctor import examine
 from recovery.report.plan import plan
-from recovery.store.repository import SchedulerStore
+from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.scheduler.test_rebuild import generation, job, node, save, worker_store
 
 
@@ -75,3 +77,45 @@ def test_a_store_that_is_there_is_not_rebuilt(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(RecoveryPathError, match="holds no job whose scheduler's store is lost"):
         rebuild_store(tmp_path)
+
+
+GUESS = "rank 1 is known only up to generation 2 of 3: a later holder of it may have newer files"
+
+
+def rank_1_is_behind(path: Path) -> None:
+    store = WorkerStore.open(path, "worker_0")
+    store.apply([job(generation=3), generation(3, 10)], wall_ms=2)
+    store.close()
+    rebuild_store(path)
+
+
+def test_a_plan_says_of_which_rank_it_does_not_know_everything(path: Path) -> None:
+    rank_1_is_behind(path)
+    assert plan(stored.read(path)).guesses == (GUESS,)
+
+
+def test_people_see_what_a_plan_does_not_know(path: Path) -> None:
+    rank_1_is_behind(path)
+    shown = subprocess.run(
+        [sys.executable, "-m", "recovery", "plan", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert f"not known: {GUESS}" in shown.stdout
+
+
+def test_a_plan_knows_everything_where_all_ranks_have_the_newest_plan(path: Path) -> None:
+    rebuild_store(path)
+    assert plan(stored.read(path)).guesses == ()
+
+
+def test_a_plan_says_when_nobody_knows_whether_a_step_was_held_by_all(path: Path, tmp_path: Path) -> None:
+    for file in (tmp_path / "ckpt" / "1").iterdir():
+        file.unlink()
+    rebuild_store(path)
+    assert (
+        "whether any step was ever held by all ranks is not known: taken for so"
+        in plan(stored.read(path)).guesses
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from recovery.core.ids import Generation, NodeId, Rank
-from recovery.core.records import JobState, NodeState, SeatRecord
+from recovery.core.records import EventKind, EventRecord, JobState, NodeState, SeatRecord
 from recovery.report import stored
 from recovery.report.plan import plan
 from recovery.report.status import status, status_of_view
@@ -97,3 +98,80 @@ def test_people_see_it(path: Path, command: str, shown: tuple[str, ...]) -> None
     words = [sys.executable, "-m", "recovery", command, str(path)]
     said = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
     assert all(one in said for one in shown), said
+
+
+# --- who is warming up --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(path: Path) -> Iterator[Path]:
+    """The same while its scheduler runs. A standby more is ready; of standby_0, which was, there is another process now."""
+    store = SchedulerStore.open(path)
+    standby = (node("standby_2", rank=None), SeatRecord(node_id=NodeId("standby_2"), seat=""))
+    happened = (
+        ("worker_1.2", EventKind.NODE_ADMITTED),
+        ("standby_1", EventKind.NODE_ADMITTED),
+        ("standby_2", EventKind.NODE_ADMITTED),
+        ("standby_0", EventKind.NODE_ADMITTED),
+        ("standby_0", EventKind.NODE_READY),
+        ("standby_2", EventKind.NODE_READY),
+        ("standby_0", EventKind.NODE_ADMITTED),
+    )
+    events = [EventRecord(kind=kind, node_id=NodeId(name)) for name, kind in happened]
+    store.apply((*standby, *events), wall_ms=WALL_MS)
+    yield path
+    store.close()
+
+
+def test_who_cannot_follow_a_plan_yet_is_warming_up(running: Path) -> None:
+    found = status(stored.read(running))
+    assert found["warming_up"] == ["standby_0"], (
+        "worker_1.2 has a plan, standby_2 is ready, standby_1 is lost"
+    )
+    states = {row["node_id"]: (row["state"], row["warming_up"]) for row in found["standbys"]}
+    assert states == {
+        "standby_0": ("live", True),
+        "standby_1": ("lost", False),
+        "standby_2": ("live", False),
+    }
+
+
+def test_a_plan_asks_who_is_ready_before_who_is_warming_up(running: Path) -> None:
+    asked = {one["node_id"]: one["takes_rank"] for one in plan(stored.read(running)).standbys}
+    assert asked == {"standby_0": None, "standby_2": 0}
+
+
+def test_nobody_is_said_to_warm_up_where_no_scheduler_hears_it(path: Path) -> None:
+    assert status(stored.read(path))["warming_up"] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("status", ("standby_0 (warming up)", "standby_2 (live)", "warming up  standby_0\n")),
+        ("nodes", ("warming up",)),
+    ],
+)
+def test_people_see_who_is_warming_up(running: Path, command: str, shown: tuple[str, ...]) -> None:
+    words = [sys.executable, "-m", "recovery", command, str(running)]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert all(one in said for one in shown), said
+
+
+def test_an_older_scheduler_that_does_not_say_who_is_warming_up_is_shown_all_the_same(path: Path) -> None:
+    one = {
+        "node_id": "s0",
+        "role": "worker",
+        "rank": None,
+        "state": "live",
+        "seat": "",
+        "generation": 0,
+        "step": 0,
+        "rejoin_left_ms": 0,
+    }
+    facts = {"job": "j", "run": 1, "state": "running", "reason": "", "generation": 2, "world_size": 2}
+    view = {**facts, "scheduler_incarnation": 1, "committed_step": 0, "nodes": [one]}
+    found = status_of_view(view, [], place="here")
+    assert (found["warming_up"], found["standbys"][0]["warming_up"]) == ([], None)
+    new = status_of_view({**view, "nodes": [{**one, "warming_up": True}]}, [], place="here")
+    assert new["warming_up"] == ["s0"]

@@ -68,6 +68,16 @@ def test_place_is_named_by_its_first_id_where_only_the_fresh_one_has_left_a_trac
     assert seat(desk, "worker_1") is None
 
 
+def test_place_of_a_process_that_is_called_by_its_address_has_that_name() -> None:
+    desk = rebuilt(("10.0.0.7", past(0, 20)), ("10.0.0.8.2", past(1, 20)))
+    assert seat(desk, "10.0.0.7") is None
+    assert seat(desk, "10.0.0.8.2") == "10.0.0.8"
+    fresh = Worker(desk, "10.0.0.7.2", replaces="10.0.0.7")
+    fresh.register()
+    desk.at(2 * LEASE_MS)
+    assert isinstance(fresh.register(), m.Admitted)
+
+
 def test_no_place_is_called_by_the_id_of_who_holds_another_one() -> None:
     # The two have changed places: each has left, and taken the rank of the other.
     both = (began(1, 0), began(2, 10))

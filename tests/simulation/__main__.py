@@ -9,6 +9,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import resource
 import sys
 import time
 from functools import partial
@@ -77,6 +78,12 @@ def _report(outcome: Outcome, options: argparse.Namespace) -> None:
     print(f"  again: python -m tests.simulation --seed {outcome.seed}{more}", flush=True)
 
 
+def _processor_s() -> float:
+    """Of this process and of those that it has waited for: other work on the machine moves it less than the clock on the wall."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
 def _print_summary(outcomes: list[Outcome], seconds: float, as_json: bool) -> None:
     simulated_s = sum(outcome.simulated_ms for outcome in outcomes) / 1000
     seen, checked = total(outcomes, "seen"), total(outcomes, "checked")
@@ -85,6 +92,7 @@ def _print_summary(outcomes: list[Outcome], seconds: float, as_json: bool) -> No
         "simulated_s": round(simulated_s),
         "wall_s": round(seconds, 1),
         "simulated_s_per_s": round(simulated_s / seconds),
+        "simulated_s_per_processor_s": round(simulated_s / _processor_s()),
         "events": sum(outcome.events for outcome in outcomes),
         "faults": sum(count for name, count in seen.items() if name.startswith("fault: ")),
         "checks": sum(checked.values()),

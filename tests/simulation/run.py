@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from recovery.core.records import RunRecord
+from tests.simulation import assignments
 from tests.simulation.drains import drains_of
 from tests.simulation.faults import DRAWN, Fault, faults_of, inject
 from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, shape_of, spares_of
@@ -131,6 +132,13 @@ def _check_end(world: World) -> None:
         return
     if world.verdict == "NO_COMMON_CHECKPOINT":
         world.clock.seen["a job ended for want of a common checkpoint"] += 1
+        return
+    if world.verdict == "WAIT_TIMEOUT" and assignments.nobody_could(world):
+        world.clock.seen["a job ended since no process could read a rank's files"] += 1
+        unnamed = assignments.unnamed(world)
+        assert not unnamed, (
+            f"I14: the job waited for a rank that {unnamed} did not take, and does not say so: {job}"
+        )
         return
     assert world.verdict == "FINISHED", f"I14: it failed without need, or nothing ended: {job}"
     assert world.living == [], "I14: somebody waits for ever for a scheduler that has ended"

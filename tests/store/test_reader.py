@@ -9,19 +9,24 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from sqlalchemy.util import LRUCache
 
 from recovery.core.ids import NodeId
-from recovery.core.records import CheckpointState
+from recovery.core.records import CheckpointState, EventKind, EventRecord
 from recovery.errors import RecoveryPathError, StoreCorruptError
+from recovery.store import snapshot
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import (
     check_scheduler,
     check_worker,
+    compile_statements,
     read_checkpoints,
     read_events,
     read_job,
+    read_not_ready,
     read_scheduler,
+    read_worker,
     stored_workers,
 )
 from recovery.store.repository import SchedulerStore, WorkerStore
@@ -138,3 +143,35 @@ def test_which_job_it_is_can_be_asked_alone(path: Path, tmp_path_factory: pytest
     assert read_job(fresh) is None, "no job has begun there"
     with pytest.raises(RecoveryPathError):
         read_job(fresh / "none")
+
+
+def test_statements_that_were_compiled_ahead_are_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WorkerStore.open(tmp_path, "worker_0").close()
+    monkeypatch.setattr(snapshot._ENGINE, "_compiled_cache", LRUCache(500))
+    compile_statements()
+    compiled = len(snapshot._ENGINE._compiled_cache or ())
+    read_worker(tmp_path, "worker_0")
+    # One is of the file's own: whether it was closed cleanly.
+    assert compiled > 5
+    assert len(snapshot._ENGINE._compiled_cache or ()) <= compiled + 1
+
+
+def test_who_has_not_said_that_it_is_ready_since_its_newest_admission(tmp_path: Path) -> None:
+    def of(node_id: str, kind: EventKind) -> EventRecord:
+        return msgspec.structs.replace(samples.event(), node_id=NodeId(node_id), kind=kind)
+
+    admitted, ready = EventKind.NODE_ADMITTED, EventKind.NODE_READY
+    store = SchedulerStore.open(tmp_path)
+    happened = (
+        ("a", admitted),
+        ("b", admitted),
+        ("b", ready),
+        ("c", admitted),
+        ("c", ready),
+        ("c", admitted),
+    )
+    store.apply([samples.job(), *(of(*one) for one in happened)], wall_ms=1)
+    store.close()
+    assert read_not_ready(tmp_path) == {"a", "c"}

@@ -15,13 +15,15 @@ from recovery.errors import CheckpointStateError
 from recovery.torch import TrainState
 from tests.torch.accumulating import LOOPS, SAVED_STEP, Accumulating
 from tests.untraced import ROOT
+from tests.warm.process import TORCH, Process
 
 _ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
-def _start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def _start(*arguments: str) -> Process[str]:
+    return Process(
         [sys.executable, "-m", "tests.torch.accumulating", *arguments],
+        imports=TORCH,
         cwd=ROOT,
         env=_ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -30,7 +32,7 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def _ends(*processes: subprocess.Popen[str]) -> list[str]:
+def _ends(*processes: Process[str]) -> list[str]:
     found = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), found
     return [out for out, _ in found]

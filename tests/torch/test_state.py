@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,11 @@ from recovery.torch import ResumableLoader, TrainState
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.warm_up import warm_up
 from tests.torch.fake_session import FakeSession
+from tests.untraced import ROOT
+from tests.warm.process import TORCH, run
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+"""What the fresh process is forked with; `_resume` takes as many threads as the test has."""
 
 
 class Rows(Dataset[Any]):
@@ -75,8 +78,9 @@ class Training:
         return repr([self.losses[-5:], [value.double().tolist() for value in self.net.state_dict().values()]])
 
 
-def _resume(path: Path, steps: int) -> None:
+def _resume(path: Path, steps: int, threads: int) -> None:
     """The fresh process of the test below."""
+    torch.set_num_threads(threads)
     training = Training()
     torch.rand(17)
     training.state.read(path)
@@ -87,7 +91,9 @@ def _resume(path: Path, steps: int) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("how", ["write", "snapshot"])
-@pytest.mark.parametrize("saved", [13, 10, 20])
+@pytest.mark.parametrize(
+    "saved", [13, 10, pytest.param(20, marks=pytest.mark.cold_start(reason="as fresh as can be"))]
+)
 def test_a_fresh_process_goes_on_with_the_same_bits(tmp_path: Path, how: str, saved: int) -> None:
     training = Training()
     training.run(saved)
@@ -102,13 +108,11 @@ def test_a_fresh_process_goes_on_with_the_same_bits(tmp_path: Path, how: str, sa
             training.losses = [0.0] * saved
             training.run(saved + 20)
             snapshot.write(stream)
-    code = (
-        f"import pathlib, tests.torch.test_state as t; t._resume(pathlib.Path({str(path)!r}), {saved + 20})"
-    )
-    fresh = subprocess.run(
-        [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True
-    )
-    assert fresh.stdout.strip() == training.bits()
+    arguments = f"pathlib.Path({str(path)!r}), {saved + 20}, {torch.get_num_threads()}"
+    code = f"import pathlib, tests.torch.test_state as t; t._resume({arguments})"
+    command = [sys.executable, "-c", code]
+    fresh = run(command, imports=TORCH, cwd=ROOT, env=_ENVIRONMENT, timeout=300)
+    assert fresh.stdout.strip() == training.bits(), fresh.stderr
 
 
 class Holder:

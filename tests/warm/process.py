@@ -47,11 +47,12 @@ TORCH = (
 )
 PYTEST = (*PLAIN, "pytest", "_pytest.assertion.rewrite", "hypothesis", "hypothesis.strategies", "xdist")
 
-NOTHING: tuple[str, ...] = ()
-"""Such a process starts cold. MindSpore's do: one of some hundred that were forked ended by SIGSEGV in MindSpore's own shutdown."""
+MINDSPORE = (*PLAIN, "mindspore", "mindspore.nn", "mindspore.dataset", "mindspore.communication", "numpy")
+"""It starts no thread at its import, and reads neither the rank nor the cluster's variables there."""
 
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "TZ")
 _READ_BY_TORCH = ("OMP_", "MKL_", "TORCH_", "PYTORCH_", "CUDA_")
+_READ_BY_MINDSPORE = ("OMP_", "GLOG_", "VLOG_", "OPENCV_", "MS_SIMULATION_LEVEL", "MS_SUBMODULE_LOG_v")
 """Variables of these names work only in a process that begins with them."""
 _TRACED = "COV"
 _SUBREAPER = 36
@@ -73,7 +74,11 @@ class _Server:
             if not name.startswith(("MS_", "JOB_", _TRACED, "PYTHONPATH"))
         }
         self._environment["OMP_NUM_THREADS"] = "1"
-        self._read = _READ_AT_START + (_READ_BY_TORCH if "torch" in imports else ())
+        self._read = (
+            _READ_AT_START
+            + (_READ_BY_TORCH if "torch" in imports else ())
+            + (_READ_BY_MINDSPORE if "mindspore" in imports else ())
+        )
         with theirs:
             command = [sys.executable, str(_SERVER), str(theirs.fileno()), *imports]
             self._process = subprocess.Popen(
@@ -119,7 +124,7 @@ class Process(subprocess.Popen[AnyStr]):
 
         Args:
             command: as for Popen.
-            imports: what the process will import: PLAIN, TORCH, PYTEST or NOTHING.
+            imports: what the process will import: PLAIN, TORCH, MINDSPORE or PYTEST.
             options: as for Popen.
         """
         self._imports = imports
@@ -174,10 +179,10 @@ def run(
 
 
 @contextmanager
-def cold() -> Iterator[None]:
-    """Start every process as a person does."""
+def cold(*, really: bool = True) -> Iterator[None]:
+    """Start every process as a person does; or not, for something beside the subject of a cold test."""
     global _is_cold  # noqa: PLW0603 - one switch for all that a test calls
-    before, _is_cold = _is_cold, True
+    before, _is_cold = _is_cold, really
     try:
         yield
     finally:

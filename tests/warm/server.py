@@ -7,8 +7,10 @@ of it with a planted bug. It has one thread, and ends when nobody holds the othe
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -20,6 +22,7 @@ import socket
 import sys
 import time
 import types
+import weakref
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -138,13 +141,39 @@ def _run(words: list[str]) -> NoReturn:
     sys.exit(code)
 
 
+def _leave_standing(modules: dict[str, types.ModuleType]) -> None:
+    """Let an interpreter that ends take down only what came after these modules.
+
+    To take them down writes to every page that the server shares: for torch that is more than all else a short process does.
+    """
+    kept = [sys.modules.pop(name) for name in modules.keys() & sys.modules.keys()]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+def _leave_libraries_standing() -> None:
+    """The same for what C and C++ have registered so far: whatever is registered later is still called."""
+    libc = ctypes.CDLL(None)
+    # Called in the opposite order: everything is flushed, then the process has ended with its status.
+    if libc.on_exit(libc._exit, None) or libc.__cxa_atexit(libc.fflush, None, None):
+        raise OSError("no function can be called at exit")
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # private
+        finalizer.atexit = False
+
+
 def _main() -> None:
+    imported: dict[str, types.ModuleType] = {}
+    # The first that is registered is called last.
+    atexit.register(_leave_standing, imported)
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     for name in sys.argv[2:]:
         importlib.import_module(name)
     threads = list(Path("/proc/self/task").iterdir())
     assert len(threads) == 1, f"an import has started threads: {threads}"
+    _leave_libraries_standing()
+    imported.update(sys.modules)
+    for name in ("sys", "builtins", "__main__"):
+        del imported[name]
     gc.collect()
     gc.freeze()
     channel.send(b"imported")

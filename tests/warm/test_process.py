@@ -69,6 +69,13 @@ def test_a_forked_process_is_what_a_cold_one_is(tmp_path: Path, how: str, *, new
             "of a thread\n",
             "",
         ),
+        ("import ctypes; ctypes.CDLL(None).printf(b'of C')", 0, "of C", ""),
+        (
+            "class Held:\n    def __del__(self):\n        print('let go')\nheld = Held()",
+            0,
+            "let go\n",
+            "",
+        ),
         (
             "1 / 0",
             1,

@@ -10,11 +10,12 @@ import pytest
 
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, RunId
-from recovery.core.records import DirectoryRecord
+from recovery.core.records import DirectoryRecord, StepRecord
 from recovery.errors import RecoveryError, StoreGoneError, StoreVersionError
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
-from recovery.worker.local_store import LocalStore
+from recovery.worker import local_store
+from recovery.worker.local_store import Found, LocalStore
 from tests.core.pasts import past
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save, worker_store
 from tests.store import samples
@@ -156,3 +157,28 @@ def test_without_a_path_nothing_is_kept_or_found() -> None:
         assert local_store.find_checkpoints(JOB, RunId(1), None, None).held == ()
 
     run(main())
+
+
+def test_who_takes_over_a_lost_rank_makes_no_store_while_all_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_store, "_RETRY_S", 60.0)
+    (tmp_path / "workers").mkdir(mode=0o700)
+
+    async def main() -> None:
+        store = LocalStore(tmp_path, NodeId("worker_0.2"), accept_without_wal=False, replaces="worker_0")
+        store.attach(asyncio.get_running_loop(), lambda persist: None, lambda error: None)
+        assert store.find_checkpoints(JOB, RunId(1), None, None) == Found()
+        assert list((tmp_path / "workers").iterdir()) == []
+        store.submit(Persist((job(), node(0))))
+        await asyncio.sleep(0.05)
+        assert list((tmp_path / "workers").iterdir()) == []
+        stepped = next(record for record in samples.every_kind() if isinstance(record, StepRecord))
+        store.submit(Persist((stepped,)))
+        await until(lambda: store._writer is not None, "the store")
+        await until(lambda: store._waiting == {}, "what came before")
+        _close(store)
+
+    run(main())
+
+    assert read_worker(tmp_path, "worker_0.2").job == job()

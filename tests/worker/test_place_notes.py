@@ -13,8 +13,12 @@ from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.messages import Past
 from recovery.core.records import DirectoryRecord, NodeRecord
+from recovery.store import reader
+from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
+from recovery.store.stored_records import WorkerRecords
 from recovery.worker.local_store import Found, LocalStore
+from recovery.worker.place_notes import Notes, PlaceNotes
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save
 from tests.transport.wire import run
 
@@ -88,3 +92,17 @@ def test_store_that_cannot_be_read_is_named_once(path: Path, caplog: pytest.LogC
     assert past is not None
     assert past.generation == 2
     assert len([one for one in caplog.messages if "event=place_not_read what worker_0.2" in one]) == 1
+
+
+def test_one_id_that_knows_the_job_spares_reading_the_older_ones(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def noting(recovery_path: Path, node_id: str, **options: bool) -> WorkerRecords:
+        read.append(node_id)
+        return read_worker(recovery_path, node_id, **options)
+
+    monkeypatch.setattr(reader, "read_worker", noting)
+    assert PlaceNotes(NodeId("worker_0.10"), "worker_0.2").read(path, JOB) == Notes({}, ())
+    assert read == ["worker_0.2"]

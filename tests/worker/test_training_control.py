@@ -147,3 +147,20 @@ def test_the_end_of_the_process_wakes_who_sits_in_a_collective_unless_all_went_w
     training.control.on_interrupt(lambda: calls.append("woken"))
     training.control.finish(Verdict(code, "it is over"))
     assert len(calls) == woken
+
+
+def test_a_main_thread_that_waits_looks_for_signals_now_and_then() -> None:
+    training = Training()
+    looked = threading.Semaphore(0)
+    wait = training.control._changed.wait
+
+    def noting(timeout: float | None = None) -> bool:
+        looked.release()
+        return wait(timeout)
+
+    training.control._changed.wait = noting  # type: ignore[method-assign]  # to see each wait begin
+    with training.main_thread(training.control.verdict):
+        for _ in range(3):
+            assert looked.acquire(timeout=WAIT_S)
+            training.control.tick()
+        training.control.finish(Verdict("", ""))

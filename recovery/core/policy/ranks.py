@@ -11,6 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from recovery.core.ids import NodeId, Rank
 
+_SECOND_START = 2
+"""With which number the fresh ids of a place begin."""
+_ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
+
 
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key in which runs of digits compare as numbers."""
@@ -116,9 +120,13 @@ def local_places(hosts_by_rank: Mapping[Rank, str]) -> dict[Rank, tuple[int, int
 
 
 def first_id(name: str) -> str:
-    """The id whose place a process was started in under a fresh one: worker_0 of worker_0.2."""
-    first, point, number = name.rpartition(".")
-    return first if point and number.isdecimal() and first else name
+    """The id whose place a process was started in under a fresh one: worker_0 of worker_0.2.
+
+    The first start keeps its id, so no fresh one ends with less than 2; and an address is a name of its own.
+    """
+    first, _, number = name.rpartition(".")
+    is_fresh = first and number.isdecimal() and int(number) >= _SECOND_START
+    return first if is_fresh and not _ADDRESS.fullmatch(name) else name
 
 
 def place_of(node_id: str, replaces: str) -> str:

@@ -24,6 +24,8 @@ from recovery.core.records import (
 
 REPORTED = "reported by the workers"
 NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
+OF_REBUILT_STORE = "its scheduler's store was rebuilt"
+"""Why a node is in its state that has not come since."""
 _NOBODY: Mapping[NodeId, Past] = {}
 
 
@@ -144,13 +146,42 @@ def rebuild(pasts: Mapping[NodeId, Past], gone: Mapping[NodeId, Past] = _NOBODY)
     )
     lost = [f"nobody knows who was rank {rank}" for rank in built.missing()]
     behind = [
-        f"rank {past.rank} is known only up to generation {past.generation} of {newest.generation}"
+        _known_up_to(past.rank, past.generation, newest.generation)
         for past in sorted(current.values(), key=lambda past: past.rank)
         if past.generation < newest.generation
     ]
     unsure_ranks = (*behind, *lost)
     guessed = (*built.guesses, *unsure_ranks)
     return msgspec.structs.replace(built, guesses=guessed, unsure_ranks=unsure_ranks)
+
+
+def _known_up_to(rank: Rank, generation: int, newest: int) -> str:
+    return f"rank {rank} is known only up to generation {generation} of {newest}"
+
+
+def guesses_of(
+    job: JobRecord, nodes: Iterable[NodeRecord], checkpoints: Iterable[CheckpointRecord]
+) -> tuple[str, ...]:
+    """What a rebuilt store still rests on, as sentences: what its rows do not know of who has not come since.
+
+    Args:
+        job: as it is stored.
+        nodes: those that hold a rank.
+        checkpoints: its index, of this run.
+    """
+    behind = sorted(
+        (node.rank, node.generation)
+        for node in nodes
+        if node.reason == OF_REBUILT_STORE
+        if node.rank is not None and node.generation < job.generation
+    )
+    guesses = [
+        f"{_known_up_to(rank, generation, job.generation)}: a later holder of it may have newer files"
+        for rank, generation in behind
+    ]
+    if any(one.reason == NOT_KNOWN for one in checkpoints):
+        guesses.append("whether any step was ever held by all ranks is not known: taken for so")
+    return tuple(guesses)
 
 
 def report(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:

@@ -7,6 +7,7 @@ from typing_extensions import assert_never
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
+from recovery.core.handover_messages import HandedOver
 from recovery.core.ids import ConnectionId, Incarnation, NodeId, ResumeToken
 from recovery.core.policy.registration import (
     Admit,
@@ -23,6 +24,7 @@ from recovery.core.policy.registration import (
 )
 from recovery.core.records import AS_STANDBY, EventKind, EventRecord, NodeRecord, NodeState, Record
 from recovery.core.scheduler import places, proof
+from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.core.scheduler.effects import (
     CloseConnection,
     KeepConnection,
@@ -54,6 +56,9 @@ def admit_or_refuse(
         # It did not receive the message that ended it.
         ended = m.JobEnded(outcome=m.JobOutcome.FINISHED, reason=RUN_FINISHED)
         return [Persist((), (Answer(received.connection, ended),))]
+    handed_over = _handed_over(node, register)
+    if handed_over is not None:
+        return [Persist((), (Answer(received.connection, handed_over),))]
     decision = decide(_applicant(state, node, register, place, now_ms), state.rules)
     match decision:
         case Refuse():
@@ -67,6 +72,14 @@ def admit_or_refuse(
             return _admit(state, node, received, register, place, now_ms)
         case _:
             assert_never(decision)
+
+
+def _handed_over(node: Node | None, register: m.Register) -> HandedOver | None:
+    """What the process of a rank that was handed over has not heard: its connection closed before that was written."""
+    if node is None or node.record.state is not NodeState.LEFT or _token_of(node, register) is not Token.SAME:
+        return None
+    reason = node.record.reason
+    return HandedOver(reason=reason[:1024]) if reason.startswith(RANK_HANDED_OVER) else None
 
 
 def job_fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:
@@ -327,6 +340,9 @@ def _close_older_connection(state: SchedulerState, node: Node) -> list[Scheduler
     """An older connection of the id speaks for nobody any more, and nothing follows from the end of an older process."""
     older = state.disconnect(node)
     effects = proof.end_watch(node)
+    if node.record.state is NodeState.LEFT:
+        # It closes that connection itself, once it has heard that it may go: the word may still wait behind its write.
+        return effects
     return effects if older is None else [*effects, CloseConnection(older, "replaced by a newer connection")]
 
 

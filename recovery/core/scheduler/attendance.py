@@ -13,6 +13,9 @@ from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.timers import TopologyTimer
 
+DECLINES_NAMED = 8
+"""Answers of standbys in the reason for an end; the event log has all."""
+
 
 def all_ranks_ready(state: SchedulerState) -> bool:
     """Is every rank live and ready, and every server here while the job forms?"""
@@ -59,9 +62,23 @@ def _who_is_missing(state: SchedulerState) -> str:
         names = ", ".join(sorted(unready, key=ranks.natural_key))
         reason += f"here and not ready, still looking at its checkpoints: {names}; "
     reason += f"here: {', '.join(name for role in roles for name in role.here) or 'none'}"
+    reason += who_declined(state)
     if state.job.reason:
         reason += f"; first failure: {state.job.reason}"
     return reason
+
+
+def who_declined(state: SchedulerState) -> str:
+    """Which standbys were asked to take the rank of somebody who is gone and did not, and what each lacks. Begins with a semicolon, or is empty."""
+    holders = state.seats[m.Role.WORKER].holders
+    declined = [
+        f"{name} did not take the rank of {holders[seat]}: {reason}"
+        for name, of_seats in sorted(state.declined.items(), key=lambda item: ranks.natural_key(item[0]))
+        for seat, reason in of_seats.items()
+        if state.nodes[holders[seat]].record.state in (NodeState.LOST, NodeState.LEFT)
+    ]
+    more = [f"and {len(declined) - DECLINES_NAMED} more declined"] if len(declined) > DECLINES_NAMED else []
+    return "".join(f"; {one}" for one in (*declined[:DECLINES_NAMED], *more))
 
 
 class _Attendance(NamedTuple):

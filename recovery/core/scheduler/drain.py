@@ -16,15 +16,12 @@ from recovery.core.ids import NodeId
 from recovery.core.policy import ranks
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.scheduler import generations
-from recovery.core.scheduler.drain_states import Drain, DrainFact, DrainState
+from recovery.core.scheduler.drain_states import RANK_HANDED_OVER, Drain, DrainFact, DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.timers import DrainTimer
-
-RANK_HANDED_OVER = "its rank is handed over"
-"""How the reason of a node begins that has left because a standby takes its rank."""
 
 
 def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) -> list[SchedulerEffect]:
@@ -40,7 +37,7 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
     if not effects:
         # It joins one that is under way: the step that it was asked for shows that its wish has come, too.
         drain = state.drain
-        ask = SaveAt(drain=drain.number, generation=drain.generation, step=drain.step)
+        ask = _question(state, drain)
         effects = [Persist((), (Answer(node.connection, ask),))]
     return effects
 
@@ -121,11 +118,16 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
 
 def _ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
     drain.ask_for(step)
-    ask = SaveAt(drain=drain.number, generation=drain.generation, step=step)
+    ask = _question(state, drain)
     drain.connections = {node.record.node_id: node.connection for node in state.workers}
     # In the order of what is written: behind the plan of this generation, which a rank must know first.
     asked = [Answer(node.connection, ask) for node in state.workers if node.connection is not None]
     return [Persist((), tuple(asked))]
+
+
+def _question(state: SchedulerState, drain: Drain) -> SaveAt:
+    wait_ms = state.rules.drain_timeout_ms
+    return SaveAt(drain=drain.number, generation=drain.generation, step=drain.step, wait_ms=wait_ms)
 
 
 def on_position(state: SchedulerState, node: Node, at: Position) -> list[SchedulerEffect]:

@@ -6,6 +6,9 @@ from enum import Enum
 
 from recovery.core.ids import ConnectionId, Generation, NodeId, RequestId
 
+RANK_HANDED_OVER = "its rank is handed over"
+"""How the reason of a node begins that has left because a standby takes its rank."""
+
 
 class DrainState(str, Enum):
     """How far a rank's way to a standby is."""

@@ -182,9 +182,13 @@ def _give_up_unknown(state: SchedulerState, exited: m.Exited, now_ms: int) -> li
     if state.builds_again and state.rules.standby_count:
         text = f"{exited.node_id}: {exited.reason}; it is not started again, and a standby may have its rank: the job waits"
         return [Log("not_started_again", text, warning=True)]
-    if state.job.state is JobState.FORMING:
-        return _fail(state, f"{exited.node_id}: {exited.reason}", now_ms)
-    return []
+    if state.job.state is not JobState.FORMING:
+        return []
+    what = f"{exited.node_id}: {exited.reason}"
+    if exited.standby:
+        text = f"{what}; it is not started again. It was a standby, so the job begins without it"
+        return [Log("not_started_again", text, warning=True)]
+    return _fail(state, what, now_ms)
 
 
 def _fail(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect]:

@@ -123,6 +123,12 @@ class Node:
         self.count()
 
     @property
+    def is_warming_up(self) -> bool:
+        """Is it connected, but has neither had a plan nor said that it can follow one? It imports, or loads what it needs."""
+        record = self._record
+        return record.state is NodeState.LIVE and not record.generation and self._ready is None
+
+    @property
     def done(self) -> bool:
         """Whether it has trained to the end."""
         return self._done

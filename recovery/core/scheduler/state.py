@@ -89,8 +89,8 @@ class SchedulerState:
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.offers: dict[str, OpenOffer] = {}
         """By the name of a vacant seat: which standby was asked to take it. Not stored: the next scheduler asks again."""
-        self.declined: dict[NodeId, set[str]] = {}
-        """By standby: the seats that it could not take. Forgotten when it registers again, or says again what it can read."""
+        self.declined: dict[NodeId, dict[str, str]] = {}
+        """By standby: the seats that it could not take, and why. Forgotten when it registers again, or says again what it can read."""
         self.reported_declines: dict[NodeId, set[tuple[str, str]]] = {}
         """By standby: which seats it could not take and why, as the log says already. Forgotten with the next plan, and when its next process comes."""
         self.spared: set[NodeId] = set()

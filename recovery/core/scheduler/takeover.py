@@ -17,7 +17,7 @@ from recovery.core.policy.message_share import newest_that_fit
 from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
-from recovery.core.scheduler import generations, job_end, lost_store, places
+from recovery.core.scheduler import attendance, generations, job_end, lost_store, places
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
@@ -224,6 +224,7 @@ def _nobody_left(state: SchedulerState, holder: Node, now_ms: int) -> list[Sched
         return []
     state.spared.discard(holder.record.node_id)
     what = f"{holder.record.node_id}: {holder.record.reason}; it is not started again, and no standby can take its rank"
+    what += attendance.who_declined(state)
     return job_end.end(state, m.JobOutcome.JOB_FAILED, what, now_ms)
 
 
@@ -275,7 +276,7 @@ def on_offer_due(state: SchedulerState, seat: str, now_ms: int) -> list[Schedule
 def _declined(state: SchedulerState, seat: str, reason: str) -> list[Record]:
     """It is not asked for this seat again until something changes. The same answer to the next question is no news."""
     standby = state.offers[seat].standby
-    state.declined.setdefault(standby, set()).add(seat)
+    state.declined.setdefault(standby, {})[seat] = reason
     event = _closed(state, seat, reason)
     reported = state.reported_declines.setdefault(standby, set())
     if (seat, reason) in reported:

@@ -45,6 +45,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
                 if node.record.state is NodeState.LOST
                 else 0,
                 "reason": node.record.reason,
+                "warming_up": node.is_warming_up,
             }
             for node in sorted(
                 state.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0)

@@ -60,6 +60,8 @@ class Handover:
         """The drain that this process was last asked to stop for; 0: none, or it is over."""
         self._stop: StopAt | None = None
         """Where it was asked to stop in that drain; None: nowhere."""
+        self._wait_ms = 0
+        """How long it waits there. Used while there is a step to stop at."""
         self._let_go_ms = 0
         """When it waits there no longer, whatever becomes of the scheduler. Used while there is a step to stop at."""
 
@@ -125,7 +127,8 @@ class Handover:
         self._drain, self._stop = at.drain, stop
         if stop in effects:
             # The scheduler ends it sooner, and its word has time to come, unless it hangs: training must not wait for it.
-            self._let_go_ms = now_ms + self._rules.drain_timeout_ms + ANSWER_MS
+            self._wait_ms = at.wait_ms or self._rules.drain_timeout_ms
+            self._let_go_ms = now_ms + self._wait_ms + ANSWER_MS
         until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
         return [*effects, SetTimer(WorkerTimer.DEPART, until_ms)]
 
@@ -136,7 +139,8 @@ class Handover:
 
     def on_timer(self, now_ms: int) -> list[WorkerEffect]:
         """The scheduler has had its time."""
-        limit = f"{self._rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
+        wait_ms = self._wait_ms if self._asked is None else self._rules.drain_timeout_ms
+        limit = f"{wait_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
         has_begun = self._stop is not None and self._stop.generation == self._main_thread.generation
         if self._asked is None:
             if not has_begun or now_ms < self._let_go_ms:

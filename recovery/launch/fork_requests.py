@@ -1,0 +1,150 @@
+"""Asks a template for processes: a launcher its host's template, a worker proxy its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from recovery.launch import fork_messages, python_command
+from recovery.launch.fork_messages import Fork, Forked, NotForked, Stale
+
+BEGIN_S = 8.0
+"""How long one fork may take. It takes 0.05 s, and 5 s were seen on a machine with fifteen times as much to do as it can."""
+_READ_AT_LOAD = (
+    "ASAN_", "CUDA_", "GLIBC_", "GOMP_", "GOTO_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NPY_", "NUMEXPR_",
+    "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH_",
+)  # fmt: skip
+"""How variables begin that interpreters and libraries read when they are loaded, and not again."""
+
+_NAME_PROCESSORS = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
+"""Variables that let a library choose among the processors that it finds when it is loaded."""
+
+
+class NotBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a process was not forked. It can be spawned."""
+
+    reason: str
+    over: bool
+    """The template is of no further use: it has ended, or is stale."""
+
+
+class ForkRequests(ABC):
+    """One template, and what those that can be forked from it have in common. Its forks are children of this process."""
+
+    def __init__(
+        self,
+        link: socket.socket,
+        *,
+        interpreter: str,
+        options: Sequence[str],
+        environment: Mapping[str, str],
+        cpus: Sequence[int],
+    ) -> None:
+        """Note it.
+
+        Args:
+            link: to the template.
+            interpreter: that it runs on, and its processes with it.
+            options: of the interpreter.
+            environment: with which it has loaded libraries.
+            cpus: processors with which it has; none: all of this process.
+        """
+        self.interpreter, self.options = interpreter, tuple(options)
+        self._link = link
+        self._environment = dict(environment)
+        self._all_cpus = os.sched_getaffinity(0)
+        self._cpus = set(cpus) or self._all_cpus
+        self._using = threading.Lock()
+
+    @abstractmethod
+    def how_it_ended(self) -> str:
+        """For people, when it does not answer any more."""
+
+    def begin(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        log: int,
+        cpus: Sequence[int] = (),
+        directory: str | None = None,
+    ) -> int | NotBegun:
+        """Fork a process. Gives its process id: a child of this process, which is to be waited for.
+
+        Args:
+            command: as it would be spawned.
+            environment: all of it.
+            log: descriptor where its output goes.
+            cpus: processors it may use; none: all.
+            directory: where it begins; None: where this process is.
+
+        Raises:
+            OSError: the system refused. Nothing was begun.
+        """
+        reason = self._cannot(command, environment, cpus)
+        if reason:
+            return NotBegun(reason=reason, over=False)
+        request = Fork(
+            command=tuple(command),
+            environment={os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
+            cpus=tuple(cpus or sorted(self._all_cpus)),
+            directory=directory or os.getcwd(),  # noqa: PTH109 - a text on the wire
+        )
+        go, may_go = os.pipe()
+        try:
+            with self._using:
+                if self._link.fileno() < 0:
+                    return NotBegun(reason="its launcher has ended it", over=True)
+                fork_messages.send(self._link, request, [log, go])
+                answer = fork_messages.receive_answer(self._link)
+            if isinstance(answer, Forked):
+                # One that died meanwhile reads nothing.
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(may_go, b"1")
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            hangs = isinstance(error, TimeoutError)
+            reason = f"it does not answer within {BEGIN_S:g} s" if hangs else self.how_it_ended()
+            return NotBegun(reason=reason, over=True)
+        finally:
+            os.close(go)
+            os.close(may_go)
+        match answer:
+            case Forked(pid=pid):
+                return pid
+            case Stale(reason=reason):
+                return NotBegun(reason=reason, over=True)
+            case NotForked(errno=0, reason=reason):
+                return NotBegun(reason=reason, over=False)
+            case NotForked(errno=number, reason=reason):
+                raise OSError(number, reason)
+            case _:
+                return NotBegun(reason="it answered what was not asked", over=True)
+
+    def _cannot(self, command: Sequence[str], environment: Mapping[str, str], cpus: Sequence[int]) -> str:
+        """Why this process can be no fork of this template; empty: it can."""
+        read = python_command.read(command)
+        if read is None:
+            return f"{command[0]} is not started as `python script` or `python -m module`"
+        if (read.interpreter, read.options) != (self.interpreter, self.options):
+            return "another interpreter, or other options of it"
+        mine, its = self._environment, environment
+        differing = sorted(
+            name
+            for name in {*mine, *its}
+            if name.startswith(_READ_AT_LOAD) and mine.get(name) != its.get(name)
+        )
+        if differing:
+            return (
+                f"{differing[0]} is read when libraries are loaded, and is not what it was for the template"
+            )
+        if len(set(cpus) or self._all_cpus) != len(self._cpus):
+            return "libraries count processors when they are loaded, and not all workers have as many"
+        if set(cpus) - self._cpus and any(name in its for name in _NAME_PROCESSORS):
+            return "a variable names processors, which libraries have looked up when they were loaded"
+        return ""

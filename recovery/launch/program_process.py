@@ -1,0 +1,79 @@
+"""The program behind a worker proxy, from its start to its end: forked where the proxy can, else spawned."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from recovery import log
+from recovery.launch import program_template
+from recovery.launch.children import signal_group, tied
+
+_logger = logging.getLogger("recovery.launch")
+_GRACE_S = 5.0
+"""From SIGTERM to SIGKILL, when all are started again."""
+
+
+class ProgramProcess:
+    """One start of it: a child of this process, in a session of its own, which the kernel ends with this one."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], on_end: Callable[[], None]
+    ) -> None:
+        """Start it, from the main thread.
+
+        Args:
+            command: of the person who started the job.
+            environment: all of it.
+            on_end: called from a thread once it has ended.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        pid = _forked(command, environment)
+        self.is_forked = pid > 0
+        if pid:
+            wait: Callable[[], int] = lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: E731
+        else:
+            process = subprocess.Popen(  # noqa: S603 - the command of the person who started the job
+                tied(command), env=dict(environment), start_new_session=True
+            )
+            pid, wait = process.pid, process.wait
+        self.pid = pid
+        """Of the process, and of its session."""
+        self.status = 0
+        """Once it has ended: exit code; negative: the signal that killed it."""
+        self._on_end, self._ended = on_end, threading.Event()
+        self._waiting = threading.Thread(target=self._await_end, args=(wait,), daemon=True)
+        self._waiting.start()
+
+    def end(self) -> None:
+        """Ask it to end, then make it; what it may have started goes with it."""
+        if not self._ended.is_set():
+            signal_group(self.pid, signal.SIGTERM)
+            self._ended.wait(_GRACE_S)
+        signal_group(self.pid, signal.SIGKILL)
+        self._waiting.join()
+
+    def _await_end(self, wait: Callable[[], int]) -> None:
+        self.status = wait()
+        self._ended.set()
+        self._on_end()
+
+
+def _forked(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Its process id; 0: it is to be spawned, and the log says why. The launcher says it where that is so for all programs."""
+    template = program_template.own()
+    if template is None:
+        return 0
+    begun = template.begin_program(command, environment)
+    if isinstance(begun, int):
+        return begun
+    _logger.warning("event=program_spawned reason=%s", log.quoted(begun.reason))
+    if begun.over:
+        program_template.give_up()
+    return 0

@@ -1,0 +1,134 @@
+"""What a forked worker proxy forks its programs from: a process like the template that it comes from itself, and a child of its own.
+
+It is forked before the proxy has a thread, so it is the template once more, with another process to serve. Nothing is imported again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+
+from typing_extensions import override
+
+from recovery.launch import forked_child, process_picture
+from recovery.launch.fork_messages import Fork
+from recovery.launch.fork_requests import BEGIN_S, ForkRequests, NotBegun
+from recovery.launch.python_command import read as read_command
+from recovery.launch.restarts import describe
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""Of linux/prctl.h."""
+_STDOUT, _STDERR = 1, 2
+
+
+class ProgramTemplate(ForkRequests):
+    """The proxy's side of it."""
+
+    def __init__(self, link: socket.socket, pid: int, request: Fork) -> None:
+        """Note it.
+
+        Args:
+            link: to it.
+            pid: of it, a child of this process.
+            request: by which this process was begun.
+        """
+        self.environment = {
+            os.fsdecode(name): os.fsdecode(value) for name, value in request.environment.items()
+        }
+        """That this process was begun with: its imports may have set more, which are none of its programs'."""
+        command = read_command(request.command)
+        assert command is not None, "this process was forked"
+        super().__init__(
+            link,
+            interpreter=command.interpreter,
+            options=command.options,
+            environment=self.environment,
+            cpus=request.cpus,
+        )
+        link.settimeout(BEGIN_S)
+        self._pid = pid
+        self._status: int | None = None
+
+    def begin_program(self, command: Sequence[str], environment: Mapping[str, str]) -> int | NotBegun:
+        """Fork a program, which writes where this process does. Gives its process id: a child of this process.
+
+        Args:
+            command: as it would be spawned.
+            environment: all of it.
+
+        Raises:
+            OSError: the system refused. Nothing was begun.
+        """
+        # Afterwards orphans go to the launcher again, which reaps them.
+        _take_in_orphans(True)
+        try:
+            return self.begin(command, environment=environment, log=_STDOUT)
+        finally:
+            _take_in_orphans(False)
+
+    @override
+    def how_it_ended(self) -> str:
+        """Its status."""
+        return f"the template of the programs has ended ({describe(self.end())})"
+
+    def end(self) -> int:
+        """End it; its programs go on. Gives its status: exit code, or negative the signal that killed it."""
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            self._link.close()
+        return self._status
+
+
+_own: list[ProgramTemplate] = []
+"""Of this process, at most one."""
+
+
+def own() -> ProgramTemplate | None:
+    """Of this process; None: it was not forked, or its programs cannot be."""
+    return _own[0] if _own else None
+
+
+def give_up() -> None:
+    """End it, and do without it from now on."""
+    while _own:
+        _own.pop().end()
+
+
+def divide(request: Fork, words: Sequence[str], environment: Mapping[bytes, bytes]) -> socket.socket | None:
+    """Fork this process, a worker proxy that was just begun. Gives the new one's link, which is its template; None in the proxy.
+
+    Args:
+        request: by which the proxy was begun.
+        words: what /proc is to show as the new one's command line.
+        environment: and as its environment.
+    """
+    ours, theirs = socket.socketpair()
+    proxy = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        ours.close()
+        theirs.close()
+        os.write(
+            _STDERR, f"the programs are spawned: no process for their template ({error.strerror})\n".encode()
+        )
+        return None
+    if pid:
+        theirs.close()
+        _own.append(ProgramTemplate(ours, pid, request))
+        return None
+    ours.close()
+    forked_child.tie_to(proxy)
+    process_picture.show(words, environment)
+    return theirs
+
+
+def _take_in_orphans(does: bool) -> None:
+    """Does the kernel give this process the orphans among its descendants?"""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(does))

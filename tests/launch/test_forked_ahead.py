@@ -1,0 +1,113 @@
+"""A template forks its next process before it is asked for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from recovery.launch import forked_child
+from recovery.launch.fork_messages import Fork, NotForked, Prepare
+from recovery.launch.fork_requests import NotBegun
+from recovery.launch.forked_ahead import ForkedAhead
+from recovery.launch.template import Template
+from tests.launch.forking import forked, ready_template
+from tests.pace import wait_for
+
+
+@pytest.fixture
+def template() -> Iterator[Template]:
+    with ready_template(Prepare(modules=())) as made:
+        yield made
+
+
+def made_ahead(template: Template) -> psutil.Process:
+    """The process that waits to be asked for; below the one between it and the template."""
+
+    def below() -> list[psutil.Process]:
+        return psutil.Process(template.pid).children(recursive=True)
+
+    wait_for(lambda: len(below()) == 2, "a process forked ahead", 10)
+    [between] = psutil.Process(template.pid).children()
+    [ahead] = between.children()
+    return ahead
+
+
+def pid_of(answer: tuple[int, str]) -> int:
+    status, said = answer
+    assert status == 0, said
+    return int(said)
+
+
+def test_it_becomes_what_is_asked_for_and_the_next_one_follows(template: Template, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; print(os.getpid())")
+    for _ in range(2):
+        ahead = made_ahead(template)
+        assert pid_of(forked(template, tmp_path, "train.py")) == ahead.pid
+
+
+def test_more_than_it_has_ahead_are_forked_at_once(template: Template, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; print(os.getpid())")
+    ahead = made_ahead(template)
+    pids = [pid_of(forked(template, tmp_path, "train.py")) for _ in range(3)]
+    assert pids[0] == ahead.pid
+    assert len(set(pids)) == 3
+
+
+def test_one_that_somebody_has_ended_is_not_used(template: Template, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; print(os.getpid())")
+    ahead = made_ahead(template)
+    ahead.kill()
+    wait_for(lambda: ahead.status() == psutil.STATUS_ZOMBIE, "its end", 10)
+    assert pid_of(forked(template, tmp_path, "train.py")) != ahead.pid
+
+
+def test_a_stale_template_begins_nothing(template: Template, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("open('ran', 'w')")
+    with ready_template(Prepare(modules=(), watched=(str(script),))) as watching:
+        ahead = made_ahead(watching)
+        script.write_text("open('has run', 'w')")
+        answer = watching.begin(
+            [sys.executable, "train.py"], environment=os.environ, log=2, directory=str(tmp_path)
+        )
+        assert isinstance(answer, NotBegun)
+        assert answer.over
+        # It came to this process when the one between was ended.
+        assert os.waitstatus_to_exitcode(os.waitpid(ahead.pid, 0)[1]) == 1
+    assert list(tmp_path.iterdir()) == [script]
+
+
+def test_a_report_counts_although_its_process_has_ended() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        forked_child.report_error(theirs.fileno(), OSError(errno.ENOENT, "gone"))
+    with subprocess.Popen(["sleep", "60"]) as between:
+        request = Fork(command=("python",), environment={}, cpus=(), directory="/")
+        answer = ForkedAhead(between.pid, ours).begin(request, [], lambda: "")
+        # It was waited for already.
+        between.returncode = -signal.SIGKILL
+    assert answer == NotForked(errno=errno.ENOENT, reason="gone")
+
+
+@pytest.mark.parametrize("how", ["the launcher ends it", "it is killed"])
+def test_it_ends_with_its_template(template: Template, how: str) -> None:
+    ahead = made_ahead(template)
+    between = ahead.parent()
+    assert between is not None
+    if how == "it is killed":
+        os.kill(template.pid, signal.SIGKILL)
+    else:
+        template.end()
+    # This process takes in orphans, as a launcher does.
+    for one in (between, ahead):
+        wait_for(lambda one=one: not one.is_running() or one.status() == psutil.STATUS_ZOMBIE, "its end", 10)  # type: ignore[misc]  # bound in the loop
+        os.waitpid(one.pid, 0)

@@ -1,0 +1,91 @@
+"""Could the ranks of a job that has failed have been given to its processes, so that each reads its own checkpoint?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from recovery.core import messages as m
+from recovery.core.records import CheckpointRecord, CheckpointState, NodeRecord, NodeState, SeatRecord
+from tests.simulation.slots import slot_name
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+def nobody_could(world: World) -> bool:
+    """Is there a step that all ranks held, and no way to give each rank of it to another process that reads its file?
+
+    One process runs in each place, which is started again when it ends, and whoever else was connected when the job ended.
+    """
+    files = _files_of_newest_step(world)
+    if len(files) < world.rules.worker_count:
+        return False
+    processes = _processes(world)
+    readers = [
+        [
+            number
+            for number, name in enumerate(processes)
+            if world.disk.can_read(name, path.rpartition("/")[0])
+        ]
+        for path in files
+    ]
+    return not _all_matched(readers)
+
+
+def _files_of_newest_step(world: World) -> list[str]:
+    """By rank: the file of the newest step that all ranks held, where it can still be used."""
+    job = world.store.job
+    committed = [
+        one
+        for one in world.store.all(CheckpointRecord)
+        if job is not None and one.run == job.run and one.state is CheckpointState.COMMITTED
+    ]
+    count = Counter(one.step for one in committed)
+    newest = max((step for step, held in count.items() if held == world.rules.worker_count), default=0)
+    paths = [one.path for one in sorted(committed, key=lambda one: one.rank) if one.step == newest]
+    usable = [world.disk.file_at(path) for path in paths]
+    return [path for path, file in zip(paths, usable, strict=True) if file is not None and not file.gone]
+
+
+def _processes(world: World) -> list[str]:
+    """By an id of each: who could have had a rank."""
+    workers = [one for one in world.store.all(NodeRecord) if one.role is m.Role.WORKER]
+    here = [one.node_id for one in workers if one.state is NodeState.LIVE]
+    places = {slot_name(one) for one in here}
+    missing = [
+        slot.current
+        for slot in world.slots.values()
+        if slot.role is m.Role.WORKER and slot.name not in places
+    ]
+    return [*map(str, here), *missing]
+
+
+def _all_matched(readers: list[list[int]]) -> bool:
+    """Is there a process for each rank, each for one (augmenting paths)?"""
+    rank_of: dict[int, int] = {}
+
+    def give(rank: int, asked: set[int]) -> bool:
+        for process in readers[rank]:
+            if process in asked:
+                continue
+            asked.add(process)
+            if process not in rank_of or give(rank_of[process], asked):
+                rank_of[process] = rank
+                return True
+        return False
+
+    return all(give(rank, set()) for rank in range(len(readers)))
+
+
+def unnamed(world: World) -> list[str]:
+    """Standbys that were here when the job ended, and are not named in its reason. One that was never asked has declined nothing."""
+    job = world.store.job
+    assert job is not None, "it has failed"
+    seats = {one.node_id: one.seat for one in world.store.all(SeatRecord)}
+    return [
+        str(one.node_id)
+        for one in world.store.all(NodeRecord)
+        if one.state is NodeState.LIVE and seats.get(one.node_id, one.node_id) == ""
+        if f"{one.node_id} did not take the rank of" not in job.reason
+    ]
