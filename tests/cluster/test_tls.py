@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from recovery.store import job_token_file
 from tests.cluster.harness import free_port
+from tests.cluster.secured import files_with
 from tests.cluster.small_job import result_of
 from tests.pace import wait_for
 
@@ -122,10 +124,14 @@ def test_a_job_runs_over_tls_and_recovers_and_leaves_no_secret(job: Job) -> None
 
     assert job.launcher.wait(WAIT_S) == 0, (job.place / "out.txt").read_text()
     assert [(job.place / f"result_{rank}").read_text() for rank in (0, 1)] == [result_of(0), result_of(1)]
-    written = [path for path in job.place.rglob("*") if path.is_file() and path.name != "password"]
-    assert job.password not in seen
-    assert [path for path in written if job.password.encode() in path.read_bytes()] == []
-    assert job.password not in job.ask("export", "recovery-state").stdout
+    assert list(job.place.glob("logs/incident-*/*"))
+    exported = job.ask("export", "recovery-state", "export.json")
+    assert exported.returncode == 0, exported.stderr
+    token = (job.place / "recovery-state" / job_token_file.NAME).read_text().strip()
+    for secret in (job.password, token):
+        assert secret not in seen
+        assert secret not in exported.stdout + exported.stderr
+        assert files_with(job.place, secret) == []
 
 
 def test_a_launcher_names_what_is_wrong_before_anything_starts(tmp_path: Path) -> None:
