@@ -15,6 +15,7 @@ import msgspec
 
 from recovery import clock
 from recovery.config import Settings
+from recovery.core.converter import UNREADABLE
 from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.messages import FromNode, Register
@@ -180,7 +181,7 @@ class _Service:
         """A person wants ranks to be handed over: 202 and who goes, or why not."""
         try:
             asked = _drain_requests.decode(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             return 400, {"refused": str(error)}
         state = self._machine.state
         nodes, host = drain.named(state, asked.target)

@@ -12,6 +12,7 @@ import msgspec
 
 from recovery.core import message_fields as fields
 from recovery.core import messages as m
+from recovery.core.converter import UNREADABLE
 from recovery.core.handover_messages import Depart, HandedOver, NotHandedOver, Position
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
@@ -94,8 +95,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes, peer: str) -> A
         raise ProtocolError(peer=peer, reason="an empty message")
     try:
         return decoder.decode(frame)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        # msgspec raises the last two for broken UTF-8 and for nesting deeper than the interpreter allows.
+    except UNREADABLE as error:
         raise ProtocolError(peer=peer, reason=f"no message of ours ({_printable(error)})") from error
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from recovery.core.converter import UNREADABLE
 from recovery.transport.access import Access, tls_failure
 from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, challenge_of
 
@@ -62,7 +63,7 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, access: Acce
                 if answer is not None and not answer.holds(response.headers):
                     raise NoAnswerError(IMPOSTOR)
                 return msgspec.json.decode(await _body_of(response))
-    except (OSError, asyncio.TimeoutError, aiohttp.ClientError, msgspec.MsgspecError) as error:
+    except (OSError, asyncio.TimeoutError, aiohttp.ClientError, *UNREADABLE) as error:
         raise NoAnswerError(
             tls_failure(error, access.channel) or str(error) or type(error).__name__
         ) from error

@@ -127,6 +127,25 @@ SECURE_CHANNEL = (
         ),
     ),
     Bug(
+        "bytes that are no text are an error of nobody's",
+        "I14",
+        "core/converter.py",
+        "UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)",
+        "UNREADABLE = (msgspec.MsgspecError, RecursionError)",
+        (
+            "tests/config/test_rank_table.py::test_bytes_that_are_no_table_are_refused",
+            "tests/transport/test_inspection_client.py::test_an_answer_that_is_no_json_counts_as_none",
+        ),
+    ),
+    Bug(
+        "an error writes what it quotes to the terminal as it stands",
+        "I14",
+        "errors/base.py",
+        "    if text.isprintable():",
+        "    if text:",
+        ("tests/config/test_printable_errors.py::test_what_an_error_quotes_is_printed_escaped",),
+    ),
+    Bug(
         "who is not let in dials until everybody has given up",
         "I14",
         "core/worker/connection.py",
