@@ -138,6 +138,14 @@ SECURE_CHANNEL = (
         ),
     ),
     Bug(
+        "any user may exchange the store and the token",
+        "I14",
+        "store/paths.py",
+        "if facts.st_mode & stat.S_IWOTH:",
+        "if facts.st_mode & stat.S_IWOTH < 0:",
+        ("tests/store/test_failing_disks.py::test_a_directory_where_every_user_may_write_is_refused",),
+    ),
+    Bug(
         "an error writes what it quotes to the terminal as it stands",
         "I14",
         "errors/base.py",

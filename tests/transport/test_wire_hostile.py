@@ -311,6 +311,23 @@ def test_a_web_page_cannot_open_a_workers_connection() -> None:
     run(main())
 
 
+def test_compression_is_offered_to_nobody() -> None:
+    """A few bytes would become as many as the sender likes."""
+
+    async def main() -> None:
+        async with serving() as (_, port):
+            offers = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n\r\n"
+            asked = HANDSHAKE.removesuffix(b"\r\n") + offers
+            compressed = masked_frame(encode(register()))
+            # The bit that says so: without an agreement the frame is none.
+            compressed = bytes([compressed[0] | 0x40]) + compressed[1:]
+            heard = await in_thread(lambda: talk(port, asked, compressed))
+            assert heard.startswith(b"HTTP/1.1 101 ")
+            assert b"deflate" not in heard.partition(b"\r\n\r\n")[0].lower()
+
+    run(main())
+
+
 def test_pings_and_fragments_of_a_node_are_understood() -> None:
     async def main() -> None:
         async with serving() as (receiver, port):
