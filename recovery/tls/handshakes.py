@@ -123,7 +123,18 @@ _ROWS = (
         "TLS_CIPHER",
         "there is no cipher in common; compare cipher_list of both sides and the kind of the key",
     ),
-    _Row(r"KEY_TOO_SMALL", _BOTH, "TLS_KEY_WEAK", "a key is too short"),
+    _Row(
+        r"KEY_TOO_SMALL|certificate key too weak",
+        _BOTH,
+        "TLS_KEY_WEAK",
+        "a key is too short; RSA from 2,048 bits and EC from P-256 on are taken",
+    ),
+    _Row(
+        r"MD_TOO_WEAK|digest algorithm too weak",
+        _BOTH,
+        "TLS_SIG_WEAK",
+        "a certificate is signed with an old digest; have it signed again with SHA-256",
+    ),
     _Row(
         r"BAD_CERTIFICATE|CERTIFICATE_UNKNOWN|invalid CA|CERTIFICATE_VERIFY_FAILED|certificate",
         _BOTH,

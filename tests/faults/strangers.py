@@ -149,6 +149,11 @@ class Hammer(_Paced):
         self.answers: Counter[str] = Counter()
 
     @override
+    def __enter__(self) -> Hammer:
+        super().__enter__()
+        return self
+
+    @override
     def once(self, noise: random.Random) -> None:
         with plain_socket(self._port, "127.0.0.2") as one:
             one.sendall(HANDSHAKE + masked_frame(encode(self._asked)))

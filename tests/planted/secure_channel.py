@@ -138,6 +138,14 @@ SECURE_CHANNEL = (
         ),
     ),
     Bug(
+        "a handshake that fails for a short key says something else",
+        "I14",
+        "tls/handshakes.py",
+        'r"KEY_TOO_SMALL|certificate key too weak"',
+        'r"KEY_TOO_SMALL"',
+        ("tests/tls/test_failed_handshakes.py::test_the_scheduler_names_what_is_wrong_with_a_peer",),
+    ),
+    Bug(
         "any user may exchange the store and the token",
         "I14",
         "store/paths.py",

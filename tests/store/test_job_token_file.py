@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ import pytest
 
 from recovery.config.secret import Secret
 from recovery.errors import RecoveryPathError
-from recovery.store.job_token_file import NAME, shared, stored, token_of
+from recovery.store import job_token_file
+from recovery.store.job_token_file import NAME, shared, source_of, stored, token_of
 
 
 def test_whoever_comes_first_makes_it_and_all_others_read_the_same(tmp_path: Path) -> None:
@@ -69,3 +71,40 @@ def test_what_is_set_counts_before_the_file_and_off_means_none(tmp_path: Path) -
     assert token_of(None, None) is None
     assert list(tmp_path.iterdir()) == []
     assert token_of(None, tmp_path) == stored(tmp_path)
+
+
+def test_another_users_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared(tmp_path)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / NAME, 4_711, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+
+    with pytest.raises(RecoveryPathError, match="it belongs to user "):
+        stored(tmp_path)
+
+
+def test_a_file_system_without_links_has_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*names: object, **how: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+
+    with pytest.raises(RecoveryPathError, match="Operation not permitted"):
+        shared(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_that_is_removed_at_once_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_token_file, "stored", lambda path: None)
+
+    with pytest.raises(RecoveryPathError, match="removed at once"):
+        shared(tmp_path)
+
+
+def test_only_what_lies_in_a_file_is_read_again(tmp_path: Path) -> None:
+    assert source_of(Secret("a-token-of-this-test"), tmp_path) is None
+    assert source_of(None, None) is None
+    again = source_of(None, tmp_path)
+    assert again is not None
+    assert again() is None
+    assert shared(tmp_path) == again()

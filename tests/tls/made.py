@@ -6,6 +6,7 @@ import base64
 import datetime
 import ipaddress
 import json
+import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -172,6 +173,19 @@ def root() -> Pair:
 def leaf() -> Pair:
     """Good on both sides."""
     return signed("leaf", root())
+
+
+def signed_with_sha_1(directory: Path, issuer: Pair) -> Pair:
+    """A pair that no library makes any more, but the openssl program."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    request = (
+        x509.CertificateSigningRequestBuilder().subject_name(name_of("old digest")).sign(key, hashes.SHA256())
+    )
+    (directory / "request.pem").write_bytes(request.public_bytes(serialization.Encoding.PEM))
+    (directory / "issuer.pem").write_bytes(issuer.pem() + issuer.key_pem())
+    signs = "openssl x509 -req -sha1 -days 90 -in request.pem -CA issuer.pem -CAkey issuer.pem -set_serial 7 -out old.pem"
+    subprocess.run(signs.split(), cwd=directory, check=True, capture_output=True)
+    return Pair(x509.load_pem_x509_certificate((directory / "old.pem").read_bytes()), key)
 
 
 class Place:

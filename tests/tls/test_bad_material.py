@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from recovery.errors import PasswordFileError, SecureChannelError
@@ -320,16 +319,10 @@ def test_a_password_that_is_not_ascii_opens_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="only the openssl program still signs with SHA-1")
 def test_a_certificate_signed_with_sha_1_is_refused(tmp_path: Path) -> None:
-    place, root = Place(tmp_path), made.root()
-    names = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "old digest")])
-    key = ec.generate_private_key(ec.SECP256R1())
-    request = x509.CertificateSigningRequestBuilder().subject_name(names).sign(key, hashes.SHA256())
-    place.put("request.pem", request.public_bytes(serialization.Encoding.PEM))
-    place.put("ca.key", root.key_pem(), 0o600)
-    signs = "openssl x509 -req -sha1 -days 90 -in request.pem -CA ca.crt -CAkey ca.key -set_serial 7 -out leaf.pem"
-    subprocess.run(signs.split(), cwd=tmp_path, check=True, capture_output=True)
-    leaf = x509.load_pem_x509_certificate((tmp_path / "leaf.pem").read_bytes())
-    place.own(made.Pair(leaf, key))
+    place = Place(tmp_path)
+    pair = made.signed_with_sha_1(tmp_path, made.root())
+    leaf = pair.certificate
+    place.own(pair)
     with pytest.raises(SecureChannelError) as caught:
         material.load(config_file.read(place.config), Side.SERVER, PASSWORD, leaf.not_valid_before_utc)
 
