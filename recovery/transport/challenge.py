@@ -17,8 +17,8 @@ IMPOSTOR = (
     "or has MS_JOB_TOKEN=off while this process has a token"
 )
 NOT_LET_IN = {
-    401: "the scheduler asks for the job's token, and this process has none: give it the same MS_RECOVERY_PATH "
-    "directory or MS_JOB_TOKEN",
+    401: "the scheduler asks for the job's token, and this process has none, or its proof came too late: give it the same "
+    "MS_RECOVERY_PATH directory or MS_JOB_TOKEN",
     403: "the scheduler does not let this process in: its job token is another one, so MS_RECOVERY_PATH is another "
     "directory than the scheduler's, or MS_JOB_TOKEN differs",
     421: "the scheduler is not known by that host name: use its address, or the name in its own MS_SCHED_HOST",
@@ -43,6 +43,10 @@ class Proofs:
         self.headers = ended.response.headers
 
 
+def _is_one(text: bytes) -> bool:
+    return 0 < len(text) <= _CHALLENGE_BYTES_MAX and text.isascii() and text.decode().isprintable()
+
+
 async def challenge_of(session: aiohttp.ClientSession, base: str, tls: Mapping[str, Any]) -> str:
     """Ask a scheduler for a challenge.
 
@@ -56,7 +60,10 @@ async def challenge_of(session: aiohttp.ClientSession, base: str, tls: Mapping[s
         aiohttp.ClientError: it does not answer.
     """
     async with session.get(f"{base}{CHALLENGE_PATH}", **tls) as response:
-        text = await response.content.read(_CHALLENGE_BYTES_MAX)
-        if response.status == _OK and text.isascii() and text.decode().isprintable():
+        text = b""
+        # What has arrived by now may be a part of it.
+        while len(text) <= _CHALLENGE_BYTES_MAX and (piece := await response.content.readany()):
+            text += piece
+        if response.status == _OK and _is_one(text):
             return text.decode()
         raise ConnectionError(NOT_LET_IN.get(response.status, IMPOSTOR))

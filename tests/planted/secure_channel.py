@@ -138,6 +138,16 @@ SECURE_CHANNEL = (
         ),
     ),
     Bug(
+        "a challenge that comes in pieces is answered by its first one",
+        "I14",
+        "transport/challenge.py",
+        "        while len(text) <= _CHALLENGE_BYTES_MAX and (piece",
+        "        if len(text) <= _CHALLENGE_BYTES_MAX and (piece",
+        (
+            "tests/transport/test_job_token.py::test_over_a_wire_that_drips_a_process_proves_itself_all_the_same",
+        ),
+    ),
+    Bug(
         "a handshake that fails for a short key says something else",
         "I14",
         "tls/handshakes.py",

@@ -24,6 +24,7 @@ from recovery.transport.codec import encode
 from recovery.transport.inspection import Inspection, json_route
 from recovery.transport.inspection_client import NoAnswerError
 from recovery.transport.job_token import Authenticator, Caller, Denied, JobToken, Proven
+from tests.faults.fault_proxy import FaultProxy
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
@@ -190,6 +191,23 @@ def test_a_process_with_the_token_is_who_it_says_before_its_first_message() -> N
                 kind=Kind.NODE, name="worker_0", known=Known.TOKEN
             )
             await one.close()
+
+    run(main())
+
+
+def test_over_a_wire_that_drips_a_process_proves_itself_all_the_same() -> None:
+    """Its challenge comes in pieces."""
+
+    async def main() -> None:
+        async with serving(authenticator=authenticator()) as (receiver, port):
+            with FaultProxy(port) as wire:
+                wire.drip(16)
+                wire.delay(0.005)
+                one = client(wire.port, WORKER)
+                await one.connect(30)
+                one.send(register())
+                await until(lambda: receiver.messages)
+                await one.close()
 
     run(main())
 
