@@ -19,6 +19,7 @@ from recovery.transport.access import Access
 from recovery.transport.job_token import Caller, JobToken
 from tests.cluster.small_cluster import SmallCluster
 from tests.faults.strangers import Dripper, Garbage, Hammer, silent
+from tests.pace import within
 from tests.transport.wire import HOST
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone]
@@ -77,7 +78,7 @@ def test_two_thousand_strangers_disturb_neither_training_nor_a_good_worker(
             f"{max(open_files)} descriptors, {(scheduler.memory_info().rss - memory_before) >> 20} MiB more"
         )
 
-        assert max(waits) < ANSWER_S_MAX
+        assert within(max(waits), ANSWER_S_MAX)
         if token is not None:
             assert set(hammer.answers) <= {"401", "closed"}, hammer.answers
         assert max(open_files) < limit / 2
