@@ -73,6 +73,8 @@ class Promises:
         self._run_of_steps = 0
         self._lost = False
         """The store was lost, and no plan has been sent since."""
+        self._builds_again = False
+        """The store was lost, and no plan has been made since."""
         self._given_twice: set[tuple[int, int]] = set()
         """(run, generation) of plans that nobody knew who came when a lost store was built again."""
         self._newest_incarnation: dict[str, int] = {}
@@ -83,7 +85,7 @@ class Promises:
 
     def store_lost(self) -> None:
         """What was written is gone; the numbers and the plans that anybody has received are not."""
-        self._lost = True
+        self._lost = self._builds_again = True
         self._admitted.clear()
         self._planned, self._scheduler_sent = (0, 0), 0
         self._plans = [plan for plan in self._plans if plan[:2] in self._received]
@@ -315,7 +317,8 @@ class Promises:
             )
 
     def _plan_made(self, scheduler: SchedulerProcess, plan: m.Rollback) -> None:
-        if self._lost:
+        if self._builds_again:
+            self._builds_again = False
             self._forget_unheard(scheduler, plan)
         if self._plans and self._plans[-1][:2] >= (plan.run, plan.generation):
             assert self._plans[-1] == (plan.run, plan.generation, plan.step), (
