@@ -159,9 +159,11 @@ class World:
             was_member = process.machine.admitted is not None
             fresh = was_member and self.shape.spares.fresh_ids and slot.role is m.Role.WORKER
             self.clock.soon("relaunch", *self.relaunch_ms, partial(self.launch, slot, fresh=fresh))
-        elif slot.is_surplus:
+        else:
             # Whoever started the process that had the place starts another one.
-            self.clock.soon("relaunch", *self.relaunch_ms, partial(self.launch, slot, fresh=False))
+            surplus = [one for one in (slot, *self.slots.values()) if one.is_surplus]
+            for place in surplus[:1]:
+                self.clock.soon("relaunch", *self.relaunch_ms, partial(self.launch, place, fresh=False))
 
     def _gone(self, process: Process) -> None:
         if process.plan is not None:
