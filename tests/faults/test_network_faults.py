@@ -18,7 +18,7 @@ from recovery.core.records import EventKind
 from tests.faults.fault_proxy import BOTH, DOWN, UP, FaultProxy
 from tests.faults.tiny_cluster import TinyCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.waits]
 
 PATIENT = {
     "MS_NODE_TIMEOUT": "10",
