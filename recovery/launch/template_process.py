@@ -44,6 +44,8 @@ for _place in _ADDED:
 
 _PAUSE_S = 0.3
 """Without a request, after which a process is forked ahead: not while others begin, or a job comes back."""
+_LOOK_S = 10.0
+"""How often the files of installed packages are looked at: a thousandth of a processor. So late at most is a change of one noticed."""
 _COPIES_AFTER_S = (0.05, 10.0)
 """Without a request, after which a process that was forked ahead copies what an older one has written; the second time for one that had
 only just begun at the first."""
@@ -63,10 +65,12 @@ def _serve(link: socket.socket, files: template_checks.Files, begun: list[int]) 
     """
     ahead: ForkedAhead | None = None
     while True:
-        if ahead is None and not select.select([link], [], [], _PAUSE_S)[0]:
-            # Where the system refuses it, whoever asks for a process hears of that.
-            with contextlib.suppress(OSError):
-                ahead = fork(link)
+        while not select.select([link], [], [], _PAUSE_S if ahead is None else _LOOK_S)[0]:
+            if ahead is None:
+                # Where the system refuses it, whoever asks for a process hears of that.
+                with contextlib.suppress(OSError):
+                    ahead = fork(link)
+            files.look_at_installed()
         try:
             request, descriptors = fork_messages.receive_request(link)
         except (EOFError, OSError):
