@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.planted.bug import PROMISES, Bug
 from tests.planted.bugs import BUGS
-from tests.planted.copies import ROOT, TEST_S, Verdict, make_base, make_mutant, run_tests
+from tests.planted.copies import ROOT, SOUND_S, TEST_S, Verdict, make_base, make_mutant, run_tests
 
 _LEAST_S = 6.0
 _TIMES = 6
@@ -56,7 +56,7 @@ def plant_all(bugs: Sequence[Bug], *, jobs: int) -> Iterator[Outcome]:
         bug.check(ROOT / "recovery")
     with tempfile.TemporaryDirectory(prefix="planted-") as place, ThreadPoolExecutor(jobs) as pool:
         base = make_base(Path(place).resolve())
-        sound = run_tests(base, catchers(bugs))
+        sound = run_tests(base, catchers(bugs), test_s=SOUND_S, limit_s=SOUND_S)
         if not sound.passed:
             message = f"without any bug the tests fail: {sound.test} {sound.why}"
             raise RuntimeError(message)
