@@ -159,6 +159,20 @@ def test_an_error_that_comes_again_ends_the_job_with_its_lines(tmp_path: Path) -
         assert_nothing_left(cluster)
 
 
+def test_who_ends_last_is_the_cause_where_the_others_name_a_lost_peer(tmp_path: Path) -> None:
+    """Its connections close before it ends: the others wait longer for what may follow than after an error of their own."""
+    environment = {"JOB_RAISE": "1@7", "JOB_END_S": "3"}
+    with CheapCluster(tmp_path, workers=3, environment=environment) as cluster:
+        cluster.begin()
+        assert cluster.wait_exit(LAUNCHER, 60) == 1
+        for incident in cluster.logs.glob("incident-*.json"):
+            first = json.loads(incident.read_text())
+            assert first["first"]["rank"] == 1, incident
+            assert "ZeroDivisionError: a mistake in the user's own code" in first["traceback"]
+        assert "the job failed: worker_1" in cluster.log(LAUNCHER)
+        assert_nothing_left(cluster)
+
+
 def test_without_recovery_the_first_failure_ends_it(tmp_path: Path) -> None:
     with CheapCluster(tmp_path, workers=3, environment={"MS_ENABLE_RECOVERY": "0"}) as cluster:
         cluster.begin()

@@ -6,6 +6,16 @@ from tests.planted.bug import Bug
 
 LAUNCHER: tuple[Bug, ...] = (
     Bug(
+        "who loses a peer that takes a while to end is taken for the cause",
+        "I14",
+        "launch/supervise.py",
+        "interrupted.wait(_PEER_FOLLOWS_S if lost_peer else _FOLLOWS_S)",
+        "interrupted.wait(_FOLLOWS_S)",
+        (
+            "tests/cluster/test_launcher_plain.py::test_who_ends_last_is_the_cause_where_the_others_name_a_lost_peer",
+        ),
+    ),
+    Bug(
         "who came for a rank of another host comes for its own dead process when it is started again",
         "I25",
         "launch/node_ids.py",
