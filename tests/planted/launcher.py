@@ -168,8 +168,8 @@ LAUNCHER: tuple[Bug, ...] = (
         "a launcher that is started again finds no place for a worker whose rank a later id held",
         "I14",
         "core/scheduler/places.py",
-        "comes_for_a_rank = bool(register.replaces) or is_known",
-        "comes_for_a_rank = bool(register.replaces)",
+        "return bool(register.replaces) or is_known",
+        "return bool(register.replaces)",
         (
             "tests/core/test_seats_left.py::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",
         ),

@@ -69,8 +69,8 @@ LOST_STORE = (
         "nobody waits for who knows more of a rank",
         "I9",
         "core/scheduler/lost_store.py",
-        "not isinstance(built, rebuild.Rebuilt) or not built.unsure_ranks",
-        "not isinstance(built, rebuild.Rebuilt) or built.unsure_ranks is not None",
+        '"; ".join(built.unsure_ranks) or _only_noted(state, built)',
+        "_only_noted(state, built)",
         (f"{FRESH}::test_who_knows_more_of_a_rank_has_one_lease_to_come_and_has_it_again",),
     ),
     Bug(
