@@ -38,8 +38,10 @@ PLAIN = (
     *_OTHERS,
     *("recovery.training.run", "recovery.training.callbacks", "recovery.store.repository"),
     *("recovery.store.writer", "recovery.store.reader", "recovery.scheduler.service"),
+    *("pytest", "_pytest.assertion.rewrite"),
 )
-"""What `recovery` imports of others, and of its own what the engine's template imports (recovery/launch/preload.py), and a scheduler."""
+"""What `recovery` imports of others, of its own what the engine's template imports (recovery/launch/preload.py) and a scheduler, and
+pytest, which may start a script."""
 TORCH = (
     *PLAIN,
     "torch",
