@@ -27,10 +27,13 @@ def of_this_process(mine: Mapping[str, str], imports: Sequence[str]) -> socket.s
         ours.close()
         return theirs
     theirs.close()
+    parent = os.getpid()
     spawn: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # Popen's own hook
 
     def execute_child(popen: Any, *arguments: Any) -> None:
-        found = requests.of_popen(arguments) if _takes_in_orphans() else None
+        # A process that was forked from this one is no ancestor of the server.
+        is_ancestor = os.getpid() == parent and _takes_in_orphans()
+        found = requests.of_popen(arguments) if is_ancestor else None
         if found is not None and requests.suits(mine, found[1], imports):
             requests.forked_by(popen, requests.ask(ours, found[0]), requests.pipes_of(arguments))
         else:

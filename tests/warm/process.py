@@ -32,14 +32,23 @@ _OTHERS = (
         "msgspec.json",
     ),
     *("psutil", "rich.console", "rich.table", "rich.live", "sqlalchemy", "sqlalchemy.dialects.sqlite"),
-    *("sqlalchemy.orm", "sqlalchemy.event", "typer", "typer.testing", "watchdog.observers"),
+    *(
+        "sqlalchemy.orm",
+        "sqlalchemy.event",
+        "typer",
+        "typer._adapters",
+        "typer.testing",
+        "watchdog.observers",
+    ),
 )
 PLAIN = (
     *_OTHERS,
     *("recovery.training.run", "recovery.training.callbacks", "recovery.store.repository"),
     *("recovery.store.writer", "recovery.store.reader", "recovery.scheduler.service"),
+    *("pytest", "_pytest.assertion.rewrite"),
 )
-"""What `recovery` imports of others, and of its own what the engine's template imports (recovery/launch/preload.py), and a scheduler."""
+"""What `recovery` imports of others, of its own what the engine's template imports (recovery/launch/preload.py) and a scheduler, and
+pytest, which may start a script."""
 TORCH = (
     *PLAIN,
     "torch",
@@ -59,14 +68,15 @@ _SUBREAPER = 36
 _ROOT = Path(__file__).parents[2]
 
 _lock = threading.Lock()
-_servers: dict[tuple[str, ...], _Server] = {}
+_servers: dict[tuple[tuple[str, ...], tuple[str, ...]], _Server] = {}
+"""By their imports, and what they are started under."""
 _is_cold = False
 
 
 class _Server:
     """A server, and the socket to ask it by."""
 
-    def __init__(self, imports: tuple[str, ...]) -> None:
+    def __init__(self, imports: tuple[str, ...], under: tuple[str, ...]) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._environment = {
             name: value
@@ -76,7 +86,7 @@ class _Server:
         self._environment["OMP_NUM_THREADS"] = "1"
         self._imports = imports
         with theirs:
-            command = [sys.executable, "-m", "tests.warm.server", str(theirs.fileno()), *imports]
+            command = [*under, sys.executable, "-m", "tests.warm.server", str(theirs.fileno()), *imports]
             self._process = subprocess.Popen(
                 command,
                 cwd=_ROOT,
@@ -110,6 +120,7 @@ class Process(subprocess.Popen[AnyStr]):
         command: Sequence[str],
         *,
         imports: tuple[str, ...] = PLAIN,
+        under: Sequence[str] = (),
         has_warm_children: bool = False,
         **options: Any,
     ) -> None:
@@ -118,16 +129,20 @@ class Process(subprocess.Popen[AnyStr]):
         Args:
             command: as for Popen.
             imports: what the process, or its children, will import: PLAIN, TORCH, MINDSPORE or PYTEST.
+            under: a command that goes on as this one, with other rights perhaps.
             has_warm_children: Python programs that it starts itself are forked too, once it takes in orphans.
             options: as for Popen.
         """
         self._imports, self._has_warm_children = imports, has_warm_children
-        super().__init__(command, **options)
+        self._under = tuple(under)
+        super().__init__([*under, *command], **options)
 
     def _execute_child(self, *arguments: Any) -> None:
         # Popen's own hook.
-        found = requests.of_popen(arguments, has_warm_children=self._has_warm_children)
-        if found is not None and (pid := _forked(self._imports, *found)):
+        command, *others = arguments
+        behind = [command[len(self._under) :], *others]
+        found = requests.of_popen(behind, has_warm_children=self._has_warm_children)
+        if found is not None and (pid := _forked(self._imports, self._under, *found)):
             requests.forked_by(self, pid, requests.pipes_of(arguments))
         else:
             super()._execute_child(*arguments)  # type: ignore[misc]  # private
@@ -140,8 +155,9 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     imports: tuple[str, ...] = PLAIN,
+    under: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with nothing to read; what it said.
+    """Run a command to its end, with nothing to read; what it said. The arguments are those of `Process`.
 
     Raises:
         subprocess.TimeoutExpired: it did not end.
@@ -152,7 +168,7 @@ def run(
         "stderr": subprocess.PIPE,
     }
     process: Process[str]
-    with Process(command, imports=imports, env=env, cwd=cwd, text=True, **streams) as process:
+    with Process(command, imports=imports, under=under, env=env, cwd=cwd, text=True, **streams) as process:
         try:
             said, errors = process.communicate(timeout=timeout)
         except BaseException:
@@ -185,19 +201,25 @@ def stop_servers() -> None:
         _servers.clear()
 
 
-def _forked(imports: tuple[str, ...], request: requests.Request, environment: Mapping[str, str]) -> int:
+def _forked(
+    imports: tuple[str, ...],
+    under: tuple[str, ...],
+    request: requests.Request,
+    environment: Mapping[str, str],
+) -> int:
     """The pid of a new child, 0 where it must start cold."""
     if _is_cold or not imports:
         return 0
     with _lock:
-        server = _server(imports)
+        server = _server(imports, under)
         return server.fork(request) if server.suits(environment) else 0
 
 
-def _server(imports: tuple[str, ...]) -> _Server:
-    if imports not in _servers:
-        _servers[imports] = _Server(imports)
-    return _servers[imports]
+def _server(imports: tuple[str, ...], under: tuple[str, ...]) -> _Server:
+    key = imports, under
+    if key not in _servers:
+        _servers[key] = _Server(imports, under)
+    return _servers[key]
 
 
 @contextmanager

@@ -25,13 +25,14 @@ import time
 import types
 import weakref
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from recovery.launch import process_picture
 from tests.warm import children
 from tests.warm.prepared import Prepared
 from tests.warm.requests import DESCRIPTORS_MAX, REQUEST_MAX
 
+_END = "end_of_a_warm_process"
 _NEW_PARENT_PAUSE_S = 0.0002
 
 
@@ -139,6 +140,8 @@ def _tie(words: list[str]) -> None:
 def _run(request: dict[str, Any]) -> NoReturn:
     """Run the words behind `python` as `__main__`, and end as an interpreter does."""
     words: list[str] = request["words"]
+    # Taken down after all modules, and before those that all others need.
+    vars(sys)[_END] = end = _End()
     if request["tying"]:
         _tie([*request["tying"], *words])
     program = types.ModuleType("__main__")
@@ -159,7 +162,10 @@ def _run(request: dict[str, Any]) -> NoReturn:
             sys.path.insert(0, str(path.resolve().parent))
             program.__file__ = str(path)
             exec(compile(path.read_bytes(), str(path), "exec"), vars(program))
-    except (SystemExit, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        end.status = _status_of(error.code)
         raise
     except BaseException as error:  # noqa: BLE001 - the interpreter's own answer to all of them
         trace = error.__traceback__.tb_next if error.__traceback__ else None
@@ -168,7 +174,46 @@ def _run(request: dict[str, Any]) -> NoReturn:
         code = 1
     else:
         code = 0
+    end.status = code
     sys.exit(code)
+
+
+def _status_of(code: object) -> int:
+    """As the interpreter answers what `sys.exit` was given."""
+    if code is None:
+        return 0
+    return code if isinstance(code, int) else 1
+
+
+class _End:
+    """The last thing of the program that an interpreter takes down when it ends: then the process ends, and the rest is left standing.
+
+    The rest would write to every page with a text that the server shares: two thirds of what a short process does in all.
+    """
+
+    def __init__(self) -> None:
+        """Make ready what cannot be looked up any more then."""
+        self.status: int | None = None
+        """None: the interpreter goes on to its own end."""
+        self._streams: tuple[TextIO, ...] = ()
+        # No other thread runs meanwhile.
+        self._exit = ctypes.PyDLL(None).exit
+
+    def __del__(self) -> None:
+        if self.status is not None:
+            for stream in self._streams:
+                stream.flush()
+            self._exit(self.status)
+
+    def look_at_streams(self) -> None:
+        """What cannot be written the interpreter answers by itself. Now it is about to find out."""
+        self._streams = (sys.stdout, sys.stderr)
+        try:
+            for stream in self._streams:
+                stream.flush()
+        except (AttributeError, OSError, ValueError):
+            # One that is closed, or was taken away, too.
+            self.status = None
 
 
 def _leave_standing(modules: dict[str, types.ModuleType]) -> None:
@@ -176,6 +221,9 @@ def _leave_standing(modules: dict[str, types.ModuleType]) -> None:
 
     To take them down writes to every page that the server shares: for torch that is more than all else a short process does.
     """
+    end = getattr(sys, _END, None)
+    if end is not None:
+        end.look_at_streams()
     kept = [sys.modules.pop(name) for name in modules.keys() & sys.modules.keys()]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
