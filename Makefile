@@ -53,7 +53,8 @@ test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their b
 	$(BIN)/coverage run -m pytest -n 2 --dist worksteal $(TRACED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=100
-	$(BIN)/python -m pytest -m "not alone and not mindspore and not wheel" -n 6 --dist worksteal $(TRACED:%=--ignore=%)
+	$(BIN)/python -m pytest -m "not alone and not waits and not mindspore and not wheel" -n 6 --dist worksteal $(TRACED:%=--ignore=%)
+	$(BIN)/python -m pytest -m waits -n 3 --dist worksteal $(TRACED:%=--ignore=%)
 	$(BIN)/python -m pytest -m "alone and not mindspore and not wheel" $(TRACED:%=--ignore=%)
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore

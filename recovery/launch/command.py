@@ -36,6 +36,7 @@ from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.earlier_job import SCHEDULER_HERE_S, EarlierJob
 from recovery.launch.flag_values import Restart
 from recovery.launch.job_completion import completion_at
+from recovery.launch.kernel_log import KernelLog
 from recovery.launch.known_job import Members
 from recovery.launch.launch_context import LaunchContext, Takeover
 from recovery.launch.log_tail import Tail, follow
@@ -98,6 +99,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         ),
         beginner=beginner,
         completion=None if simulates else completion_at(*scheduler, access),
+        kernel_log=KernelLog(),
         earlier=_earlier(environment, contact, placed, beginner),
     )
     agent = Agent(placed, context)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from recovery.launch.earlier_job import EarlierJob
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.job_completion import Completion
+from recovery.launch.kernel_log import KernelLog
 from recovery.launch.known_job import Members
 from recovery.launch.missing_ranks import MissingRank
 from recovery.launch.placement import Placed
@@ -47,6 +48,8 @@ class LaunchContext(NamedTuple):
     """Begins them."""
     completion: Completion | None
     """Knows whether a worker that ended with 0 was done; None: every one was, a dry run has no scheduler to ask."""
+    kernel_log: KernelLog
+    """Says of what a process was killed."""
     earlier: EarlierJob | None = None
     """What was known of the job before; None: nobody is asked."""
 

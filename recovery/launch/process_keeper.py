@@ -24,7 +24,7 @@ from recovery.errors import (
     WorldFullError,
     cause_of,
 )
-from recovery.launch import console, kernel_log
+from recovery.launch import console
 from recovery.launch.attempt import Attempt
 from recovery.launch.children import Child, end, signal_group
 from recovery.launch.flag_values import Rejoin
@@ -184,7 +184,8 @@ class ProcessKeeper:
         # What it may have left: loader processes, helpers.
         signal_group(pid, signal.SIGKILL)
         self.child = None
-        how = describe(status, kernel_message=kernel_log.message_on(pid) if status == -signal.SIGKILL else "")
+        killed = status == -signal.SIGKILL
+        how = describe(status, kernel_message=self._context.kernel_log.message_on(pid) if killed else "")
         # Whatever it said by its exit code answers this launcher's own signal.
         if self._ended_by_launcher:
             status, how = -signal.SIGKILL, self._ended_by_launcher

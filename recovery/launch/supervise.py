@@ -23,7 +23,7 @@ import psutil
 
 from recovery import log
 from recovery.config.start_methods import SUPERVISED
-from recovery.launch import program_template
+from recovery.launch import peer_errors, program_template
 from recovery.launch.placement import MINDSPORE
 from recovery.launch.program_process import ProgramProcess
 from recovery.mindspore.control_plane import MindSporeScheduler, variables_of
@@ -34,6 +34,9 @@ from recovery.transport.local_address import free_port
 _logger = logging.getLogger("recovery.launch")
 _FOLLOWS_S = 1.0
 """After an error of its program the proxy waits so long whether another rank failed first: a lost peer is an error everywhere."""
+_PEER_FOLLOWS_S = 5.0
+"""So long where the error is that of a lost peer. The peer may still tear itself down: its connections close before it ends."""
+_STDOUT = 1
 
 
 def main(words: Sequence[str]) -> None:
@@ -81,6 +84,7 @@ class _Program:
         unset = [name for name, value in world.items() if not value]
         environment = {**self._environment, **world, SUPERVISED: "1"}
         session.check()
+        already_written = peer_errors.written(_STDOUT)
         process = ProgramProcess(
             self._command,
             {name: value for name, value in environment.items() if name not in unset},
@@ -100,16 +104,24 @@ class _Program:
         finally:
             process.end()
         if process.status:
-            self._failed(process.status)
+            self._failed(process.status, already_written)
 
-    def _failed(self, status: int) -> None:
-        """Whose fault was it? A program that was killed is the cause; one that ended with an error may only be the first to notice it."""
+    def _failed(self, status: int, already_written: int) -> None:
+        """Whose fault was it? A program that was killed is the cause; one that ended with an error may only be the first to notice it.
+
+        Args:
+            status: its own.
+            already_written: what the log held before it, in bytes.
+        """
         session = self._session
-        if status > 0 and session.recovery_enabled:
+        # NCCL's watchdog aborts the process that waits for a lost peer.
+        by_itself = status > 0 or status == -signal.SIGABRT
+        lost_peer = by_itself and peer_errors.names_lost_peer(_STDOUT, already_written)
+        if (status > 0 or lost_peer) and session.recovery_enabled:
             interrupted = threading.Event()
             session.on_interrupt(interrupted.set)
             session.check()
-            interrupted.wait(_FOLLOWS_S)
+            interrupted.wait(_PEER_FOLLOWS_S if lost_peer else _FOLLOWS_S)
             session.check()
         _end_like(status)
 

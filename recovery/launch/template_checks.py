@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from random import Random  # noqa: TID251 - whose states others have made
@@ -21,6 +22,9 @@ _DEVICES = ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu")
 """Modules that can say whether a forked process may use their devices."""
 _PRINTED_MAX = 1 << 20
 _STANDARD = (0, 1, 2)
+_INSTALLED = tuple(
+    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 
 
 def import_all(request: Prepare) -> tuple[str, list[Random]]:
@@ -118,7 +122,11 @@ class Before:
 
 
 class Files:
-    """The files behind the loaded modules, and further ones."""
+    """The files behind the loaded modules, and further ones.
+
+    Those of installed packages are thousands: to look at all takes 9 ms, in which a whole job would wait for the process that is to
+    begin. So they are looked at while nobody waits, and all others each time.
+    """
 
     def __init__(self, request: Prepare) -> None:
         """Note them as they are.
@@ -127,13 +135,30 @@ class Files:
             request: names the further ones.
         """
         self._shadows = request.shadows
-        files = {file for module in list(sys.modules.values()) if (file := _file_of(module))}
-        self._noted = {file: _state_of(file) for file in (*request.watched, *sorted(files))}
+        files = sorted({file for module in list(sys.modules.values()) if (file := _file_of(module))})
+        self._installed = {file: _state_of(file) for file in files if _is_installed(file)}
+        others = (*request.watched, *(file for file in files if file not in self._installed))
+        self._others = {file: _state_of(file) for file in others}
+        self._changed = ""
+        """Which of the installed packages' files was seen to have changed; empty: none."""
+
+    def look_at_installed(self) -> None:
+        """Notice what has changed in the installed packages. For when nobody waits."""
+        self._changed = self._changed or _differing(self._installed)
 
     def changed(self) -> str:
-        """Say which is not what it was; empty: none."""
-        changed = next((file for file, noted in self._noted.items() if _state_of(file) != noted), "")
+        """Say which is not what it was; empty: none. Of the installed packages what was noticed when they were looked at last."""
+        changed = _differing(self._others) or self._changed
         return f"{changed} has changed" if changed else shadowed(self._shadows)
+
+
+def _differing(noted: Mapping[str, tuple[int, int, int] | None]) -> str:
+    return next((file for file, state in noted.items() if _state_of(file) != state), "")
+
+
+def _is_installed(file: str) -> bool:
+    """Does it belong to the interpreter, or was it installed for it?"""
+    return file.startswith(_INSTALLED)
 
 
 def shadowed(directories: Iterable[str]) -> str:

@@ -28,7 +28,13 @@ _ADDED = [] if any(Path(place) == Path(_ROOT) for place in sys.path) else [_ROOT
 sys.path += _ADDED
 
 from recovery import clock  # noqa: E402
-from recovery.launch import fork_messages, forked_child, program_template, template_checks  # noqa: E402
+from recovery.launch import (  # noqa: E402
+    fork_messages,
+    forked_child,
+    program_template,
+    template_checks,
+    template_memory,
+)
 from recovery.launch.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe  # noqa: E402
 from recovery.launch.forked_ahead import ForkedAhead, NewProcess, fork  # noqa: E402
 
@@ -36,12 +42,22 @@ for _place in _ADDED:
     sys.path.remove(_place)
 
 
-_PAUSE_S = 1.0
+_PAUSE_S = 0.3
 """Without a request, after which a process is forked ahead: not while others begin, or a job comes back."""
+_LOOK_S = 10.0
+"""How often the files of installed packages are looked at: a thousandth of a processor. So late at most is a change of one noticed."""
+_COPIES_AFTER_S = (0.05, 10.0)
+"""Without a request, after which a process that was forked ahead copies what an older one has written; the second time for one that had
+only just begun at the first."""
 
 
-def _serve(link: socket.socket, files: template_checks.Files) -> NoReturn:
+def _serve(link: socket.socket, files: template_checks.Files, begun: list[int]) -> NoReturn:
     """Begin a process for each request.
+
+    Args:
+        link: to the launcher.
+        files: that make the template stale when they change.
+        begun: the processes that were begun, oldest first; added to.
 
     Raises:
         SystemExit: the launcher is gone.
@@ -49,10 +65,12 @@ def _serve(link: socket.socket, files: template_checks.Files) -> NoReturn:
     """
     ahead: ForkedAhead | None = None
     while True:
-        if ahead is None and not select.select([link], [], [], _PAUSE_S)[0]:
-            # Where the system refuses it, whoever asks for a process hears of that.
-            with contextlib.suppress(OSError):
-                ahead = fork(link)
+        while not select.select([link], [], [], _PAUSE_S if ahead is None else _LOOK_S)[0]:
+            if ahead is None:
+                # Where the system refuses it, whoever asks for a process hears of that.
+                with contextlib.suppress(OSError):
+                    ahead = fork(link)
+            files.look_at_installed()
         try:
             request, descriptors = fork_messages.receive_request(link)
         except (EOFError, OSError):
@@ -66,6 +84,8 @@ def _serve(link: socket.socket, files: template_checks.Files) -> NoReturn:
         except OSError as error:
             answer = NotForked(errno=error.errno or 0, reason=str(error.strerror))
         ahead = None
+        if isinstance(answer, Forked):
+            begun.append(answer.pid)
         fork_messages.send(link, answer)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -93,15 +113,23 @@ def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, forke
     gc.collect()
     gc.freeze()
     gc.enable()
+    template_memory.join_pages()
     took_ms = clock.monotonic_ms() - begun_ms
     fork_messages.send(link, Prepared(module_count=len(sys.modules), took_ms=took_ms))
     return request, files, imported
 
 
 def _become(
-    template: socket.socket, imported: forked_child.Imported, launcher: int
+    template: socket.socket, imported: forked_child.Imported, launcher: int, begun: list[int]
 ) -> tuple[Fork, forked_child.Program]:
-    """In a forked process: wait for the request, and become what it says."""
+    """In a forked process: wait for the request, and become what it says. Meanwhile what will be written is copied."""
+
+    def is_wanted(within_s: float = 0) -> bool:
+        return bool(select.select([template], [], [], within_s)[0])
+
+    for pause_s in _COPIES_AFTER_S:
+        if not is_wanted(pause_s):
+            next((pid for pid in begun if template_memory.copy_as(pid, is_wanted)), None)
     try:
         request, (log, go) = fork_messages.receive_request(template)
     except (EOFError, OSError):
@@ -119,14 +147,15 @@ def _main(words: list[str]) -> forked_child.Program:
     prepare, files, imported = _prepare(link)
     shown = tuple(sys.orig_argv), dict(os.environb)  # noqa: TID251 - what /proc shows of this process
     begins_proxies = prepare.programs
+    begun: list[int] = []
     while True:
         try:
-            _serve(link, files)
+            _serve(link, files, begun)
         except NewProcess as new:
             template = new.template
         # What a program's imports do besides is not for its proxy.
         done = imported.nothing_done() if begins_proxies else imported
-        request, program = _become(template, done, launcher)
+        request, program = _become(template, done, launcher, begun)
         to_proxy = program_template.divide(request, *shown) if begins_proxies else None
         if to_proxy is None:
             return program

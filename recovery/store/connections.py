@@ -6,11 +6,12 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import cast
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, NullPool, create_engine, event
+from sqlalchemy import Connection, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from recovery.errors import RecoveryPathError, StoreCorruptError, StoreFullError, StoreWriteError
@@ -31,17 +32,37 @@ def connect(path: Path, *, wal: bool) -> Connection:
         path: the file.
         wal: make each commit durable (see `harden`); a new file is written without.
     """
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        poolclass=NullPool,
-        connect_args={"check_same_thread": False, "timeout": BUSY_S, "isolation_level": None},
-    )
+    mark = _source.set((path, wal))
+    try:
+        return _ENGINE.connect()
+    finally:
+        _source.reset(mark)
+
+
+_source: ContextVar[tuple[Path, bool] | None] = ContextVar("source", default=None)
+"""The file that is opened, and whether each commit is to be durable."""
+
+
+def _connected() -> sqlite3.Connection:
+    source = _source.get()
+    if source is None:
+        reason = "the connection has ended, and its file is not opened again"
+        raise sqlite3.OperationalError(reason)
+    return sqlite3.connect(source[0], timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+
+
+_ENGINE = create_engine("sqlite://", creator=_connected, poolclass=NullPool)
+"""One for all files: an engine of its own would compile each statement again."""
+
+
+@event.listens_for(_ENGINE, "connect")
+def _harden(raw: sqlite3.Connection, _record: object) -> None:
+    path, wal = cast("tuple[Path, bool]", _source.get())
     if wal:
-        event.listen(engine, "connect", lambda raw, _record: harden(raw, str(path)))
-    event.listen(engine, "begin", _begin)
-    return engine.connect()
+        harden(raw, str(path))
 
 
+@event.listens_for(_ENGINE, "begin")
 def _begin(connection: Connection) -> None:
     """The driver's own implicit BEGIN comes late and spares DDL; ours covers all, and waits for its lock at once."""
     connection.exec_driver_sql("BEGIN IMMEDIATE")

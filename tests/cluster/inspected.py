@@ -24,8 +24,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command, perhaps under another that goes on as it; what it said."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
-    command = [*under, sys.executable, "-m", "recovery", *words]
-    return process.run(command, env={**kept, **(environment or {})}, timeout=300)
+    command = [sys.executable, "-m", "recovery", *words]
+    return process.run(command, under=under, env={**kept, **(environment or {})}, timeout=300)
 
 
 def answer(*words: str, environment: Mapping[str, str] | None = None) -> Any:

@@ -13,7 +13,7 @@ import psutil
 from typing_extensions import override
 
 from tests.cluster.small_cluster import SCRIPT, SmallCluster
-from tests.warm.process import Process
+from tests.warm.process import PLAIN, Process
 
 LAUNCHER = "launcher"
 
@@ -22,7 +22,12 @@ class LaunchedCluster(SmallCluster):
     """The launcher is the one process of ours; what it starts is found by the environment it gives."""
 
     def __init__(
-        self, directory: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        workers: int = 2,
+        environment: Mapping[str, str] | None = None,
+        imports: tuple[str, ...] = PLAIN,
     ) -> None:
         """Choose the shape; `start` starts the launcher.
 
@@ -30,12 +35,14 @@ class LaunchedCluster(SmallCluster):
             directory: everything lies here.
             workers: how many.
             environment: further variables of the launcher.
+            imports: what its template and its scheduler import of others.
         """
         super().__init__(directory, workers=workers, environment=environment)
         for name in ("MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_TOPO_TIMEOUT", "MS_SERVER_NUM"):
             # The launcher gives them.
             del self._environment[name]
         self.logs = directory / "logs"
+        self._imports = imports
 
     @override
     def __enter__(self) -> LaunchedCluster:
@@ -51,6 +58,8 @@ class LaunchedCluster(SmallCluster):
         with (self.directory / f"{name}.log").open("ab") as log:
             process: Process[bytes] = Process(
                 command,
+                imports=self._imports,
+                has_warm_children=True,
                 cwd=self.directory,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

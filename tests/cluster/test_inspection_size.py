@@ -48,6 +48,8 @@ def test_a_view_of_a_large_job_takes_less_than_a_second(
         done = run(command, str(large), *form)
         times.append(time.monotonic() - begun)
         assert done.returncode == 0, done.stderr
+        if times[-1] < LIMIT_S:
+            break
     assert within(min(times), LIMIT_S)
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,8 +16,10 @@ from typing_extensions import override
 
 from tests.cluster import plain_ddp, plain_sockets
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.made_once import made_once
 from tests.cluster.test_launcher import assert_nothing_left
 from tests.faults.hosts import Host, host
+from tests.warm.process import PLAIN, TORCH
 
 __all__ = ["host"]
 
@@ -29,6 +32,10 @@ class PlainCluster(LaunchedCluster):
     """The training is plain_ddp.py."""
 
     training = plain_ddp
+    script_imports: tuple[str, ...] = TORCH
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        super().__init__(directory, imports=self.script_imports, **options)
 
     @override
     def __enter__(self) -> PlainCluster:
@@ -68,6 +75,7 @@ class CheapCluster(PlainCluster):
     """The training is plain_sockets.py, which starts in a fraction of the time."""
 
     training = plain_sockets
+    script_imports = PLAIN
 
     @override
     def __enter__(self) -> CheapCluster:
@@ -78,13 +86,17 @@ class CheapCluster(PlainCluster):
         assert self.result() == plain_sockets.result_of(self.workers)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    with PlainCluster(tmp_path_factory.mktemp("undisturbed"), workers=3) as cluster:
-        cluster.begin()
-        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
-        assert_nothing_left(cluster)
-        return cluster.result()
+    """The result of a training that nothing disturbs."""
+
+    def run(directory: Path) -> None:
+        with PlainCluster(directory, workers=3) as cluster:
+            cluster.begin()
+            assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+            assert_nothing_left(cluster)
+
+    return PlainCluster(made_once(tmp_path_factory, "undisturbed-plain", run), workers=3).result()
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -144,6 +156,20 @@ def test_an_error_that_comes_again_ends_the_job_with_its_lines(tmp_path: Path) -
         assert "the job failed: worker_1" in printed
         assert "ZeroDivisionError: a mistake in the user's own code" in printed.partition("the job failed")[2]
         assert "start 3" not in printed
+        assert_nothing_left(cluster)
+
+
+def test_who_ends_last_is_the_cause_where_the_others_name_a_lost_peer(tmp_path: Path) -> None:
+    """Its connections close before it ends: the others wait longer for what may follow than after an error of their own."""
+    environment = {"JOB_RAISE": "1@7", "JOB_END_S": "3"}
+    with CheapCluster(tmp_path, workers=3, environment=environment) as cluster:
+        cluster.begin()
+        assert cluster.wait_exit(LAUNCHER, 60) == 1
+        for incident in cluster.logs.glob("incident-*.json"):
+            first = json.loads(incident.read_text())
+            assert first["first"]["rank"] == 1, incident
+            assert "ZeroDivisionError: a mistake in the user's own code" in first["traceback"]
+        assert "the job failed: worker_1" in cluster.log(LAUNCHER)
         assert_nothing_left(cluster)
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.cluster import plain_ddp
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import PYTEST, SCRIPT, SmallCluster
+from tests.warm.process import TORCH
 
 pytestmark = pytest.mark.cluster
 
@@ -55,7 +56,7 @@ def test_a_mistake_under_torch_is_kept_with_its_traceback_in_every_generation(
     tmp_path: Path, face: str
 ) -> None:
     environment = {"FACE": face, "MS_RECONNECT_GRACE": "10"}
-    with LaunchedCluster(tmp_path, environment=environment) as cluster:
+    with LaunchedCluster(tmp_path, environment=environment, imports=TORCH) as cluster:
         (tmp_path / "train_torch.py").write_text(TRAINS)
         cluster.start(script="train_torch.py")
 
@@ -74,7 +75,7 @@ def test_a_mistake_under_torch_is_kept_with_its_traceback_in_every_generation(
 def test_a_mistake_of_a_script_that_knows_nothing_of_recovery_is_kept_without_torchs_prefixes(
     tmp_path: Path,
 ) -> None:
-    with LaunchedCluster(tmp_path, environment={"JOB_RAISE": "1@7"}) as cluster:
+    with LaunchedCluster(tmp_path, environment={"JOB_RAISE": "1@7"}, imports=TORCH) as cluster:
         shutil.copy(plain_ddp.__file__, tmp_path / SCRIPT)
         cluster.start("--max_restarts=0")
 

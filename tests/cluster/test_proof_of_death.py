@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 LEASE_MS = 30_000
 """MS_NODE_TIMEOUT when nothing is set: so long a node counts as alive that a restarted scheduler has not heard."""
 KILLED_AT = 15
+WRITTEN_MS = 500
 
 
 def kill_everything_and_start_it_again(cluster: SmallCluster) -> None:
@@ -58,8 +59,8 @@ def test_by_default_they_wait_out_the_window_and_not_the_lease(tmp_path: Path) -
 
         admitted_ms = after_restart_ms(cluster, EventKind.NODE_ADMITTED, count=2)
         print(f"after the scheduler's start: admitted {admitted_ms} ms")
-        # Wall times are rounded down, each of them.
-        assert min(admitted_ms) >= window_ms - 1, "the window guards the id, whatever is proven"
+        # The window begins before the scheduler's start is written down: a slow machine needs a while for it.
+        assert min(admitted_ms) >= window_ms - WRITTEN_MS, "the window guards the id, whatever is proven"
         assert max(admitted_ms) < LEASE_MS, "they waited for the lease of processes that were dead"
         assert within(max(after_restart_ms(cluster, EventKind.NODE_LOST, count=2)), 1_000)
         cluster.wait_end()

@@ -207,3 +207,25 @@ def test_every_view_of_a_job_with_standbys_can_be_asked_for(tmp_path: Path) -> N
             assert "Traceback" not in done.stderr, f"{view}: {done.stderr}"
         cluster.go_on()
         cluster.wait_end()
+
+
+def test_a_standby_that_comes_while_an_earlier_one_may_be_gone_waits_for_its_place(tmp_path: Path) -> None:
+    """Refused for good it would be gone itself, since nobody starts a surplus process again; then nobody takes the next lost rank."""
+    environment = {"MS_NODE_TIMEOUT": "8", "JOB_HELD_STEP": "55"}
+    with SmallCluster(tmp_path, window_s=WINDOW_S, environment=environment) as cluster:
+        start_with_standbys(cluster, 1)
+        cluster.wait_step(12)
+        # A scheduler that was started again does not know yet that it hangs.
+        cluster.signal("standby_0", signal.SIGSTOP)
+        cluster.kill("sched")
+        cluster.launch("standby_1", MS_STANDBY="1")
+        cluster.launch("sched", MS_STANDBY_NUM="1")
+        cluster.wait_event(EventKind.NODE_READY, "standby_1")
+        [refused] = cluster.events(EventKind.NODE_REFUSED, "standby_1")
+        assert 'finds all places taken, one of them by "standby_0"' in refused.event.reason
+        lose(cluster, "standby_0")
+        killed_ms = lose(cluster, "worker_1")
+        wait_taken_over(cluster, "standby_1", killed_ms, of="worker_1")
+        cluster.go_on()
+        cluster.wait_end()
+        cluster.check_result()

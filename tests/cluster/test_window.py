@@ -22,7 +22,7 @@ from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed
 from tests.transport.wire import HOST, register, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.waits]
 
 
 def test_eight_workers_one_killed_is_refused_until_thirty_seconds(

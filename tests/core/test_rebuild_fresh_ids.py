@@ -181,6 +181,7 @@ def test_a_standby_alone_waits_for_how_the_others_are_called() -> None:
     assert desk.machine.state.nodes[NodeId("s0")].is_standby
     [first] = come(desk, "0")
     ready(first, past(0, 10, generation=5))
+    pass_time(desk, RULES.lease_ms, waits, first)
     assert waits.last(m.Rollback).rank == 1
 
 

@@ -69,8 +69,43 @@ def test_standby_that_is_gone_before_it_said_what_it_knows_is_not_waited_for(lea
     else:
         waits.die()
         desk.at(desk.now + 600)
+    # Nobody here trains, so whoever does has one lease to come.
+    pass_time(desk, RULES.lease_ms, first, second)
     assert ranks(desk)["worker_1"] == 1
     assert desk.row(JobRecord)[0].state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_standbys_that_have_all_ranks_have_one_lease_to_come_before_notes_are_believed(comes: bool) -> None:
+    """Those who had the ranks before agree on everything, and know nothing of what was trained since."""
+    desk = Desk(msgspec.structs.replace(RULES, standby_count=2))
+    before = come(desk, "worker_0", "worker_1")
+    for rank, worker in enumerate(before):
+        ready(worker, past(rank, 10, generation=3))
+    assert desk.row(JobRecord)[0].state is JobState.FORMING
+    train = [Worker(desk, f"s{rank}", standby=True, job=OLD) for rank in range(2)]
+    if comes:
+        for rank, worker in enumerate(train):
+            worker.generation = Generation(5)
+            assert isinstance(worker.register(), m.Admitted)
+            ready(worker, past(rank, 10, 20, generation=5))
+        plan = train[0].last(m.Rollback)
+        assert (plan.step, plan.generation) == (20, 6)
+        assert ranks(desk) == {"worker_0": None, "worker_1": None, "s0": 0, "s1": 1}
+    else:
+        pass_time(desk, RULES.lease_ms, *before)
+        plan = before[0].last(m.Rollback)
+        assert (plan.step, plan.generation) == (10, 4)
+
+
+def test_who_trains_is_believed_at_once_though_a_standby_is_missing() -> None:
+    desk = Desk(RULES)
+    train = [Worker(desk, f"worker_{rank}", job=OLD) for rank in range(2)]
+    for rank, worker in enumerate(train):
+        worker.generation = Generation(3)
+        assert isinstance(worker.register(), m.Admitted)
+        ready(worker, past(rank, 10, generation=3))
+    assert train[0].last(m.Rollback).generation == 4
 
 
 def test_living_standby_that_trains_is_a_member_to_a_scheduler_that_knows_nothing() -> None:

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from recovery.checkpoint import catalogue, verify
 from recovery.errors import RecoveryError
 from recovery.store.repository import SchedulerStore, WorkerStore
+from tests.faults.in_memory import in_memory
 from tests.faults.tasks import publish_step
 from tests.store import any_records, samples
 
@@ -133,7 +134,7 @@ def measure(target: Target, count: int, seed: int) -> tuple[dict[str, object], l
     """So many flips of one kind of file; the row, and what went wrong."""
     draw, begun = random.Random(f"{seed} {target.name}"), time.monotonic()
     detected, harmless, wrong = 0, 0, []
-    with tempfile.TemporaryDirectory(prefix="flips-") as parent:
+    with tempfile.TemporaryDirectory(prefix="flips-", dir=in_memory()) as parent:
         good = Path(parent) / "good"
         good.mkdir()
         target.prepare(good)

@@ -8,6 +8,8 @@ our errors or be survived, never in something else.
 from __future__ import annotations
 
 import argparse
+import errno
+import gc
 import json
 import shutil
 import signal
@@ -19,8 +21,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from typing_extensions import override
+
+from tests.faults.in_memory import in_memory
+from tests.faults.intercepted import (
+    BROKEN,
+    GO_ON,
+    KILL,
+    REFUSED,
+    Decide,
+    End,
+    count_calls,
+    is_usable,
+    run_child,
+)
 from tests.faults.standby_tasks import STANDBY_TASKS
-from tests.faults.strace import BROKEN, REFUSED, End, count_calls, is_usable, run_child
 from tests.faults.tasks import TASKS, Task
 
 CALLS = (
@@ -47,23 +62,26 @@ class Point(NamedTuple):
 
     call: str
     number: int
-    action: str
-    """What strace injects: `signal=SIGKILL` or `error=EIO`."""
+    error: str = ""
+    """Its name; empty: SIGKILL."""
     sticky: bool = False
     """Every later call as well."""
 
-    @property
-    def options(self) -> list[str]:
-        """For strace."""
-        when = f"{self.number}+" if self.sticky else str(self.number)
-        return [
-            "-e",
-            f"trace={self.call}",
-            "-e",
-            f"inject={self.call}:{self.action}:when={when}",
-            "-o",
-            "/dev/null",
-        ]
+    def decides(self) -> Decide:
+        """What becomes of each call."""
+        answer = getattr(errno, self.error) if self.error else KILL
+        made = 0
+
+        def decide(_: str) -> int:
+            nonlocal made
+            made += 1
+            return answer if made == self.number or (self.sticky and made > self.number) else GO_ON
+
+        return decide
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.call}:{self.error or 'SIGKILL'}:when={self.number}{'+' if self.sticky else ''}"
 
 
 class Outcome(NamedTuple):
@@ -79,7 +97,7 @@ def kill_points(counts: Counter[str]) -> Iterator[Point]:
     """One for each call that was counted."""
     for call in CALLS:
         for number in range(1, counts[call] + 1):
-            yield Point(call, number, "signal=SIGKILL")
+            yield Point(call, number)
 
 
 def error_points(counts: Counter[str]) -> Iterator[Point]:
@@ -88,7 +106,7 @@ def error_points(counts: Counter[str]) -> Iterator[Point]:
         for number in range(1, counts[call] + 1):
             for error in errors:
                 for sticky in (False, True):
-                    yield Point(call, number, f"error={error}", sticky)
+                    yield Point(call, number, error, sticky)
 
 
 POINTS: dict[str, Callable[[Counter[str]], Iterator[Point]]] = {"kill": kill_points, "errors": error_points}
@@ -123,20 +141,20 @@ class Trial:
 
             self.task.work(where, self._prepared, note)
 
-        end = run_child(work, None)
+        end = run_child(work)
         assert end.code == 0, f"{self.task.name} undisturbed: {end.said}"
         writes = (self._place / f"write_{count}" for count in range(1, end.acknowledged + 1))
         return [*snapshots, *(self.task.look(write) for write in writes)]
 
     def count_calls(self) -> Counter[str]:
         """Of the undisturbed task."""
-        return count_calls(self._work_in(self._copy("counted")), CALLS, self._place / "calls.log")
+        return count_calls(self._work_in(self._copy("counted")), CALLS)
 
     def disturb(self, point: Point) -> Outcome:
         """Do the task with one fault, then look as the next process does."""
         self._tries += 1
         where = self._copy(f"try_{self._tries}")
-        end = run_child(self._work_in(where), point.options)
+        end = run_child(self._work_in(where), (point.call,), point.decides())
         fault = self._fault_of(where, end)
         if not fault:
             shutil.rmtree(where)
@@ -192,8 +210,11 @@ def _report(
     task: Task, points_of: Callable[[Counter[str]], Iterator[Point]], most: int, as_json: bool
 ) -> int:
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="points-") as place:
+    with tempfile.TemporaryDirectory(prefix="points-", dir=in_memory()) as place:
         trial = Trial(task, Path(place))
+        # Its collector would write to every page that a child shares.
+        gc.collect()
+        gc.freeze()
         outcomes = [trial.disturb(point) for point in chosen(list(points_of(trial.count_calls())), most)]
     failed = [outcome for outcome in outcomes if outcome.fault]
     row = {
@@ -210,7 +231,7 @@ def _report(
         flush=True,
     )
     for outcome in failed[:10]:
-        print(f"FAILED {task.name} {' '.join(outcome.point.options)}: {outcome.fault}", flush=True)
+        print(f"FAILED {task.name} {outcome.point}: {outcome.fault}", flush=True)
     return len(failed)
 
 

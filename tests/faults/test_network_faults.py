@@ -19,7 +19,7 @@ from tests.cluster.secured import with_tls
 from tests.faults.fault_proxy import BOTH, DOWN, UP, FaultProxy
 from tests.faults.tiny_cluster import TinyCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.waits]
 
 PATIENT = {
     "MS_NODE_TIMEOUT": "10",

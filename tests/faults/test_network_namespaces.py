@@ -15,7 +15,7 @@ from tests.faults.tiny_cluster import TinyCluster
 
 __all__ = ["host"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.waits]
 
 
 @contextlib.contextmanager

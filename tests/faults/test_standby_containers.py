@@ -13,7 +13,7 @@ from tests.faults.test_network_faults import PATIENT, pass_time
 from tests.faults.test_standby_networks import WINDOW_S, launch, start_scheduler, wired
 from tests.faults.tiny_cluster import TinyCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone, pytest.mark.root]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.waits, pytest.mark.root]
 
 CONTAINERS = {
     "pid namespace": ("--pid", "--mount-proc"),

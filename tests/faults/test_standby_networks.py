@@ -22,7 +22,7 @@ from tests.faults.tiny_cluster import TinyCluster
 
 __all__ = ["host"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.waits]
 
 WINDOW_S = 30.0
 """Of a lost id. Nobody waits for it where a standby is."""

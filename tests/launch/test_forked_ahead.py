@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from recovery.launch import forked_child
-from recovery.launch.fork_messages import Fork, NotForked, Prepare
+from recovery.launch.fork_messages import Fork, NotForked, Prepare, Prepared
 from recovery.launch.fork_requests import NotBegun
 from recovery.launch.forked_ahead import ForkedAhead
 from recovery.launch.template import Template
-from tests.launch.forking import forked, ready_template
+from tests.launch.forking import forked, orphans_left_alone, ready_template
 from tests.pace import wait_for
 
 
@@ -84,6 +84,31 @@ def test_a_stale_template_begins_nothing(template: Template, tmp_path: Path) -> 
         # It came to this process when the one between was ended.
         assert os.waitstatus_to_exitcode(os.waitpid(ahead.pid, 0)[1]) == 1
     assert list(tmp_path.iterdir()) == [script]
+
+
+def test_a_changed_package_is_noticed_while_nobody_waits(tmp_path: Path) -> None:
+    site = tmp_path / "venv" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    python = str(tmp_path / "venv" / "bin" / "python")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    (site / "installed.py").write_text("A = 1\n")
+    (tmp_path / "train.py").write_text("")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    prepare = Prepare(modules=("installed",))
+    with orphans_left_alone(), Template(prepare, environment=environment, interpreter=python) as made:
+        assert isinstance(made.await_ready(), Prepared)
+        (site / "installed.py").write_text("A = 22\n")
+
+        def begun() -> int | NotBegun:
+            words = [python, "train.py"]
+            return made.begin(words, environment=environment, log=2, directory=str(tmp_path))
+
+        # It looks when it forks ahead, and not again at once.
+        pid = begun()
+        if isinstance(pid, int):
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            made_ahead(made)
+        assert begun() == NotBegun(reason=f"{site / 'installed.py'} has changed", over=True)
 
 
 def test_a_report_counts_although_its_process_has_ended() -> None:

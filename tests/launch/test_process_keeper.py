@@ -15,6 +15,7 @@ from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, ProcessIdentity
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
+from recovery.launch.kernel_log import KernelLog
 from recovery.launch.known_job import KnownJob, KnownNode, KnownScheduler, Members
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Kind, Placed
@@ -97,6 +98,7 @@ def keep(
         rejoin=rejoin,
         takeover=None,
         completion=None,
+        kernel_log=KernelLog(),
     )
 
     async def within_the_deadline() -> Outcome:
@@ -104,6 +106,7 @@ def keep(
         return await asyncio.wait_for(keeper.keep(), DEADLINE_S)
 
     outcome = asyncio.run(within_the_deadline())
+    context.kernel_log.close()
     return outcome, (directory / "starts").read_text().splitlines()
 
 

@@ -18,8 +18,10 @@ from tests.warm.process import PYTEST, run
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 100
 """For one run of pytest. The slowest row takes some five seconds on an idle machine."""
+SOUND_S = 500
+"""For the run of all tests without a bug, which take half a minute on a calm machine. None of them is expected to hang."""
 TEST_S = 20.0
-"""For one test, where nobody knows how long it takes without a bug."""
+"""For one test with a bug, at most."""
 _SETTLE_MS = 3_000
 """For what a mutated test leaves behind: it has failed by then."""
 _OPTIONS = (
@@ -91,13 +93,16 @@ def make_mutant(base: Path, bug: Bug, place: Path) -> Path:
     return copy
 
 
-def run_tests(copy: Path, tests: tuple[str, ...], *, test_s: float = TEST_S) -> Verdict:
+def run_tests(
+    copy: Path, tests: tuple[str, ...], *, test_s: float = TEST_S, limit_s: float = LIMIT_S
+) -> Verdict:
     """Run `tests` on a copy.
 
     Args:
         copy: of the package and its tests.
         tests: their names.
         test_s: how long each may take.
+        limit_s: how long all of them may take.
 
     Raises:
         RuntimeError: the tests imported another package than the copy's.
@@ -112,9 +117,9 @@ def run_tests(copy: Path, tests: tuple[str, ...], *, test_s: float = TEST_S) -> 
     limit = f"--timeout={test_s:g}"
     command = [sys.executable, "-m", "pytest", *_OPTIONS, limit, "--hypothesis-seed=0", *tests]
     try:
-        done = run(command, cwd=copy, env=environment, imports=PYTEST, timeout=LIMIT_S)
+        done = run(command, cwd=copy, env=environment, imports=PYTEST, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return Verdict(-1, "", f"pytest did not end within {LIMIT_S} s")
+        return Verdict(-1, "", f"pytest did not end within {limit_s:g} s")
     imported = [line.removeprefix(SAYS) for line in done.stdout.splitlines() if line.startswith(SAYS)]
     if imported and imported != [str(copy / "recovery" / "__init__.py")]:
         message = f"the tests of {copy} imported {imported[0]}"

@@ -6,6 +6,16 @@ from tests.planted.bug import Bug
 
 LAUNCHER: tuple[Bug, ...] = (
     Bug(
+        "who loses a peer that takes a while to end is taken for the cause",
+        "I14",
+        "launch/supervise.py",
+        "interrupted.wait(_PEER_FOLLOWS_S if lost_peer else _FOLLOWS_S)",
+        "interrupted.wait(_FOLLOWS_S)",
+        (
+            "tests/cluster/test_launcher_plain.py::test_who_ends_last_is_the_cause_where_the_others_name_a_lost_peer",
+        ),
+    ),
+    Bug(
         "who came for a rank of another host comes for its own dead process when it is started again",
         "I25",
         "launch/node_ids.py",
@@ -158,8 +168,8 @@ LAUNCHER: tuple[Bug, ...] = (
         "a launcher that is started again finds no place for a worker whose rank a later id held",
         "I14",
         "core/scheduler/places.py",
-        "comes_for_a_rank = bool(register.replaces) or is_known",
-        "comes_for_a_rank = bool(register.replaces)",
+        "return bool(register.replaces) or is_known",
+        "return bool(register.replaces)",
         (
             "tests/core/test_seats_left.py::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",
         ),

@@ -1,6 +1,6 @@
 """Plant every bug of the table, one at a time, and see that a test notices. `python -m tests.planted.run`.
 
-`--list` prints the table, `--only NAME` (part of a name) plants the rows that match, `--part K/N` every N-th of them from the K-th,
+`--list` prints the table, `--only NAME` (part of a name) plants the rows that match, `--part K/N` the K-th of N parts of them,
 `--jobs N` runs N at a time.
 Exit code 1: a bug survived, a row is badly made, or the tests fail without any bug.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.planted.bug import PROMISES, Bug
 from tests.planted.bugs import BUGS
-from tests.planted.copies import ROOT, TEST_S, Verdict, make_base, make_mutant, run_tests
+from tests.planted.copies import ROOT, SOUND_S, TEST_S, Verdict, make_base, make_mutant, run_tests
 
 _LEAST_S = 6.0
 _TIMES = 6
@@ -56,7 +56,7 @@ def plant_all(bugs: Sequence[Bug], *, jobs: int) -> Iterator[Outcome]:
         bug.check(ROOT / "recovery")
     with tempfile.TemporaryDirectory(prefix="planted-") as place, ThreadPoolExecutor(jobs) as pool:
         base = make_base(Path(place).resolve())
-        sound = run_tests(base, catchers(bugs))
+        sound = run_tests(base, catchers(bugs), test_s=SOUND_S, limit_s=SOUND_S)
         if not sound.passed:
             message = f"without any bug the tests fail: {sound.test} {sound.why}"
             raise RuntimeError(message)
@@ -83,13 +83,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.planted.run", description=__doc__)
     parser.add_argument("--only", metavar="NAME", default="", help="rows whose name holds this")
-    parser.add_argument("--part", type=_part, default=slice(None), help="K/N: every N-th row, from the K-th")
+    parser.add_argument(
+        "--part", type=_part, default=(1, 1), help="K/N: the K-th of N parts; a file's rows stay together"
+    )
     parser.add_argument("--list", action="store_true", help="print the table and plant nothing")
     parser.add_argument(
         "--jobs", type=int, default=3, help="how many at a time (3); some of them mostly wait"
     )
     asked = parser.parse_args(arguments)
-    bugs = [bug for bug in BUGS if asked.only in bug.name][asked.part]
+    bugs = part_of([bug for bug in BUGS if asked.only in bug.name], *asked.part)
     if asked.list or not bugs:
         _print_table(bugs)
         return int(not bugs)
@@ -105,12 +107,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _print_result(outcomes, time.monotonic() - begun_s)
 
 
-def _part(text: str) -> slice:
+def part_of(bugs: Sequence[Bug], number: int, of: int) -> list[Bug]:
+    """The rows of one of equal parts, in the table's order.
+
+    Those that one file of tests is to catch stay together, so that what its tests need is made, and seen to be sound, in one part.
+    """
+    files: dict[str, list[Bug]] = {}
+    for bug in bugs:
+        files.setdefault(bug.caught_by[0].partition("::")[0], []).append(bug)
+    parts: list[list[Bug]] = [[] for _ in range(of)]
+    for rows in sorted(files.values(), key=len, reverse=True):
+        min(parts, key=len).extend(rows)
+    chosen = {bug.name for bug in parts[number - 1]}
+    return [bug for bug in bugs if bug.name in chosen]
+
+
+def _part(text: str) -> tuple[int, int]:
     number, of = map(int, text.split("/"))
     if not 1 <= number <= of:
         message = f"{text} is no part"
         raise ValueError(message)
-    return slice(number - 1, None, of)
+    return number, of
 
 
 def _print_table(bugs: Sequence[Bug]) -> None:

@@ -81,7 +81,7 @@ SIMULATED = (
         "a successor finds no place while the rank of the one that it replaces is free",
         "I25",
         "core/scheduler/places.py",
-        "(seats.vacant if comes_for_a_rank else 0)",
+        "(seats.vacant if _comes_for_a_rank(state, node, register) else 0)",
         "0",
         (
             "tests/core/test_seats_left.py::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",

@@ -14,8 +14,27 @@ _STARTS_AGAIN = "tests/core/test_starts_again.py"
 _REBUILD = "tests/core/test_rebuild_standbys.py"
 _AGAIN = "tests/core/test_asked_again.py"
 _LEFT = "tests/core/test_seats_left.py"
+_BESIDE = "tests/core/test_places.py"
 
 STANDBYS = (
+    Bug(
+        "a process is refused for good while who has its place may be gone",
+        "I14",
+        "core/scheduler/places.py",
+        "        return Place(Seats.HELD, held_by=holder, fills=True)",
+        "        return Place(Seats.NONE)",
+        (f"{_BESIDE}::test_nobody_is_refused_for_good_while_a_standby_may_be_gone",),
+    ),
+    Bug(
+        "nobody of the host of a vacant rank is let in, and the others cannot say that its files are gone",
+        "I14",
+        "core/scheduler/places.py",
+        "    return any(one.record.host == host for one in everybody if _is_vacant_of(one))",
+        "    return False",
+        (
+            f"{_BESIDE}::test_the_only_one_on_the_host_of_a_vacant_rank_is_let_in_beside_standbys_of_other_hosts",
+        ),
+    ),
     Bug(
         "who comes for one lost rank is given another, and nobody comes for its own",
         "I25",

@@ -100,6 +100,14 @@ TEMPLATE: tuple[Bug, ...] = (
         (f"{_TEMPLATE}::test_it_is_stale_when_a_module_has_changed",),
     ),
     Bug(
+        "forked workers go on with the modules of a package that was installed anew",
+        "I20",
+        "launch/template_process.py",
+        "            files.look_at_installed()\n",
+        "",
+        (f"{_AHEAD}::test_a_changed_package_is_noticed_while_nobody_waits",),
+    ),
+    Bug(
         "a forked worker has other threads than its variables say",
         "I20",
         "launch/fork_requests.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.planted.bugs import BUGS
+from tests.planted.run import part_of
 from tests.untraced import ROOT, run_module
 
 PARTS = 6
@@ -17,6 +18,8 @@ def test_the_table_is_well_made() -> None:
     assert [bug.name for bug in BUGS if bug.occurrences(ROOT / "recovery") != 1] == [], (
         "the code has moved on"
     )
+    parts = [part_of(BUGS, number, PARTS) for number in range(1, PARTS + 1)]
+    assert sorted(bug.name for part in parts for bug in part) == sorted(bug.name for bug in BUGS)
 
 
 @pytest.mark.cluster

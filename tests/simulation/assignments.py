@@ -56,7 +56,7 @@ def _processes(world: World) -> list[str]:
     missing = [
         slot.current
         for slot in world.slots.values()
-        if slot.role is m.Role.WORKER and slot.name not in places
+        if slot.role is m.Role.WORKER and slot.name not in places and not slot.is_surplus
     ]
     return [*map(str, here), *missing]
 

@@ -73,6 +73,10 @@ class Promises:
         self._run_of_steps = 0
         self._lost = False
         """The store was lost, and no plan has been sent since."""
+        self._builds_again = False
+        """The store was lost, and no plan has been made since."""
+        self._given_twice: set[tuple[int, int]] = set()
+        """(run, generation) of plans that nobody knew who came when a lost store was built again."""
         self._newest_incarnation: dict[str, int] = {}
         """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
         self.places = PlacePromises(world, self)
@@ -81,7 +85,7 @@ class Promises:
 
     def store_lost(self) -> None:
         """What was written is gone; the numbers and the plans that anybody has received are not."""
-        self._lost = True
+        self._lost = self._builds_again = True
         self._admitted.clear()
         self._planned, self._scheduler_sent = (0, 0), 0
         self._plans = [plan for plan in self._plans if plan[:2] in self._received]
@@ -313,6 +317,9 @@ class Promises:
             )
 
     def _plan_made(self, scheduler: SchedulerProcess, plan: m.Rollback) -> None:
+        if self._builds_again:
+            self._builds_again = False
+            self._forget_unheard(scheduler, plan)
         if self._plans and self._plans[-1][:2] >= (plan.run, plan.generation):
             assert self._plans[-1] == (plan.run, plan.generation, plan.step), (
                 f"I9: another target in the same generation: {plan}"
@@ -330,6 +337,33 @@ class Promises:
         for held in self._claims.values():
             for newer in [step for step in held if step > plan.step]:
                 del held[newer]
+
+    def _forget_unheard(self, scheduler: SchedulerProcess, plan: m.Rollback) -> None:
+        """The first plan of a store that was built again: its number is above the highest that anybody knew who said what it knows.
+
+        Whoever knew of higher ones was not there, so its plans count nowhere (docs/limitations.md).
+        """
+        self.checked["I2"] += 1
+        here = [
+            node.record.node_id
+            for node in scheduler.machine.state.nodes.values()
+            if node.record.state is NodeState.LIVE
+        ]
+        known = {one for name in here for one in self.world.notes[name].generations}
+        assert (plan.run, plan.generation) not in known, (
+            f"I2: generation {plan.generation} is given twice, and one of {here} has been told of it"
+        )
+        unheard = {one[:2] for one in self._plans if one[:2] >= (plan.run, plan.generation)}
+        if unheard:
+            self.world.clock.seen["a number was given twice: nobody who came knew of it"] += 1
+        self._given_twice |= unheard
+        self._plans = [one for one in self._plans if one[:2] not in unheard]
+        for number in unheard:
+            self._received.pop(number, None)
+            self._histories.pop(number, None)
+        self._applied_in = {
+            rank: (number[0], 0) if number in unheard else number for rank, number in self._applied_in.items()
+        }
 
     def _newest_common(self, scheduler: SchedulerProcess, run: int) -> int:
         """Counted again from what the ranks said, by histories instead of by generations."""
@@ -491,7 +525,7 @@ class Promises:
         now = (plan.run, plan.generation)
         applied = self._applied.setdefault(plan.rank, [])
         before = self._applied_in.get(plan.rank, (0, 0))
-        if now < before and self.is_fenced(process):
+        if (now < before or now in self._given_twice) and self.is_fenced(process):
             self.world.clock.seen[
                 "a world that nobody could reach trained on after its places were taken"
             ] += 1

@@ -29,6 +29,8 @@ class Slot:
         self.current, self.replaces = name, ""
         self.ids = [name]
         """Every id that was used here, oldest first."""
+        self.is_surplus = False
+        """The job was complete without the last process, and none is started here again."""
         self._starts = 0
 
     def begin_next(self, *, fresh: bool) -> None:
@@ -38,6 +40,7 @@ class Slot:
             fresh: the one before was a member, and an id of its own is given to the next.
         """
         self._starts += 1
+        self.is_surplus = False
         if fresh and self._starts > 1:
             self.current, self.replaces = f"{self.name}.{self._starts}", self.current
             self.ids.append(self.current)

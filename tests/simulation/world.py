@@ -139,6 +139,11 @@ class World:
         if exit_.code == "":
             assert "finished" in self.outcomes, "nobody ends well before the job has"
             self.finished.add(process.slot.name)
+        # As the launcher: the job is complete without it.
+        surplus = exit_.code == "WORLD_FULL" and process.machine.admitted is None
+        if surplus and process.slot.process is process:
+            process.slot.is_surplus = True
+            self.clock.seen["a process was not started again, since the job was complete"] += 1
         self.kill(process)
 
     def kill(self, process: Process) -> None:
@@ -149,9 +154,16 @@ class World:
         slot = process.slot
         if slot.process is process:
             slot.process = None
+            if slot.is_surplus:
+                return
             was_member = process.machine.admitted is not None
             fresh = was_member and self.shape.spares.fresh_ids and slot.role is m.Role.WORKER
             self.clock.soon("relaunch", *self.relaunch_ms, partial(self.launch, slot, fresh=fresh))
+        else:
+            # Whoever started the process that had the place starts another one.
+            surplus = [one for one in (slot, *self.slots.values()) if one.is_surplus]
+            for place in surplus[:1]:
+                self.clock.soon("relaunch", *self.relaunch_ms, partial(self.launch, place, fresh=False))
 
     def _gone(self, process: Process) -> None:
         if process.plan is not None:

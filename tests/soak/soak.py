@@ -38,7 +38,10 @@ FENCED = 76
 """Exit code of a process whose rank another one has."""
 DISK_BYTES = 32 << 20
 STEPS_PER_EPOCH = 10
-STEP_MS = 200
+STEP_MS = 400
+"""How many steps lie between two faults shows nothing, and each costs all processes their part."""
+SAVE_STEPS = 5
+"""A checkpoint every two seconds."""
 _PAUSE = threading.Event()
 
 
@@ -206,7 +209,8 @@ def soak(
     canaries = [secured_by.new_token(), *([secured_by.password_of(secured)] if tls else [])]
     # About half of the time goes into coming back.
     steps = int(seconds * 1_000 / STEP_MS / 2)
-    environment = {"JOB_EPOCHS": str(max(2, steps // STEPS_PER_EPOCH)), **LEASE}
+    epochs = max(2, steps // STEPS_PER_EPOCH)
+    environment = {"JOB_EPOCHS": str(epochs), "JOB_SAVE_STEPS": str(SAVE_STEPS), **LEASE}
     sound, disturbed = place / "undisturbed", place / "disturbed"
     for directory in (sound, disturbed):
         directory.mkdir()

@@ -187,6 +187,16 @@ def test_errors_of_sqlite_become_ours_at_one_border(
         raise error
 
 
+def test_a_connection_that_was_given_up_opens_no_file_again(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.db"
+    connection = connections.connect(path, wal=False)
+    connection.invalidate()
+
+    with pytest.raises(StoreWriteError, match="has ended"), connections.translated(path, reading=False):
+        connection.begin()
+    connection.close()
+
+
 def test_a_damaged_page_is_found_at_open(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path)
     store.apply([samples.event("x" * 100) for _ in range(500)], wall_ms=1)

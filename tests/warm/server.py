@@ -1,8 +1,8 @@
 """A program that has imported what the tests' processes import, and forks one of them for each request.
 
-`python server.py DESCRIPTOR MODULE...`: requests come by the socket behind the descriptor, as `tests.warm.process` sends them. It is run by
-its path and imports nothing of this project: what is forked imports `recovery` itself, with its own environment and directory, or a copy
-of it with a planted bug. It has one thread, and ends when nobody holds the other end of the socket.
+`python -m tests.warm.server DESCRIPTOR MODULE...`: requests come by the socket behind the descriptor (requests.py). What it imports of
+this project a forked process gets when it imports that itself and would find the same files (prepared.py); else it imports its own, a
+copy with a planted bug perhaps. It has one thread, and ends when nobody holds the other end of the socket.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import atexit
 import builtins
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import io
@@ -24,18 +25,21 @@ import time
 import types
 import weakref
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-REQUEST_MAX = 150_000
-"""Bytes of a request. A socket's buffer takes them in one message."""
-STREAMS = 3
+from recovery.launch import process_picture
+from tests.warm import children
+from tests.warm.prepared import Prepared
+from tests.warm.requests import DESCRIPTORS_MAX, REQUEST_MAX
+
+_END = "end_of_a_warm_process"
 _NEW_PARENT_PAUSE_S = 0.0002
 
 
 def _serve(channel: socket.socket) -> dict[str, Any] | None:
     """Answer requests with the pid of a new process. Returns a request in that process, None when there are no more."""
     while True:
-        text, descriptors, _, _ = socket.recv_fds(channel, REQUEST_MAX, STREAMS)
+        text, descriptors, _, _ = socket.recv_fds(channel, REQUEST_MAX, DESCRIPTORS_MAX)
         if not text:
             return None
         between = os.fork()
@@ -44,8 +48,8 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
             if child := os.fork():
                 channel.send(str(child).encode())
                 os._exit(0)
-            _take_over(channel, descriptors, parent)
             request: dict[str, Any] = json.loads(text)
+            _take_over(channel, descriptors, request["numbers"], parent)
             return request
         os.waitpid(between, 0)
         channel.send(b"ready")
@@ -53,16 +57,18 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
             os.close(descriptor)
 
 
-def _take_over(channel: socket.socket, descriptors: list[int], between: int) -> None:
-    """In the new process: the caller's child, with three streams and no other descriptor."""
+def _take_over(channel: socket.socket, descriptors: list[int], numbers: list[int], between: int) -> None:
+    """In the new process: the caller's child, with the descriptors by their numbers and no other."""
     channel.detach()
-    for stream, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, stream)
+    # Beyond all numbers first: one of them may be a descriptor that comes later.
+    held = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, max(numbers) + 1) for descriptor in descriptors]
+    for descriptor, number in zip(held, numbers, strict=True):
+        os.dup2(descriptor, number)
     # Not all numbers up to the limit: that is a billion in some containers.
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are numbers here
         # The descriptor of the listing itself is closed already.
         with contextlib.suppress(OSError):
-            if int(name) >= STREAMS:
+            if int(name) not in numbers:
                 os.close(int(name))
     while os.getppid() == between:
         time.sleep(_NEW_PARENT_PAUSE_S)
@@ -83,8 +89,9 @@ def _become(request: dict[str, Any]) -> None:
         torch.default_generator.seed()
     importlib.invalidate_caches()
     sys.orig_argv = [sys.executable, *request["words"]]
+    process_picture.show(sys.orig_argv, dict(os.environb))
     paths = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
-    # The first entry is this file's directory.
+    # The first entry is the directory that the server was started in.
     sys.path[:] = [str(Path(path).absolute()) for path in paths] + sys.path[1:]
 
 
@@ -109,8 +116,34 @@ def _open_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _run(words: list[str]) -> NoReturn:
+class _Exec(BaseException):
+    """In the place of exec: the program goes on as another one."""
+
+
+def _tie(words: list[str]) -> None:
+    """Run the program that ties this process to its parent and becomes another one. It returns where the parent has ended."""
+
+    def become(*_: object) -> NoReturn:
+        raise _Exec
+
+    program, *sys.argv[1:] = words
+    execvp = os.execvp
+    vars(os)["execvp"] = become
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except _Exec:
+        vars(os)["execvp"] = execvp
+    else:
+        os._exit(0)
+
+
+def _run(request: dict[str, Any]) -> NoReturn:
     """Run the words behind `python` as `__main__`, and end as an interpreter does."""
+    words: list[str] = request["words"]
+    # Taken down after all modules, and before those that all others need.
+    vars(sys)[_END] = end = _End()
+    if request["tying"]:
+        _tie([*request["tying"], *words])
     program = types.ModuleType("__main__")
     vars(program)["__builtins__"] = builtins
     sys.modules["__main__"] = program
@@ -129,7 +162,10 @@ def _run(words: list[str]) -> NoReturn:
             sys.path.insert(0, str(path.resolve().parent))
             program.__file__ = str(path)
             exec(compile(path.read_bytes(), str(path), "exec"), vars(program))
-    except (SystemExit, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        end.status = _status_of(error.code)
         raise
     except BaseException as error:  # noqa: BLE001 - the interpreter's own answer to all of them
         trace = error.__traceback__.tb_next if error.__traceback__ else None
@@ -138,7 +174,46 @@ def _run(words: list[str]) -> NoReturn:
         code = 1
     else:
         code = 0
+    end.status = code
     sys.exit(code)
+
+
+def _status_of(code: object) -> int:
+    """As the interpreter answers what `sys.exit` was given."""
+    if code is None:
+        return 0
+    return code if isinstance(code, int) else 1
+
+
+class _End:
+    """The last thing of the program that an interpreter takes down when it ends: then the process ends, and the rest is left standing.
+
+    The rest would write to every page with a text that the server shares: two thirds of what a short process does in all.
+    """
+
+    def __init__(self) -> None:
+        """Make ready what cannot be looked up any more then."""
+        self.status: int | None = None
+        """None: the interpreter goes on to its own end."""
+        self._streams: tuple[TextIO, ...] = ()
+        # No other thread runs meanwhile.
+        self._exit = ctypes.PyDLL(None).exit
+
+    def __del__(self) -> None:
+        if self.status is not None:
+            for stream in self._streams:
+                stream.flush()
+            self._exit(self.status)
+
+    def look_at_streams(self) -> None:
+        """What cannot be written the interpreter answers by itself. Now it is about to find out."""
+        self._streams = (sys.stdout, sys.stderr)
+        try:
+            for stream in self._streams:
+                stream.flush()
+        except (AttributeError, OSError, ValueError):
+            # One that is closed, or was taken away, too.
+            self.status = None
 
 
 def _leave_standing(modules: dict[str, types.ModuleType]) -> None:
@@ -146,6 +221,9 @@ def _leave_standing(modules: dict[str, types.ModuleType]) -> None:
 
     To take them down writes to every page that the server shares: for torch that is more than all else a short process does.
     """
+    end = getattr(sys, _END, None)
+    if end is not None:
+        end.look_at_streams()
     kept = [sys.modules.pop(name) for name in modules.keys() & sys.modules.keys()]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
@@ -166,8 +244,14 @@ def _main() -> None:
     atexit.register(_leave_standing, imported)
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
-    for name in sys.argv[2:]:
+    names = sys.argv[2:]
+    # Modules stay: looking for garbage among them again and again is a third of the time.
+    gc.disable()
+    for name in names:
         importlib.import_module(name)
+    sys.meta_path.insert(0, Prepared())
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
     threads = list(Path("/proc/self/task").iterdir())
     assert len(threads) == 1, f"an import has started threads: {threads}"
     _leave_libraries_standing()
@@ -176,10 +260,15 @@ def _main() -> None:
         del imported[name]
     gc.collect()
     gc.freeze()
+    gc.enable()
+    begun_with = dict(os.environ)
     channel.send(b"imported")
-    if (request := _serve(channel)) is not None:
-        _become(request)
-        _run(request["words"])
+    while (request := _serve(channel)) is not None:
+        served = children.of_this_process(begun_with, names) if request["has_warm_children"] else None
+        if served is None:
+            _become(request)
+            _run(request)
+        channel = served
 
 
 if __name__ == "__main__":

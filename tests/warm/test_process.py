@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+import recovery
+from tests.pace import wait_for
 from tests.warm import process
 from tests.warm.process import PLAIN, TORCH, Process, run
 
@@ -30,6 +34,9 @@ print(json.dumps({
     "streams": [(file.encoding, file.errors, file.line_buffering, file.write_through) for file in (sys.stdin, sys.stdout, sys.stderr)],
 }))
 """.replace("PARENT", str(os.getpid()))
+
+
+FULL = "Exception ignored in: <_io.TextIOWrapper name='/dev/full' mode='w' encoding='utf-8'>\nOSError: [Errno 28] No space left on device\n"
 
 
 def seen(command: list[str], place: Path, **options: Any) -> Any:
@@ -60,6 +67,11 @@ def test_a_forked_process_is_what_a_cold_one_is(tmp_path: Path, how: str, *, new
     [
         ("raise SystemExit(7)", 7, "", ""),
         ("import sys; sys.exit('a word')", 1, "", "a word\n"),
+        ("raise SystemExit", 0, "", ""),
+        ("raise SystemExit(300)", 300 & 0xFF, "", ""),
+        ("import sys; sys.stdout = open('/dev/full', 'w', encoding='utf-8'); print('lost')", 120, "", FULL),
+        ("import sys; sys.stdout = None", 0, "", ""),
+        ("import atexit, os; atexit.register(os._exit, 9)", 9, "", ""),
         ("print('done')", 0, "done\n", ""),
         ("import atexit; atexit.register(print, 'at exit'); print('now', end='')", 0, "nowat exit\n", ""),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "", ""),
@@ -89,6 +101,9 @@ def test_it_ends_as_a_cold_one_ends(code: str, status: int, said: str, error: st
     forked = run(command, env=ENVIRONMENT, timeout=300)
 
     assert (forked.returncode, forked.stdout, forked.stderr) == (status, said, error)
+    with process.cold():
+        cold = run(command, env=ENVIRONMENT, timeout=300)
+    assert (cold.returncode, cold.stdout, cold.stderr) == (status, said, error)
 
 
 def test_it_has_its_imports_behind_it_and_draws_its_own_numbers() -> None:
@@ -126,3 +141,77 @@ def test_a_test_with_the_mark_starts_its_processes_cold() -> None:
     code = "import sys; print('aiohttp' in sys.modules)"
 
     assert run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=300).stdout == "False\n"
+
+
+def test_a_copy_of_the_package_that_is_found_first_is_imported_and_not_the_prepared_one(
+    tmp_path: Path,
+) -> None:
+    code = "import recovery, sys; print(recovery.__file__, 'recovery.store.reader' in sys.modules)"
+    (tmp_path / "recovery").mkdir()
+    copy = tmp_path / "recovery" / "__init__.py"
+    copy.touch()
+    other = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
+    by_path, by_directory, own = (
+        run([sys.executable, "-c", code], env=environment, cwd=place, timeout=300).stdout.split()
+        for environment, place in ((other, Path("/")), (ENVIRONMENT, tmp_path), (ENVIRONMENT, Path("/")))
+    )
+
+    assert by_path == [str(copy), "False"]
+    assert by_directory == [str(copy), "False"]
+    assert own == [recovery.__file__, "True"]
+
+
+STARTS_ANOTHER = """
+import ctypes, os, subprocess, sys
+from recovery.launch.children import tied
+if "takes in orphans":
+    ctypes.CDLL(None).prctl(36, 1)
+read, write = os.pipe()
+code = f"import os, sys; os.write({write}, str((os.getppid(), 'aiohttp' in sys.modules, os.environ.get('MORE'))).encode()); sys.exit(7)"
+for more in ({}, {"PYTHONUTF8": "1"}):
+    child = subprocess.Popen(tied([sys.executable, "-c", code]), pass_fds=[write], env={**os.environ, "MORE": "more", **more})
+    status = child.wait()
+    print(os.read(read, 1000).decode(), os.getpid(), status)
+"""
+
+
+@pytest.mark.parametrize(("takes_in", "forks"), [(True, False), (False, False), (True, True)])
+def test_its_children_are_forked_too_and_are_its_own(*, takes_in: bool, forks: bool) -> None:
+    code = STARTS_ANOTHER.replace('"takes in orphans"', str(takes_in))
+    if forks:
+        # As a launcher does that goes to the background: what is a child of that one cannot be forked.
+        code = (
+            f"import os\nif os.fork():\n    raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n{code}"
+        )
+    running: Process[str] = Process(
+        [sys.executable, "-c", code],
+        env=ENVIRONMENT,
+        has_warm_children=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with running:
+        said = running.communicate(timeout=300)[0].splitlines()
+
+    assert running.returncode == 0
+    warm, cold = (re.fullmatch(r"\((\d+), (\w+), 'more'\) (\d+) 7", line) for line in said)
+    assert warm is not None
+    assert cold is not None, said
+    assert [found[1] for found in (warm, cold)] == [found[3] for found in (warm, cold)]
+    # The second's environment is read at a begin.
+    assert (warm[2], cold[2]) == (str(takes_in and not forks), "False")
+
+
+def test_a_warm_child_ends_with_its_parent(tmp_path: Path) -> None:
+    sleeps = f"import os, pathlib, time; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(300)"
+    code = (
+        STARTS_ANOTHER.partition("read, write")[0]
+        + f"subprocess.Popen(tied([sys.executable, '-c', {sleeps!r}])).wait()"
+    )
+    running: Process[bytes] = Process([sys.executable, "-c", code], env=ENVIRONMENT, has_warm_children=True)
+    with running:
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "a child", 60)
+        child = psutil.Process(int((tmp_path / "pid").read_text()))
+        assert child.cmdline()[1:3] == ["-c", sleeps]
+        running.kill()
+    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end", 60)

@@ -191,13 +191,15 @@ Decision = Union[Admit, Resume, Refuse]
 
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True):
-    """An id that a process was started to replace, and that has not been lost."""
+    """An id that must be lost before a process is let in, and has not been lost."""
 
     node_id: str
     is_connected: bool
     silent_ms: int
     ask_again_ms: int
     """When the applicant may ask again."""
+    fills: bool = False
+    """It was not started for that one's rank: all places are taken, and that one has any of them."""
 
 
 class Applicant(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +216,7 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     standby: bool = False
     """It asks to wait as a standby (MS_STANDBY)."""
     replaced: Replaced | None = None
-    """Whose rank it was started for, while that one is held."""
+    """Whose rank it was started for, while that one is held; or who has one of the places that are all taken."""
 
 
 def decide(applicant: Applicant, rules: Rules) -> Decision:
@@ -279,10 +281,12 @@ def _place_held(applicant: Applicant) -> Refuse:
     replaced = applicant.replaced
     assert replaced is not None, "a place is held by somebody"
     how = "connected" if replaced.is_connected else "not connected, and may come back"
+    why = f'comes for the rank of "{replaced.node_id}"'
+    if replaced.fills:
+        why = f'finds all places taken, one of them by "{replaced.node_id}"'
     return Refuse(
         "NODE_ALIVE",
-        f'node "{applicant.node_id}" comes for the rank of "{replaced.node_id}", whose process is {how}: '
-        f"heard {replaced.silent_ms / 1000:.1f} s ago.",
+        f'node "{applicant.node_id}" {why}, whose process is {how}: heard {replaced.silent_ms / 1000:.1f} s ago.',
         replaced.ask_again_ms,
         holder_connected=replaced.is_connected,
     )

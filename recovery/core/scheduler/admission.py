@@ -165,6 +165,7 @@ def _replaced(place: places.Place, now_ms: int) -> Replaced | None:
         is_connected=is_connected,
         silent_ms=now_ms - holder.heard_ms,
         ask_again_ms=ASK_AGAIN_MS if is_connected else max(1, holder.suspect_until_ms - now_ms),
+        fills=place.fills,
     )
 
 

@@ -131,7 +131,7 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     """What follows while somebody may know more than is known; None: nobody is waited for.
 
     A standby that has not said yet what it knows may have held a rank until the end. Of a rank of which less is known than of the others,
-    or nothing, the last holder is on its way, or dead: it has one lease to come.
+    or nothing, the last holder is on its way, or dead: it has one lease to come. So has whoever trains, where nobody here does.
     """
     if not state.builds_again:
         return None
@@ -142,7 +142,10 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     pasts = _pasts(state)
     gone = _gone(state, pasts)
     built = rebuild.rebuild(pasts, gone) if pasts or gone else None
-    if not isinstance(built, rebuild.Rebuilt) or not built.unsure_ranks:
+    if not isinstance(built, rebuild.Rebuilt):
+        return None
+    unsure = "; ".join(built.unsure_ranks) or _only_noted(state, built)
+    if not unsure:
         return None
     if built.worker_count != state.rules.worker_count:
         # Whoever comes, this is not the scheduler of that job.
@@ -150,11 +153,22 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     if state.lost_store.asks_until_ms is not None:
         return []
     state.lost_store.asks_until_ms = now_ms + state.rules.lease_ms
-    text = f"{'; '.join(built.unsure_ranks)}: whoever knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
+    text = f"{unsure}: whoever knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
     return [
         Log("store_rebuilding", text, warning=True),
         SetTimer(RebuildTimer(), state.lost_store.asks_until_ms),
     ]
+
+
+def _only_noted(state: SchedulerState, built: rebuild.Rebuilt) -> str:
+    """Why all that is known may be out of date: standbys may have taken the ranks over since, and train; empty: it is not."""
+    here = [
+        node for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.ready is not None
+    ]
+    all_here = len(here) >= state.rules.worker_count + state.rules.standby_count
+    if all_here or state.lost_store.reported_generation >= built.generation:
+        return ""
+    return f"nobody who came has trained in generation {built.generation}, the newest that anybody has noted"
 
 
 def _may_still_say(node: Node) -> bool:

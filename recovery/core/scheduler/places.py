@@ -23,6 +23,8 @@ class Place(NamedTuple):
     """The name of the seat; empty: it holds none."""
     held_by: Node | None = None
     """Who must be lost first, where the place is held."""
+    fills: bool = False
+    """All places are taken, and that one has any of them."""
 
 
 def find(state: SchedulerState, node: Node | None, register: m.Register) -> Place:
@@ -52,6 +54,10 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Plac
     if holder is not None and holder.record.state in _HERE and register.token is None:
         # Its launcher was started again, and who holds the seat may have died with it: a host that lost power closes no connection.
         return Place(Seats.HELD, held_by=holder)
+    holder = _may_be_gone(state, node, register)
+    if holder is not None:
+        # To be refused for good ends a process for good: its launcher takes the job to be complete without it.
+        return Place(Seats.HELD, held_by=holder, fills=True)
     return Place(Seats.NONE)
 
 
@@ -163,26 +169,49 @@ def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register
         return False
     seats = state.seats[m.Role.WORKER]
     is_one = node is not None and node.is_standby and node.record.state in _HERE
-    names = (register.node_id, first_id(register.node_id))
-    is_known = node is not None or any(_holder(state, name) is not None for name in names)
-    comes_for_a_rank = bool(register.replaces) or is_known
-    places = state.rules.standby_count + (seats.vacant if comes_for_a_rank else 0)
+    places = state.rules.standby_count + (seats.vacant if _comes_for_a_rank(state, node, register) else 0)
     if state.builds_again:
         # Which of them had the ranks until the end is known when all have said what they know.
         places += state.rules.worker_count
     return seats.standbys - is_one < places or _comes_first_for_a_rank(state, node, register)
 
 
+def _comes_for_a_rank(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
+    names = (register.node_id, first_id(register.node_id))
+    is_known = node is not None or any(_holder(state, name) is not None for name in names)
+    return bool(register.replaces) or is_known
+
+
 def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
-    """Is it the successor of a lost holder, and nobody else of its place waits? All places may be taken by standbys that cannot read the files."""
-    place = place_of(register.node_id, register.replaces)
-    return came_for(state, register.node_id, register.replaces) is not None and not any(
-        other.is_standby
-        and other.record.state in _HERE
-        and other is not node
-        and is_of_place(other.record.node_id, place)
-        for other in state.nodes.values()
+    """Is it the successor of a lost holder, and nobody else of its place waits? Or is it the only one on the host of a vacant rank?
+
+    All places may be taken by standbys that cannot read the files. Who may go on without them is whoever reads what the lost one would.
+    """
+    place, host = place_of(register.node_id, register.replaces), register.host
+    everybody = state.nodes.values()
+    others = [one for one in everybody if one.is_standby and one.record.state in _HERE and one is not node]
+    if came_for(state, register.node_id, register.replaces) is not None:
+        return not any(is_of_place(other.record.node_id, place) for other in others)
+    if not register.replaces or any(other.record.host == host for other in others):
+        return False
+    return any(one.record.host == host for one in everybody if _is_vacant_of(one))
+
+
+def _may_be_gone(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
+    """Who has a place that this process could have, is not connected, and is the first to be known as lost if it does not come back."""
+    if not state.rules.recovery_enabled:
+        return None
+    comes_for_a_rank = _comes_for_a_rank(state, node, register)
+    is_forming = state.job.state is JobState.FORMING
+    may_stand_by = state.rules.standby_count or is_forming or comes_for_a_rank
+    suspects = (
+        one
+        for one in state.nodes.values()
+        if one.record.state is NodeState.SUSPECT
+        and one.record.role is m.Role.WORKER
+        and (may_stand_by if one.is_standby else is_forming or comes_for_a_rank)
     )
+    return min(suspects, key=lambda one: one.suspect_until_ms, default=None)
 
 
 def _is_vacant_of(holder: Node) -> bool:
