@@ -64,7 +64,7 @@ test-waits: $(STAMP)
 	$(BIN)/python -m pytest -m waits -n 3 --dist worksteal $(TRACED:%=--ignore=%)
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
-	$(MS_BIN)/python -m pytest -m mindspore -n 3 --dist worksteal tests/mindspore
+	$(MS_BIN)/python -m pytest -m mindspore -n 4 --dist worksteal tests/mindspore
 
 wheel: $(STAMP)  ## build the package into dist/: the same commit gives the same bytes
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
