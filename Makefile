@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-mindspore lint format test test-mindspore wheel test-wheel planted torture docs site demo bench clean
+.PHONY: help setup setup-mindspore lint format test test-traced test-waits test-mindspore wheel test-wheel planted torture docs site demo bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+: .*## |^[a-z-]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -49,16 +49,22 @@ format: $(STAMP)  ## let ruff format and fix what it safely can
 # would shift what is measured. The other tests' processes mostly wait: six tests share two cores.
 TRACED := tests/core tests/store
 test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their branch coverage
+	@echo "traced tests, and beside them those that mostly wait; each says what it found at its end"
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-traced test-waits
+	$(BIN)/python -m pytest -m "not alone and not waits and not mindspore and not wheel" -n 6 --dist worksteal $(TRACED:%=--ignore=%)
+	$(BIN)/python -m pytest -m "alone and not mindspore and not wheel" $(TRACED:%=--ignore=%)
+
+test-traced: $(STAMP)
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -n 2 --dist worksteal $(TRACED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=100
-	$(BIN)/python -m pytest -m "not alone and not waits and not mindspore and not wheel" -n 6 --dist worksteal $(TRACED:%=--ignore=%)
+
+test-waits: $(STAMP)
 	$(BIN)/python -m pytest -m waits -n 3 --dist worksteal $(TRACED:%=--ignore=%)
-	$(BIN)/python -m pytest -m "alone and not mindspore and not wheel" $(TRACED:%=--ignore=%)
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
-	$(MS_BIN)/python -m pytest -m mindspore -n 3 --dist worksteal tests/mindspore
+	$(MS_BIN)/python -m pytest -m mindspore -n 4 --dist worksteal tests/mindspore
 
 wheel: $(STAMP)  ## build the package into dist/: the same commit gives the same bytes
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist

@@ -103,3 +103,12 @@ def starts(request: pytest.FixtureRequest) -> Iterator[None]:
     """Processes of tests are forked from one that has the imports, except those of tests that need a true start."""
     with process.cold() if request.node.get_closest_marker("cold_start") else nullcontext():
         yield
+
+
+@pytest.fixture(autouse=True)
+def variables() -> Iterator[None]:
+    """What a test sets in this process's environment, or a world that it forms, no later test's processes find there."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from typing_extensions import assert_never
@@ -17,7 +17,7 @@ from recovery.cli.options import AsJson, Connect, MaybePath, Rows, chosen
 from recovery.cli.source import ask, event_of, source_of
 from recovery.errors import SettingTypeError, UsageError
 from recovery.report import tables
-from recovery.store.reader import read_events
+from recovery.store.reader import StoredEvent, read_events
 
 _pause = threading.Event()
 """Nobody sets it: Ctrl+C ends the wait."""
@@ -70,16 +70,22 @@ def _events_of_files(path: Path, form: Format, part: _Part, *, follow: bool) -> 
     if not follow:
         show_rows(tables.EVENTS, tables.EVENTS.rows(found), form)
         return
-    after = found[-1].sequence if found else 0
-    _show_stream(tables.EVENTS.rows(found), form, first=True)
     try:
-        while True:
-            _pause.wait(_FOLLOW_S)
-            found = read_events(path, after=after, limit=_PAGE, node_id=part.node, since_ms=since_ms)
-            _show_stream(tables.EVENTS.rows(found), form, first=False)
-            after = found[-1].sequence if found else after
+        _follow(path, form, found, node=part.node, since_ms=since_ms)
     except KeyboardInterrupt:
         return
+
+
+def _follow(
+    path: Path, form: Format, found: Sequence[StoredEvent], *, node: str | None, since_ms: int
+) -> NoReturn:
+    after = found[-1].sequence if found else 0
+    _show_stream(tables.EVENTS.rows(found), form, first=True)
+    while True:
+        _pause.wait(_FOLLOW_S)
+        found = read_events(path, after=after, limit=_PAGE, node_id=node, since_ms=since_ms)
+        _show_stream(tables.EVENTS.rows(found), form, first=False)
+        after = found[-1].sequence if found else after
 
 
 def _show_stream(rows: Sequence[dict[str, Any]], form: Format, *, first: bool) -> None:

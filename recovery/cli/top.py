@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Group
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recovery.cli.formats import console
 from recovery.cli.options import Connect, MaybePath
-from recovery.cli.source import source_of
+from recovery.cli.source import Source, source_of
 from recovery.cli.status_screen import screen, status_of
 from recovery.errors import UsageError
 
@@ -29,19 +29,23 @@ def top(
     source = source_of(path, connect)
     # What cannot be looked at at all ends the command here, before the screen is taken.
     shown = screen(status_of(source))
+    try:
+        _show_again_and_again(source, shown, interval)
+    except KeyboardInterrupt:
+        return
+
+
+def _show_again_and_again(source: Source, shown: Group, interval: float) -> NoReturn:
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
-        try:
-            while True:
-                if console.is_terminal:
-                    live.update(shown, refresh=True)
-                else:
-                    console.print(shown)
-                    console.file.flush()
-                _pause.wait(interval)
-                try:
-                    shown = screen(status_of(source))
-                except UsageError as error:
-                    # The scheduler may be restarting.
-                    shown = Group(Text(str(error)))
-        except KeyboardInterrupt:
-            return
+        while True:
+            if console.is_terminal:
+                live.update(shown, refresh=True)
+            else:
+                console.print(shown)
+                console.file.flush()
+            _pause.wait(interval)
+            try:
+                shown = screen(status_of(source))
+            except UsageError as error:
+                # The scheduler may be restarting.
+                shown = Group(Text(str(error)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 23, 25
 """Of linux/mman.h: since Linux 5.14 and 6.1."""
-_PAGE_BYTES = 4096
+_PAGE_BYTES = mmap.PAGESIZE
 _LARGE_BYTES = 2 << 20
 _ENTRY_BYTES = 8
 _PRESENT, _OF_A_FILE, _ITS_OWN = 1 << 63, 1 << 61, 1 << 56

@@ -51,6 +51,8 @@ def test_standby_that_held_the_rank_last_has_it_again(standby_first: bool) -> No
 def test_standby_that_knows_nothing_is_waited_for_and_changes_nothing() -> None:
     desk = Desk(RULES)
     first, second, waits = come(desk, "worker_0", "worker_1", "s0")
+    # They trained in the newest generation that is known: nobody else is waited for.
+    first.generation = second.generation = Generation(3)
     ready(first, past(0, 10, generation=3))
     ready(second, BEFORE)
     assert desk.row(JobRecord)[0].state is JobState.FORMING, "it may have held a rank until the end"
