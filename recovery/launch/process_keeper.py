@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+from collections.abc import Coroutine
 from functools import partial
 from typing import IO, NamedTuple
 
@@ -250,8 +251,9 @@ class ProcessKeeper:
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
 
-    async def _tell(self, attempt: Attempt, pid: int, *, gives_up: bool) -> None:
-        await self._context.contact.report(
+    def _tell(self, attempt: Attempt, pid: int, *, gives_up: bool) -> Coroutine[None, None, None]:
+        """By the id that the process had: the next start may have another before this is sent."""
+        return self._context.contact.report(
             self.node_id,
             pid,
             attempt.how,

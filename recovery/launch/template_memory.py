@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 23, 25
 """Of linux/mman.h: since Linux 5.14 and 6.1."""
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _PAGE_BYTES = mmap.PAGESIZE
 _LARGE_BYTES = 2 << 20
 _ENTRY_BYTES = 8
@@ -99,6 +101,4 @@ def _writable() -> Sequence[Span]:
 
 def _advise(span: Span, advice: int) -> None:
     """What the kernel answers is not looked at: it does what it can."""
-    libc = ctypes.CDLL(None)
-    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    libc.madvise(span.begin, span.end - span.begin, advice)
+    _madvise(span.begin, span.end - span.begin, advice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing_extensions import override
 
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, ProcessIdentity
+from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
 from recovery.launch.kernel_log import KernelLog
@@ -29,7 +31,9 @@ import os, signal
 with open("starts", "a") as starts:
     starts.write(f"{os.environ['MS_NODE_ID']} {os.environ.get('MS_REPLACES', '-')}\\n")
 if os.environ["TORCHELASTIC_RESTART_COUNT"] < os.environ["KILLED"]:
-    os.kill(os.getpid(), signal.SIGKILL)
+    with open("pid", "w") as file:
+        file.write(str(os.getpid()))
+    os.kill(os.getpid(), int(os.environ["KILLED_BY"]))
 """
 DEADLINE_S = 30.0
 
@@ -71,6 +75,7 @@ def keep(
     restarts: int = 3,
     members: Members | None = None,
     comes_for: str = "",
+    killed_by: signal.Signals = signal.SIGKILL,
 ) -> tuple[Outcome, list[str]]:
     """Run a process that is killed so often. Gives its outcome, and what each start found in its environment."""
     placed = Placed(
@@ -83,6 +88,7 @@ def keep(
         variables={
             "MS_NODE_ID": "0",
             "KILLED": str(killed),
+            "KILLED_BY": str(int(killed_by)),
             **({"MS_REPLACES": comes_for} if comes_for else {}),
         },
         cpus=(),
@@ -151,6 +157,31 @@ def test_who_comes_for_a_rank_of_another_host_comes_for_it_again_until_it_has_it
 ) -> None:
     _, starts = keep(tmp_path, OneRankIsMissing(taken=taken), comes_for="9")
     assert starts == ["0 9", second]
+
+
+class RankWasHandedOver(SlowScheduler):
+    """The process that is killed had handed its rank over. It answers at once, as when the answer is known already."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._pid = directory / "pid"
+
+    @override
+    async def known_job(self) -> KnownJob | None:
+        reason = f"{RANK_HANDED_OVER} at step 20 (SIGTERM)"
+        pid = int(self._pid.read_text()) if self._pid.exists() else 0
+        return KnownJob(
+            job="j", state="running", nodes=(KnownNode(node_id="0", pid=pid, state="left", reason=reason),)
+        )
+
+
+def test_a_planned_end_is_reported_under_the_id_of_the_process_that_ended(tmp_path: Path) -> None:
+    """Its next start follows at once, and has another id before the report is sent."""
+    scheduler = RankWasHandedOver(tmp_path)
+    outcome, starts = keep(tmp_path, scheduler, killed_by=signal.SIGTERM)
+    assert outcome.next is Next.DONE
+    assert starts == ["0 -", "0.2 0"]
+    assert scheduler.reported[0] == ("0", False)
 
 
 def test_the_same_id_where_that_is_asked(tmp_path: Path) -> None:
