@@ -11,6 +11,7 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.fuzz.blind import fuzz
@@ -24,6 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (all)")
     parser.add_argument("--seconds", type=int, default=60, help="for each target (60)")
+    parser.add_argument("--jobs", type=int, default=1, help="targets at the same time, with atheris (1)")
     parser.add_argument("--seed", type=int, default=1, help="of what is left to chance (1)")
     parser.add_argument("--engine", choices=(ATHERIS, BLIND), help="(atheris where it is installed)")
     parser.add_argument(
@@ -46,8 +48,13 @@ def main() -> int:
     print(
         f"engine: {engine}, {asked.seconds} s for each of {len(names)} targets, seed {asked.seed}", flush=True
     )
-    run = _guided if engine == ATHERIS else _blind
-    failed = [name for name in names if not run(name, asked.seconds, asked.seed, asked.found)]
+    if engine == ATHERIS:
+        # Each target has a process of its own: the threads only wait.
+        with ThreadPoolExecutor(asked.jobs) as jobs:
+            passed = list(jobs.map(lambda name: _guided(name, asked.seconds, asked.seed, asked.found), names))
+    else:
+        passed = [_blind(name, asked.seconds, asked.seed, asked.found) for name in names]
+    failed = [name for name, well in zip(names, passed, strict=True) if not well]
     print(f"raised what is no error of ours: {', '.join(failed) or 'none'}")
     return int(bool(failed))
 
