@@ -96,7 +96,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes, peer: str) -> A
     try:
         return decoder.decode(frame)
     except UNREADABLE as error:
-        raise ProtocolError(peer=peer, reason=f"no message of ours ({_printable(error)})") from error
+        raise ProtocolError(peer=peer, reason=f"no message of ours ({_cut(str(error))})") from error
 
 
 def _fitting(text: str, limit: int) -> str:
@@ -107,6 +107,5 @@ def _fitting(text: str, limit: int) -> str:
     return text if len(text) <= limit else "[cut] " + text[len(text) - limit + len("[cut] ") :]
 
 
-def _printable(error: Exception) -> str:
-    shown = str(error).encode("unicode_escape").decode()
-    return shown if len(shown) <= _REASON_CHARACTERS_MAX else f"{shown[:_REASON_CHARACTERS_MAX]}..."
+def _cut(text: str) -> str:
+    return text if len(text) <= _REASON_CHARACTERS_MAX else f"{text[:_REASON_CHARACTERS_MAX]}..."

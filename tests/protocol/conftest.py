@@ -84,4 +84,4 @@ def _started(directory: Path, environment: dict[str, str] | None = None) -> Iter
     yield started
     if started.process.poll() is None:
         started.process.send_signal(signal.SIGKILL)
-    started.process.wait(10)
+    started.process.wait(60)
