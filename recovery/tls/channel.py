@@ -56,6 +56,8 @@ class Channel:
         """
         self._config, self._side, self._password = config, side, password
         self._said_at: dict[str, datetime.datetime] = {}
+        self._refused: tuple[bytes, type[Exception]] | None = None
+        """Which files could not be used at the last look, and what was wrong with them."""
         self._seen = self._digest(config_file.read(config))
         self.material, self.context = self._loaded(clock.utc_now())
 
@@ -80,16 +82,20 @@ class Channel:
         notes: list[Note] = []
         digest = self._digest(self.material.files)
         if digest != self._seen:
-            self._seen = digest
-            notes += self._renew(now)
+            notes += self._renew(digest, now)
         return notes + self._expiring(now)
 
-    def _renew(self, now: datetime.datetime) -> list[Note]:
+    def _renew(self, digest: bytes, now: datetime.datetime) -> list[Note]:
         before = self.material
         try:
             self.material, self.context = self._loaded(now)
-        except SecureChannelError as error:
+        except (SecureChannelError, OSError) as error:
+            # Tried again at the next look, without a word: a list of a clock that is ahead is good a moment later.
+            said, self._refused = self._refused, (digest, type(error))
+            if said == self._refused:
+                return []
             return [Note("tls_files_refused", f"{error} What was loaded before stays in use.")]
+        self._seen, self._refused = digest, None
         self._said_at.clear()
         if self.material.files != before.files:
             # It names other files now, whose content was not part of the digest: look again.

@@ -113,7 +113,7 @@ class TlsAcceptor:
             # Whatever ended it: nobody else knows this socket.
             started.cancel()
             known = self._forget(shaking)
-            # Who is told of a closed socket that it is there is never told that it is gone.
+            # The end of a closed socket is reported already: who takes it on now would keep it for ever.
             if secure is None or not known or shaking.transport.is_closing():
                 shaking.transport.abort()
                 secure = None
