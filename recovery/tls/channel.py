@@ -47,18 +47,20 @@ class Channel:
         """Read and check everything.
 
         Args:
-            config: config.json.
+            config: config.json; relative paths, in it as well, mean the working directory of now.
             side: the listening or the dialling one.
             password: of its PKCS#12 file; kept, since the file may be replaced.
 
         Raises:
             SecureChannelError: the kind says what is wrong with which file.
         """
-        self._config, self._side, self._password = config, side, password
+        # Files are read again after a script may have gone elsewhere.
+        self._directory = Path.cwd()
+        self._config, self._side, self._password = self._directory / config, side, password
         self._said_at: dict[str, datetime.datetime] = {}
         self._refused: tuple[bytes, type[Exception]] | None = None
         """Which files could not be used at the last look, and what was wrong with them."""
-        self._seen = self._digest(config_file.read(config))
+        self._seen = self._digest(self._named())
         self.material, self.context = self._loaded(clock.utc_now())
 
     @override
@@ -105,8 +107,11 @@ class Channel:
         return notes + _not_newer(before, self.material)
 
     def _loaded(self, now: datetime.datetime) -> tuple[Material, ssl.SSLContext]:
-        found = material.load(config_file.read(self._config), self._side, self._password, now)
+        found = material.load(self._named(), self._side, self._password, now)
         return found, context_of(found)
+
+    def _named(self) -> ChannelFiles:
+        return config_file.read(self._config, self._directory)
 
     def _expiring(self, now: datetime.datetime) -> list[Note]:
         found = self.material

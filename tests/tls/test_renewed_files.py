@@ -67,3 +67,19 @@ def test_without_a_descriptor_the_material_of_before_stays_until_there_is_one(wo
     assert set(events[:-1]) == {"tls_files_refused"}
     assert len(events) < 8, "said when something else is missing, not at each look"
     assert channel.material.lists
+
+
+def test_relative_names_mean_the_directory_of_the_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = world.places[Side.SERVER]
+    names = {key: Path(place.keys[key]).name for key in ("server_cert_path", "client_cert_path")}
+    place.write_config(**names, ca_cert_path="ca.crt")
+    monkeypatch.chdir(place.directory)
+    channel = Channel(Path("config.json"), Side.SERVER, PASSWORD)
+    monkeypatch.chdir("/")
+    assert _of_files(channel, NOW) == []
+    place.lists(world.list_of(world.client))
+
+    assert _of_files(channel, NOW) == ["tls_files_renewed"]
+    assert channel.material.lists
