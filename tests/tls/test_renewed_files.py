@@ -47,8 +47,15 @@ def test_a_list_of_a_clock_that_is_ahead_is_used_once_its_time_has_come(world: W
 def test_without_a_descriptor_the_material_of_before_stays_until_there_is_one(world: World) -> None:
     place = world.places[Side.SERVER]
     channel = _channel(world)
+    # Whatever is imported at the first renewal is here then.
+    place.lists(world.list_of())
+    assert _of_files(channel, NOW) == ["tls_files_renewed"]
+    assert _of_files(channel, NOW) == ["tls_files_renewed"], "config.json names another file"
     before = channel.context
-    place.lists(world.list_of(world.client))
+    place.put("crl.pem", world.list_of(world.client, number=2))
+    place.put("server.p12", b"half", 0o600)
+    assert _of_files(channel, NOW) == ["tls_files_refused"]
+    place.own(world.server)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open("/", os.O_RDONLY)
     os.close(free)
@@ -66,7 +73,7 @@ def test_without_a_descriptor_the_material_of_before_stays_until_there_is_one(wo
 
     assert set(events[:-1]) == {"tls_files_refused"}
     assert len(events) < 8, "said when something else is missing, not at each look"
-    assert channel.material.lists
+    assert channel.material.why_no_longer(world.client.certificate, NOW)
 
 
 def test_relative_names_mean_the_directory_of_the_start(
