@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import socket
+import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -117,9 +118,16 @@ class _Service:
                 "MS_JOB_TOKEN is %s; give every process the same one, or MS_RECOVERY_PATH with MS_ENABLE_RECOVERY=1.",
                 "off" if self._settings.job_token is not None else "unset",
             )
-        names = (self._settings.sched_host, socket.gethostname(), socket.getfqdn())
+        names = (self._settings.sched_host, socket.gethostname())
+        authenticator = Authenticator(token, frozenset(name.lower().rstrip(".") for name in names))
+        # A name server that is silent takes 10 s and more: nobody waits for it, at the end neither.
+        threading.Thread(
+            target=lambda: self._from_thread(authenticator.is_also, socket.getfqdn()),
+            name="own-name",
+            daemon=True,
+        ).start()
         server = self._server = Server(
-            authenticator=Authenticator(token, frozenset(name.lower().rstrip(".") for name in names)),
+            authenticator=authenticator,
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=self._on_lost,
@@ -221,12 +229,12 @@ class _Service:
         )
 
     def _from_thread(self, call: object, argument: object) -> None:
-        """The writer's thread speaks; the loop may be gone already when the process ends."""
+        """Another thread speaks; the loop may be gone already when the process ends."""
         assert callable(call), "a method of this class"
         try:
             self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:
-            _logger.debug("the loop has ended, a report of the writer is dropped")
+            _logger.debug("the loop has ended, what a thread reports is dropped")
 
     def _deliver(self, stimulus: SchedulerStimulus) -> None:
         self._held.append(stimulus)

@@ -47,16 +47,20 @@ class Channel:
         """Read and check everything.
 
         Args:
-            config: config.json.
+            config: config.json; relative paths, in it as well, mean the working directory of now.
             side: the listening or the dialling one.
             password: of its PKCS#12 file; kept, since the file may be replaced.
 
         Raises:
             SecureChannelError: the kind says what is wrong with which file.
         """
-        self._config, self._side, self._password = config, side, password
+        # Files are read again after a script may have gone elsewhere.
+        self._directory = Path.cwd()
+        self._config, self._side, self._password = self._directory / config, side, password
         self._said_at: dict[str, datetime.datetime] = {}
-        self._seen = self._digest(config_file.read(config))
+        self._refused: tuple[bytes, type[Exception]] | None = None
+        """Which files could not be used at the last look, and what was wrong with them."""
+        self._seen = self._digest(self._named())
         self.material, self.context = self._loaded(clock.utc_now())
 
     @override
@@ -80,16 +84,20 @@ class Channel:
         notes: list[Note] = []
         digest = self._digest(self.material.files)
         if digest != self._seen:
-            self._seen = digest
-            notes += self._renew(now)
+            notes += self._renew(digest, now)
         return notes + self._expiring(now)
 
-    def _renew(self, now: datetime.datetime) -> list[Note]:
+    def _renew(self, digest: bytes, now: datetime.datetime) -> list[Note]:
         before = self.material
         try:
             self.material, self.context = self._loaded(now)
-        except SecureChannelError as error:
+        except (SecureChannelError, OSError) as error:
+            # Tried again at the next look, without a word: a list of a clock that is ahead is good a moment later.
+            said, self._refused = self._refused, (digest, type(error))
+            if said == self._refused:
+                return []
             return [Note("tls_files_refused", f"{error} What was loaded before stays in use.")]
+        self._seen, self._refused = digest, None
         self._said_at.clear()
         if self.material.files != before.files:
             # It names other files now, whose content was not part of the digest: look again.
@@ -99,8 +107,11 @@ class Channel:
         return notes + _not_newer(before, self.material)
 
     def _loaded(self, now: datetime.datetime) -> tuple[Material, ssl.SSLContext]:
-        found = material.load(config_file.read(self._config), self._side, self._password, now)
+        found = material.load(self._named(), self._side, self._password, now)
         return found, context_of(found)
+
+    def _named(self) -> ChannelFiles:
+        return config_file.read(self._config, self._directory)
 
     def _expiring(self, now: datetime.datetime) -> list[Note]:
         found = self.material

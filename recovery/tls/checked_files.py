@@ -81,8 +81,10 @@ def _read(path: Path, field: str, bytes_max: int, forbidden: int, rule: str, *, 
         _check(path, field, facts, forbidden, rule)
         if facts.st_size > bytes_max:
             raise FileTooBigError(file=str(path), field=field, size=facts.st_size, most=bytes_max)
-        with os.fdopen(os.dup(descriptor), "rb") as file:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(bytes_max + 1)
+    except OSError as error:
+        raise FileMissingError(file=str(path), field=field, reason=error.strerror) from error
     finally:
         os.close(descriptor)
     if len(data) > bytes_max:

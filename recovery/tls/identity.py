@@ -10,7 +10,7 @@ from cryptography import x509
 from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import IdentityError
-from recovery.tls.certificates import UNREADABLE
+from recovery.tls.certificates import UNREADABLE, subject_of
 
 NODE, ROLE = "ft-node:", "ft-role:"
 ROLES = ("scheduler", "worker", "pserver", "launcher", "viewer")
@@ -32,9 +32,9 @@ def identity_of(certificate: x509.Certificate, *, file: str = "the peer's certif
         file: where it comes from, for the error.
 
     Raises:
-        IdentityError: it names two of a kind, a role that does not exist, or no valid node id.
+        IdentityError: it names two of a kind, a role that does not exist, no valid node id, or somebody whom we cannot read.
     """
-    names = uris(certificate)
+    names = _uris(certificate, file)
     node = _only(NODE, names, certificate, file)
     role = _only(ROLE, names, certificate, file)
     if node is None and role is None:
@@ -46,12 +46,14 @@ def identity_of(certificate: x509.Certificate, *, file: str = "the peer's certif
     return Identity(role or "", NodeId(node or ""))
 
 
-def uris(certificate: x509.Certificate) -> list[str]:
-    """The URIs among the subject alternative names; none where the extension cannot be read."""
+def _uris(certificate: x509.Certificate, file: str) -> list[str]:
+    """The URIs among the subject alternative names. What OpenSSL lets in and we cannot read may name somebody all the same."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, *UNREADABLE):
+    except x509.ExtensionNotFound:
         return []
+    except UNREADABLE as error:
+        raise _refused(certificate, file, "?", f"its extensions cannot be read ({error})") from error
     return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
@@ -63,4 +65,4 @@ def _only(prefix: str, names: list[str], certificate: x509.Certificate, file: st
 
 
 def _refused(certificate: x509.Certificate, file: str, value: str, rule: str) -> IdentityError:
-    return IdentityError(file=file, subject=certificate.subject.rfc4514_string(), value=value, rule=rule)
+    return IdentityError(file=file, subject=subject_of(certificate), value=value, rule=rule)

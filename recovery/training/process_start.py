@@ -44,8 +44,8 @@ def begin() -> Settings:
         case SettingsRole.SCHEDULER:
             serve(settings)
         case SettingsRole.WORKER | SettingsRole.SERVER:
-            rank_0_scheduler.start_if_due(settings)
             settings = _without_token(settings)
+            rank_0_scheduler.start_if_due(settings)
         case _ as unknown:
             assert_never(unknown)
     return _with_node_id(settings)

@@ -49,6 +49,9 @@ def _start_if_absent(settings: Settings) -> None:
         "MS_SCHED_PORT": str(port),
         **process_channels.variables_of(settings.secure_channel),
     }
+    if settings.job_token is not None:
+        # The environment of this process has it no more.
+        variables["MS_JOB_TOKEN"] = settings.job_token.reveal()
     # A session of its own, since a Ctrl+C is for rank 0; the scheduler ends after it.
     process = subprocess.Popen(  # noqa: S603 - our own command, by our own interpreter
         [sys.executable, "-m", "recovery", "scheduler", f"--with-pid={os.getpid()}"],

@@ -30,18 +30,20 @@ def set_ps_context(
         SettingTypeError: a value is not of its type.
         UsageError: the process has joined its job already.
     """
-    if _joined:
+    given = {
+        "enable_ssl": enable_ssl,
+        "config_file_path": config_file_path,
+        "client_password": client_password,
+        "server_password": server_password,
+    }
+    # `init()` hands on what it was given: nothing, most of the time.
+    if _joined and any(value is not None for value in given.values()):
         raise UsageError(
             field="recovery.set_ps_context()",
             reason="came after the process had joined its job",
             next_step="Call it before recovery.init(), or before the function of @recovery.run.",
         )
-    process_channels.give(
-        enable_ssl=enable_ssl,
-        config_file_path=config_file_path,
-        client_password=client_password,
-        server_password=server_password,
-    )
+    process_channels.give(**given)
 
 
 def note_joined() -> None:

@@ -16,14 +16,26 @@ IMPOSTOR = (
     "what answers there does not prove that it knows the job's token: it is no scheduler of this job, "
     "or has MS_JOB_TOKEN=off while this process has a token"
 )
-NOT_LET_IN = {
+REFUSALS = {
     401: "the scheduler asks for the job's token, and this process has none, or its proof came too late: give it the same "
     "MS_RECOVERY_PATH directory or MS_JOB_TOKEN",
     403: "the scheduler does not let this process in: its job token is another one, so MS_RECOVERY_PATH is another "
     "directory than the scheduler's, or MS_JOB_TOKEN differs",
     421: "the scheduler is not known by that host name: use its address, or the name in its own MS_SCHED_HOST",
+    503: "the scheduler has too many connections that have not registered (HTTP 503)",
 }
-"""By HTTP status: why the scheduler does not let one in."""
+"""By HTTP status: why the scheduler does not take a request."""
+NOT_LET_IN = frozenset({401, 403, 421})
+"""With these it says that it does not take the process for one of its job."""
+
+
+class ChallengeRefusedError(ConnectionError):
+    """A scheduler answers, and gives no challenge: `status` says why."""
+
+    def __init__(self, status: int) -> None:
+        """Keep the HTTP status, one of REFUSALS."""
+        self.status = status
+        super().__init__(REFUSALS[status])
 
 
 class Proofs:
@@ -56,14 +68,17 @@ async def challenge_of(session: aiohttp.ClientSession, base: str, tls: Mapping[s
         tls: what aiohttp is given for TLS; nothing: plain text.
 
     Raises:
-        ConnectionError: it gives none.
+        ChallengeRefusedError: it gives none, for a reason that it names.
+        ConnectionError: what answers is no scheduler that asks for a token.
         aiohttp.ClientError: it does not answer.
     """
-    async with session.get(f"{base}{CHALLENGE_PATH}", **tls) as response:
+    async with session.get(f"{base}{CHALLENGE_PATH}", allow_redirects=False, **tls) as response:
         text = b""
         # What has arrived by now may be a part of it.
         while len(text) <= _CHALLENGE_BYTES_MAX and (piece := await response.content.readany()):
             text += piece
         if response.status == _OK and _is_one(text):
             return text.decode()
-        raise ConnectionError(NOT_LET_IN.get(response.status, IMPOSTOR))
+        if response.status in REFUSALS:
+            raise ChallengeRefusedError(response.status)
+        raise ConnectionError(IMPOSTOR)

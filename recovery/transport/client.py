@@ -17,7 +17,7 @@ from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import ProtocolError
 from recovery.transport.access import Access, tls_failure
-from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, Proofs, challenge_of
+from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, Proofs, challenge_of
 from recovery.transport.codec import decode_from_scheduler, encode
 from recovery.transport.outbox import Outbox
 
@@ -260,10 +260,8 @@ def _why(error: BaseException, timeout_s: float, channel: Channel | None) -> str
     status = getattr(error, "status", None)
     if isinstance(error, asyncio.TimeoutError):
         return f"no answer within {timeout_s:g} s"
-    if status == 503:  # noqa: PLR2004 - HTTP's own number
-        return "the scheduler has too many connections that have not registered (HTTP 503)"
-    if status in NOT_LET_IN:
-        return NOT_LET_IN[status]
+    if status in REFUSALS:
+        return REFUSALS[status]
     if status is not None:
         return f"what answers there is no scheduler of ours (HTTP {status})"
     return str(error) or type(error).__name__

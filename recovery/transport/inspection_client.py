@@ -10,7 +10,7 @@ import msgspec
 
 from recovery.core.converter import UNREADABLE
 from recovery.transport.access import Access, tls_failure
-from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, challenge_of
+from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, challenge_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -52,11 +52,12 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, access: Acce
                 answer = access.caller.answer(challenge, method, path, data)
             headers = answer.headers if answer is not None else {}
             async with session.request(
-                method, f"{base}{path}", data=data or None, headers=headers, **tls
+                method, f"{base}{path}", data=data or None, headers=headers, allow_redirects=False, **tls
             ) as response:
                 if response.status in NOT_LET_IN:
                     await access.not_let_in()
-                    raise NoAnswerError(NOT_LET_IN[response.status])
+                if response.status in REFUSALS:
+                    raise NoAnswerError(REFUSALS[response.status])
                 # What an action refuses has its reason in the body.
                 if response.status != _CONFLICT:
                     response.raise_for_status()

@@ -193,6 +193,11 @@ class Authenticator:
         """Is a `Host` header none of this scheduler's?"""
         return self._host_names is not None and is_foreign(host, self._host_names)
 
+    def is_also(self, host_name: str) -> None:
+        """The scheduler is known by this name, too."""
+        assert self._host_names is not None, "who is known by any name needs no other"
+        self._host_names |= {host_name.lower().rstrip(".")}
+
     def challenge(self) -> str:
         """Draw a number that is good for one answer, soon."""
         drawn = f"{clock.monotonic_ms() + CHALLENGE_MS:x}.{secrets.token_hex(_HEX_BYTES)}"
@@ -256,5 +261,5 @@ def _principal(who: str) -> Principal | None:
 
 
 def _mac(key: bytes, *parts: str) -> str:
-    """No part has a line end in it: they are words, or values of one HTTP header."""
+    """Only a path may have a line end in it (%0A), and no proof of ours is for such a one: a text has one meaning."""
     return hmac.new(key, "\n".join(parts).encode("utf-8", "replace"), hashlib.sha256).hexdigest()

@@ -8,7 +8,9 @@ there is one from the first byte on.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from typing import Any
 
 from typing_extensions import override
 
@@ -21,7 +23,8 @@ HANDSHAKE_S = 5.0
 """From the acceptance to the first byte, and from there to the end. A worker needs milliseconds, and a second on a machine that swaps. asyncio's own 60 s hold twelve times as many silent peers."""
 HANDSHAKES_MAX = 256
 """Silent, or in the middle of one. Beyond it the oldest of the busiest address is closed: a real worker is through in milliseconds."""
-_SHUTDOWN_S = 1.0
+# Python 3.10 bounds the end of TLS by the end of the connection only.
+_SHUTDOWN: dict[str, Any] = {"ssl_shutdown_timeout": 1.0} if sys.version_info >= (3, 11) else {}
 
 
 class TlsAcceptor:
@@ -96,26 +99,26 @@ class TlsAcceptor:
                 self._channel.context,
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=_SHUTDOWN_S,
+                **_SHUTDOWN,
             )
         )
+        secure: asyncio.Transport | None = None
         try:
             await _hand_over(shaking.transport, data, started)
             secure = await started
         except (OSError, asyncio.TimeoutError) as error:
             if self._forget(shaking):
                 self._rejections.note(shaking.peer, why_not_finished(error))
-            shaking.transport.abort()
-            return
-        except asyncio.CancelledError:
+        finally:
+            # Whatever ended it: nobody else knows this socket.
             started.cancel()
-            shaking.transport.abort()
-            raise
-        known = self._forget(shaking)
-        if secure is None or shaking.lost or not known:
-            shaking.transport.abort()
-            return
-        shaking.hand_on(self._connected(), secure)
+            known = self._forget(shaking)
+            # The end of a closed socket is reported already: who takes it on now would keep it for ever.
+            if secure is None or not known or shaking.transport.is_closing():
+                shaking.transport.abort()
+                secure = None
+        if secure is not None:
+            shaking.hand_on(self._connected(), secure)
 
     def _forget(self, shaking: _Shaking) -> bool:
         """False: it was forgotten before."""
@@ -165,7 +168,6 @@ class _Shaking(asyncio.Protocol):
         self._early: list[bytes] = []
         self._deadline: asyncio.TimerHandle | None = None
         self.peer = "unknown"
-        self.lost = False
         self.transport: asyncio.Transport
 
     @override
@@ -190,7 +192,6 @@ class _Shaking(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
         self._rests()
         if not self._begun:
             self._acceptor.lost(self)

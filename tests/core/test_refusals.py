@@ -34,6 +34,20 @@ def test_a_known_node_is_always_told_of() -> None:
     assert note(refusals, "worker_0", is_known=True) == 1
 
 
+def test_who_uses_a_known_id_with_one_fault_after_the_other_gets_one_row_a_minute() -> None:
+    refusals = Refusals()
+    rows = [
+        refusals.note(NodeId("worker_0"), code, peer="h", is_known=True, now_ms=0)
+        for _ in range(500)
+        for code in ("PROTOCOL_VERSION", "JOB_MISMATCH")
+    ]
+    assert sum(map(bool, rows)) == NAMED_MAX
+    assert note(refusals, "worker_0", is_known=True, at=PERIOD_MS) == 1_000 - NAMED_MAX + 1
+    assert note(refusals, "worker_1", is_known=True) == 1, "another one is counted by itself"
+    refusals.forget(NodeId("worker_0"))
+    assert note(refusals, "worker_0", is_known=True, at=PERIOD_MS) == 1, "it was in: this is news"
+
+
 def test_many_addresses_are_counted_as_one() -> None:
     refusals = Refusals()
     rows = [note(refusals, f"n{number}", peer=f"p{number}") for number in range(ADDRESSES_MAX + 100)]

@@ -27,8 +27,8 @@ PRINCIPALS = (
         "a peer that invents names fills the store",
         "I17",
         "core/scheduler/refusals.py",
-        "elif now_ms - address.noted_ms < PERIOD_MS:",
-        "elif now_ms < address.noted_ms:",
+        "elif now_ms - counted.noted_ms < PERIOD_MS:",
+        "elif now_ms < counted.noted_ms:",
         ("tests/core/test_refusals.py::test_beyond_a_host_of_names_an_address_gets_one_row_a_minute",),
     ),
     Bug(

@@ -6,6 +6,7 @@ from tests.planted.bug import Bug
 
 _CONTEXTS, _WIRE = "tests/tls/test_contexts.py::", "tests/transport/test_wire_tls.py::"
 _CERTIFIED, _HANDSHAKES = "tests/transport/test_certified.py::", "tests/transport/test_tls_handshakes.py::"
+_RENEWED = "tests/tls/test_renewed_files.py::"
 _MATERIAL = "tests/tls/test_bad_material.py::test_what_is_wrong_is_named"
 
 SECURE_CHANNEL = (
@@ -179,6 +180,60 @@ SECURE_CHANNEL = (
         "return now_ms - self._not_let_in_since_ms < 0",
         (
             "tests/core/test_not_let_in.py::test_who_is_not_let_in_for_a_whole_lease_ends_with_a_code_of_its_own",
+        ),
+    ),
+    Bug(
+        "files that could not be used once are never tried again",
+        "I15",
+        "tls/channel.py",
+        "said, self._refused = self._refused, (digest, type(error))",
+        "said, self._refused, self._seen = self._refused, (digest, type(error)), digest",
+        (f"{_RENEWED}test_a_list_of_a_clock_that_is_ahead_is_used_once_its_time_has_come",),
+    ),
+    Bug(
+        "a failed read ends the watch over certificates",
+        "I14",
+        "tls/channel.py",
+        "except (SecureChannelError, OSError) as error:",
+        "except SecureChannelError as error:",
+        (f"{_RENEWED}test_without_a_descriptor_the_material_of_before_stays_until_there_is_one",),
+    ),
+    Bug(
+        "a certificate whose names cannot be read restricts nobody",
+        "I15",
+        "tls/identity.py",
+        'raise _refused(certificate, file, "?", f"its extensions cannot be read ({error})") from error',
+        "return []",
+        (
+            "tests/tls/test_identity.py::test_a_certificate_whose_names_cannot_be_read_names_nobody_that_is_let_in",
+        ),
+    ),
+    Bug(
+        "a closed socket is handed on and kept for ever",
+        "I17",
+        "transport/tls_acceptor.py",
+        "or shaking.transport.is_closing():",
+        "or False:",
+        (f"{_HANDSHAKES}test_a_peer_that_resets_behind_its_last_message_leaves_nothing",),
+    ),
+    Bug(
+        "who dials under a name of nobody waits for ever",
+        "I14",
+        "transport/challenge.py",
+        "NOT_LET_IN = frozenset({401, 403, 421})",
+        "NOT_LET_IN = frozenset({401, 403})",
+        (
+            "tests/transport/test_refused_dials.py::test_a_process_with_a_token_learns_why_its_dial_is_refused",
+        ),
+    ),
+    Bug(
+        "one fault after the other under a known id fills the store",
+        "I17",
+        "core/scheduler/refusals.py",
+        "return _count(self._known.setdefault(node_id, _Counted()), now_ms)",
+        "return 1",
+        (
+            "tests/core/test_refusals.py::test_who_uses_a_known_id_with_one_fault_after_the_other_gets_one_row_a_minute",
         ),
     ),
 )

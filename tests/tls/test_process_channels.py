@@ -128,6 +128,12 @@ def test_what_comes_after_joining_is_refused() -> None:
     assert "USAGE: recovery.set_ps_context(): came after the process had joined its job" in done.stderr
 
 
+def test_who_says_nothing_is_never_too_late() -> None:
+    """`init()` without arguments, in a process whose `@run` is over or whose first `init()` has failed."""
+    program = "from recovery.training import secure_channel; secure_channel.note_joined(); secure_channel.set_ps_context()"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_a_scheduler_that_a_process_starts_learns_what_the_script_has_said() -> None:
     assert process_channels.variables_of(SecureChannel()) == {}
     assert process_channels.variables_of(SecureChannel(enabled=True)) == {"MS_ENABLE_SSL": "1"}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import resource
 import socket
 import ssl
+import struct
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from recovery.transport import tls_acceptor
 from tests.pace import within
 from tests.tls.test_contexts import World
 from tests.transport.test_wire_tls import channel, node, secure, world
-from tests.transport.wire import HOST, in_thread, plain_socket, run
+from tests.transport.wire import HOST, Receiver, in_thread, plain_socket, run, until
 
 __all__ = ["world"]
 
@@ -178,3 +181,70 @@ def test_a_handshake_that_is_not_finished_is_cut_off(
 
     run(main())
     assert "TLS_HANDSHAKE_TIMEOUT" in caplog.text
+
+
+def _last_flight(world: World, port: int) -> tuple[socket.socket, bytes]:
+    """A handshake of TLS 1.2 up to the client's last message, which is not sent yet."""
+    context = channel(world, Side.CLIENT).context
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    stream = context.wrap_bio(incoming, outgoing, server_hostname=HOST)
+    raw = plain_socket(port)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with contextlib.suppress(ssl.SSLWantReadError):
+        stream.do_handshake()
+    raw.sendall(outgoing.read())
+    while not outgoing.pending:
+        incoming.write(raw.recv(65_536))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            stream.do_handshake()
+    return raw, outgoing.read()
+
+
+def test_a_peer_that_resets_behind_its_last_message_leaves_nothing(world: World) -> None:
+    """The server reads the message, and its answer meets the reset: the handshake is through, and the socket closed."""
+
+    async def main() -> None:
+        async with secure(world) as (receiver, port):
+            limiter = receiver.server._limiter
+            assert limiter is not None
+            for _ in range(3):
+                raw, last = await in_thread(lambda: _last_flight(world, port))
+                # Without a turn of the loop between them.
+                raw.sendall(last)
+                raw.close()
+                await until(lambda: not acceptor_of(receiver)._count, "the end of the handshake")
+            await until(lambda: not limiter._accepted, "nothing is left of it")
+
+    run(main())
+
+
+def test_a_handshake_that_cannot_begin_costs_no_socket(world: World) -> None:
+    """As where asyncio refuses an argument."""
+
+    async def main() -> None:
+        said: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+        async with secure(world) as (receiver, port):
+            acceptor = acceptor_of(receiver)
+            acceptor._channel = copy.copy(acceptor._channel)
+            acceptor._channel.context = None  # type: ignore[assignment]  # no context at all
+            with plain_socket(port) as raw:
+                raw.sendall(b"x")
+                assert await in_thread(lambda: _ended(raw))
+            assert acceptor._count == 0
+        assert [type(each["exception"]) for each in said] == [TypeError]
+
+    asyncio.run(main())
+
+
+def _ended(raw: socket.socket) -> bool:
+    try:
+        return raw.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def acceptor_of(receiver: Receiver) -> tls_acceptor.TlsAcceptor:
+    assert receiver.server._acceptor is not None
+    return receiver.server._acceptor

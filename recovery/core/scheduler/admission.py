@@ -232,12 +232,14 @@ def refusal_event(
 ) -> EventRecord | None:
     """The row about a refusal, whose reason begins with its code; None: there is to be none."""
     node_id, peer = register.node_id, received.peer
+    is_known = node_id in state.nodes
     count = state.refusals.note(
-        node_id, reason.partition(":")[0], peer=peer, is_known=node_id in state.nodes, now_ms=now_ms
+        node_id, reason.partition(":")[0], peer=peer, is_known=is_known, now_ms=now_ms
     )
     if not count:
         return None
-    others = f" ({count - 1} other names from {peer} were refused since the row before)" if count > 1 else ""
+    whom = "others under this id" if is_known else f"other names from {peer}"
+    others = f" ({count - 1} {whom} were refused since the row before)" if count > 1 else ""
     return EventRecord(
         kind=EventKind.NODE_REFUSED, node_id=node_id, run=state.job.run, reason=reason + others
     )

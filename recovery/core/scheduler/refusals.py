@@ -9,15 +9,15 @@ from recovery.core.ids import NodeId
 REMEMBERED = 1_024
 """Names whose newest refusal is known, so that a repeat is no news."""
 NAMED_MAX = 16
-"""Unknown names of one address that get a row each: about as many as a host has processes. Beyond them one row a minute counts the rest."""
+"""Rows at once: about unknown names of one address, as many as a host has processes, and about one known id. Beyond them one row a minute counts the rest."""
 PERIOD_MS = 60_000
 ADDRESSES_MAX = 1_024
 """Counted by themselves. The rest are counted as one, or many addresses would do what many names did."""
 _OTHERS = ""
 
 
-class _Address:
-    """What was refused of one address."""
+class _Counted:
+    """What was refused of one address, or of one known id."""
 
     def __init__(self) -> None:
         self.named = self.unnoted = self.noted_ms = 0
@@ -29,7 +29,8 @@ class Refusals:
     def __init__(self) -> None:
         """Nobody was refused yet."""
         self._codes: OrderedDict[NodeId, str] = OrderedDict()
-        self._addresses: dict[str, _Address] = {}
+        self._addresses: dict[str, _Counted] = {}
+        self._known: dict[NodeId, _Counted] = {}
 
     def note(self, node_id: NodeId, code: str, *, peer: str, is_known: bool, now_ms: int) -> int:
         """Take a refusal. Gives for how many a row about it stands; 0: there is to be none.
@@ -46,21 +47,24 @@ class Refusals:
         self._codes[node_id] = code
         while len(self._codes) > REMEMBERED:
             self._codes.popitem(last=False)
-        return 1 if is_known else self._count(peer, now_ms)
+        if is_known:
+            return _count(self._known.setdefault(node_id, _Counted()), now_ms)
+        if peer not in self._addresses and len(self._addresses) >= ADDRESSES_MAX:
+            peer = _OTHERS
+        return _count(self._addresses.setdefault(peer, _Counted()), now_ms)
 
     def forget(self, node_id: NodeId) -> None:
         """It is in: the next refusal is news again."""
         self._codes.pop(node_id, None)
+        self._known.pop(node_id, None)
 
-    def _count(self, peer: str, now_ms: int) -> int:
-        if peer not in self._addresses and len(self._addresses) >= ADDRESSES_MAX:
-            peer = _OTHERS
-        address = self._addresses.setdefault(peer, _Address())
-        address.unnoted += 1
-        if address.named < NAMED_MAX:
-            address.named += 1
-        elif now_ms - address.noted_ms < PERIOD_MS:
-            return 0
-        address.noted_ms = now_ms
-        count, address.unnoted = address.unnoted, 0
-        return count
+
+def _count(counted: _Counted, now_ms: int) -> int:
+    counted.unnoted += 1
+    if counted.named < NAMED_MAX:
+        counted.named += 1
+    elif now_ms - counted.noted_ms < PERIOD_MS:
+        return 0
+    counted.noted_ms = now_ms
+    count, counted.unnoted = counted.unnoted, 0
+    return count
