@@ -90,6 +90,8 @@ def stored(recovery_path: Path) -> str | None:
     try:
         _check(path, os.fstat(descriptor))
         text = os.read(descriptor, _BYTES_MAX).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise _unusable(path, f"it cannot be read ({error.strerror})") from error
     finally:
         os.close(descriptor)
     if _TOKEN.fullmatch(text) is None:

@@ -17,6 +17,7 @@ from recovery import clock
 from recovery.core.ids import ConnectionId
 from recovery.tls.channel import Channel, peer_of
 from recovery.tls.identity import Identity, identity_of
+from recovery.tls.material import Material
 
 LOOK_S = 10.0
 """Between two looks at the files. A revoked peer is to be gone within 60 s of the list that says so."""
@@ -67,18 +68,36 @@ async def watch(channel: Channel, connections: Mapping[ConnectionId, Judged]) ->
         channel: the listening side's.
         connections: those that are open, as they change.
     """
-    judged_at_ms, judged_by = clock.monotonic_ms(), channel.material
+    newest = _Judgement(clock.monotonic_ms(), channel.material)
     while True:
-        for note in await asyncio.to_thread(channel.look, clock.utc_now()):
-            _logger.log(note.level, "event=%s %s", note.event, note.text)
-        material, now_ms = channel.material, clock.monotonic_ms()
-        if material is not judged_by or now_ms - judged_at_ms >= JUDGE_MS:
-            judged_at_ms, judged_by = now_ms, material
-            peers = [one for one in connections.values() if one.certificate is not None]
-            for peer, reason in await asyncio.to_thread(_judge, channel, peers):
-                _logger.warning("event=tls_peer_dropped peer=%s reason=%r", peer.peer, reason)
-                peer.cut_off(reason)
+        try:
+            newest = await _look(channel, connections, newest)
+        except Exception:
+            # A look that fails must not be the last: nobody would be revoked any more.
+            _logger.exception("event=tls_look_failed the next look is in %g s", LOOK_S)
         await asyncio.sleep(LOOK_S)
+
+
+class _Judgement(NamedTuple):
+    """The newest judgement of all connections."""
+
+    at_ms: int
+    by: Material
+
+
+async def _look(
+    channel: Channel, connections: Mapping[ConnectionId, Judged], before: _Judgement
+) -> _Judgement:
+    for note in await asyncio.to_thread(channel.look, clock.utc_now()):
+        _logger.log(note.level, "event=%s %s", note.event, note.text)
+    now = _Judgement(clock.monotonic_ms(), channel.material)
+    if now.by is before.by and now.at_ms - before.at_ms < JUDGE_MS:
+        return before
+    peers = [one for one in connections.values() if one.certificate is not None]
+    for peer, reason in await asyncio.to_thread(_judge, channel, peers):
+        _logger.warning("event=tls_peer_dropped peer=%s reason=%r", peer.peer, reason)
+        peer.cut_off(reason)
+    return now
 
 
 def _judge(channel: Channel, peers: list[Judged]) -> list[tuple[Judged, str]]:

@@ -83,6 +83,17 @@ def test_another_users_token_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         stored(tmp_path)
 
 
+def test_a_disk_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared(tmp_path)
+
+    def failing(descriptor: int, size: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "read", failing)
+    with pytest.raises(RecoveryPathError, match=r"cannot be read .*Input/output error"):
+        stored(tmp_path)
+
+
 def test_a_file_system_without_links_has_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*names: object, **how: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -7,13 +7,14 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from recovery.core.ids import NodeId
 from recovery.core.principals import Kind, Known, Principal
-from recovery.tls.channel import Channel
+from recovery.tls.channel import Channel, Note
 from recovery.tls.side import Side
 from recovery.transport import peer_certificates
 from recovery.transport.access import Access
@@ -189,6 +190,34 @@ def test_a_revoked_worker_is_dropped_and_cannot_come_back(
     run(main())
     assert "event=tls_files_renewed" in caplog.text
     assert "event=tls_peer_dropped" in caplog.text
+
+
+def test_a_look_that_fails_is_not_the_last(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(peer_certificates, "LOOK_S", 0.05)
+    server, looks, look = world.places[Side.SERVER], [0], Channel.look
+    server.lists(world.list_of(number=1))
+
+    def failing(channel: Channel, now: datetime) -> list[Note]:
+        looks[0] += 1
+        if looks[0] == 1:
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        return look(channel, now)
+
+    monkeypatch.setattr(Channel, "look", failing)
+
+    async def main() -> None:
+        async with secure(world) as (_, port):
+            revoked = node(world, port)
+            await until(lambda: looks[0] > 1, "another look")
+            await revoked.join("w0")
+            server.lists(world.list_of(world.client, number=2))
+            await until(lambda: revoked.lost, "the end of the revoked one")
+
+    run(main())
+    assert "event=tls_look_failed" in caplog.text
 
 
 def test_new_files_are_used_without_a_restart(
