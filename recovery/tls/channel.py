@@ -54,9 +54,11 @@ class Channel:
         Raises:
             SecureChannelError: the kind says what is wrong with which file.
         """
-        self._config, self._side, self._password = config, side, password
+        self._config, self._side, self._password = config.absolute(), side, password
+        # A script may go elsewhere while it trains, and its files are to be found again.
+        self._directory = Path.cwd()
         self._said_at: dict[str, datetime.datetime] = {}
-        self._seen = self._digest(config_file.read(config))
+        self._seen = self._digest(self._files())
         self.material, self.context = self._loaded(clock.utc_now())
 
     @override
@@ -88,7 +90,8 @@ class Channel:
         before = self.material
         try:
             self.material, self.context = self._loaded(now)
-        except SecureChannelError as error:
+        # A file may also go away between two looks at it.
+        except (SecureChannelError, OSError) as error:
             return [Note("tls_files_refused", f"{error} What was loaded before stays in use.")]
         self._said_at.clear()
         if self.material.files != before.files:
@@ -99,8 +102,11 @@ class Channel:
         return notes + _not_newer(before, self.material)
 
     def _loaded(self, now: datetime.datetime) -> tuple[Material, ssl.SSLContext]:
-        found = material.load(config_file.read(self._config), self._side, self._password, now)
+        found = material.load(self._files(), self._side, self._password, now)
         return found, context_of(found)
+
+    def _files(self) -> ChannelFiles:
+        return config_file.read(self._config, self._directory)
 
     def _expiring(self, now: datetime.datetime) -> list[Note]:
         found = self.material

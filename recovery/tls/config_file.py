@@ -57,18 +57,19 @@ class ChannelFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What was ignored; the caller logs it."""
 
 
-def read(path: Path) -> ChannelFiles:
+def read(path: Path, directory: Path | None = None) -> ChannelFiles:
     """Read and check config.json.
 
     Args:
         path: of the file; a relative one is resolved against the working directory.
+        directory: against which relative paths in it are resolved; None: the working directory.
 
     Raises:
         ChannelFileError: the file cannot be read, or others may change it.
         ConfigJsonError: it is no JSON object of known keys and types.
         ConfigTlsIncompleteError, ConfigRangeError, ConfigCipherError, ConfigCipherWeakError: what a key says cannot be used.
     """
-    path = Path(path).absolute()
+    path, directory = Path(path).absolute(), directory or Path.cwd()
     found = _parsed(path, read_public(path, "config_file_path", bytes_max=_BYTES_MAX))
     texts = {name: _text(path, found, name) for name in _TEXTS}
     chosen = ciphers.choose(texts["cipher_list"], str(path))
@@ -90,10 +91,10 @@ def read(path: Path) -> ChannelFiles:
         warnings.append(f"{path}: {', '.join(without_effect)} has no effect here; MindSpore reads it")
     return ChannelFiles(
         file=path,
-        server_cert=_path(texts["server_cert_path"]),
-        client_cert=_path(texts["client_cert_path"]),
-        ca_cert=Path(texts["ca_cert_path"]).absolute(),
-        crl=_path(texts["crl_path"]),
+        server_cert=_path(directory, texts["server_cert_path"]),
+        client_cert=_path(directory, texts["client_cert_path"]),
+        ca_cert=directory / texts["ca_cert_path"],
+        crl=_path(directory, texts["crl_path"]),
         ciphers=chosen.names,
         expire_warning_days=_days(path, found),
         expected_hostname=texts["expected_hostname"],
@@ -101,8 +102,8 @@ def read(path: Path) -> ChannelFiles:
     )
 
 
-def _path(text: str) -> Path | None:
-    return Path(text).absolute() if text else None
+def _path(directory: Path, text: str) -> Path | None:
+    return directory / text if text else None
 
 
 def _parsed(path: Path, data: bytes) -> dict[str, Any]:

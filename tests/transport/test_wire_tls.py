@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.principals import Kind, Known, Principal
 from recovery.tls.channel import Channel
@@ -18,7 +19,7 @@ from recovery.tls.side import Side
 from recovery.transport import peer_certificates
 from recovery.transport.access import Access
 from recovery.transport.client import Client, ConnectError
-from tests.tls.made import CLIENT, PASSWORD
+from tests.tls.made import CLIENT, PASSWORD, SERVER, p12
 from tests.tls.test_contexts import World, signed
 from tests.transport.wire import (
     HOST,
@@ -215,14 +216,36 @@ def test_new_files_are_used_without_a_restart(
     run(main())
 
 
+def test_files_named_by_relative_paths_are_found_again_by_a_script_that_goes_elsewhere(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = world.places[Side.CLIENT]
+    place.write_config(server_cert_path="server.p12", client_cert_path="client.p12", ca_cert_path="ca.crt")
+    monkeypatch.chdir(place.directory)
+    made = Channel(place.config.relative_to(place.directory), Side.CLIENT, PASSWORD)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    place.own(signed("new client", world.root, usages=(CLIENT,)))
+
+    notes = made.look(clock.utc_now())
+
+    assert [note.event for note in notes if note.event.startswith("tls_files")] == ["tls_files_renewed"], (
+        notes
+    )
+    assert "CN=new client" in notes[0].text
+
+
+@pytest.mark.parametrize("useless", [False, True])
 def test_new_files_that_cannot_be_used_leave_the_old_ones(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, useless: bool
 ) -> None:
     monkeypatch.setattr(peer_certificates, "LOOK_S", 0.05)
+    # Taken by us, and refused by OpenSSL: with it the watch over who is revoked ended.
+    refused = p12(signed("useless", world.root, usages=(SERVER,), digital_signature=False))
 
     async def main() -> None:
         async with secure(world) as (_, port):
-            world.places[Side.SERVER].put("server.p12", b"half a fi", 0o600)
+            world.places[Side.SERVER].put("server.p12", refused if useless else b"half a fi", 0o600)
             await until(lambda: "event=tls_files_refused P12_FORMAT" in caplog.text, "the refusal")
             worker = node(world, port)
             await worker.join("w0")
