@@ -6,13 +6,15 @@ which opens them all; config.json, which names them; ca.key and issued/, which n
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import ipaddress
 import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -41,6 +43,10 @@ _CLOCKS_APART = datetime.timedelta(minutes=5)
 _CA_DAYS = 3_650
 _CRL_DAYS = 365
 _PASSWORD_BYTES = 24
+_SERVER, _CLIENT = "server", "client"
+_HOST = re.compile(r"(\*\.)?(?!-)([A-Za-z0-9_-]{1,63}\.)*(?![0-9]+\Z)[A-Za-z0-9_-]{1,63}", re.ASCII)
+"""A name of DNS, as certificates hold it: other scripts in their encoded form. What ends in a number is an address, or a slip in one."""
+_HOST_CHARACTERS_MAX = 253
 _BOTH = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
@@ -149,6 +155,10 @@ class Authority:
         Raises:
             UsageError: it has issued none of that name.
         """
+        with _alone(self._place):
+            return self._revoke(name)
+
+    def _revoke(self, name: str) -> list[x509.Certificate]:
         known = x509.load_pem_x509_crl(read_public(self._place / LIST, LIST))
         of_name = [one for one in self.issued() if common_name(one.subject) == name]
         if not of_name:
@@ -188,15 +198,9 @@ def create(
         now: this moment, with its time zone.
 
     Raises:
-        UsageError: something is in the directory, or a node id is none.
+        UsageError: something is in the directory, or a node id or a host is none.
     """
-    wrong = next((node for node in nodes if re.match(NODE_ID_PATTERN, node) is None), None)
-    if wrong is not None:
-        raise UsageError(
-            field="--nodes",
-            reason=f"{ascii(wrong)[:80]} is no node id",
-            next_step="Use 1 to 64 of the characters A-Z a-z 0-9 . _ -, separated by commas.",
-        )
+    _check_names(nodes, hosts)
     if place.exists() and any(place.iterdir()):
         raise UsageError(
             field=str(place),
@@ -211,10 +215,10 @@ def create(
     authority = Authority(place, now)
     authority.publish([], 1)
     authority.issue(
-        "server", file=place / "server.p12", days=days, uris=[f"{ROLE}scheduler"], hosts=hosts, server=True
+        _SERVER, file=place / "server.p12", days=days, uris=[f"{ROLE}scheduler"], hosts=hosts, server=True
     )
-    authority.issue("client", file=place / "client.p12", days=days)
-    for node in nodes:
+    authority.issue(_CLIENT, file=place / "client.p12", days=days)
+    for node in dict.fromkeys(nodes):
         authority.issue(
             node, file=place / "nodes" / f"{node}.p12", days=days, uris=[f"{NODE}{node}", f"{ROLE}worker"]
         )
@@ -229,6 +233,17 @@ def create(
         "cert_expire_warning_time_in_day": 90,
     }
     write(place / CONFIG, json.dumps(named, indent=2).encode() + b"\n", 0o644)
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Of two processes that revoke at once the second sees what the first has published."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
@@ -246,6 +261,45 @@ def write(path: Path, data: bytes, mode: int) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _check_names(nodes: Sequence[str], hosts: Sequence[str]) -> None:
+    """Before anything is written: what is half made is in the way of the next attempt."""
+    wrong = next((node for node in nodes if re.match(NODE_ID_PATTERN, node) is None), None)
+    if wrong is not None:
+        raise UsageError(
+            field="--nodes",
+            reason=f"{ascii(wrong)[:80]} is no node id",
+            next_step="Use 1 to 64 of the characters A-Z a-z 0-9 . _ -, separated by commas.",
+        )
+    taken = next((node for node in nodes if node in {_SERVER, _CLIENT}), None)
+    if taken is not None:
+        raise UsageError(
+            field="--nodes",
+            reason=f"{taken} is the name of the certificate in {taken}.p12, and one is revoked by its name",
+            next_step="Give the node another id.",
+        )
+    if not hosts:
+        raise UsageError(
+            field="--hosts",
+            reason="names no host, so nobody would believe the scheduler's certificate",
+            next_step="Name the address or the name that the workers dial (MS_SCHED_HOST).",
+        )
+    no_host = next((host for host in hosts if not _is_host(host)), None)
+    if no_host is not None:
+        raise UsageError(
+            field="--hosts",
+            reason=f"{ascii(no_host)[:80]} is neither an IP address nor a host name",
+            next_step="Use names of letters, digits, - and ., and addresses without a mask, separated by commas.",
+        )
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return len(text) <= _HOST_CHARACTERS_MAX and _HOST.fullmatch(text) is not None
+    return "%" not in text
 
 
 def _write_authority(place: Path, password: bytes, now: datetime.datetime) -> None:
