@@ -26,9 +26,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import UsageError
 from recovery.tls import ciphers
-from recovery.tls.certificates import common_name
+from recovery.tls.certificates import UNREADABLE, common_name, look_into
 from recovery.tls.checked_files import read_password, read_public, read_secret
 from recovery.tls.identity import NODE, ROLE
+from recovery.tls.revocation import number_of
 
 CA, CA_KEY, LIST, PASSWORD, CONFIG, ISSUED = (
     "ca.crt",
@@ -141,12 +142,30 @@ class Authority:
         signed = builder.sign(self._key, hashes.SHA256())
         write(self._place / LIST, signed.public_bytes(serialization.Encoding.PEM), 0o644)
 
+    def revoked(self) -> x509.CertificateRevocationList:
+        """The list that it has published last.
+
+        Raises:
+            ChannelFileError: it is missing, or others may change it.
+            UsageError: it is damaged.
+        """
+        path = self._place / LIST
+        data = read_public(path, LIST)
+        try:
+            found = x509.load_pem_x509_crl(data)
+            _ = number_of(found), *found
+        except UNREADABLE:
+            raise _damaged(path, "Take the one that the hosts have: it says who is revoked.") from None
+        return found
+
     def issued(self) -> list[x509.Certificate]:
-        """Every certificate that it has issued, by name and then by age."""
-        found = [
-            x509.load_pem_x509_certificate(read_public(path, ISSUED))
-            for path in (self._place / ISSUED).glob("*.crt")
-        ]
+        """Every certificate that it has issued, by name and then by age.
+
+        Raises:
+            ChannelFileError: others may change one.
+            UsageError: one is damaged.
+        """
+        found = [_certificate(path) for path in (self._place / ISSUED).glob("*.crt")]
         return sorted(found, key=lambda one: (common_name(one.subject), one.not_valid_before_utc))
 
     def revoke(self, name: str) -> list[x509.Certificate]:
@@ -159,7 +178,7 @@ class Authority:
             return self._revoke(name)
 
     def _revoke(self, name: str) -> list[x509.Certificate]:
-        known = x509.load_pem_x509_crl(read_public(self._place / LIST, LIST))
+        known = self.revoked()
         of_name = [one for one in self.issued() if common_name(one.subject) == name]
         if not of_name:
             names = ", ".join(dict.fromkeys(common_name(one.subject) for one in self.issued()))
@@ -180,8 +199,7 @@ class Authority:
             .build()
             for one in new
         ]
-        number = known.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-        self.publish([*known, *entries], number + 1)
+        self.publish([*known, *entries], (number_of(known) or 0) + 1)
         return new
 
 
@@ -233,6 +251,16 @@ def create(
         "cert_expire_warning_time_in_day": 90,
     }
     write(place / CONFIG, json.dumps(named, indent=2).encode() + b"\n", 0o644)
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    data = read_public(path, ISSUED)
+    try:
+        found = x509.load_pem_x509_certificate(data)
+        look_into(found)
+    except UNREADABLE:
+        raise _damaged(path, "Copy it back from a backup: without it its holder cannot be revoked.") from None
+    return found
 
 
 @contextlib.contextmanager
@@ -365,3 +393,7 @@ def _no_authority(place: Path) -> UsageError:
         reason="holds no authority of ours",
         next_step="Make one: recovery certs init DIR.",
     )
+
+
+def _damaged(path: Path, next_step: str) -> UsageError:
+    return UsageError(field=str(path), reason="is damaged", next_step=next_step)

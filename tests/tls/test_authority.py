@@ -177,6 +177,17 @@ def test_a_directory_without_an_authority_is_named(tmp_path: Path) -> None:
         inventory.list_of(tmp_path, NOW)
 
 
+@pytest.mark.parametrize("file", [issue.LIST, f"{issue.ISSUED}/0.crt"])
+@pytest.mark.parametrize(
+    "data", [b"", b"garbage", b"-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----\n"]
+)
+def test_a_damaged_file_of_an_authority_is_named(place: Path, file: str, data: bytes) -> None:
+    (place / file).write_bytes(data)
+    for ask in (lambda: inventory.list_of(place, NOW), lambda: issue.Authority(place, NOW).revoke("w0")):
+        with pytest.raises(UsageError, match=f"{file}: is damaged"):
+            ask()
+
+
 def test_the_command_makes_revokes_and_shows(tmp_path: Path) -> None:
     place = str(tmp_path / "certs")
     made = recovery("certs", "init", place, "--nodes", "w0,w1", "--days", "10")
