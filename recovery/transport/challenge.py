@@ -26,6 +26,20 @@ NOT_LET_IN = {
 """By HTTP status: why the scheduler does not let one in."""
 
 
+class NoChallengeError(ConnectionError):
+    """What answers gives no challenge."""
+
+    def __init__(self, status: int) -> None:
+        """Say why.
+
+        Args:
+            status: of HTTP.
+        """
+        super().__init__(NOT_LET_IN.get(status, IMPOSTOR))
+        self.status = status if status in NOT_LET_IN else None
+        """None: it is no scheduler with a token."""
+
+
 class Proofs:
     """The headers of the newest answer: a WebSocket does not show those of its own."""
 
@@ -56,7 +70,7 @@ async def challenge_of(session: aiohttp.ClientSession, base: str, tls: Mapping[s
         tls: what aiohttp is given for TLS; nothing: plain text.
 
     Raises:
-        ConnectionError: it gives none.
+        NoChallengeError: it gives none.
         aiohttp.ClientError: it does not answer.
     """
     async with session.get(f"{base}{CHALLENGE_PATH}", **tls) as response:
@@ -66,4 +80,4 @@ async def challenge_of(session: aiohttp.ClientSession, base: str, tls: Mapping[s
             text += piece
         if response.status == _OK and _is_one(text):
             return text.decode()
-        raise ConnectionError(NOT_LET_IN.get(response.status, IMPOSTOR))
+        raise NoChallengeError(response.status)

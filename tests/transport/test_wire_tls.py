@@ -216,6 +216,30 @@ def test_new_files_are_used_without_a_restart(
     run(main())
 
 
+def test_a_worker_that_is_refused_says_why_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with secure(world) as (_, port):
+            other = signed("other", authority=True)
+            world.places[Side.CLIENT].own(signed("c", other, usages=(CLIENT,)))
+            world.places[Side.CLIENT].put("ca.crt", world.root.pem() + other.pem())
+            worker = node(world, port)
+            for _ in range(3):
+                await refusal(worker)
+
+    run(main())
+    assert caplog.text.count("event=dial_refused TLS_UNKNOWN_CA") == 1
+
+
+def test_where_nobody_listens_no_python_object_is_shown(world: World) -> None:
+    async def main() -> None:
+        with socket.create_server((HOST, 0)) as closed:
+            port = closed.getsockname()[1]
+        reason = await refusal(node(world, port))
+        assert reason.startswith(f"Cannot connect to host {HOST}:{port} [")
+
+    run(main())
+
+
 def test_files_named_by_relative_paths_are_found_again_by_a_script_that_goes_elsewhere(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
