@@ -28,6 +28,7 @@ from recovery.errors import UsageError
 from recovery.tls import ciphers
 from recovery.tls.certificates import UNREADABLE, common_name, look_into
 from recovery.tls.checked_files import read_password, read_public, read_secret
+from recovery.tls.host_names import is_host
 from recovery.tls.identity import NODE, ROLE
 from recovery.tls.revocation import number_of
 
@@ -45,9 +46,6 @@ _CA_DAYS = 3_650
 _CRL_DAYS = 365
 _PASSWORD_BYTES = 24
 _SERVER, _CLIENT = "server", "client"
-_HOST = re.compile(r"(\*\.)?(?!-)([A-Za-z0-9_-]{1,63}\.)*(?![0-9]+\Z)[A-Za-z0-9_-]{1,63}", re.ASCII)
-"""A name of DNS, as certificates hold it: other scripts in their encoded form. What ends in a number is an address, or a slip in one."""
-_HOST_CHARACTERS_MAX = 253
 _BOTH = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
@@ -313,21 +311,13 @@ def _check_names(nodes: Sequence[str], hosts: Sequence[str]) -> None:
             reason="names no host, so nobody would believe the scheduler's certificate",
             next_step="Name the address or the name that the workers dial (MS_SCHED_HOST).",
         )
-    no_host = next((host for host in hosts if not _is_host(host)), None)
+    no_host = next((host for host in hosts if not is_host(host.removeprefix("*."))), None)
     if no_host is not None:
         raise UsageError(
             field="--hosts",
             reason=f"{ascii(no_host)[:80]} is neither an IP address nor a host name",
             next_step="Use names of letters, digits, - and ., and addresses without a mask, separated by commas.",
         )
-
-
-def _is_host(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return len(text) <= _HOST_CHARACTERS_MAX and _HOST.fullmatch(text) is not None
-    return "%" not in text
 
 
 def _write_authority(place: Path, password: bytes, now: datetime.datetime) -> None:

@@ -14,6 +14,7 @@ import pytest
 from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.principals import Kind, Known, Principal
+from recovery.errors import ConfigJsonError
 from recovery.tls.channel import Channel
 from recovery.tls.side import Side
 from recovery.transport import peer_certificates
@@ -139,6 +140,20 @@ def test_the_expected_name_is_checked_in_place_of_the_address(world: World) -> N
             worker = node(world, port)
             await worker.join("w0")
             await worker.client.close()
+
+    run(main())
+
+
+def test_no_name_is_one_that_every_certificate_has(world: World) -> None:
+    """What is left of "." without its dots is no name, and was not checked for."""
+    world.server = signed("server", world.root, usages=(SERVER,), san=("10.9.9.9",))
+    world.places[Side.SERVER].own(world.server)
+    world.places[Side.CLIENT].write_config(expected_hostname=".")
+
+    async def main() -> None:
+        async with secure(world) as (_, port):
+            with pytest.raises(ConfigJsonError):
+                await node(world, port).join("w0")
 
     run(main())
 
