@@ -19,6 +19,7 @@ from typing_extensions import override
 from recovery import clock
 from recovery.errors import SecureChannelError
 from recovery.tls import certificates, config_file, material, revocation
+from recovery.tls.checked_files import read_password
 from recovery.tls.config_file import ChannelFiles
 from recovery.tls.contexts import context_of, name_to_check
 from recovery.tls.material import Material
@@ -43,18 +44,22 @@ class Note(NamedTuple):
 class Channel:
     """Made once for each side of a process. `context` may be another one after each `look`."""
 
-    def __init__(self, config: Path, side: Side, password: bytes | None) -> None:
+    def __init__(
+        self, config: Path, side: Side, password: bytes | None, password_file: Path | None = None
+    ) -> None:
         """Read and check everything.
 
         Args:
             config: config.json.
             side: the listening or the dialling one.
             password: of its PKCS#12 file; kept, since the file may be replaced.
+            password_file: where that password comes from, and one of new files may; None: it stays.
 
         Raises:
             SecureChannelError: the kind says what is wrong with which file.
         """
         self._config, self._side, self._password = config.absolute(), side, password
+        self._password_file = password_file
         # A script may go elsewhere while it trains, and its files are to be found again.
         self._directory = Path.cwd()
         self._said_at: dict[str, datetime.datetime] = {}
@@ -102,6 +107,10 @@ class Channel:
         return notes + _not_newer(before, self.material)
 
     def _loaded(self, now: datetime.datetime) -> tuple[Material, ssl.SSLContext]:
+        if self._password_file is not None:
+            self._password = read_password(
+                self._password_file, f"MS_{self._side.value.upper()}_PASSWORD_FILE"
+            )
         found = material.load(self._files(), self._side, self._password, now)
         return found, context_of(found)
 
@@ -153,7 +162,7 @@ class Channel:
         """Of all files; where one cannot be read, of that."""
         own = files.server_cert if self._side is Side.SERVER else files.client_cert
         whole = hashlib.sha256()
-        for path in (self._config, own, files.ca_cert, files.crl):
+        for path in (self._config, own, files.ca_cert, files.crl, self._password_file):
             whole.update(_content(path))
         return whole.digest()
 
