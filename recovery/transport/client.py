@@ -101,7 +101,7 @@ class Client:
         self._access = access if access is not None else Access()
         self._on_message, self._on_lost = on_message, on_lost
         self._connection: _Connection | None = None
-        self._told: set[str] = set()
+        self._refusals: set[str] = set()
         """Why it was refused since it was connected last, each said once: a worker that trains on dials for ever."""
 
     @property
@@ -151,7 +151,7 @@ class Client:
         except BaseException as error:
             await session.close()
             if isinstance(error, ConnectError):
-                self._tell(error.reason)
+                self._log_refusal(error.reason)
                 raise
             if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
                 not_let_in = getattr(error, "status", None) in NOT_LET_IN
@@ -159,10 +159,10 @@ class Client:
                     await self._access.not_let_in()
                 why = _why(error, timeout_s, self._access.channel)
                 if not_let_in or why == IMPOSTOR or why.startswith("TLS_"):
-                    self._tell(why)
+                    self._log_refusal(why)
                 raise ConnectError(why, not_let_in=not_let_in) from error
             raise
-        self._told.clear()
+        self._refusals.clear()
         connection = self._connection = _Connection(session, stream)
         connection.task = asyncio.create_task(self._serve(connection))
 
@@ -185,9 +185,9 @@ class Client:
             connection.task.cancel()
             await asyncio.wait((connection.task,), timeout=CLOSE_S)
 
-    def _tell(self, why: str) -> None:
-        if why not in self._told:
-            self._told.add(why)
+    def _log_refusal(self, why: str) -> None:
+        if why not in self._refusals:
+            self._refusals.add(why)
             _logger.warning("event=dial_refused %s", why)
 
     def _raw(self) -> socket.socket | None:
