@@ -35,7 +35,7 @@ from recovery.core.scheduler.views import checkpoints_view, drain_view, generati
 from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLostError, job_failure
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
-from recovery.store.job_token_file import token_of
+from recovery.store.job_token_file import source_of, token_of
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import QUEUE_MAX, Writer
 from recovery.tls.process_channels import channel_of
@@ -111,15 +111,18 @@ class _Service:
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
-        token = JobToken.of(token_of(self._settings.job_token, self._settings.recovery_path))
+        given, path = self._settings.job_token, self._settings.recovery_path
+        token = JobToken.of(token_of(given, path))
         if token is None:
             _logger.warning(
                 "event=network_trusted nobody proves who he is: whoever reaches this port can see, hold up and end the job. "
                 "MS_JOB_TOKEN is %s; give every process the same one, or MS_RECOVERY_PATH with MS_ENABLE_RECOVERY=1.",
-                "off" if self._settings.job_token is not None else "unset",
+                "off" if given is not None else "unset",
             )
         names = (self._settings.sched_host, socket.gethostname())
-        authenticator = Authenticator(token, frozenset(name.lower().rstrip(".") for name in names))
+        authenticator = Authenticator(
+            token, frozenset(name.lower().rstrip(".") for name in names), source_of(given, path)
+        )
         # A name server that is silent takes 10 s and more: nobody waits for it, at the end neither.
         threading.Thread(
             target=lambda: self._from_thread(authenticator.is_also, socket.getfqdn()),

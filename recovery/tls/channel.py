@@ -19,6 +19,7 @@ from typing_extensions import override
 from recovery import clock
 from recovery.errors import SecureChannelError
 from recovery.tls import certificates, config_file, material, revocation
+from recovery.tls.checked_files import read_password
 from recovery.tls.config_file import ChannelFiles
 from recovery.tls.contexts import context_of, name_to_check
 from recovery.tls.material import Material
@@ -43,13 +44,16 @@ class Note(NamedTuple):
 class Channel:
     """Made once for each side of a process. `context` may be another one after each `look`."""
 
-    def __init__(self, config: Path, side: Side, password: bytes | None) -> None:
+    def __init__(
+        self, config: Path, side: Side, password: bytes | None, password_file: Path | None = None
+    ) -> None:
         """Read and check everything.
 
         Args:
             config: config.json; relative paths, in it as well, mean the working directory of now.
             side: the listening or the dialling one.
             password: of its PKCS#12 file; kept, since the file may be replaced.
+            password_file: where that password comes from, and one of new files may; None: it stays.
 
         Raises:
             SecureChannelError: the kind says what is wrong with which file.
@@ -57,6 +61,7 @@ class Channel:
         # Files are read again after a script may have gone elsewhere.
         self._directory = Path.cwd()
         self._config, self._side, self._password = self._directory / config, side, password
+        self._password_file = password_file
         self._said_at: dict[str, datetime.datetime] = {}
         self._refused: tuple[bytes, type[Exception]] | None = None
         """Which files could not be used at the last look, and what was wrong with them."""
@@ -107,6 +112,10 @@ class Channel:
         return notes + _not_newer(before, self.material)
 
     def _loaded(self, now: datetime.datetime) -> tuple[Material, ssl.SSLContext]:
+        if self._password_file is not None:
+            self._password = read_password(
+                self._password_file, f"MS_{self._side.value.upper()}_PASSWORD_FILE"
+            )
         found = material.load(self._named(), self._side, self._password, now)
         return found, context_of(found)
 
@@ -158,7 +167,7 @@ class Channel:
         """Of all files; where one cannot be read, of that."""
         own = files.server_cert if self._side is Side.SERVER else files.client_cert
         whole = hashlib.sha256()
-        for path in (self._config, own, files.ca_cert, files.crl):
+        for path in (self._config, own, files.ca_cert, files.crl, self._password_file):
             whole.update(_content(path))
         return whole.digest()
 

@@ -14,6 +14,7 @@ import msgspec
 from recovery.errors import ConfigJsonError, ConfigRangeError, ConfigTlsIncompleteError
 from recovery.tls import ciphers
 from recovery.tls.checked_files import read_public
+from recovery.tls.host_names import is_host
 
 _BYTES_MAX = 64 * 1024
 _EXPIRE_DAYS = 90
@@ -80,6 +81,10 @@ def read(path: Path, directory: Path | None = None) -> ChannelFiles:
             rule="no peer can be checked without it",
             next_step=f"Name the authority's PEM file in {path}.",
         )
+    name = texts["expected_hostname"]
+    if name and not is_host(name):
+        # Such as "." would leave the library to check another name, or none.
+        raise _refused(path, f"expected_hostname={_shown(name)} is neither an IP address nor a host name")
     warnings = []
     if chosen.ignored:
         warnings.append(
@@ -97,7 +102,7 @@ def read(path: Path, directory: Path | None = None) -> ChannelFiles:
         crl=_path(directory, texts["crl_path"]),
         ciphers=chosen.names,
         expire_warning_days=_days(path, found),
-        expected_hostname=texts["expected_hostname"],
+        expected_hostname=name,
         warnings=tuple(warnings),
     )
 

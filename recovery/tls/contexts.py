@@ -10,7 +10,7 @@ import os
 import ssl
 from collections.abc import Callable
 
-from recovery.errors import ConfigHostEmptyError
+from recovery.errors import ConfigHostEmptyError, P12FormatError
 from recovery.tls.alerts import AlertingContext
 from recovery.tls.config_file import ChannelFiles
 from recovery.tls.material import Material
@@ -25,6 +25,9 @@ def context_of(material: Material) -> ssl.SSLContext:
     """Make the context of one side: both must present a certificate, TLS 1.2 or newer, no session is taken up again.
 
     A session that is taken up again would skip the check of the certificate, and so let a revoked peer in.
+
+    Raises:
+        P12FormatError: OpenSSL does not take the certificate or the key of this side.
     """
     server = material.side is Side.SERVER
     context = AlertingContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
@@ -43,7 +46,15 @@ def context_of(material: Material) -> ssl.SSLContext:
         _through_memory(
             pem_of(material.lists).encode("ascii"), lambda name: context.load_verify_locations(cafile=name)
         )
-    _through_memory(material.own.key_and_chain_pem(), context.load_cert_chain)
+    try:
+        _through_memory(material.own.key_and_chain_pem(), context.load_cert_chain)
+    except ssl.SSLError as error:
+        raise P12FormatError(
+            file=material.own.file,
+            field=f"{material.side.value}_cert_path",
+            reason=f"OpenSSL does not take what is in it ({error.reason or error})",
+            next_step="Make key and certificate again.",
+        ) from error
     return context
 
 

@@ -10,9 +10,8 @@ from cryptography import x509
 
 from recovery.errors import IdentityError
 from recovery.tls.certificates import common_name, printable
-from recovery.tls.checked_files import read_public
 from recovery.tls.identity import identity_of
-from recovery.tls.issue import LIST, Authority
+from recovery.tls.issue import Authority
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +37,7 @@ def list_of(place: Path, now: datetime.datetime) -> list[Listed]:
         UsageError, ChannelFileError: there is no authority of ours, or a file of it cannot be read.
     """
     authority = Authority(place, now)
-    known = x509.load_pem_x509_crl(read_public(place / LIST, LIST))
+    known = authority.revoked()
     return [_listed(one, known, now) for one in (authority.certificate, *authority.issued())]
 
 

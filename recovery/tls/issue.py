@@ -6,13 +6,15 @@ which opens them all; config.json, which names them; ca.key and issued/, which n
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import ipaddress
 import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -24,9 +26,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import UsageError
 from recovery.tls import ciphers
-from recovery.tls.certificates import common_name
+from recovery.tls.certificates import UNREADABLE, common_name, look_into
 from recovery.tls.checked_files import read_password, read_public, read_secret
+from recovery.tls.host_names import is_host
 from recovery.tls.identity import NODE, ROLE
+from recovery.tls.revocation import number_of
 
 CA, CA_KEY, LIST, PASSWORD, CONFIG, ISSUED = (
     "ca.crt",
@@ -41,6 +45,7 @@ _CLOCKS_APART = datetime.timedelta(minutes=5)
 _CA_DAYS = 3_650
 _CRL_DAYS = 365
 _PASSWORD_BYTES = 24
+_SERVER, _CLIENT = "server", "client"
 _BOTH = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
@@ -135,12 +140,30 @@ class Authority:
         signed = builder.sign(self._key, hashes.SHA256())
         write(self._place / LIST, signed.public_bytes(serialization.Encoding.PEM), 0o644)
 
+    def revoked(self) -> x509.CertificateRevocationList:
+        """The list that it has published last.
+
+        Raises:
+            ChannelFileError: it is missing, or others may change it.
+            UsageError: it is damaged.
+        """
+        path = self._place / LIST
+        data = read_public(path, LIST)
+        try:
+            found = x509.load_pem_x509_crl(data)
+            _ = number_of(found), *found
+        except UNREADABLE:
+            raise _damaged(path, "Take the one that the hosts have: it says who is revoked.") from None
+        return found
+
     def issued(self) -> list[x509.Certificate]:
-        """Every certificate that it has issued, by name and then by age."""
-        found = [
-            x509.load_pem_x509_certificate(read_public(path, ISSUED))
-            for path in (self._place / ISSUED).glob("*.crt")
-        ]
+        """Every certificate that it has issued, by name and then by age.
+
+        Raises:
+            ChannelFileError: others may change one.
+            UsageError: one is damaged.
+        """
+        found = [_certificate(path) for path in (self._place / ISSUED).glob("*.crt")]
         return sorted(found, key=lambda one: (common_name(one.subject), one.not_valid_before_utc))
 
     def revoke(self, name: str) -> list[x509.Certificate]:
@@ -149,7 +172,11 @@ class Authority:
         Raises:
             UsageError: it has issued none of that name.
         """
-        known = x509.load_pem_x509_crl(read_public(self._place / LIST, LIST))
+        with _alone(self._place):
+            return self._revoke(name)
+
+    def _revoke(self, name: str) -> list[x509.Certificate]:
+        known = self.revoked()
         of_name = [one for one in self.issued() if common_name(one.subject) == name]
         if not of_name:
             names = ", ".join(dict.fromkeys(common_name(one.subject) for one in self.issued()))
@@ -170,8 +197,7 @@ class Authority:
             .build()
             for one in new
         ]
-        number = known.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-        self.publish([*known, *entries], number + 1)
+        self.publish([*known, *entries], (number_of(known) or 0) + 1)
         return new
 
 
@@ -188,15 +214,9 @@ def create(
         now: this moment, with its time zone.
 
     Raises:
-        UsageError: something is in the directory, or a node id is none.
+        UsageError: something is in the directory, or a node id or a host is none.
     """
-    wrong = next((node for node in nodes if re.match(NODE_ID_PATTERN, node) is None), None)
-    if wrong is not None:
-        raise UsageError(
-            field="--nodes",
-            reason=f"{ascii(wrong)[:80]} is no node id",
-            next_step="Use 1 to 64 of the characters A-Z a-z 0-9 . _ -, separated by commas.",
-        )
+    _check_names(nodes, hosts)
     if place.exists() and any(place.iterdir()):
         raise UsageError(
             field=str(place),
@@ -211,10 +231,10 @@ def create(
     authority = Authority(place, now)
     authority.publish([], 1)
     authority.issue(
-        "server", file=place / "server.p12", days=days, uris=[f"{ROLE}scheduler"], hosts=hosts, server=True
+        _SERVER, file=place / "server.p12", days=days, uris=[f"{ROLE}scheduler"], hosts=hosts, server=True
     )
-    authority.issue("client", file=place / "client.p12", days=days)
-    for node in nodes:
+    authority.issue(_CLIENT, file=place / "client.p12", days=days)
+    for node in dict.fromkeys(nodes):
         authority.issue(
             node, file=place / "nodes" / f"{node}.p12", days=days, uris=[f"{NODE}{node}", f"{ROLE}worker"]
         )
@@ -229,6 +249,27 @@ def create(
         "cert_expire_warning_time_in_day": 90,
     }
     write(place / CONFIG, json.dumps(named, indent=2).encode() + b"\n", 0o644)
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    data = read_public(path, ISSUED)
+    try:
+        found = x509.load_pem_x509_certificate(data)
+        look_into(found)
+    except UNREADABLE:
+        raise _damaged(path, "Copy it back from a backup: without it its holder cannot be revoked.") from None
+    return found
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Of two processes that revoke at once the second sees what the first has published."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
@@ -246,6 +287,37 @@ def write(path: Path, data: bytes, mode: int) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _check_names(nodes: Sequence[str], hosts: Sequence[str]) -> None:
+    """Before anything is written: what is half made is in the way of the next attempt."""
+    wrong = next((node for node in nodes if re.match(NODE_ID_PATTERN, node) is None), None)
+    if wrong is not None:
+        raise UsageError(
+            field="--nodes",
+            reason=f"{ascii(wrong)[:80]} is no node id",
+            next_step="Use 1 to 64 of the characters A-Z a-z 0-9 . _ -, separated by commas.",
+        )
+    taken = next((node for node in nodes if node in {_SERVER, _CLIENT}), None)
+    if taken is not None:
+        raise UsageError(
+            field="--nodes",
+            reason=f"{taken} is the name of the certificate in {taken}.p12, and one is revoked by its name",
+            next_step="Give the node another id.",
+        )
+    if not hosts:
+        raise UsageError(
+            field="--hosts",
+            reason="names no host, so nobody would believe the scheduler's certificate",
+            next_step="Name the address or the name that the workers dial (MS_SCHED_HOST).",
+        )
+    no_host = next((host for host in hosts if not is_host(host.removeprefix("*."))), None)
+    if no_host is not None:
+        raise UsageError(
+            field="--hosts",
+            reason=f"{ascii(no_host)[:80]} is neither an IP address nor a host name",
+            next_step="Use names of letters, digits, - and ., and addresses without a mask, separated by commas.",
+        )
 
 
 def _write_authority(place: Path, password: bytes, now: datetime.datetime) -> None:
@@ -311,3 +383,7 @@ def _no_authority(place: Path) -> UsageError:
         reason="holds no authority of ours",
         next_step="Make one: recovery certs init DIR.",
     )
+
+
+def _damaged(path: Path, next_step: str) -> UsageError:
+    return UsageError(field=str(path), reason="is damaged", next_step=next_step)

@@ -87,7 +87,7 @@ def channel_of(settings: SecureChannel, side: Side) -> Channel | None:
     # 50 ms, which a process without TLS need not spend.
     from recovery.tls.channel import Channel  # noqa: PLC0415
 
-    channel = Channel(config_file, side, _password_of(settings, side))
+    channel = Channel(config_file, side, _password_of(settings, side), _password_file_of(settings, side)[0])
     for text in channel.material.files.warnings:
         _logger.warning("event=tls_setting_ignored %s", text)
     return channel
@@ -147,13 +147,21 @@ def _config_file(settings: SecureChannel) -> Path:
 
 
 def _password_of(settings: SecureChannel, side: Side) -> bytes | None:
+    file, field = _password_file_of(settings, side)
+    return _given_password(side) if file is None else read_password(file, field)
+
+
+def _password_file_of(settings: SecureChannel, side: Side) -> tuple[Path | None, str]:
+    """Where a password is read from, and which variable says so; None: nowhere, or the script has given it."""
     if side is Side.SERVER:
-        given, file, field = _given.server_password, settings.server_password_file, "MS_SERVER_PASSWORD_FILE"
+        file, field = settings.server_password_file, "MS_SERVER_PASSWORD_FILE"
     else:
-        given, file, field = _given.client_password, settings.client_password_file, "MS_CLIENT_PASSWORD_FILE"
-    if given is not None or file is None:
-        return given
-    return read_password(file, field)
+        file, field = settings.client_password_file, "MS_CLIENT_PASSWORD_FILE"
+    return (file if _given_password(side) is None else None), field
+
+
+def _given_password(side: Side) -> bytes | None:
+    return _given.server_password if side is Side.SERVER else _given.client_password
 
 
 def _password(name: str, value: object) -> bytes | None:

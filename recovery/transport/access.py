@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recovery import clock
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from recovery.transport.job_token import Caller
 
 _logger = logging.getLogger("recovery.transport")
+_OF_AIOHTTP = re.compile(r" ssl:(\w+|<[^>]*>)(?= \[)")
+"""How aiohttp names the context of a dial that found nobody."""
 _IF_TLS = "; if it uses TLS, this process must too"
 
 
@@ -58,3 +61,8 @@ def tls_failure(error: BaseException, channel: Channel | None) -> str:
     if type(error).__name__ == "ServerDisconnectedError":
         return f"Server disconnected{_IF_TLS}"
     return f"Connection reset by peer{_IF_TLS}" if getattr(error, "errno", None) == errno.ECONNRESET else ""
+
+
+def shown(error: BaseException) -> str:
+    """A failed dial, for people."""
+    return _OF_AIOHTTP.sub("", str(error)) or type(error).__name__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import ProtocolError
-from recovery.transport.access import Access, tls_failure
+from recovery.transport.access import Access, shown, tls_failure
 from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, Proofs, challenge_of
 from recovery.transport.codec import decode_from_scheduler, encode
 from recovery.transport.outbox import Outbox
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import aiohttp
 
     from recovery.tls.channel import Channel
+
+_logger = logging.getLogger("recovery.transport")
 
 CLOSE_S = 1.0
 """How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
@@ -98,6 +101,8 @@ class Client:
         self._access = access if access is not None else Access()
         self._on_message, self._on_lost = on_message, on_lost
         self._connection: _Connection | None = None
+        self._refusals: set[str] = set()
+        """Why it was refused since it was connected last, each said once: a worker that trains on dials for ever."""
 
     @property
     def connected(self) -> bool:
@@ -146,14 +151,18 @@ class Client:
         except BaseException as error:
             await session.close()
             if isinstance(error, ConnectError):
+                self._log_refusal(error.reason)
                 raise
             if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
                 not_let_in = getattr(error, "status", None) in NOT_LET_IN
                 if not_let_in:
                     await self._access.not_let_in()
                 why = _why(error, timeout_s, self._access.channel)
+                if not_let_in or why == IMPOSTOR or why.startswith("TLS_"):
+                    self._log_refusal(why)
                 raise ConnectError(why, not_let_in=not_let_in) from error
             raise
+        self._refusals.clear()
         connection = self._connection = _Connection(session, stream)
         connection.task = asyncio.create_task(self._serve(connection))
 
@@ -175,6 +184,11 @@ class Client:
             connection.shut()
             connection.task.cancel()
             await asyncio.wait((connection.task,), timeout=CLOSE_S)
+
+    def _log_refusal(self, why: str) -> None:
+        if why not in self._refusals:
+            self._refusals.add(why)
+            _logger.warning("event=dial_refused %s", why)
 
     def _raw(self) -> socket.socket | None:
         return self._connection.raw() if self._connection is not None else None
@@ -264,4 +278,4 @@ def _why(error: BaseException, timeout_s: float, channel: Channel | None) -> str
         return REFUSALS[status]
     if status is not None:
         return f"what answers there is no scheduler of ours (HTTP {status})"
-    return str(error) or type(error).__name__
+    return shown(error)

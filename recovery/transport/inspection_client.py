@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from recovery.core.converter import UNREADABLE
-from recovery.transport.access import Access, tls_failure
+from recovery.transport.access import Access, shown, tls_failure
 from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, challenge_of
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, access: Acce
                     raise NoAnswerError(IMPOSTOR)
                 return msgspec.json.decode(await _body_of(response))
     except (OSError, asyncio.TimeoutError, aiohttp.ClientError, *UNREADABLE) as error:
-        raise NoAnswerError(
-            tls_failure(error, access.channel) or str(error) or type(error).__name__
-        ) from error
+        raise NoAnswerError(tls_failure(error, access.channel) or shown(error)) from error
 
 
 async def _body_of(response: aiohttp.ClientResponse) -> bytearray:

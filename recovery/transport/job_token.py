@@ -10,6 +10,7 @@ seconds are those that were answered, so that no proof is taken twice.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -35,6 +36,8 @@ SCHEME = "Recovery-Job-Token"
 
 CHALLENGE_MS = 10_000
 """How long a challenge is good. A dial takes 5 s at most; at a tenth of it a stopped-and-continued worker would dial twice."""
+LOOK_MS = 1_000
+"""At most once in this time a stranger with another token makes the scheduler read the file again. A worker that is refused dials again for `MS_NODE_TIMEOUT`."""
 PURPOSE = "recovery job token 1"
 _HEX_BYTES = 16
 _LAUNCHER = re.compile(r"[A-Za-z0-9.:_-]{1,253}", re.ASCII)
@@ -67,6 +70,10 @@ class JobToken:
     def __reduce__(self) -> tuple[object, ...]:
         message = "a token is not copied into anything"
         raise TypeError(message)
+
+    def is_text(self, text: str) -> bool:
+        """Is it this one?"""
+        return hmac.compare_digest(self._key, text.encode())
 
     def proof(self, side: str, asked: Asked, challenge: str, nonce: str) -> str:
         """What only who knows the token can say of a request.
@@ -171,15 +178,23 @@ class Proven(NamedTuple):
 class Authenticator:
     """The scheduler's side: gives challenges, and looks at the answers."""
 
-    def __init__(self, token: JobToken | None, host_names: frozenset[str] | None = None) -> None:
+    def __init__(
+        self,
+        token: JobToken | None,
+        host_names: frozenset[str] | None = None,
+        stored: Callable[[], str | None] | None = None,
+    ) -> None:
         """Nobody has asked yet.
 
         Args:
             token: of the job: who cannot prove to know it is answered at `/healthz` alone. None: the network is trusted.
             host_names: under which the scheduler is known, in small letters, beside every IP address; a request for another host
                 is refused. None: any is.
+            stored: as for a Caller.
         """
-        self._token, self._host_names = token, host_names
+        self._token, self._host_names, self._stored = token, host_names, stored
+        self._looks_at_ms: int | None = 0
+        """Not before is the stored token looked at again; None: somebody looks now."""
         self._own_key = secrets.token_bytes(2 * _HEX_BYTES)
         self._used: dict[str, int] = {}
         """Challenges that were answered, with when they would have ended, oldest first."""
@@ -197,6 +212,25 @@ class Authenticator:
         """The scheduler is known by this name, too."""
         assert self._host_names is not None, "who is known by any name needs no other"
         self._host_names |= {host_name.lower().rstrip(".")}
+
+    async def renew(self) -> None:
+        """After a proof with another token: take what is stored now. The file may have been removed, and the next process made another."""
+        now_ms = clock.monotonic_ms()
+        if self._stored is None or self._looks_at_ms is None or now_ms < self._looks_at_ms:
+            return
+        self._looks_at_ms = None
+        try:
+            found = await asyncio.to_thread(self._stored)
+        except (RecoveryPathError, OSError) as error:
+            _logger.warning("event=job_token_not_read %s", error)
+            return
+        finally:
+            self._looks_at_ms = now_ms + LOOK_MS
+        if found is not None and self._token is not None and not self._token.is_text(found):
+            self._token = JobToken(found)
+            _logger.warning(
+                "event=job_token_renewed the recovery path has another token than this scheduler began with; it counts from now on"
+            )
 
     def challenge(self) -> str:
         """Draw a number that is good for one answer, soon."""

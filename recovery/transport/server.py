@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from recovery.transport.tls_acceptor import TlsAcceptor
 
 CLUSTER_PATH = "/cluster"
+_ANOTHER_TOKEN = 403
 
 ACCEPTED_AT_ONCE = 64
 """Connections accepted before the loop does anything else, as asyncio's `backlog` also means. At the kernel's own backlog a
@@ -230,6 +231,8 @@ class Server:
             return text_of(413, f"a body of at most {ACTION_BYTES_MAX} bytes, and its length")
         proven = self._look_at(request, body)
         if isinstance(proven, web.Response):
+            if proven.status == _ANOTHER_TOKEN:
+                await self._authenticator.renew()
             return proven
         if request.path == CLUSTER_PATH:
             return await self._serve(request, proven)

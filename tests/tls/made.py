@@ -73,6 +73,7 @@ def signed(
     usages: Sequence[x509.ObjectIdentifier] = (SERVER, CLIENT),
     san: Sequence[str] = ("127.0.0.1", "localhost"),
     crl_sign: bool = True,
+    digital_signature: bool = True,
     key: Any = None,
 ) -> Pair:
     """A pair, signed by `issuer` or by itself. SANs: addresses, names and URIs, told apart by their form."""
@@ -96,7 +97,7 @@ def signed(
     if authority:
         builder = builder.add_extension(key_usage(key_cert_sign=True, crl_sign=crl_sign), critical=True)
     else:
-        builder = builder.add_extension(key_usage(digital_signature=True), critical=True)
+        builder = builder.add_extension(key_usage(digital_signature=digital_signature), critical=True)
         if usages:
             builder = builder.add_extension(x509.ExtendedKeyUsage(list(usages)), critical=False)
         if san:

@@ -7,6 +7,7 @@ import json
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -109,10 +110,64 @@ def test_what_is_no_node_id_names_no_file(tmp_path: Path, node: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "bücher.example",
+        "10.0.0.1/24",
+        "a b",
+        "x" * 254,
+        "a..b",
+        "-a",
+        "10.0.0.256",
+        "fe80::1%eth0",
+        "a\nb",
+        "",
+    ],
+)
+def test_what_is_no_host_leaves_nothing_half_made(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UsageError, match="is neither an IP address nor a host name"):
+        issue.create(tmp_path / "certs", nodes=[], hosts=["localhost", host], days=1, now=NOW)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scheduler_that_nobody_could_dial_gets_no_certificate(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="names no host"):
+        issue.create(tmp_path / "certs", nodes=[], hosts=[], days=1, now=NOW)
+
+
+def test_every_host_that_can_be_dialled_is_taken(tmp_path: Path) -> None:
+    hosts = ["10.0.0.1", "::1", "node-0.example", "head_node", "*.svc.cluster.local", "xn--bcher-kva.example"]
+    issue.create(tmp_path / "certs", nodes=[], hosts=hosts, days=1, now=NOW)
+
+
+@pytest.mark.parametrize("node", ["server", "client"])
+def test_a_name_is_revoked_for_its_one_holder(tmp_path: Path, node: str) -> None:
+    with pytest.raises(UsageError, match=f"{node} is the name of the certificate in {node}.p12"):
+        issue.create(tmp_path / "certs", nodes=[node], hosts=["127.0.0.1"], days=1, now=NOW)
+
+
+def test_a_node_that_is_named_twice_has_one_certificate(tmp_path: Path) -> None:
+    issue.create(tmp_path / "certs", nodes=["w0", "w0"], hosts=["127.0.0.1"], days=1, now=NOW)
+    assert len(issue.Authority(tmp_path / "certs", NOW).revoke("w0")) == 1
+
+
+def test_who_is_revoked_by_two_at_once_is_revoked(tmp_path: Path) -> None:
+    nodes = [f"w{number}" for number in range(8)]
+    issue.create(tmp_path / "certs", nodes=nodes, hosts=["127.0.0.1"], days=1, now=NOW)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(issue.Authority(tmp_path / "certs", NOW).revoke, nodes))
+    found = x509.load_pem_x509_crl((tmp_path / "certs" / issue.LIST).read_bytes())
+
+    assert len(found) == len(nodes)
+    assert found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == len(nodes) + 1
+
+
 def test_nothing_is_overwritten(place: Path) -> None:
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match="nothing is overwritten"):
-        issue.create(place, nodes=[], hosts=[], days=1, now=NOW)
+        issue.create(place, nodes=[], hosts=["127.0.0.1"], days=1, now=NOW)
 
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
 
@@ -120,6 +175,17 @@ def test_nothing_is_overwritten(place: Path) -> None:
 def test_a_directory_without_an_authority_is_named(tmp_path: Path) -> None:
     with pytest.raises(ChannelFileError, match="FILE_MISSING"):
         inventory.list_of(tmp_path, NOW)
+
+
+@pytest.mark.parametrize("file", [issue.LIST, f"{issue.ISSUED}/0.crt"])
+@pytest.mark.parametrize(
+    "data", [b"", b"garbage", b"-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----\n"]
+)
+def test_a_damaged_file_of_an_authority_is_named(place: Path, file: str, data: bytes) -> None:
+    (place / file).write_bytes(data)
+    for ask in (lambda: inventory.list_of(place, NOW), lambda: issue.Authority(place, NOW).revoke("w0")):
+        with pytest.raises(UsageError, match=f"{file}: is damaged"):
+            ask()
 
 
 def test_the_command_makes_revokes_and_shows(tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ ROWS = (
     Row("config empty", "CONFIG_JSON", "it is empty", _raw(b"\n ")),
     Row("config no object", "CONFIG_JSON", "it holds a list, not an object", _raw(b"[]")),
     Row("config trailing comma", "CONFIG_JSON", "line 2, column 1", _raw(b'{"crl_path": "",\n}')),
+    *(Row(f"expected_hostname {name!r:.9}", "CONFIG_JSON", "is neither an IP address nor a host name", _keys(expected_hostname=name)) for name in (".", "x..y", "*", "a" * 300, "bücher.example")),
     Row("config byte order mark", "CONFIG_JSON", "BOM", _raw(b"\xef\xbb\xbf{}")),
     Row("config UTF-16", "CONFIG_JSON", "byte 0 is not UTF-8", _raw('{"crl_path": ""}'.encode("utf-16"))),
     Row("config NaN", "CONFIG_JSON", "NaN is no number of JSON", _raw(b'{"cert_expire_warning_time_in_day": NaN}')),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.errors import ConfigHostEmptyError
+from recovery.errors import ConfigHostEmptyError, P12FormatError
 from recovery.tls import config_file, material
 from recovery.tls.contexts import context_of, name_to_check
 from recovery.tls.side import Side
@@ -200,3 +200,11 @@ def test_a_scheduler_without_a_name_to_check_is_refused(world: World) -> None:
     world.places[Side.CLIENT].write_config(expected_hostname="scheduler.example")
     named = config_file.read(world.places[Side.CLIENT].config)
     assert name_to_check(named, "10.0.0.1") == "scheduler.example"
+
+
+def test_a_certificate_that_only_openssl_refuses_is_named(world: World) -> None:
+    world.places[Side.SERVER].own(signed("useless", world.root, usages=(SERVER,), digital_signature=False))
+    with pytest.raises(P12FormatError) as caught:
+        world.context(Side.SERVER)
+    assert "(server_cert_path)" in str(caught.value)
+    assert "OpenSSL does not take what is in it" in str(caught.value)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery import config
+from recovery import clock, config
 from recovery.config import SecureChannel
 from recovery.errors import ConfigTlsIncompleteError, SecureChannelError, SettingTypeError, UsageError
 from recovery.tls import process_channels
@@ -53,6 +53,27 @@ def test_the_variables_name_everything(world: World) -> None:
 
     assert channel is not None
     assert PASSWORD.decode() not in repr(channel) + repr(settings)
+
+
+def test_new_files_may_come_with_a_new_password(world: World) -> None:
+    place = world.places[Side.CLIENT]
+    settings = SecureChannel(
+        enabled=True, config_file=place.config, client_password_file=place.directory / "password"
+    )
+    channel = process_channels.channel_of(settings, Side.CLIENT)
+    assert channel is not None
+    before = channel.context
+    channel.look(clock.utc_now())
+
+    place.own(world.client, password=b"another password")
+    events = [note.event for note in channel.look(clock.utc_now())]
+    assert events == ["tls_files_refused"], "the password's file is not there yet"
+    assert channel.context is before
+    place.put("password", b"another password\n", 0o600)
+    assert channel.look(clock.utc_now())[0].event == "tls_files_renewed"
+    place.put("password", b"another password\n", 0o644)
+    assert "FILE_PERM" in channel.look(clock.utc_now())[0].text
+    assert channel.context is not before
 
 
 def test_the_script_gives_the_same_and_wins(world: World) -> None:

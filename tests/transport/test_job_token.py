@@ -55,9 +55,9 @@ def authenticator(text: str = SECRET) -> Authenticator:
     return Authenticator(JobToken(text))
 
 
-def client(port: int, caller: Caller | None) -> Client:
+def client(port: int, caller: Caller | None, host: str = HOST) -> Client:
     return Client(
-        host=HOST,
+        host=host,
         port=port,
         rules=RULES,
         on_message=lambda _: None,
@@ -228,6 +228,25 @@ def test_who_does_not_belong_gets_no_connection_and_is_told_why(caller: Caller |
             assert receiver.messages == []
 
     run(main())
+
+
+def test_a_worker_that_dials_another_name_is_told_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _, *rest, **how: resolve(HOST, *rest, **how))
+
+    async def main() -> None:
+        known = Authenticator(JobToken(SECRET), frozenset({"the-scheduler"}))
+        async with serving(authenticator=known) as (_, port):
+            dialled = client(port, WORKER, host="node-0.example")
+            for _ in range(3):
+                with pytest.raises(ConnectError, match="not known by that host name") as caught:
+                    await dialled.connect(5)
+                assert caught.value.not_let_in, "it counts as refused, or the worker would wait for good"
+
+    run(main())
+    assert caplog.text.count("event=dial_refused") == 1
 
 
 def test_a_worker_with_a_token_follows_no_scheduler_that_proves_nothing() -> None:

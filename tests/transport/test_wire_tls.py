@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.principals import Kind, Known, Principal
+from recovery.errors import ConfigJsonError
 from recovery.tls.channel import Channel, Note
 from recovery.tls.side import Side
 from recovery.transport import peer_certificates
 from recovery.transport.access import Access
 from recovery.transport.client import Client, ConnectError
-from tests.tls.made import CLIENT, PASSWORD
+from tests.tls.made import CLIENT, PASSWORD, SERVER, p12
 from tests.tls.test_contexts import World, signed
 from tests.transport.wire import (
     HOST,
@@ -143,6 +145,20 @@ def test_the_expected_name_is_checked_in_place_of_the_address(world: World) -> N
     run(main())
 
 
+def test_no_name_is_one_that_every_certificate_has(world: World) -> None:
+    """What is left of "." without its dots is no name, and was not checked for."""
+    world.server = signed("server", world.root, usages=(SERVER,), san=("10.9.9.9",))
+    world.places[Side.SERVER].own(world.server)
+    world.places[Side.CLIENT].write_config(expected_hostname=".")
+
+    async def main() -> None:
+        async with secure(world) as (_, port):
+            with pytest.raises(ConfigJsonError):
+                await node(world, port).join("w0")
+
+    run(main())
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_worker_without_a_certificate_is_refused_and_learns_why(
     world: World, caplog: pytest.LogCaptureFixture, version: ssl.TLSVersion
@@ -244,14 +260,60 @@ def test_new_files_are_used_without_a_restart(
     run(main())
 
 
+def test_a_worker_that_is_refused_says_why_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with secure(world) as (_, port):
+            other = signed("other", authority=True)
+            world.places[Side.CLIENT].own(signed("c", other, usages=(CLIENT,)))
+            world.places[Side.CLIENT].put("ca.crt", world.root.pem() + other.pem())
+            worker = node(world, port)
+            for _ in range(3):
+                await refusal(worker)
+
+    run(main())
+    assert caplog.text.count("event=dial_refused TLS_UNKNOWN_CA") == 1
+
+
+def test_where_nobody_listens_no_python_object_is_shown(world: World) -> None:
+    async def main() -> None:
+        with socket.create_server((HOST, 0)) as closed:
+            port = closed.getsockname()[1]
+        reason = await refusal(node(world, port))
+        assert reason.startswith(f"Cannot connect to host {HOST}:{port} [")
+
+    run(main())
+
+
+def test_files_named_by_relative_paths_are_found_again_by_a_script_that_goes_elsewhere(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = world.places[Side.CLIENT]
+    place.write_config(server_cert_path="server.p12", client_cert_path="client.p12", ca_cert_path="ca.crt")
+    monkeypatch.chdir(place.directory)
+    made = Channel(place.config.relative_to(place.directory), Side.CLIENT, PASSWORD)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    place.own(signed("new client", world.root, usages=(CLIENT,)))
+
+    notes = made.look(clock.utc_now())
+
+    assert [note.event for note in notes if note.event.startswith("tls_files")] == ["tls_files_renewed"], (
+        notes
+    )
+    assert "CN=new client" in notes[0].text
+
+
+@pytest.mark.parametrize("useless", [False, True])
 def test_new_files_that_cannot_be_used_leave_the_old_ones(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, useless: bool
 ) -> None:
     monkeypatch.setattr(peer_certificates, "LOOK_S", 0.05)
+    # Taken by us, and refused by OpenSSL: with it the watch over who is revoked ended.
+    refused = p12(signed("useless", world.root, usages=(SERVER,), digital_signature=False))
 
     async def main() -> None:
         async with secure(world) as (_, port):
-            world.places[Side.SERVER].put("server.p12", b"half a fi", 0o600)
+            world.places[Side.SERVER].put("server.p12", refused if useless else b"half a fi", 0o600)
             await until(lambda: "event=tls_files_refused P12_FORMAT" in caplog.text, "the refusal")
             worker = node(world, port)
             await worker.join("w0")
