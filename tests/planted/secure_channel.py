@@ -72,8 +72,8 @@ SECURE_CHANNEL = (
         "who dials by another name waits for good",
         "I15",
         "transport/challenge.py",
-        "self.status = status if status in NOT_LET_IN else None",
-        "self.status = None",
+        "self.status = status",
+        "self.status = 503",
         ("tests/transport/test_job_token.py::test_a_worker_that_dials_another_name_is_told_so",),
     ),
     Bug(
