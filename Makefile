@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 HOURS ?= 1
+SECONDS ?= 60
 BIN := .venv/bin
 STAMP := .venv/.installed
 MS_BIN := .venv-mindspore/bin
@@ -12,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-mindspore lint format test test-traced test-waits test-mindspore wheel test-wheel planted torture docs site demo bench clean
+.PHONY: help setup setup-mindspore lint format test test-traced test-waits test-mindspore wheel test-wheel fuzz planted torture docs site demo bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+: .*## |^[a-z-]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -23,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, " + sys.executable + " is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv is missing; install it (Debian and Ubuntu: apt install python3-venv)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,examples,png,docs,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,examples,png,docs,dev,fuzz]'
 	@touch $@
 
 setup-mindspore: $(MS_STAMP)  ## create .venv-mindspore: MindSpore and PyTorch bring libraries of the same names, so each has its own
@@ -71,6 +72,9 @@ wheel: $(STAMP)  ## build the package into dist/: the same commit gives the same
 
 test-wheel: $(STAMP)  ## build it twice and compare, look into it, install it into an empty environment and use it there
 	$(BIN)/python -m pytest -m wheel tests/wheel
+
+fuzz: $(STAMP)  ## whatever reads foreign bytes, SECONDS (60) for each target
+	$(BIN)/python -m tests.fuzz --jobs 2 --seconds $(SECONDS)
 
 planted: $(STAMP)  ## plant every bug of the table, one at a time; fails when one survives
 	$(BIN)/python -m tests.planted.run

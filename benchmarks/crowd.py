@@ -1,9 +1,10 @@
 """Does the control plane carry a large job? Real connections of many workers that do nothing but what the protocol asks.
 
-    python benchmarks/crowd.py [--workers 1000] [--json]
+    python benchmarks/crowd.py [--workers 1000] [--secured off,token,tls,both] [--json]
 
 One real scheduler process; the workers' machines are this program's coroutines, so it shares the processors with them. Rows: what,
-seconds (from the first act to the last worker's answer), and at the end the scheduler's memory in MiB and its open descriptors.
+seconds (from the first act to the last worker's answer), and at the end the scheduler's memory in MiB and its open descriptors. All of it
+again for each way to be secured: with the job's token, with TLS, with both.
 
 join      from the first dial to the plan at the last worker
 healthz   the longest answer of GET /healthz meanwhile, asked by a process of its own every 50 ms
@@ -21,6 +22,7 @@ import asyncio
 import itertools
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -28,14 +30,22 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
+from recovery import clock
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, RunId
 from recovery.core.policy.backoff import next_dial_ms
+from recovery.core.principals import Kind
 from recovery.core.rules import Rules
+from recovery.tls import issue
+from recovery.tls.channel import Channel
+from recovery.tls.side import Side
+from recovery.transport.access import Access
 from recovery.transport.client import Client, ConnectError
+from recovery.transport.job_token import Caller, JobToken
 from recovery.worker.jitter import jitter
 
 DIALS_AT_ONCE = 32
@@ -44,11 +54,23 @@ Show = Callable[[str, float], None]
 
 
 _PROBE = """
-import http.client, select, sys, time
+import http.client, select, ssl, sys, time
+from pathlib import Path
+context = None
+if sys.argv[2]:
+    from recovery.tls import issue
+    from recovery.tls.channel import Channel
+    from recovery.tls.side import Side
+    certs = Path(sys.argv[2])
+    context = Channel(certs / issue.CONFIG, Side.CLIENT, (certs / issue.PASSWORD).read_bytes().strip()).context
 while not select.select([sys.stdin], [], [], 0.05)[0]:
     begun = time.monotonic()
     try:
-        asked = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=30)
+        where = ("127.0.0.1", int(sys.argv[1]))
+        if context is None:
+            asked = http.client.HTTPConnection(*where, timeout=30)
+        else:
+            asked = http.client.HTTPSConnection(*where, timeout=30, context=context)
         asked.request("GET", "/healthz")
         asked.getresponse().read()
     except ConnectionRefusedError:
@@ -58,10 +80,20 @@ while not select.select([sys.stdin], [], [], 0.05)[0]:
 """Asks until its standard input is closed; one line of seconds for each answer."""
 
 
+class Secured(NamedTuple):
+    """How the connections of a job are secured."""
+
+    token: JobToken | None = None
+    channel: Channel | None = None
+    """The dialling side's, which all workers share here."""
+    certs: Path | None = None
+    """Where its files are."""
+
+
 class Worker:
     """Speaks as a worker does, and trains nothing."""
 
-    def __init__(self, name: str, port: int, workers: int) -> None:
+    def __init__(self, name: str, port: int, workers: int, secured: Secured) -> None:
         """Do not dial yet."""
         self.name, self._workers = name, workers
         self.heard: dict[type, m.FromScheduler] = {}
@@ -75,6 +107,7 @@ class Worker:
             rules=self._rules,
             on_message=self._hear,
             on_lost=lambda _reason: None,
+            access=Access(Caller(Kind.NODE, name, secured.token), secured.channel),
         )
 
     def _hear(self, message: m.FromScheduler) -> None:
@@ -152,17 +185,22 @@ class Worker:
 class Crowd:
     """Everybody, and the scheduler's process."""
 
-    def __init__(self, port: int, workers: int, scheduler: psutil.Process, show: Show) -> None:
+    def __init__(
+        self, port: int, workers: int, scheduler: psutil.Process, show: Show, secured: Secured
+    ) -> None:
         """Nobody has dialled yet."""
         self._port, self._count, self._scheduler, self._show = port, workers, scheduler, show
-        self._all = [Worker(f"worker_{number}", port, workers) for number in range(workers)]
+        self._secured = secured
+        self._all = [Worker(f"worker_{number}", port, workers, secured) for number in range(workers)]
         self._dialling = asyncio.Semaphore(DIALS_AT_ONCE)
 
     async def measure(self) -> None:
         """All of it."""
         pipe = asyncio.subprocess.PIPE
         probe = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _PROBE, str(self._port), stdin=pipe, stdout=pipe
+            *(sys.executable, "-c", _PROBE, str(self._port), str(self._secured.certs or "")),
+            stdin=pipe,
+            stdout=pipe,
         )
         await self._timed("join", self._join())
         answers, _ = await probe.communicate(b"")
@@ -214,11 +252,31 @@ class Crowd:
     async def _return(self, victim: Worker, survivors: list[Worker]) -> None:
         for worker in survivors:
             worker.ready()
-        back = Worker(victim.name, self._port, self._count)
+        back = Worker(victim.name, self._port, self._count, self._secured)
         back.held = victim.held
         self._all[-1] = back
         await back.join()
         await asyncio.gather(*(worker.hears(m.Rollback, generation=2) for worker in self._all))
+
+
+def _secured(how: str, place: Path) -> tuple[Secured, dict[str, str]]:
+    """What the workers are given, and the variables that say the same to the scheduler."""
+    variables = {"MS_JOB_TOKEN": "off"}
+    token, channel, certs = None, None, None
+    if how in {"token", "both"}:
+        variables["MS_JOB_TOKEN"] = secrets.token_hex(32)
+        token = JobToken(variables["MS_JOB_TOKEN"])
+    if how in {"tls", "both"}:
+        certs = place / "certs"
+        issue.create(certs, nodes=(), hosts=("127.0.0.1",), days=30, now=clock.utc_now())
+        password = certs / issue.PASSWORD
+        variables |= {
+            "MS_ENABLE_SSL": "1",
+            "MS_CONFIG_FILE_PATH": str(certs / issue.CONFIG),
+            "MS_SERVER_PASSWORD_FILE": str(password),
+        }
+        channel = Channel(certs / issue.CONFIG, Side.CLIENT, password.read_bytes().strip())
+    return Secured(token, channel, certs), variables
 
 
 def main() -> None:
@@ -226,23 +284,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, default=1_000)
     parser.add_argument("--port", type=int, default=18_497)
+    parser.add_argument("--secured", default="off", help="off, token, tls, both; several with commas")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    for number, how in enumerate(asked.secured.split(",")):
+        _measure(asked, how, asked.port + number)
 
+
+def _measure(asked: argparse.Namespace, how: str, port: int) -> None:
     def show(what: str, value: float) -> None:
-        row = {"what": what, "workers": asked.workers, "value": round(value, 3)}
-        print(json.dumps(row) if asked.json else f"{what:<14}{value:10.3f}", flush=True)
+        row = {"what": what, "workers": asked.workers, "secured": how, "value": round(value, 3)}
+        print(json.dumps(row) if asked.json else f"{how:<8}{what:<14}{value:10.3f}", flush=True)
 
     with tempfile.TemporaryDirectory() as place:
+        secured, variables = _secured(how, Path(place))
         environment = {
             **os.environ,
             "MS_ENABLE_RECOVERY": "1",
             "MS_RECOVERY_PATH": str(Path(place, "recovery")),
             "MS_WORKER_NUM": str(asked.workers),
             "MS_SCHED_HOST": "127.0.0.1",
-            "MS_SCHED_PORT": str(asked.port),
+            "MS_SCHED_PORT": str(port),
             "MS_REJOIN_WINDOW": "0",
             "MS_RECONNECT_GRACE": "0.1",
+            **variables,
         }
         with (
             Path(place, "scheduler.log").open("wb") as log,
@@ -252,7 +317,7 @@ def main() -> None:
         ):
             try:
                 scheduler = psutil.Process(process.pid)
-                asyncio.run(Crowd(asked.port, asked.workers, scheduler, show).measure())
+                asyncio.run(Crowd(port, asked.workers, scheduler, show, secured).measure())
             finally:
                 process.terminate()
 

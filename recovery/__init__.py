@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from recovery.training.checkpoint_config import CheckpointConfig
     from recovery.training.init import init
     from recovery.training.run import run
+    from recovery.training.secure_channel import set_ps_context
     from recovery.training.session import Session
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ __all__ = [
     "__version__",
     "init",
     "run",
+    "set_ps_context",
 ]
 
 _HOMES = {
@@ -39,6 +41,7 @@ _HOMES = {
     "Session": "recovery.training.session",
     "init": "recovery.training.init",
     "run": "recovery.training.run",
+    "set_ps_context": "recovery.training.secure_channel",
 }
 
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from pathlib import Path
 
@@ -38,3 +39,8 @@ def boot_id() -> str:
 def wall_ms() -> int:
     """Milliseconds since 1970-01-01 UTC, for people."""
     return time.time_ns() // _NS_PER_MS
+
+
+def utc_now() -> datetime.datetime:
+    """The wall clock as a date with its time zone: what certificates are compared with."""
+    return datetime.datetime.fromtimestamp(wall_ms() / 1_000, tz=datetime.timezone.utc)

@@ -16,6 +16,7 @@ import msgspec
 
 from recovery.checkpoint import names
 from recovery.checkpoint.files import Staged, open_regular, opened_directory, reason_of
+from recovery.core.converter import UNREADABLE
 from recovery.core.message_fields import Count, ShortText
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 
@@ -168,8 +169,7 @@ def _unsealed(path: Path, content: bytes) -> bytes:
 def _decoded(path: Path, content: bytes, decoder: msgspec.json.Decoder[_Shape]) -> _Shape:
     try:
         return decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        # RecursionError: many opening brackets.
+    except UNREADABLE as error:
         raise _refused(path, f"it is no manifest ({error})") from error
 
 

@@ -12,13 +12,14 @@ import psutil
 import typer
 
 from recovery.cli.options import RecoveryPath
-from recovery.cli.source import Address
+from recovery.cli.source import Address, own_access
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.errors import NotHandedOverError, UsageError
 from recovery.report import stored as stored_state
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
 from recovery.transport import inspection_client
+from recovery.transport.access import Access
 
 _POLL_S = 0.1
 _AGAIN = "Look at `recovery status`, and ask again."
@@ -42,7 +43,8 @@ def drain(path: RecoveryPath, target: Target) -> None:
     The process that gives its rank away ends with exit code 143, as SIGTERM would end it.
     """
     address = _scheduler_of(path)
-    found = _ask(address, target, post={"target": target})
+    access = own_access(path)
+    found = _ask(address, target, access, post={"target": target})
     if "refused" in found:
         if found["unknown"]:
             raise UsageError(field=target, reason=found["refused"], next_step="`recovery nodes` lists them.")
@@ -59,15 +61,17 @@ def drain(path: RecoveryPath, target: Target) -> None:
             typer.echo(f"waiting for {waits}")
         shown = waits
         pause.wait(_POLL_S)
-        found = _ask(address, target)
+        found = _ask(address, target, access)
     if not found["handed_over"]:
         raise NotHandedOverError(target=target, reason=found["reason"], next_step=_AGAIN)
     typer.echo(f"{', '.join(found['nodes'])}: {found['reason']}")
 
 
-def _ask(address: Address, target: str, *, post: Any = None) -> dict[str, Any]:
+def _ask(address: Address, target: str, access: Access, *, post: Any = None) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = asyncio.run(inspection_client.ask(*address, "/drain", post=post))
+        found: dict[str, Any] = asyncio.run(
+            inspection_client.ask(*address, "/drain", post=post, access=access)
+        )
     except inspection_client.NoAnswerError as error:
         reason = f"the scheduler does not answer ({error})"
         raise NotHandedOverError(target=target, reason=reason, next_step=_AGAIN) from error

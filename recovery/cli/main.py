@@ -93,6 +93,11 @@ COMMANDS = (
         MAINTAIN,
         "Rebuild a scheduler's lost store from the workers' own stores and checkpoints. Deletes nothing; refused where one is there.",
     ),
+    Command(
+        "certs",
+        MACHINE,
+        "Certificates for TLS: make an authority with everything that a job needs, take a certificate back, list them.",
+    ),
     Command("env", MACHINE, "Every MS_* variable: value, where it comes from, rule."),
     Command(
         "doctor",

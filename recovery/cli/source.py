@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from recovery import config
 from recovery.core.converter import Converter
 from recovery.core.records import EventRecord
 from recovery.errors import SettingTypeError, UsageError
+from recovery.launch import credentials
 from recovery.store.reader import StoredEvent
 from recovery.transport import inspection_client
+from recovery.transport.access import Access
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
 
 Address = tuple[str, int]
 """Of a running scheduler."""
@@ -52,13 +59,41 @@ def ask(address: Address, route: str) -> Any:
         UsageError: none answers.
     """
     try:
-        return asyncio.run(inspection_client.ask(*address, route))
+        return asyncio.run(inspection_client.ask(*address, route, access=own_access()))
     except inspection_client.NoAnswerError as error:
         raise UsageError(
             field=f"--connect={address[0]}:{address[1]}",
             reason=f"no scheduler answers there ({error})",
             next_step="Give its MS_SCHED_HOST and MS_SCHED_PORT, or the recovery path, which can be read while no process runs.",
         ) from error
+
+
+def own_access(recovery_path: Path | None = None) -> Access:
+    """With what this command asks: the token of the job that it finds, and the channel that its variables describe.
+
+    Args:
+        recovery_path: of the job; None: MS_RECOVERY_PATH, if that is set.
+
+    Raises:
+        SettingError, SecureChannelError, RecoveryPathError: they are wrong, or the token's file is.
+    """
+    return Access(credentials.of_viewer(os.environ, recovery_path), own_channel())  # noqa: TID251 - read by recovery.config
+
+
+def own_channel() -> Channel | None:
+    """The channel that the variables of this command describe; None: plain text.
+
+    Raises:
+        SettingError, SecureChannelError: they are wrong.
+    """
+    settings = config.secure_channel()
+    if not settings.enabled:
+        return None
+    # Costs 0.1 s, which commands without TLS need not spend.
+    from recovery.tls.process_channels import channel_of  # noqa: PLC0415
+    from recovery.tls.side import Side  # noqa: PLC0415
+
+    return channel_of(settings, Side.CLIENT)
 
 
 def event_of(answered: dict[str, Any]) -> StoredEvent:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from recovery.core.converter import UNREADABLE
 from recovery.errors import SettingConflictError
 
 _Digits = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,9}\Z")]
@@ -70,7 +71,7 @@ def read(path: Path, *, field: str, worker_num: int | None = None) -> RankTable:
         table = _tables.decode(path.read_bytes())
     except OSError as error:
         raise _refused(field, path, f"cannot be read ({error.strerror})") from error
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise _refused(field, path, f"is no rank table: {error}") from error
     if table.status != "completed":
         raise _refused(field, path, f"its status is {table.status!r}, not 'completed'")

@@ -9,18 +9,22 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.config.setting import Fate, Setting
+from recovery.config.secret import NOT_SHOWN, Secret
+from recovery.config.setting import Fate, Kind, Setting
 from recovery.config.start_methods import StartMethod, recognise
 from recovery.config.table import BY_NAME, SETTINGS
 from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import SettingMissingError, SettingRangeError, SettingTypeError
 
+OFF = "off"
+"""A secret that is set to this is none."""
 _SHOWN_CHARACTERS = 80
 """So much of a wrong value is repeated in its error: enough to recognise it, little enough for one line."""
 _DIGITS_MAX = 12
 """More digits than any bound has. Python refuses to convert beyond 4,300, and nobody means them."""
 _HOST_CHARACTERS_MAX = 253
+_SECRET = re.compile(r"[!-~]{16,256}", re.ASCII)
 _WHOLE = re.compile(r"-?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,3}))?", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
@@ -161,18 +165,29 @@ class Reader:
                 next_step=f"Start from a directory that exists, or set {name} to an absolute path.",
             ) from gone
 
+    def secret(self, name: str) -> Secret | None:
+        """A secret, `off` as it stands, or None when unset."""
+        text = self.text(name)
+        if text and text != OFF and _SECRET.fullmatch(text) is None:
+            raise _of_wrong_kind(BY_NAME[name], NOT_SHOWN)
+        return Secret(text) if text else None
+
     def sources(self) -> tuple[Source, ...]:
         """Where each value comes from, for people."""
         return tuple(
             Source(
                 name=row.name,
-                value=self._environ.get(row.name, row.default),
+                value=self._shown(row),
                 source=self._source(row.name),
                 rule=row.rule,
                 fate=row.fate,
             )
             for row in SETTINGS
         )
+
+    def _shown(self, row: Setting) -> str:
+        value = self._environ.get(row.name, row.default)
+        return NOT_SHOWN if row.kind is Kind.SECRET and value not in ("", OFF) else value
 
     def _source(self, name: str) -> str:
         if name in self.start.variables:

@@ -18,6 +18,7 @@ class Kind(str, Enum):
     HOST = "host"
     ADDRESS = "IP address"
     PATH = "path"
+    SECRET = "secret"  # noqa: S105 - the name of a kind
     ANY = "any text"
 
 

@@ -16,6 +16,7 @@ from types import FrameType
 import msgspec
 
 from recovery.config.reader import Reader, Source
+from recovery.config.secret import Secret
 from recovery.config.start_methods import StartMethod
 from recovery.core.ids import NodeId
 from recovery.core.rules import Rules
@@ -38,6 +39,15 @@ _ROLES = {
 }
 
 
+class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
+    """What the environment says about TLS. It names files only: a password is in none of its values."""
+
+    enabled: bool = False
+    config_file: Path | None = None
+    client_password_file: Path | None = None
+    server_password_file: Path | None = None
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the environment holds about this process. Durations are in `rules`, in milliseconds."""
 
@@ -52,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Address where other workers reach this one; empty: the address that the scheduler sees."""
     recovery_path: Path | None
     """Absolute. None when recovery is off: nothing is persisted."""
+    job_token: Secret | None
+    """What every process of the job proves to know, or `off`; None: unset."""
     step_log: Path | None
     """Absolute. File to which each applied step is appended; None: none is written."""
     store_without_wal: bool
@@ -61,6 +73,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The lost id whose rank this process was started to take; empty: none."""
     takeover_after_ms: int | None
     """After how long a launcher starts a lost rank beside its own; None: never."""
+    secure_channel: SecureChannel
     rules: Rules
     sources: tuple[Source, ...]
     """One per row of the table, in its order."""
@@ -95,6 +108,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     node_id = None if scheduler else reader.node_id("MS_NODE_ID", required=recovering)
     worker_host = reader.address("MS_WORKER_IP")
     recovery_path = reader.path("MS_RECOVERY_PATH", required=recovering)
+    channel, ignored = _secure_channel(reader)
     rules, warnings = _rules(reader, worker_count, server_count, recovering=recovering)
     return Settings(
         role=role,
@@ -104,15 +118,29 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         sched_port=sched_port,
         worker_host=worker_host,
         recovery_path=recovery_path if recovering else None,
+        job_token=reader.secret("MS_JOB_TOKEN"),
         step_log=reader.path("MS_STEP_LOG", required=False),
         store_without_wal=reader.switch("MS_STORE_WITHOUT_WAL"),
         standby=reader.switch("MS_STANDBY"),
         replaces=reader.node_id("MS_REPLACES", required=False) or NodeId(""),
         takeover_after_ms=reader.whole_ms("MS_TAKEOVER_AFTER"),
+        secure_channel=channel,
         rules=rules,
         sources=reader.sources(),
-        warnings=warnings,
+        warnings=(*warnings, *ignored),
     )
+
+
+def secure_channel(environ: Mapping[str, str] | None = None) -> SecureChannel:
+    """Read what the environment says about TLS, and nothing else: for commands, which are no process of a job.
+
+    Args:
+        environ: the variables; None: those of this process.
+
+    Raises:
+        SettingError: one of the variables is wrong.
+    """
+    return _secure_channel(Reader(os.environ if environ is None else environ))[0]
 
 
 def sources(environ: Mapping[str, str]) -> tuple[Source, ...]:
@@ -122,6 +150,22 @@ def sources(environ: Mapping[str, str]) -> tuple[Source, ...]:
         SettingError: mpirun or a rank table has started this process in a way that cannot be read.
     """
     return Reader(environ).sources()
+
+
+def _secure_channel(reader: Reader) -> tuple[SecureChannel, tuple[str, ...]]:
+    channel = SecureChannel(
+        enabled=reader.switch("MS_ENABLE_SSL"),
+        config_file=reader.path("MS_CONFIG_FILE_PATH", required=False),
+        client_password_file=reader.path("MS_CLIENT_PASSWORD_FILE", required=False),
+        server_password_file=reader.path("MS_SERVER_PASSWORD_FILE", required=False),
+    )
+    files = ("MS_CONFIG_FILE_PATH", "MS_CLIENT_PASSWORD_FILE", "MS_SERVER_PASSWORD_FILE")
+    without_effect = [name for name in files if reader.given(name)]
+    if channel.enabled or not without_effect:
+        return channel, ()
+    return channel, (
+        f"CONFIG_TLS_IGNORED: {', '.join(without_effect)} has no effect while MS_ENABLE_SSL=0: connections are plain text",
+    )
 
 
 def _rules(

@@ -120,6 +120,13 @@ RECOVERY = (
         required=_RECOVERING,
     ),
     Setting(
+        name="MS_JOB_TOKEN",
+        kind=Kind.SECRET,
+        meaning="What every process of the job proves to know before it is heard. The same in every process. Unset: a random one in the file job_token of MS_RECOVERY_PATH, which the first process makes; without recovery none. off: the network is trusted.",
+        rule="must be off, or 16 to 256 printable ASCII characters without blanks",
+        example="a-secret-of-at-least-16-characters",
+    ),
+    Setting(
         name="MS_REJOIN_WINDOW",
         kind=Kind.DECIMAL_SECONDS,
         meaning="How long a lost node id is refused, counted from when it was last heard. 0: not at all.",
@@ -315,6 +322,39 @@ TIMING = (
     ),
 )
 
+SECURE_CHANNEL = (
+    Setting(
+        name="MS_ENABLE_SSL",
+        kind=Kind.CHOICE,
+        meaning="1: scheduler, workers, launchers and commands speak TLS, and each presents a certificate. 0: plain text. The same in every process; as enable_ssl of init and set_ps_context.",
+        rule="must be 1 (on) or 0 (off)",
+        example="1",
+        default="0",
+        choices=_SWITCH,
+    ),
+    Setting(
+        name="MS_CONFIG_FILE_PATH",
+        kind=Kind.PATH,
+        meaning="config.json, which names certificates, authority, revocation list and ciphers; as config_file_path.",
+        rule="must be the path of a file, in printable characters, without spaces at its ends",
+        example="./config.json",
+    ),
+    Setting(
+        name="MS_CLIENT_PASSWORD_FILE",
+        kind=Kind.PATH,
+        meaning="File of mode 0600 whose one line is the password of client_cert_path.",
+        rule="must be the path of a file, in printable characters, without spaces at its ends",
+        example="./client.password",
+    ),
+    Setting(
+        name="MS_SERVER_PASSWORD_FILE",
+        kind=Kind.PATH,
+        meaning="File of mode 0600 whose one line is the password of server_cert_path. Read by the scheduler.",
+        rule="must be the path of a file, in printable characters, without spaces at its ends",
+        example="./server.password",
+    ),
+)
+
 FRAMEWORK = (
     _passed("MS_HCCL_CM_INIT", "Ascend: HCCL forms its groups without a rank table."),
     _passed("MS_ENABLE_LCCL", "Ascend: the LCCL library within one machine."),
@@ -345,6 +385,7 @@ GROUPS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Cluster", CLUSTER),
     ("Recovery", RECOVERY),
     ("Timing", TIMING),
+    ("Secure channel", SECURE_CHANNEL),
     ("Handed to the framework", FRAMEWORK),
     ("Accepted without effect", WITHOUT_EFFECT),
 )

@@ -12,6 +12,9 @@ import msgspec
 
 _Shape = TypeVar("_Shape")
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What a decoder raises for bytes of which it makes nothing: the last two for text that is no UTF-8, and for very many opening brackets."""
+
 
 class Converter(Generic[_Shape]):
     """Of one type; made at module level."""

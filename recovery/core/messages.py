@@ -148,6 +148,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """The lost id whose rank this process was started to take (MS_REPLACES); empty: none."""
     starts_again: bool = False
     """When its generation ends it starts its program again in its place: its connection closes, and it comes back by its token."""
+    request_secret: Token | None = None
+    """The first 32 hex digits of its SHA-256 are `request_id`. Without it a repeat is not taken for the holder of the id."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -386,15 +388,6 @@ FromNode = Union[
     Exited,
 ]
 FromScheduler = Union[
-    Admitted,
-    Refused,
-    HeartbeatAck,
-    Received,
-    Interrupt,
-    Rollback,
-    Rendezvous,
-    Committed,
-    Offer,
-    HandoverFromScheduler,
-    JobEnded,
-]
+    Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, Committed, Offer,
+    HandoverFromScheduler, JobEnded,
+]  # fmt: skip

@@ -2,10 +2,14 @@
 
 RecoveryError
   SettingError            SETTING_MISSING  SETTING_TYPE  SETTING_RANGE  SETTING_CONFLICT
+  SecureChannelError      TLS cannot be had: each family shares one exit code
+    ChannelSettingError     CONFIG_*
+    ChannelFileError        FILE_*  PASSWORD_FILE  P12_*  CA_*  TLS_CRL_UNREADABLE  TLS_CRL_FOREIGN_CONTENT
+    CertificateError        TLS_*
   RecoveryPathError       RECOVERY_PATH
   StoreError              STORE_*
   CheckpointError         CHECKPOINT_*
-  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  UNKNOWN_TOKEN  WORLD_FULL  NODE_ID_INVALID  JOB_MISMATCH  PROTOCOL_VERSION
+  RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  UNKNOWN_TOKEN  WORLD_FULL  NODE_ID_INVALID  ID_CERT_MISMATCH  ROLE_CERT_MISMATCH  NOT_LET_IN  JOB_MISMATCH  PROTOCOL_VERSION
   PortInUseError          PORT_IN_USE
   HostUnusableError       HOST_UNUSABLE
   SchedulerUnreachableError  SCHEDULER_UNREACHABLE
@@ -20,7 +24,7 @@ RecoveryError
 The sentence is a template of the class; its parts stay as attributes (`error.parts["value"]`). Nobody parses texts.
 A class whose template is its reason alone is not always raised: the two machines end a process by its code, and `exit_code_of` finds it.
 
-May import: nothing of this package. Start reading at base.py; settings.py, storage.py and cluster.py hold the classes by subject.
+May import: nothing of this package. Start reading at base.py; settings.py, tls.py, tls_certificates.py, storage.py and cluster.py hold the classes by subject.
 """
 
 from __future__ import annotations
@@ -34,9 +38,11 @@ from recovery.errors.base import (
     RecoveryError,
 )
 from recovery.errors.cluster import (
+    CertificateMismatchError,
     ExitBeforeEndError,
     FencedError,
     HostUnusableError,
+    IdCertificateMismatchError,
     JobFailedError,
     JobMismatchError,
     LaunchFailedError,
@@ -44,6 +50,7 @@ from recovery.errors.cluster import (
     NodeAliveError,
     NodeIdInvalidError,
     NotHandedOverError,
+    NotLetInError,
     PortInUseError,
     ProcessHungError,
     ProcessNotReplacedError,
@@ -51,6 +58,7 @@ from recovery.errors.cluster import (
     ProtocolVersionError,
     RegistrationError,
     RejoinWindowError,
+    RoleCertificateMismatchError,
     SchedulerUnreachableError,
     UnknownTokenError,
     WaitTimeoutError,
@@ -84,27 +92,122 @@ from recovery.errors.storage import (
     StoreWalMissingError,
     StoreWriteError,
 )
+from recovery.errors.tls import (
+    CaFileError,
+    CaHasPrivateKeyError,
+    CaNotCaError,
+    ChannelFileError,
+    ChannelSettingError,
+    ConfigCipherError,
+    ConfigCipherWeakError,
+    ConfigHostEmptyError,
+    ConfigJsonError,
+    ConfigRangeError,
+    ConfigTlsIncompleteError,
+    CrlForeignContentError,
+    CrlUnreadableError,
+    FileMissingError,
+    FileNotRegularError,
+    FileOwnerError,
+    FilePermissionsError,
+    FileSymlinkError,
+    FileTooBigError,
+    P12ExtraLeafError,
+    P12FormatError,
+    P12KeyMismatchError,
+    P12NoCertificateError,
+    P12NoKeyError,
+    P12PasswordError,
+    P12PasswordMissingError,
+    P12UnencryptedError,
+    PasswordFileError,
+    SecureChannelError,
+)
+from recovery.errors.tls_certificates import (
+    AuthorityExpiredError,
+    CertificateError,
+    CertificateExpiredError,
+    CertificateNotYetValidError,
+    CertificateRevokedError,
+    CrlExpiredError,
+    CrlMissingIssuerError,
+    CrlNoSignRightError,
+    CrlNotYetValidError,
+    CrlSignatureError,
+    IdentityError,
+    KeyUsageError,
+    LeafIsAuthorityError,
+    NoSanError,
+    UnknownAuthorityError,
+    WeakKeyError,
+    WeakSignatureError,
+)
 
 __all__ = (
+    "AuthorityExpiredError",
+    "CaFileError",
+    "CaHasPrivateKeyError",
+    "CaNotCaError",
     "Cause",
+    "CertificateError",
+    "CertificateExpiredError",
+    "CertificateMismatchError",
+    "CertificateNotYetValidError",
+    "CertificateRevokedError",
+    "ChannelFileError",
+    "ChannelSettingError",
     "CheckpointDigestError",
     "CheckpointError",
     "CheckpointManifestError",
     "CheckpointMissingError",
     "CheckpointStateError",
     "CheckpointWriteError",
+    "ConfigCipherError",
+    "ConfigCipherWeakError",
+    "ConfigHostEmptyError",
+    "ConfigJsonError",
+    "ConfigRangeError",
+    "ConfigTlsIncompleteError",
+    "CrlExpiredError",
+    "CrlForeignContentError",
+    "CrlMissingIssuerError",
+    "CrlNoSignRightError",
+    "CrlNotYetValidError",
+    "CrlSignatureError",
+    "CrlUnreadableError",
     "ExitBeforeEndError",
     "FencedError",
+    "FileMissingError",
+    "FileNotRegularError",
+    "FileOwnerError",
+    "FilePermissionsError",
+    "FileSymlinkError",
+    "FileTooBigError",
     "GenerationInterrupted",
     "HostUnusableError",
+    "IdCertificateMismatchError",
+    "IdentityError",
     "InvariantError",
     "JobFailedError",
     "JobMismatchError",
+    "KeyUsageError",
     "LaunchFailedError",
+    "LeafIsAuthorityError",
     "NoCommonCheckpointError",
+    "NoSanError",
     "NodeAliveError",
     "NodeIdInvalidError",
     "NotHandedOverError",
+    "NotLetInError",
+    "P12ExtraLeafError",
+    "P12FormatError",
+    "P12KeyMismatchError",
+    "P12NoCertificateError",
+    "P12NoKeyError",
+    "P12PasswordError",
+    "P12PasswordMissingError",
+    "P12UnencryptedError",
+    "PasswordFileError",
     "PortInUseError",
     "ProcessHungError",
     "ProcessNotReplacedError",
@@ -114,7 +217,9 @@ __all__ = (
     "RecoveryPathError",
     "RegistrationError",
     "RejoinWindowError",
+    "RoleCertificateMismatchError",
     "SchedulerUnreachableError",
+    "SecureChannelError",
     "SettingConflictError",
     "SettingError",
     "SettingMissingError",
@@ -131,9 +236,12 @@ __all__ = (
     "StoreVersionError",
     "StoreWalMissingError",
     "StoreWriteError",
+    "UnknownAuthorityError",
     "UnknownTokenError",
     "UsageError",
     "WaitTimeoutError",
+    "WeakKeyError",
+    "WeakSignatureError",
     "WorldFullError",
     "cause_of",
     "exit_code_of",

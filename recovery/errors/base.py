@@ -40,7 +40,14 @@ class RecoveryError(Exception):
     def __init__(self, **parts: object) -> None:
         """Fill the template of the class with `parts`, which stay readable as `error.parts`."""
         self.parts = parts
-        super().__init__(f"{self.code}: {self.template.format(**parts)}")
+        super().__init__(_printable(f"{self.code}: {self.template.format(**parts)}"))
+
+
+def _printable(text: str) -> str:
+    """Escape what does not print: a peer or a file may have put it into a part, and the text ends on a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class InvariantError(AssertionError):

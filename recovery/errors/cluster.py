@@ -49,6 +49,30 @@ class NodeIdInvalidError(RegistrationError):
     code, exit_code = "NODE_ID_INVALID", 79
 
 
+class CertificateMismatchError(RegistrationError):
+    """The certificate of a process names somebody else. Members share its exit code."""
+
+    exit_code = 80
+
+
+class IdCertificateMismatchError(CertificateMismatchError):
+    """The certificate of this process is that of another node id."""
+
+    code = "ID_CERT_MISMATCH"
+
+
+class RoleCertificateMismatchError(CertificateMismatchError):
+    """The certificate of this process is for another role."""
+
+    code = "ROLE_CERT_MISMATCH"
+
+
+class NotLetInError(RegistrationError):
+    """The scheduler does not take this process for one of its job, for a whole lease: the job's token is another one, or missing here."""
+
+    code, exit_code, cause = "NOT_LET_IN", 81, Cause.UNKNOWN
+
+
 class JobMismatchError(RegistrationError):
     """This process and the scheduler (or the stored job) disagree about the job."""
 

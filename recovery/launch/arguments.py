@@ -8,14 +8,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
-from recovery.errors import SettingConflictError, SettingMissingError
+from recovery.errors import SettingConflictError, SettingMissingError, UsageError
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import CpuBinding, Rejoin, Restart, StartMethod
 from recovery.launch.flags import FLAGS, Flag, shown
+
+_SECRETS = {
+    "password": "Write it into a file of mode 0600, and give --client_password_file or --server_password_file.",
+    "client_password": "Write it into a file of mode 0600, and give --client_password_file.",
+    "server_password": "Write it into a file of mode 0600, and give --server_password_file.",
+    "job_token": "Set MS_JOB_TOKEN in the environment, or give the hosts of the job one MS_RECOVERY_PATH.",
+}
+"""Flags that somebody could expect, and that there are none of: with what is to be done instead."""
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +55,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: int
     """Relaunches of one process within an hour."""
     rejoin: Rejoin
+    enable_ssl: bool
+    config_file_path: Path | None
+    client_password_file: Path | None
+    server_password_file: Path | None
     standby_num: int
     """Processes of this host that wait beside the workers, to take a lost one's rank."""
     task_script: str
@@ -64,6 +76,7 @@ def parse(words: Sequence[str]) -> Arguments:
         SettingRangeError: a value is outside its range.
         SettingConflictError: two flags exclude each other.
         SettingMissingError: no script is named.
+        UsageError: a password or token is among the words; it is not shown.
         SystemExit: an unknown flag (2), or --help (0).
     """
     given = vars(parser().parse_args(list(words)))
@@ -102,6 +115,9 @@ def parser() -> argparse.ArgumentParser:
             metavar="VALUE",
             help=f"{flag.help} ({shown(flag.default)})" if flag.default is not None else flag.help,
         )
+    for name in _SECRETS:
+        names = [f"--{spelt}" for spelt in _spellings(name)]
+        made.add_argument(*names, nargs="?", const="", type=_refuser(name), help=argparse.SUPPRESS)
     made.add_argument(
         "task", nargs=argparse.REMAINDER, metavar="task_script [arguments]", help="what every process runs"
     )
@@ -115,6 +131,19 @@ def _spellings(name: str) -> tuple[str, ...]:
 
 def _reader(flag: Flag) -> Callable[[str], Any]:
     return lambda text: flag.read(flag.name, text)
+
+
+def _refuser(name: str) -> Callable[[str], Any]:
+    """What is given is in the list of processes by now, and need not be in a log as well."""
+
+    def refuse(_: str) -> NoReturn:
+        raise UsageError(
+            field=f"--{name}",
+            reason="every user of this host can read the arguments of a process, so no secret is taken from there",
+            next_step=_SECRETS[name],
+        )
+
+    return refuse
 
 
 def _settled(values: Mapping[str, Any], given: set[str]) -> dict[str, Any]:

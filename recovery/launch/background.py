@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from recovery.core.converter import UNREADABLE
 from recovery.errors import UsageError
 from recovery.log import flush_streams
 
@@ -88,7 +89,7 @@ def _agent_of(log_dir: Path) -> psutil.Process | None:
             is_it = _identity_of(noted.pid) == noted.identity
         else:
             is_it = process.create_time() == noted.started_s
-    except (OSError, msgspec.MsgspecError, psutil.Error):
+    except (OSError, *UNREADABLE, psutil.Error):
         return None
     return process if is_it else None
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from typing_extensions import assert_never
 
-from recovery import log
+from recovery import config, log
 from recovery.config import rank_table
 from recovery.config.reader import Reader
 from recovery.core.records import EventKind
@@ -23,6 +23,7 @@ from recovery.errors import RecoveryError, SettingConflictError, SettingRangeErr
 from recovery.launch import (
     background,
     console,
+    credentials,
     host_address,
     placement,
     python_command,
@@ -44,6 +45,9 @@ from recovery.launch.scheduler_contact import Contact, NoScheduler, SchedulerCon
 from recovery.launch.start_method import Beginner, TemplatePlan
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_events
+from recovery.tls.process_channels import channel_of
+from recovery.tls.side import Side
+from recovery.transport.access import Access
 from recovery.transport.client import warm_up
 from recovery.transport.local_address import is_local
 
@@ -53,6 +57,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
     Raises:
         SettingError: a flag is wrong; nothing was started.
+        SecureChannelError: TLS is on, and something of its material is wrong; nothing was started.
     """
     given = parse(words)
     given = msgspec.structs.replace(given, master_addr=host_address.resolve(given.master_addr))
@@ -67,7 +72,17 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     log_dir = _created(given.log_dir)
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
-    contact = NoScheduler() if simulates else SchedulerContact(*scheduler)
+    access = (
+        Access()
+        if simulates
+        else Access(
+            credentials.of_launcher(environment, host.address),
+            channel_of(
+                config.secure_channel({**environment, **placement.secure_channel_of(given)}), Side.CLIENT
+            ),
+        )
+    )
+    contact = NoScheduler() if simulates else SchedulerContact(*scheduler, access)
     beginner = _beginner(given, placed, environment)
     context = LaunchContext(
         environment=environment,
@@ -83,7 +98,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
             takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
         ),
         beginner=beginner,
-        completion=None if simulates else completion_at(*scheduler),
+        completion=None if simulates else completion_at(*scheduler, access),
         kernel_log=KernelLog(),
         earlier=_earlier(environment, contact, placed, beginner),
     )
@@ -94,7 +109,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if console.console.is_terminal and not simulates:
-        shown.append(status_line.show(*scheduler))
+        shown.append(status_line.show(*scheduler, access))
     code = asyncio.run(_run(agent, shown))
     log.flush_streams()
     return code

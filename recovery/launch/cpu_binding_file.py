@@ -46,7 +46,7 @@ def read(path: Path) -> BindFile:
     try:
         content = path.read_bytes()
         given = json.loads(content)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _refuse(path, "", f"a JSON file that can be read ({error})") from error
     keys = _object(path, "the file", given)
     modes = _object(path, "bind_config", keys.get("bind_config", {}))

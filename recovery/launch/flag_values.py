@@ -129,7 +129,7 @@ def binding(flag: str, text: str) -> CpuBinding:
         return text == "True"
     try:
         given = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict) or not given:
         example = '\'{"device0": ["0-3"]}\''

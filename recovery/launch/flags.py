@@ -111,6 +111,30 @@ FLAGS = (
         "who takes a lost worker's rank: new (its next process, at once, under a fresh node id), same (the same id, when MS_REJOIN_WINDOW is over) or proof (the same id, as soon as the process before it is known to be dead)",
     ),
     Flag(
+        "enable_ssl",
+        values.switch,
+        False,
+        "True: all processes of the job speak TLS (MS_ENABLE_SSL=1), and this launcher with them",
+    ),
+    Flag(
+        "config_file_path",
+        values.path,
+        None,
+        "config.json of the secure channel (MS_CONFIG_FILE_PATH); `recovery certs init DIR` makes one",
+    ),
+    Flag(
+        "client_password_file",
+        values.path,
+        None,
+        "0600 file with the password of client_cert_path (MS_CLIENT_PASSWORD_FILE); a password itself is taken by no flag",
+    ),
+    Flag(
+        "server_password_file",
+        values.path,
+        None,
+        "0600 file with the password of server_cert_path (MS_SERVER_PASSWORD_FILE)",
+    ),
+    Flag(
         "standby_num",
         values.number(0, 1000, "from 0 to 1000", "1"),
         0,

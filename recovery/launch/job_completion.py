@@ -16,6 +16,7 @@ from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import console
 from recovery.launch.placement import Kind, Placed
 from recovery.transport import inspection_client
+from recovery.transport.access import Access
 
 _RETRY_S = 0.2
 _PATIENCE_MS = 10_000
@@ -81,9 +82,9 @@ class Completion:
             await asyncio.sleep(_RETRY_S)
 
 
-def completion_at(host: str, port: int) -> Completion:
+def completion_at(host: str, port: int, access: Access) -> Completion:
     """Ask the scheduler at this address."""
-    return Completion(lambda: inspection_client.ask(host, port, "/status"))
+    return Completion(lambda: inspection_client.ask(host, port, "/status", access=access))
 
 
 def _left_in_order(status: dict[str, Any], node_id: NodeId) -> bool:

@@ -296,8 +296,20 @@ def _shared(arguments: Arguments) -> dict[str, str]:
         "MS_TOPO_TIMEOUT": str(arguments.cluster_time_out),
         "RANK_SIZE": str(arguments.worker_num),
         **({"MS_REJOIN": "proof"} if arguments.rejoin is Rejoin.PROOF else {}),
+        **secure_channel_of(arguments),
         **table,
     }
+
+
+def secure_channel_of(arguments: Arguments) -> dict[str, str]:
+    """What the flags say about TLS, as variables. No password is among them."""
+    files = {
+        "MS_CONFIG_FILE_PATH": arguments.config_file_path,
+        "MS_CLIENT_PASSWORD_FILE": arguments.client_password_file,
+        "MS_SERVER_PASSWORD_FILE": arguments.server_password_file,
+    }
+    variables = {name: str(path.absolute()) for name, path in files.items() if path is not None}
+    return {**variables, **({"MS_ENABLE_SSL": "1"} if arguments.enable_ssl else {})}
 
 
 def _shared_of_workers(arguments: Arguments) -> dict[str, str]:

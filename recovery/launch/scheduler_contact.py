@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from typing_extensions import override
@@ -17,6 +17,7 @@ from recovery.core.rules import Rules
 from recovery.launch.known_job import Asks, KnownJob
 from recovery.launch.overdue import LostNodes
 from recovery.transport import inspection_client
+from recovery.transport.access import Access
 from recovery.transport.client import Client
 
 _CONNECT_S = 2.0
@@ -72,14 +73,15 @@ class Contact(Asks, Protocol):
 class SchedulerContact(Contact):
     """With the scheduler at one address."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, access: Access) -> None:
         """Nothing is asked yet.
 
         Args:
             host: of the scheduler.
             port: its own.
+            access: what this launcher proves, and the channel.
         """
-        self._host, self._port = host, port
+        self._host, self._port, self._access = host, port, access
 
     @override
     async def tell(self, reports: Sequence[Exited]) -> None:
@@ -93,6 +95,7 @@ class SchedulerContact(Contact):
             rules=Rules(worker_count=1),
             on_message=lambda message: None,
             on_lost=lambda why: None,
+            access=self._access,
         )
         # RuntimeError: no thread could be started to look up a name.
         with contextlib.suppress(OSError, RuntimeError):
@@ -103,14 +106,14 @@ class SchedulerContact(Contact):
     @override
     async def lost_nodes(self) -> LostNodes | None:
         try:
-            return _to_lost_nodes(await inspection_client.ask(self._host, self._port, "/lost"))
+            return _to_lost_nodes(await self._ask("/lost"))
         except (inspection_client.NoAnswerError, msgspec.ValidationError):
             return None
 
     @override
     async def why_declined(self, node_id: NodeId) -> str:
         try:
-            events = await inspection_client.ask(self._host, self._port, "/events")
+            events = await self._ask("/events")
         except inspection_client.NoAnswerError:
             return ""
         of_it = [one["event"] for one in events if one["event"].get("node_id") == node_id]
@@ -120,9 +123,12 @@ class SchedulerContact(Contact):
     @override
     async def known_job(self) -> KnownJob | None:
         try:
-            return _to_known_job(await inspection_client.ask(self._host, self._port, "/status"))
+            return _to_known_job(await self._ask("/status"))
         except (inspection_client.NoAnswerError, msgspec.ValidationError):
             return None
+
+    async def _ask(self, path: str) -> Any:
+        return await inspection_client.ask(self._host, self._port, path, access=self._access)
 
 
 class NoScheduler(Contact):

@@ -11,6 +11,7 @@ from recovery import clock
 from recovery.core.records import NodeState
 from recovery.launch import console
 from recovery.transport import inspection_client
+from recovery.transport.access import Access
 
 _POLL_S = 1.0
 
@@ -48,15 +49,14 @@ def line_of(status: dict[str, Any], pace: Pace, now_ms: int) -> str:
     return "  ".join(parts) + (f": {status['reason']}" if status["reason"] else "")
 
 
-async def show(host: str, port: int) -> None:
+async def show(host: str, port: int, access: Access) -> None:
     """Keep the line up to date until cancelled."""
     pace = Pace()
     with Status("starting", console=console.console, spinner="line") as shown:
         while True:
             try:
-                shown.update(
-                    line_of(await inspection_client.ask(host, port, "/status"), pace, clock.monotonic_ms())
-                )
+                status = await inspection_client.ask(host, port, "/status", access=access)
+                shown.update(line_of(status, pace, clock.monotonic_ms()))
             except inspection_client.NoAnswerError as error:
                 shown.update(f"no answer from the scheduler: {error}")
             await asyncio.sleep(_POLL_S)

@@ -44,7 +44,9 @@ def main(words: Sequence[str]) -> None:
     with_mindspore = words[0] == MINDSPORE
     command = words[1:] if with_mindspore else words
     template = program_template.own()
-    environment = template.environment if template else dict(os.environ)  # noqa: TID251 - handed on to the program
+    environment = dict(template.environment if template else os.environ)  # noqa: TID251 - handed on to the program
+    # The program speaks to nobody of the job by itself.
+    environment.pop("MS_JOB_TOKEN", None)
 
     @run
     def take_part(session: Session) -> None:

@@ -87,6 +87,7 @@ class _World:
     def form(self, backend_name: str | None) -> None:
         """Meet the other ranks."""
         session = self._session
+        ps_context.secure_as_the_engine()
         if session.rank == 0:
             scheduler = scheduler_of_this_process()
             variables = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 import socket
@@ -15,11 +16,15 @@ import msgspec
 
 from recovery import clock, config
 from recovery.config import Settings, SettingsRole
-from recovery.errors import RecoveryError
+from recovery.config.reader import OFF
+from recovery.errors import RecoveryError, RecoveryPathError
 from recovery.report import stored as stored_state
 from recovery.scheduler.store_rebuild import lost_in
+from recovery.store import job_token_file
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
+from recovery.tls.process_channels import channel_of
+from recovery.tls.side import Side
 
 _SHARED = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
 """File systems on which SQLite's shared memory or the kernel's locks do not hold between hosts."""
@@ -61,6 +66,8 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
         name="variables", ok=True, found=f"{settings.role.value}, {settings.rules.worker_count} workers"
     )
     yield _port(settings)
+    yield _token(settings)
+    yield from _secure_channel(settings)
     if settings.recovery_path is not None:
         yield from _path(settings.recovery_path)
     yield from _frameworks()
@@ -92,6 +99,54 @@ def _port(settings: Settings) -> Check:
         step = "Start the scheduler (workers may wait for it), or open the port in the firewall."
         return Check(name=name, ok=False, found=found, next_step=step)
     return Check(name=name, ok=True, found=f"{place} answers")
+
+
+def _token(settings: Settings) -> Check:
+    """What this process would prove to know. Without a token nobody proves anything."""
+    name, given, path = "job token", settings.job_token, settings.recovery_path
+    if given is not None:
+        off = given.reveal() == OFF
+        return Check(name=name, ok=True, found="off: the network is trusted" if off else "of MS_JOB_TOKEN")
+    if path is None:
+        return Check(
+            name=name, ok=True, found="none, since there is no recovery path: the network is trusted"
+        )
+    try:
+        found = job_token_file.stored(path)
+    except RecoveryPathError as error:
+        step = "Fix that; no process of the job would start with it."
+        return Check(name=name, ok=False, found=str(error), next_step=step)
+    file = path / job_token_file.NAME
+    return Check(
+        name=name, ok=True, found=f"in {file}" if found else f"none yet: the first process makes {file}"
+    )
+
+
+def _secure_channel(settings: Settings) -> Iterator[Check]:
+    """The certificates, keys and lists of this role; nothing where TLS is off on loopback."""
+    name = "secure channel"
+    if not settings.secure_channel.enabled:
+        try:
+            loopback = ipaddress.ip_address(settings.sched_host).is_loopback
+        except ValueError:
+            loopback = settings.sched_host == "localhost"
+        if not loopback:
+            found = f"off: connections to {settings.sched_host} are plain text"
+            yield Check(name=name, ok=True, found=found)
+        return
+    side = Side.SERVER if settings.role is SettingsRole.SCHEDULER else Side.CLIENT
+    try:
+        channel = channel_of(settings.secure_channel, side)
+    except RecoveryError as error:
+        yield Check(
+            name=name, ok=False, found=str(error), next_step="Fix that; no process would start with it."
+        )
+        return
+    assert channel is not None, "it is on"
+    yield Check(name=name, ok=True, found=f"{channel.material!r}")
+    # A note of what has changed is none here: nothing was loaded before.
+    for note in channel.look(clock.utc_now()):
+        yield Check(name="certificates", ok=False, found=note.text, next_step="Renew it in time.")
 
 
 # --- the recovery path -----------------------------------------------------------------------------------------------------

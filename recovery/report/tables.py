@@ -179,7 +179,22 @@ EVENTS = View(
         Column("details", "longer text, a traceback say", lambda stored: stored.event.details, False),
     ),
 )
-VIEWS = (NODES, STEPS, CHECKPOINTS, GENERATIONS, EVENTS)
+CERTIFICATES = View(
+    "certs",
+    "An authority and the certificates that it has issued, by name.",
+    (
+        _field("name", "common name; `recovery certs revoke DIR NAME` takes it"),
+        _field("role", "what it restricts its holder to; empty: nothing"),
+        _field("node_id", "the node id that it restricts its holder to; empty: none"),
+        _field("state", "valid, expired or revoked"),
+        _field("days_left", "days until it expires; negative: since"),
+        _field("valid_until", "its last moment, UTC"),
+        _field("valid_from", "its first moment, UTC", shown=False),
+        _field("subject", "distinguished name", shown=False),
+        _field("serial", "serial number, hexadecimal", shown=False),
+    ),
+)
+VIEWS = (NODES, STEPS, CHECKPOINTS, GENERATIONS, EVENTS, CERTIFICATES)
 
 
 def checkpoint_rows(checkpoints: Iterable[CheckpointRecord]) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ class Executor:
             case Send():
                 self._server.send(effect.connection, effect.message)
             case CloseConnection():
-                self._server.close_connection(effect.connection, effect.reason)
+                self._server.close_connection(effect.connection, effect.reason, is_fault=effect.is_fault)
             case KeepConnection():
                 self._server.refused_for_now(effect.connection)
             case SetTimer():

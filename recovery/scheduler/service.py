@@ -7,12 +7,16 @@ import logging
 import os
 import secrets
 import signal
+import socket
+import threading
 from collections import deque
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from recovery import clock
 from recovery.config import Settings
+from recovery.core.converter import UNREADABLE
 from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.messages import FromNode, Register
@@ -31,10 +35,17 @@ from recovery.core.scheduler.views import checkpoints_view, drain_view, generati
 from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLostError, job_failure
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
+from recovery.store.job_token_file import source_of, token_of
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import QUEUE_MAX, Writer
-from recovery.transport.inspection import Route, json_route
+from recovery.tls.process_channels import channel_of
+from recovery.tls.side import Side
+from recovery.transport.inspection import Inspection, Route, json_route
+from recovery.transport.job_token import Authenticator, JobToken
 from recovery.transport.server import Server
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
 
 _logger = logging.getLogger("recovery.scheduler")
 
@@ -62,13 +73,15 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> None:
 
     Raises:
         JobFailedError: the job ended without success; a subclass says in which way.
-        StoreError, RecoveryPathError, PortInUseError, HostUnusableError, JobMismatchError: it could not start, or lost its store.
+        SecureChannelError, StoreError, RecoveryPathError, PortInUseError, HostUnusableError, JobMismatchError: it could not start, or lost its store.
     """
     raise_descriptor_limit()
+    # Before the store, so that wrong certificates leave no trace of a job.
+    channel = channel_of(settings.secure_channel, Side.SERVER)
     store = open_store(settings)
     try:
         machine = load_machine(store, settings)
-        asyncio.run(_Service(settings, machine, store, with_pid).run())
+        asyncio.run(_Service(settings, machine, store, with_pid, channel).run())
     finally:
         if store is not None:
             store.close()
@@ -81,7 +94,9 @@ class _Service:
         machine: SchedulerMachine,
         store: SchedulerStore | None,
         with_pid: int | None,
+        channel: Channel | None = None,
     ) -> None:
+        self._channel = channel
         self._settings, self._machine, self._store, self._with_pid = settings, machine, store, with_pid
         self._held: deque[SchedulerStimulus] = deque()
         """Came while the store's queue was full: losses and timers, since messages wait in their connections."""
@@ -96,14 +111,40 @@ class _Service:
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
+        given, path = self._settings.job_token, self._settings.recovery_path
+        token = JobToken.of(token_of(given, path))
+        if token is None:
+            _logger.warning(
+                "event=network_trusted nobody proves who he is: whoever reaches this port can see, hold up and end the job. "
+                "MS_JOB_TOKEN is %s; give every process the same one, or MS_RECOVERY_PATH with MS_ENABLE_RECOVERY=1.",
+                "off" if given is not None else "unset",
+            )
+        names = (self._settings.sched_host, socket.gethostname())
+        authenticator = Authenticator(
+            token, frozenset(name.lower().rstrip(".") for name in names), source_of(given, path)
+        )
+        # A name server that is silent takes 10 s and more: nobody waits for it, at the end neither.
+        threading.Thread(
+            target=lambda: self._from_thread(authenticator.is_also, socket.getfqdn()),
+            name="own-name",
+            daemon=True,
+        ).start()
         server = self._server = Server(
+            authenticator=authenticator,
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=self._on_lost,
-            routes=self._routes(),
-            actions=(("/drain", self._drain),),
+            inspection=Inspection(self._routes(), (("/drain", self._drain),)),
+            channel=self._channel,
         )
         port = await server.start(self._settings.sched_host, self._settings.sched_port)
+        if self._channel is None and not server.on_loopback:
+            _logger.warning(
+                "event=channel_not_secured address=%s:%d connections are neither encrypted nor authenticated by certificates: "
+                "whoever reaches this port can listen. Set MS_ENABLE_SSL=1 (recovery certs init DIR makes certificates), or trust the network.",
+                self._settings.sched_host,
+                port,
+            )
         _logger.info(
             "event=listening address=%s:%d job=%s recovery_path=%s",
             self._settings.sched_host,
@@ -151,7 +192,7 @@ class _Service:
         """A person wants ranks to be handed over: 202 and who goes, or why not."""
         try:
             asked = _drain_requests.decode(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             return 400, {"refused": str(error)}
         state = self._machine.state
         nodes, host = drain.named(state, asked.target)
@@ -191,12 +232,12 @@ class _Service:
         )
 
     def _from_thread(self, call: object, argument: object) -> None:
-        """The writer's thread speaks; the loop may be gone already when the process ends."""
+        """Another thread speaks; the loop may be gone already when the process ends."""
         assert callable(call), "a method of this class"
         try:
             self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:
-            _logger.debug("the loop has ended, a report of the writer is dropped")
+            _logger.debug("the loop has ended, what a thread reports is dropped")
 
     def _deliver(self, stimulus: SchedulerStimulus) -> None:
         self._held.append(stimulus)
@@ -256,7 +297,8 @@ class _Service:
 
     def _on_message(self, connection: ConnectionId, message: FromNode, peer: str) -> None:
         token = ResumeToken(secrets.token_hex(16) if isinstance(message, Register) else "")
-        self._deliver(MessageReceived(connection, message, peer, token))
+        principal = self._server.principal(connection)
+        self._deliver(MessageReceived(connection, message, peer, token, principal))
 
     def _on_lost(self, connection: ConnectionId, reason: str) -> None:
         self._deliver(ConnectionLost(connection, reason))

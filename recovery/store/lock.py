@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
+from recovery.core.converter import UNREADABLE
 from recovery.errors import StoreLockedError, StoreWriteError
 from recovery.store.paths import companion, refuse_links, refused
 
@@ -123,7 +124,7 @@ def owner_state(database: Path, held: Container[str] | None) -> OwnerState:
     try:
         lock_id = _lock_id(path)
         holder = _holders.decode(companion(path, ".holder").read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *UNREADABLE):
         return OwnerState.UNKNOWN
     if held is not None and lock_id in held:
         return OwnerState.RUNNING
@@ -166,7 +167,7 @@ def _locked_error(database: Path, note: Path) -> StoreLockedError:
         since = datetime.fromtimestamp(note.stat().st_mtime, tz=timezone.utc).strftime(
             "%Y-%m-%d %H:%M:%S UTC"
         )
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *UNREADABLE):
         return StoreLockedError(
             path=str(database), pid="unknown", host="an unknown host", since="an unknown time"
         )

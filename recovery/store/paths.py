@@ -42,7 +42,7 @@ def prepare_directory(path: Path) -> None:
     """Make the directory (0700) with its parents if it is absent; refuse one that cannot serve.
 
     Raises:
-        RecoveryPathError: a file stands there, it cannot be made or written, or it is another user's.
+        RecoveryPathError: a file stands there, it cannot be made or written, it is another user's, or every user may write there.
     """
     try:
         if not path.exists():
@@ -62,6 +62,13 @@ def prepare_directory(path: Path) -> None:
         reason = f"belongs to user {facts.st_uid} and this process runs as user {me}"
         raise RecoveryPathError(
             path=str(path), reason=reason, next_step="Run as that user, or choose another directory."
+        )
+    if facts.st_mode & stat.S_IWOTH:
+        # Whoever may write there may put another store, or another token, in the place of ours.
+        raise RecoveryPathError(
+            path=str(path),
+            reason=f"may be written by every user (mode {stat.S_IMODE(facts.st_mode):04o})",
+            next_step=f"Run chmod o-w {path}, or name a directory below it, which is made for this user alone.",
         )
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise refused(path, OSError(errno.EACCES, os.strerror(errno.EACCES)))

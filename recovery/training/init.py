@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from recovery.config import Settings
 from recovery.core.worker import stimuli as s
 from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError
-from recovery.training import early_exit, hooks, process_end, process_start
+from recovery.training import early_exit, hooks, process_end, process_start, secure_channel
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
 from recovery.training.stop_signals import hold_back_in_a_script
@@ -28,10 +29,22 @@ from recovery.worker.training_control import Verdict
 _script: _Script | None = None
 
 
-def init() -> Session:
+def init(
+    *,
+    config_file_path: str | Path | None = None,
+    enable_ssl: bool | None = None,
+    client_password: str | None = None,
+    server_password: str | None = None,
+) -> Session:
     """Join the cluster and wait for the first plan. Call it once, before the training loop.
 
     In a process with MS_ROLE=MS_SCHED it serves as the scheduler until the job ends and exits the process.
+
+    Args:
+        config_file_path: config.json of the secure channel; None: that of MS_CONFIG_FILE_PATH.
+        enable_ssl: whether connections are TLS; None: as MS_ENABLE_SSL says.
+        client_password: of the PKCS#12 file that dials; None: that of MS_CLIENT_PASSWORD_FILE.
+        server_password: of the one that listens; None: that of MS_SERVER_PASSWORD_FILE.
 
     Returns:
         The session of this entry. When its generation ends the process starts again from the script's first line.
@@ -47,6 +60,12 @@ def init() -> Session:
                 reason="was called a second time in this process",
                 next_step="Call it once and keep the session, or use @recovery.run.",
             )
+        secure_channel.set_ps_context(
+            config_file_path=config_file_path,
+            enable_ssl=enable_ssl,
+            client_password=client_password,
+            server_password=server_password,
+        )
         _script = _Script(process_start.begin())
         return _script.begin()
 

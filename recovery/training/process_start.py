@@ -14,11 +14,16 @@ from typing_extensions import assert_never
 
 from recovery import config, log
 from recovery.config import Settings, SettingsRole
+from recovery.config.secret import Secret
 from recovery.core.ids import NodeId
 from recovery.core.messages import Rollback
-from recovery.training import process_end, rank_0_scheduler
+from recovery.training import process_end, rank_0_scheduler, secure_channel
 
 _logger = logging.getLogger("recovery.training")
+
+_TOKEN = "MS_JOB_TOKEN"  # noqa: S105 - the name of a variable
+_job_token: Secret | None = None
+"""Of a process that has begun before: its environment has none any more."""
 
 
 def begin() -> Settings:
@@ -31,6 +36,7 @@ def begin() -> Settings:
         SettingError: a variable is wrong.
     """
     settings = config.load()
+    secure_channel.note_joined()
     log.setup(settings.role.value)
     for warning in settings.warnings:
         _logger.warning("event=setting_mended %s", warning)
@@ -38,6 +44,7 @@ def begin() -> Settings:
         case SettingsRole.SCHEDULER:
             serve(settings)
         case SettingsRole.WORKER | SettingsRole.SERVER:
+            settings = _without_token(settings)
             rank_0_scheduler.start_if_due(settings)
         case _ as unknown:
             assert_never(unknown)
@@ -54,8 +61,9 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> NoReturn:
     Raises:
         RecoveryError: as `recovery.scheduler.service.serve`.
     """
-    from recovery.scheduler import service  # noqa: PLC0415 - workers never need it
+    from recovery.scheduler import core_dumps, service  # noqa: PLC0415 - workers never need it
 
+    core_dumps.keep_memory_out()
     try:
         service.serve(settings, with_pid=with_pid)
     except service.StoppedBySignal as stopped:
@@ -92,6 +100,14 @@ def places_of(settings: Settings, plan: Rollback, environ: Mapping[str, str]) ->
         for name, place in places.items()
         if settings.replaces or (settings.standby and name not in environ)
     }
+
+
+def _without_token(settings: Settings) -> Settings:
+    """Take the job's token out of the environment: what the script starts need not know it. A program after exec finds it again."""
+    global _job_token  # noqa: PLW0603 - a process has one environment
+    if os.environ.pop(_TOKEN, None) is not None:  # noqa: TID251 - read by recovery.config
+        _job_token = settings.job_token
+    return msgspec.structs.replace(settings, job_token=_job_token)
 
 
 def _with_node_id(settings: Settings) -> Settings:

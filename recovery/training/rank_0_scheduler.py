@@ -15,6 +15,7 @@ from typing_extensions import assert_never
 
 from recovery.config import Settings
 from recovery.config.start_methods import StartMethod
+from recovery.tls import process_channels
 from recovery.transport.local_address import is_local
 
 _logger = logging.getLogger("recovery.training")
@@ -22,7 +23,11 @@ _DIAL_S = 1.0
 
 
 def start_if_due(settings: Settings) -> None:
-    """Start it if this process is rank 0 of such a start, the scheduler's address is this host's, and nobody answers there."""
+    """Start it if this process is rank 0 of such a start, the scheduler's address is this host's, and nobody answers there.
+
+    Raises:
+        UsageError: the script has said something of TLS that cannot be handed on.
+    """
     match settings.start_method:
         case StartMethod.DYNAMIC_CLUSTER:
             return
@@ -42,7 +47,11 @@ def _start_if_absent(settings: Settings) -> None:
         "MS_WORKER_NUM": str(settings.rules.worker_count),
         "MS_SCHED_HOST": host,
         "MS_SCHED_PORT": str(port),
+        **process_channels.variables_of(settings.secure_channel),
     }
+    if settings.job_token is not None:
+        # The environment of this process has it no more.
+        variables["MS_JOB_TOKEN"] = settings.job_token.reveal()
     # A session of its own, since a Ctrl+C is for rank 0; the scheduler ends after it.
     process = subprocess.Popen(  # noqa: S603 - our own command, by our own interpreter
         [sys.executable, "-m", "recovery", "scheduler", f"--with-pid={os.getpid()}"],

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
-import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import ProtocolError
+from recovery.transport.access import Access, shown, tls_failure
+from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, Proofs, challenge_of
 from recovery.transport.codec import decode_from_scheduler, encode
 from recovery.transport.outbox import Outbox
 
 if TYPE_CHECKING:
     import aiohttp
+
+    from recovery.tls.channel import Channel
+
+_logger = logging.getLogger("recovery.transport")
 
 CLOSE_S = 1.0
 """How long the scheduler may take to read what was queued before a close (a Leave), and to answer it."""
@@ -35,9 +41,14 @@ def warm_up() -> None:
 class ConnectError(OSError):
     """The dial failed. `reason` says how; the worker machine dials again."""
 
-    def __init__(self, reason: str) -> None:
-        """Keep the reason."""
-        self.reason = reason
+    def __init__(self, reason: str, *, not_let_in: bool = False) -> None:
+        """Keep the reason.
+
+        Args:
+            reason: for people.
+            not_let_in: a scheduler answered, and does not take this process for one of its job.
+        """
+        self.reason, self.not_let_in = reason, not_let_in
         super().__init__(reason)
 
 
@@ -73,7 +84,7 @@ class Client:
         rules: Rules,
         on_message: Callable[[FromScheduler], None],
         on_lost: Callable[[str], None],
-        ssl_context: ssl.SSLContext | None = None,
+        access: Access | None = None,
     ) -> None:
         """Prepare; `connect` dials.
 
@@ -84,11 +95,14 @@ class Client:
             on_message: called with every message. Must not wait. An error that it raises goes to the loop's exception handler,
                 and the connection is closed.
             on_lost: called exactly once for each connection that ends otherwise than by `close`, with a reason for people.
-            ssl_context: None: plain text.
+            access: how the connection is secured; None: in no way.
         """
-        self._host, self._port, self._rules, self._ssl_context = host, port, rules, ssl_context
+        self._host, self._port, self._rules = host, port, rules
+        self._access = access if access is not None else Access()
         self._on_message, self._on_lost = on_message, on_lost
         self._connection: _Connection | None = None
+        self._refusals: set[str] = set()
+        """Why it was refused since it was connected last, each said once: a worker that trains on dials for ever."""
 
     @property
     def connected(self) -> bool:
@@ -123,19 +137,32 @@ class Client:
             ConnectError: nobody answers there, not in time, or it is no scheduler of ours.
         """
         await self.close()
+        await self._access.look()
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
+        proofs = Proofs()
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=1, use_dns_cache=False, force_close=True),
+            connector=aiohttp.TCPConnector(limit=1, use_dns_cache=False),
             cookie_jar=aiohttp.DummyCookieJar(),
+            trace_configs=[proofs.trace],
         )
         try:
-            stream = await asyncio.wait_for(self._dial(session), timeout_s)
+            stream = await asyncio.wait_for(self._dial(session, proofs), timeout_s)
         except BaseException as error:
             await session.close()
+            if isinstance(error, ConnectError):
+                self._log_refusal(error.reason)
+                raise
             if isinstance(error, (OSError, asyncio.TimeoutError, aiohttp.ClientError, ValueError)):
-                raise ConnectError(_why(error, timeout_s)) from error
+                not_let_in = getattr(error, "status", None) in NOT_LET_IN
+                if not_let_in:
+                    await self._access.not_let_in()
+                why = _why(error, timeout_s, self._access.channel)
+                if not_let_in or why == IMPOSTOR or why.startswith("TLS_"):
+                    self._log_refusal(why)
+                raise ConnectError(why, not_let_in=not_let_in) from error
             raise
+        self._refusals.clear()
         connection = self._connection = _Connection(session, stream)
         connection.task = asyncio.create_task(self._serve(connection))
 
@@ -158,21 +185,35 @@ class Client:
             connection.task.cancel()
             await asyncio.wait((connection.task,), timeout=CLOSE_S)
 
+    def _log_refusal(self, why: str) -> None:
+        if why not in self._refusals:
+            self._refusals.add(why)
+            _logger.warning("event=dial_refused %s", why)
+
     def _raw(self) -> socket.socket | None:
         return self._connection.raw() if self._connection is not None else None
 
-    async def _dial(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+    async def _dial(self, session: aiohttp.ClientSession, proofs: Proofs) -> aiohttp.ClientWebSocketResponse:
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
-        address = f"[{self._host}]" if ":" in self._host else self._host
+        base, caller = self._access.base(self._host, self._port), self._access.caller
+        answer = None
+        if caller is not None and caller.token is not None:
+            challenge = await challenge_of(session, base, self._access.tls(self._host))
+            answer = caller.answer(challenge, "GET", "/cluster")
         # aiohttp refuses a message that is as long as its limit, hence + 1.
-        return await session.ws_connect(
-            f"{'https' if self._ssl_context else 'http'}://{address}:{self._port}/cluster",
-            ssl=self._ssl_context if self._ssl_context is not None else True,
+        stream: aiohttp.ClientWebSocketResponse = await session.ws_connect(
+            f"{base}/cluster",
+            **self._access.tls(self._host),
+            headers=answer.headers if answer is not None else None,
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
             max_msg_size=self._rules.frame_bytes_max + 1,
             compress=0,
         )
+        if answer is not None and not answer.holds(proofs.headers):
+            await stream.close()
+            raise ConnectError(IMPOSTOR)
+        return stream
 
     async def _serve(self, connection: _Connection) -> None:
         """Read and write until the connection ends, from either side."""
@@ -226,12 +267,15 @@ class Client:
             self._on_lost(ended if isinstance(ended, str) else "connection closed")
 
 
-def _why(error: BaseException, timeout_s: float) -> str:
+def _why(error: BaseException, timeout_s: float, channel: Channel | None) -> str:
+    of_tls = tls_failure(error, channel)
+    if of_tls:
+        return of_tls
     status = getattr(error, "status", None)
     if isinstance(error, asyncio.TimeoutError):
         return f"no answer within {timeout_s:g} s"
-    if status == 503:  # noqa: PLR2004 - HTTP's own number
-        return "the scheduler has too many connections that have not registered (HTTP 503)"
+    if status in REFUSALS:
+        return REFUSALS[status]
     if status is not None:
         return f"what answers there is no scheduler of ours (HTTP {status})"
-    return str(error) or type(error).__name__
+    return shown(error)

@@ -12,6 +12,7 @@ import msgspec
 
 from recovery.core import message_fields as fields
 from recovery.core import messages as m
+from recovery.core.converter import UNREADABLE
 from recovery.core.handover_messages import Depart, HandedOver, NotHandedOver, Position
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
@@ -94,9 +95,8 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes, peer: str) -> A
         raise ProtocolError(peer=peer, reason="an empty message")
     try:
         return decoder.decode(frame)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        # msgspec raises the last two for broken UTF-8 and for nesting deeper than the interpreter allows.
-        raise ProtocolError(peer=peer, reason=f"no message of ours ({_printable(error)})") from error
+    except UNREADABLE as error:
+        raise ProtocolError(peer=peer, reason=f"no message of ours ({_cut(str(error))})") from error
 
 
 def _fitting(text: str, limit: int) -> str:
@@ -107,6 +107,5 @@ def _fitting(text: str, limit: int) -> str:
     return text if len(text) <= limit else "[cut] " + text[len(text) - limit + len("[cut] ") :]
 
 
-def _printable(error: Exception) -> str:
-    shown = str(error).encode("unicode_escape").decode()
-    return shown if len(shown) <= _REASON_CHARACTERS_MAX else f"{shown[:_REASON_CHARACTERS_MAX]}..."
+def _cut(text: str) -> str:
+    return text if len(text) <= _REASON_CHARACTERS_MAX else f"{text[:_REASON_CHARACTERS_MAX]}..."

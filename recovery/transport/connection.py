@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from recovery.core.ids import ConnectionId
+from recovery.core.principals import Principal
 from recovery.errors import ProtocolError
 from recovery.transport.outbox import Outbox
+
+if TYPE_CHECKING:
+    from recovery.transport.peer_certificates import PeerCertificate
 
 CLOSE_S = 1.0
 """How long a peer may take to read what was queued before a close, and to answer it. At half of it a busy machine loses the
@@ -22,19 +27,30 @@ _CLOSE_REASON_BYTES_MAX = 120
 class Connection:
     """The state of one connection. Its `serve` ends when the connection does."""
 
-    def __init__(self, number: ConnectionId, request: web.BaseRequest, *, frame_bytes_max: int) -> None:
+    def __init__(
+        self,
+        number: ConnectionId,
+        request: web.BaseRequest,
+        *,
+        frame_bytes_max: int,
+        certificate: PeerCertificate | None = None,
+    ) -> None:
         """Prepare; `open` answers the handshake.
 
         Args:
             number: its name for the rest of the scheduler.
             request: the WebSocket request.
             frame_bytes_max: largest message that is read at all, in bytes.
+            certificate: what the peer presented; None: there is no TLS.
         """
+        self.certificate = certificate
         self.number, self.request = number, request
         self.peer = request.remote or "unknown"
         self.outbox = Outbox()
         self.admitted = self.delivered = self.closing = self.broken = False
         self.reason = ""
+        self.principal: Principal | None = None
+        """Who has proven to be there, before the first message; None: nobody proves anything here."""
         # aiohttp refuses a message that is as long as its limit, hence + 1.
         self.socket = web.WebSocketResponse(compress=False, max_msg_size=frame_bytes_max + 1, timeout=CLOSE_S)
         self._transport = request.transport

@@ -28,6 +28,9 @@ WAITING_MAX = 256
 one hostile address harms only itself. At a quarter of it a burst of requests could close a worker's before its first message arrives."""
 REGISTERING_BESIDE_NODES = 256
 """Connections with a message but without admission, beside one for each node of the job: processes that are to read why they are refused."""
+BESIDE_MESSAGE_BYTES = 16_384
+"""What an unregistered peer may send beside one largest message of its own: its HTTP requests, the heads of its frames, and pings. A
+worker's are some hundred bytes; at four times of it a flood costs a quarter more."""
 
 
 class _Accepted:
@@ -38,29 +41,53 @@ class _Accepted:
         self.peer = _address(transport)
         self.deadline: asyncio.TimerHandle | None = None
         self.unregistered = self.registering = False
+        self.bounded = True
+        """It is not admitted: what it sends between two messages is bounded."""
+        self.received_bytes = 0
+        """Since the last message, or since it was accepted."""
+        self.cut_off: Callable[[str], None] | None = None
+        """Called with the reason when it is closed, once it has delivered a message."""
+
+
+class _CountedHandler(web.RequestHandler):
+    """aiohttp's protocol of one connection. It counts what comes, since aiohttp's own limit is of one size for the whole connection."""
+
+    __slots__ = ("_limiter",)
+
+    def __init__(self, limiter: ConnectionLimiter, **options: Any) -> None:
+        super().__init__(limiter, **options)
+        self._limiter = limiter
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._limiter.bytes_received(self, len(data)):
+            super().data_received(data)
 
 
 class ConnectionLimiter(web.Server):
     """aiohttp's connection factory, with a count of the connections whose node is not admitted."""
 
-    def __init__(self, handler: Any, rejections: RejectionLog, *, nodes: int) -> None:
+    def __init__(self, handler: Any, rejections: RejectionLog, *, nodes: int, message_bytes_max: int) -> None:
         """Take the handler of requests. Created inside the loop.
 
         Args:
             handler: called with each request.
             rejections: logs those that are rejected.
             nodes: how many the job has.
+            message_bytes_max: largest message of a node that is not admitted, in all its fragments.
         """
-        # No keep-alive timeout, since the deadlines here hold instead; no lingering, since nobody has a body to send.
-        super().__init__(
-            handler,
-            logger=AiohttpLogger(rejections),
-            access_log=None,
-            keepalive_timeout=0,
-            lingering_time=0,
-            max_line_size=2_048,
-            max_field_size=2_048,
-        )
+        super().__init__(handler)
+        # Kept alive for the request behind a challenge, and no longer than the deadlines here allow; no lingering, since nobody has a body to send.
+        self._options = {
+            "loop": asyncio.get_running_loop(),
+            "logger": AiohttpLogger(rejections),
+            "access_log": None,
+            "keepalive_timeout": FIRST_MESSAGE_S,
+            "lingering_time": 0,
+            "max_line_size": 2_048,
+            "max_field_size": 2_048,
+        }
+        self._bytes_max = message_bytes_max + BESIDE_MESSAGE_BYTES
         self._rejections = rejections
         self._accepted: dict[web.RequestHandler, _Accepted] = {}
         self._silent: dict[web.RequestHandler, _Accepted] = {}
@@ -72,6 +99,11 @@ class ConnectionLimiter(web.Server):
         self.empty.set()
 
     # --- called by aiohttp ---------------------------------------------------------------------------------------------
+
+    @override
+    def __call__(self) -> web.RequestHandler:
+        """Make the protocol of one accepted socket."""
+        return _CountedHandler(self, **self._options)
 
     @override
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
@@ -93,6 +125,20 @@ class ConnectionLimiter(web.Server):
         self._accepted.pop(handler, None)
         if not self._accepted:
             self.empty.set()
+
+    def bytes_received(self, handler: web.RequestHandler, count: int) -> bool:
+        """Count what came; False: it is too much without a message, and the connection is closed."""
+        accepted = self._accepted.get(handler)
+        if accepted is None or not accepted.bounded:
+            return True
+        accepted.received_bytes += count
+        if accepted.received_bytes <= self._bytes_max:
+            return True
+        if not accepted.transport.is_closing():
+            self._reject(
+                accepted, f"more than {self._bytes_max} bytes without a whole message", accepted.cut_off
+            )
+        return False
 
     # --- called by the server ------------------------------------------------------------------------------------------
 
@@ -132,6 +178,7 @@ class ConnectionLimiter(web.Server):
         """
         accepted = self._accepted.get(handler)
         if accepted is not None and accepted.unregistered:
+            accepted.received_bytes, accepted.cut_off = 0, cut_off
             if not accepted.registering:
                 self._no_longer_waits(handler)
                 accepted.registering = True
@@ -143,6 +190,7 @@ class ConnectionLimiter(web.Server):
         accepted = self._accepted.get(handler)
         if accepted is None:
             return
+        accepted.bounded = False
         if accepted.deadline is not None:
             accepted.deadline.cancel()
             accepted.deadline = None

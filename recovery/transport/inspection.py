@@ -6,8 +6,8 @@ which changes something: `POST` of its path, and only from a process of the sche
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,15 @@ Route = Callable[[], tuple[bytes, str]]
 
 Action = Callable[[bytes], tuple[int, Any]]
 """Takes the body of a request; gives the HTTP status and a value that is answered as JSON."""
+
+
+class Inspection(NamedTuple):
+    """Everything that can be asked for over HTTP, by path."""
+
+    routes: Sequence[tuple[str, Route]] = ()
+    actions: Sequence[tuple[str, Action]] = ()
+    """For processes of the scheduler's own host."""
+
 
 ACTION_BYTES_MAX = 4_096
 """Longest body of a request that acts: it names something."""

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from recovery.core.converter import UNREADABLE
+from recovery.transport.access import Access, shown, tls_failure
+from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, challenge_of
+
+if TYPE_CHECKING:
+    import aiohttp
 
 _TIMEOUT_S = 3.0
 _CONFLICT = 409
@@ -16,7 +24,7 @@ class NoAnswerError(OSError):
     """Nobody answers there, or no scheduler of ours. The caller shows something else then."""
 
 
-async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
+async def ask(host: str, port: int, path: str, *, post: Any = None, access: Access | None = None) -> Any:
     """What a running scheduler answers to `GET` of a path, decoded from JSON.
 
     Args:
@@ -24,30 +32,47 @@ async def ask(host: str, port: int, path: str, *, post: Any = None) -> Any:
         port: its port.
         path: `/status`, `/generations`, `/checkpoints`, `/events`, `/lost` or `/drain`.
         post: what to ask for by `POST`, as JSON; None: `GET`.
+        access: how the connection is secured; None: in no way.
 
     Raises:
         NoAnswerError: no scheduler answers there.
     """
     import aiohttp  # noqa: PLC0415 - as in client.py
 
-    address = f"[{host}]" if ":" in host else host
+    access = access if access is not None else Access()
+    await access.look()
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    base, method, tls = access.base(host, port), "GET" if post is None else "POST", access.tls(host)
+    data = b"" if post is None else json.dumps(post).encode()
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.request(
-                "GET" if post is None else "POST", f"http://{address}:{port}{path}", json=post
-            ) as response,
-        ):
-            # What an action refuses has its reason in the body.
-            if response.status != _CONFLICT:
-                response.raise_for_status()
-            body = bytearray()
-            async for piece in response.content.iter_any():
-                body += piece
-                if len(body) > _ANSWER_BYTES_MAX:
-                    message = f"its answer is longer than {_ANSWER_BYTES_MAX} bytes"
-                    raise NoAnswerError(message)
-        return msgspec.json.decode(body)
-    except (OSError, asyncio.TimeoutError, aiohttp.ClientError, msgspec.MsgspecError) as error:
-        raise NoAnswerError(str(error) or type(error).__name__) from error
+        async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
+            answer = None
+            if access.caller is not None and access.caller.token is not None:
+                challenge = await challenge_of(session, base, tls)
+                answer = access.caller.answer(challenge, method, path, data)
+            headers = answer.headers if answer is not None else {}
+            async with session.request(
+                method, f"{base}{path}", data=data or None, headers=headers, allow_redirects=False, **tls
+            ) as response:
+                if response.status in NOT_LET_IN:
+                    await access.not_let_in()
+                if response.status in REFUSALS:
+                    raise NoAnswerError(REFUSALS[response.status])
+                # What an action refuses has its reason in the body.
+                if response.status != _CONFLICT:
+                    response.raise_for_status()
+                if answer is not None and not answer.holds(response.headers):
+                    raise NoAnswerError(IMPOSTOR)
+                return msgspec.json.decode(await _body_of(response))
+    except (OSError, asyncio.TimeoutError, aiohttp.ClientError, *UNREADABLE) as error:
+        raise NoAnswerError(tls_failure(error, access.channel) or shown(error)) from error
+
+
+async def _body_of(response: aiohttp.ClientResponse) -> bytearray:
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > _ANSWER_BYTES_MAX:
+            message = f"its answer is longer than {_ANSWER_BYTES_MAX} bytes"
+            raise NoAnswerError(message)
+    return body

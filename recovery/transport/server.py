@@ -9,31 +9,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import itertools
-import logging
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from recovery.core.ids import ConnectionId
-from recovery.core.messages import FromNode, FromScheduler
+from recovery.core.messages import FromNode, FromScheduler, Refused, Register
+from recovery.core.principals import Kind, Principal
 from recovery.core.rules import Rules
+from recovery.errors import RecoveryError
+from recovery.transport.certified import certified, mismatch_of
 from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
-from recovery.transport.connection_limiter import FIRST_MESSAGE_S, ConnectionLimiter
-from recovery.transport.inspection import ACTION_BYTES_MAX, Action, Route, healthz, json_body
+from recovery.transport.connection_limiter import ConnectionLimiter
+from recovery.transport.inspection import ACTION_BYTES_MAX, Inspection
+from recovery.transport.inspection_server import HEALTH_PATH, Shown, body_of, text_of
+from recovery.transport.job_token import CHALLENGE_PATH, SCHEME, Authenticator, Denied, Proven
 from recovery.transport.listening import BACKLOG, listening_sockets
 from recovery.transport.rejection_log import RejectionLog
 
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
+    from recovery.transport.peer_certificates import PeerCertificate
+    from recovery.transport.tls_acceptor import TlsAcceptor
+
 CLUSTER_PATH = "/cluster"
+_ANOTHER_TOKEN = 403
 
 ACCEPTED_AT_ONCE = 64
 """Connections accepted before the loop does anything else, as asyncio's `backlog` also means. At the kernel's own backlog a
 burst of unregistered peers used up every descriptor before the limiter could close the first; at 16 a thousand workers dial no slower."""
-
-_logger = logging.getLogger("recovery.transport")
 
 
 class Server:
@@ -45,9 +54,9 @@ class Server:
         rules: Rules,
         on_message: Callable[[ConnectionId, FromNode, str], None],
         on_lost: Callable[[ConnectionId, str], None],
-        routes: Sequence[tuple[str, Route]] = (),
-        actions: Sequence[tuple[str, Action]] = (),
-        ssl_context: ssl.SSLContext | None = None,
+        inspection: Inspection | None = None,
+        channel: Channel | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -57,19 +66,21 @@ class Server:
                 raises goes to the loop's exception handler, and the connection is closed.
             on_lost: called exactly once for each connection that has delivered a message, with a reason for people; also for
                 those that `close_connection` or `stop` closes. Never from inside `send` or `close_connection`.
-            routes: inspection paths and what answers them; `/healthz` is always there.
-            actions: what a `POST` of a path does; from this host only.
-            ssl_context: None: plain text.
+            inspection: what is shown and done over HTTP; `/healthz` is always there.
+            channel: the secure channel's listening side; None: plain text.
+            authenticator: finds out who asks; None: everybody is let in.
         """
+        self._authenticator = authenticator if authenticator is not None else Authenticator(None)
         self._rules, self._on_message, self._on_lost = rules, on_message, on_lost
-        self._routes: dict[str, Route] = {"/healthz": healthz, **dict(routes)}
-        self._actions = dict(actions)
-        self._ssl_context = ssl_context
+        self._rejections = RejectionLog()
+        self._shown = Shown(inspection if inspection is not None else Inspection(), self._rejections)
+        self._channel = channel
+        self._acceptor: TlsAcceptor | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._silence_s = (rules.lease_ms + rules.rejoin_window_ms) / 1000
         """A refused worker may wait out a whole window before it asks again on the same connection."""
         self._delivering = asyncio.Event()
         self._delivering.set()
-        self._rejections = RejectionLog()
         self._connections: dict[ConnectionId, Connection] = {}
         self._serving: set[asyncio.Future[None]] = set()
         self._numbers = itertools.count(1)
@@ -80,6 +91,12 @@ class Server:
     def connection_count(self) -> int:
         """Open worker connections, registered or not."""
         return len(self._connections)
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only processes of this host can reach it."""
+        addresses = [each.getsockname()[0] for listener in self._listeners for each in listener.sockets]
+        return all(ipaddress.ip_address(address).is_loopback for address in addresses)
 
     async def start(self, host: str, port: int) -> int:
         """Listen on every address of `host`; returns the bound port (`port` 0: any free one).
@@ -92,19 +109,23 @@ class Server:
         sockets = await listening_sockets(host, port)
         bound_port = int(sockets[0].getsockname()[1])
         nodes = self._rules.worker_count + self._rules.server_count
-        self._limiter = ConnectionLimiter(self._answer, self._rejections, nodes=nodes)
+        self._limiter = ConnectionLimiter(
+            self._answer,
+            self._rejections,
+            nodes=nodes,
+            message_bytes_max=self._rules.frame_bytes_max_unregistered,
+        )
         loop = asyncio.get_running_loop()
-        handshake_s = FIRST_MESSAGE_S if self._ssl_context is not None else None
+        accept: Callable[[], asyncio.Protocol] = self._limiter
+        if self._channel is not None:
+            # The cryptography is loaded where there is TLS only: 50 ms.
+            from recovery.transport.peer_certificates import watch  # noqa: PLC0415
+            from recovery.transport.tls_acceptor import TlsAcceptor  # noqa: PLC0415
+
+            accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections)
+            self._watch = loop.create_task(watch(self._channel, self._connections))
         for each in sockets:
-            self._listeners.append(
-                await loop.create_server(
-                    self._limiter,
-                    sock=each,
-                    ssl=self._ssl_context,
-                    backlog=ACCEPTED_AT_ONCE,
-                    ssl_handshake_timeout=handshake_s,
-                )
-            )
+            self._listeners.append(await loop.create_server(accept, sock=each, backlog=ACCEPTED_AT_ONCE))
             # Again, since asyncio has just cut the kernel's queue down to its own size.
             each.listen(BACKLOG)
         return bound_port
@@ -114,6 +135,11 @@ class Server:
         if self._limiter is None:
             return
         await self._stop_listening()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait((self._watch,))
+        if self._acceptor is not None:
+            await self._acceptor.stop()
         self._limiter.abort_silent()
         for connection in list(self._connections.values()):
             connection.finish("the scheduler stops")
@@ -152,10 +178,18 @@ class Server:
         """Deliver messages again, of each connection in the order in which they came."""
         self._delivering.set()
 
-    def close_connection(self, connection: ConnectionId, reason: str) -> None:
-        """Close a connection after what was queued before; what it sends from now on is dropped."""
+    def close_connection(self, connection: ConnectionId, reason: str, *, is_fault: bool = False) -> None:
+        """Close a connection after what was queued before; what it sends from now on is dropped.
+
+        Args:
+            connection: which one; ignored when it is closed already.
+            reason: for the peer, and for the log where it is a fault.
+            is_fault: the peer has done what it may not do.
+        """
         found = self._connections.get(connection)
         if found is not None:
+            if is_fault and not found.closing:
+                self._rejections.note(found.peer, reason)
             found.finish(reason)
 
     def admitted(self, connection: ConnectionId) -> None:
@@ -171,6 +205,11 @@ class Server:
         if found is not None and self._limiter is not None:
             self._limiter.answered(found.request.protocol)
 
+    def principal(self, connection: ConnectionId) -> Principal | None:
+        """Who has proven to be there; None: nobody proves anything here, or the connection is closed."""
+        found = self._connections.get(connection)
+        return found.principal if found is not None else None
+
     # --- one request ---------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -179,55 +218,71 @@ class Server:
             self._rejections.note(
                 request.remote or "unknown", "too many connections that have not registered"
             )
-            return _text(503, "too many connections that have not registered; try again in a second")
+            return text_of(503, "too many connections that have not registered; try again in a second")
+        if request.path != HEALTH_PATH and self._authenticator.is_foreign(request.headers.get("Host", "")):
+            self._rejections.note(request.remote or "unknown", "asked for another host")
+            return text_of(421, "this scheduler is not known by that name; use its address")
+        if self._authenticator.is_closed and request.path == CHALLENGE_PATH:
+            # The answer to the challenge comes on the same connection.
+            return web.Response(text=self._authenticator.challenge())
+        action = self._shown.action_of(request)
+        body = await body_of(request) if action is not None else b""
+        if body is None:
+            return text_of(413, f"a body of at most {ACTION_BYTES_MAX} bytes, and its length")
+        proven = self._look_at(request, body)
+        if isinstance(proven, web.Response):
+            if proven.status == _ANOTHER_TOKEN:
+                await self._authenticator.renew()
+            return proven
         if request.path == CLUSTER_PATH:
-            return await self._serve(request)
-        action = self._actions.get(request.path)
-        if action is not None and request.method == "POST":
-            return await self._act(request, action)
-        route = self._routes.get(request.path)
-        if route is None:
-            self._rejections.note(request.remote or "unknown", "asked for a path that does not exist")
-            return _text(404, f"no such path; there is {', '.join(sorted(self._routes))}")
-        if request.method not in ("GET", "HEAD"):
-            return _text(405, "only GET")
-        try:
-            body, content_type = route()
-        except Exception:
-            # A view that fails must not end what it views.
-            _logger.exception("event=inspection_failed path=%s", request.path)
-            return _text(500, "this view failed, see the scheduler's log")
-        response = web.Response(body=body, content_type=content_type)
-        response.force_close()
+            return await self._serve(request, proven)
+        response = self._shown.answer(request, action, body)
+        if proven is not None:
+            response.headers.update(proven.headers)
         return response
 
-    async def _act(self, request: web.BaseRequest, action: Action) -> web.Response:
-        """Change something for whoever could as well send signals to the processes here: nobody else is known yet."""
-        own = request.transport.get_extra_info("sockname") if request.transport is not None else None
-        if own is None or request.remote != own[0] or "Origin" in request.headers:
-            self._rejections.note(request.remote or "unknown", f"asked for {request.path} from elsewhere")
-            return _text(403, "only for processes of the scheduler's own host, and not for browsers")
-        length = request.content_length
-        if length is None or length > ACTION_BYTES_MAX:
-            return _text(413, f"a body of at most {ACTION_BYTES_MAX} bytes, and its length")
-        status, answer = action(await request.content.readexactly(length))
-        content, content_type = json_body(answer)
-        response = web.Response(status=status, body=content, content_type=content_type)
-        response.force_close()
-        return response
+    def _look_at(self, request: web.BaseRequest, body: bytes) -> Proven | web.Response | None:
+        """Who asks, and whether it may ask for this at all; None: nobody proves anything here."""
+        if not self._authenticator.is_closed or request.path == HEALTH_PATH:
+            return None
+        looked = self._authenticator.look_at(request.headers, request.method, request.path, body)
+        if isinstance(looked, Denied):
+            self._rejections.note(
+                request.remote or "unknown", f"asked for {request.path} without the job's token"
+            )
+            denied = text_of(looked.status, looked.reason)
+            denied.headers["WWW-Authenticate"] = SCHEME
+            return denied
+        if request.path == CLUSTER_PATH and looked.principal.kind is Kind.VIEWER:
+            return text_of(403, "a viewer sends no messages")
+        return looked
 
-    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _serve(self, request: web.BaseRequest, proven: Proven | None) -> web.StreamResponse:
         # Only browsers send it, and a web page must not reach a cluster on localhost.
         if "Origin" in request.headers:
             self._rejections.note(request.remote or "unknown", "a browser asked for a worker's connection")
-            return _text(403, "not for browsers")
+            return text_of(403, "not for browsers")
         number = ConnectionId(next(self._numbers))
-        connection = Connection(number, request, frame_bytes_max=self._rules.frame_bytes_max)
+        certificate: PeerCertificate | None = None
+        try:
+            if self._channel is not None:
+                from recovery.transport.peer_certificates import certificate_of  # noqa: PLC0415 - as in start
+
+                certificate = certificate_of(request, self._channel)
+        except RecoveryError as error:
+            self._rejections.note(request.remote or "unknown", str(error))
+            return text_of(403, error.code)
+        connection = Connection(
+            number, request, frame_bytes_max=self._rules.frame_bytes_max, certificate=certificate
+        )
         if not connection.socket.can_prepare(request):
             self._rejections.note(connection.peer, "no WebSocket request")
-            return _text(426, "workers speak WebSocket here")
+            return text_of(426, "workers speak WebSocket here")
+        if proven is not None:
+            connection.principal = proven.principal
+            connection.socket.headers.update(proven.headers)
         if not await connection.open():
-            return _text(400, "gone")
+            return text_of(400, "gone")
         self._connections[number] = connection
         served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving.add(served)
@@ -247,12 +302,28 @@ class Server:
         message = decode_from_node(frame, frame_bytes_max=largest, peer=connection.peer)
         if not connection.admitted and self._limiter is not None:
             self._limiter.message_received(connection.request.protocol, self._silence_s, connection.cut_off)
+        if self._mismatch(connection, message):
+            return
         # In a loop: one of those that waited may fill the queue again before the next one runs.
         while not self._delivering.is_set():
             await self._delivering.wait()
         if not connection.closing:
             connection.delivered = True
             self._on_message(connection.number, message, connection.peer)
+
+    def _mismatch(self, connection: Connection, message: FromNode) -> bool:
+        """Whether the certificate names somebody else than the message does: it is answered, and has no effect."""
+        identity = connection.certificate.identity if connection.certificate is not None else None
+        mismatch = mismatch_of(identity, message)
+        if mismatch is None:
+            connection.principal = certified(identity, connection.principal, message, connection.peer)
+            return False
+        self._rejections.note(connection.peer, f"{mismatch.code}: {mismatch.reason}")
+        if isinstance(message, Register):
+            refused = Refused(request_id=message.request_id, code=mismatch.code, reason=mismatch.reason)
+            self.send(connection.number, refused)
+        connection.finish(mismatch.code)
+        return True
 
     def _end(self, connection: Connection) -> None:
         """Report once that the connection is over."""
@@ -264,12 +335,6 @@ class Server:
             self._on_lost(connection.number, connection.reason)
         except Exception as error:  # noqa: BLE001 - as in _serve
             _report(f"the loss of {connection.peer} was not handled", error)
-
-
-def _text(status: int, text: str) -> web.Response:
-    response = web.Response(status=status, text=f"{text}\n")
-    response.force_close()
-    return response
 
 
 def _report(what: str, error: Exception) -> None:

@@ -161,7 +161,10 @@ class Executor:
         try:
             await self._client.connect(_DIAL_S)
         except ConnectError as error:
-            self._deliver(s.ConnectFailed(str(error), jitter(), await self._finished.look()))
+            finished = await self._finished.look()
+            self._deliver(
+                s.ConnectFailed(str(error), jitter(), finished=finished, not_let_in=error.not_let_in)
+            )
         else:
             self._deliver(s.Connected())
 

@@ -12,13 +12,19 @@ from recovery import clock, process_identity
 from recovery.config import Settings, SettingsRole
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import FromScheduler, Role
+from recovery.core.principals import Kind
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import NoteAdmission
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError
+from recovery.store import job_token_file
+from recovery.tls.process_channels import channel_of
+from recovery.tls.side import Side
+from recovery.transport.access import Access
 from recovery.transport.client import Client
+from recovery.transport.job_token import Caller, JobToken
 from recovery.worker.blocking_calls import Calls
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
@@ -40,12 +46,16 @@ class WorkerService:
         Args:
             settings: role worker or server.
             starts_again: this process starts its program again, by exec, whenever its generation ends.
+
+        Raises:
+            RecoveryPathError: there is no token in the recovery path, and none can be made.
         """
         assert settings.node_id is not None, (
             "a node has an id, drawn by the caller if the environment gave none"
         )
         self.node_id: NodeId = settings.node_id
         self._settings = settings
+        self._channel = channel_of(settings.secure_channel, Side.CLIENT)
         rules = settings.rules
         self.step_log = settings.step_log
         self.recovery_enabled = rules.recovery_enabled
@@ -75,6 +85,9 @@ class WorkerService:
             starts_again=starts_again,
         )
         self.machine = WorkerMachine(identity, rules)
+        given, path = settings.job_token, settings.recovery_path
+        token = JobToken.of(job_token_file.token_of(given, path))
+        self._caller = Caller(Kind.NODE, self.node_id, token, job_token_file.source_of(given, path))
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -118,6 +131,7 @@ class WorkerService:
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=lambda reason: self._deliver(s.Disconnected(reason, jitter())),
+            access=Access(self._caller, self._channel),
         )
         self._executor = Executor(
             client=self._client,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +22,8 @@ from recovery.store.reader import StoredEvent, read_events
 from tests.cluster import checker
 from tests.pace import wait_for
 from tests.warm.process import TORCH, Process
+
+_LOWEST_PORT = 15_000
 
 JOB = Path(__file__).with_name("job.py")
 ROLES = {"sched": "MS_SCHED", "worker": "MS_WORKER", "server": "MS_PSERVER", "standby": "MS_WORKER"}
@@ -227,7 +231,8 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._all:
-            process.wait(10)
+            # A process that syncs a file ends when the disk lets it.
+            process.wait(60)
         # A killed grandchild is not ours to wait for.
         wait_for(lambda: not self._left(), "end of all that the test started", 5, lambda: str(self._left()))
 
@@ -253,7 +258,24 @@ def _session_of(pid: int) -> int:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port that nobody listens on. Not of those that the kernel gives away by itself, and not soon given to another test."""
+    given_away = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    with Path(tempfile.gettempdir(), f"recovery-tests-port-{os.getuid()}").open("a+") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        turn.seek(0)
+        newest = int(turn.read() or 0)
+        ports = range(_LOWEST_PORT, given_away)
+        first = newest + 1 if newest + 1 in ports else _LOWEST_PORT
+        port: int = next(port for port in (*range(first, given_away), *ports, 0) if _is_free(port))
+        turn.truncate(0)
+        turn.write(str(port))
+    return port
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -28,9 +28,9 @@ def run(
     return process.run(command, under=under, env={**kept, **(environment or {})}, timeout=300)
 
 
-def answer(*words: str) -> Any:
+def answer(*words: str, environment: Mapping[str, str] | None = None) -> Any:
     """What it said, as JSON, after a success."""
-    done = run(*words, "--json")
+    done = run(*words, "--json", environment=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from recovery.cli.formats import Format, show_rows
 from recovery.core.records import EventKind
 from recovery.errors import StoreLockedError
-from recovery.report.tables import EVENTS, VIEWS
+from recovery.report.tables import CERTIFICATES, EVENTS, VIEWS
 from tests.cluster.inspected import answer, contents, finished_job, run
 from tests.cluster.small_cluster import LAST_STEP, SmallCluster
 
@@ -43,7 +44,11 @@ def test_status_is_one_screen(path: Path) -> None:
     assert "\x1b" not in shown
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+OF_A_JOB = [view for view in VIEWS if view is not CERTIFICATES]
+"""The certificates lie elsewhere: tests/tls looks at them."""
+
+
+@pytest.mark.parametrize("view", OF_A_JOB, ids=lambda view: view.name)
 def test_rows_are_the_same_in_every_form(path: Path, view: object) -> None:
     name = view.name  # type: ignore[attr-defined]  # a View
     keys = [column.key for column in view.columns]  # type: ignore[attr-defined]  # a View
@@ -213,25 +218,34 @@ def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None
         cluster.start()
         cluster.wait_step(54)
         path = str(tmp_path / "recovery")
+        belongs = {"MS_RECOVERY_PATH": path}
         found = answer("status", path)
         assert found["scheduler"] == {"pid": cluster.processes["sched"].pid, "alive": True, "incarnation": 1}
         assert (found["state"], found["workers_by_state"]) == ("running", {"live": 2})
         assert answer("plan", path)["action"] == "resume"
-        asked = answer("status", f"--connect=127.0.0.1:{cluster.port}")
+        stranger = run("status", f"--connect=127.0.0.1:{cluster.port}")
+        assert stranger.returncode == 64
+        assert "asks for the job's token" in stranger.stderr
+        asked = answer("status", f"--connect=127.0.0.1:{cluster.port}", environment=belongs)
         assert list(asked) == list(found)
         assert (asked["state"], asked["workers_by_state"]) == ("running", {"live": 2})
-        names = [row["node_id"] for row in answer("nodes", f"--connect=localhost:{cluster.port}")]
+        names = [
+            row["node_id"]
+            for row in answer("nodes", f"--connect=localhost:{cluster.port}", environment=belongs)
+        ]
         assert names == ["worker_0", "worker_1"]
-        steps = answer("steps", f"--connect=localhost:{cluster.port}")
+        steps = answer("steps", f"--connect=localhost:{cluster.port}", environment=belongs)
         assert [(row["node_id"], row["rank"], row["epoch"]) for row in steps] == [
             ("worker_0", 0, None),
             ("worker_1", 1, None),
         ]
         assert list(steps[0]) == list(answer("steps", path)[0])
         here = f"--connect=127.0.0.1:{cluster.port}"
-        assert [row["generation"] for row in answer("generations", here)] == [1]
-        assert {row["state"] for row in answer("checkpoints", here)} >= {"committed"}
-        live = [(row["kind"], row["node"], row["step"]) for row in answer("events", here)]
+        assert [row["generation"] for row in answer("generations", here, environment=belongs)] == [1]
+        assert {row["state"] for row in answer("checkpoints", here, environment=belongs)} >= {"committed"}
+        live = [
+            (row["kind"], row["node"], row["step"]) for row in answer("events", here, environment=belongs)
+        ]
         stored = [(row["kind"], row["node"], row["step"]) for row in answer("events", path, "--limit=1000")]
         assert live == stored[: len(live)]
         assert run("events", here, "--follow").returncode == 64
@@ -279,6 +293,7 @@ def test_the_live_view_of_a_scheduler_goes_on_over_its_death(tmp_path: Path) -> 
                 f"--connect=127.0.0.1:{cluster.port}",
                 "--interval=0.1",
             ],
+            env={**os.environ, "MS_RECOVERY_PATH": str(tmp_path / "recovery")},
             stdout=subprocess.PIPE,
             text=True,
         ) as top:

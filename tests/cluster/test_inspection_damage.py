@@ -205,6 +205,20 @@ def test_what_a_peer_said_cannot_steer_a_terminal(tmp_path: Path) -> None:
         assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
+@pytest.mark.parametrize(
+    "node", ["x'; DROP TABLE nodes;--", '"worker_0" OR 1=1', "%", "worker_%", "a\nb", "../worker_0"]
+)
+def test_a_name_that_is_typed_is_a_name_and_nothing_else(finished: Path, node: str) -> None:
+    path = str(finished / "recovery")
+    before = run("events", path).stdout
+    only = run("events", path, f"--node={node}", "--format=json")
+    assert (only.returncode, json.loads(only.stdout)) == (0, [])
+    forgotten = run("forget", path, node, "--yes")
+    assert forgotten.returncode == 64
+    assert f"{node!r}: is no node of this job" in forgotten.stderr
+    assert run("events", path).stdout == before
+
+
 # --- checkpoints ------------------------------------------------------------------------------------------------------------
 
 

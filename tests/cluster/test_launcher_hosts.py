@@ -11,6 +11,7 @@ from recovery.core.policy.ranks import first_id
 from recovery.core.records import EventKind
 from recovery.errors import WaitTimeoutError
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.secured import with_tls
 from tests.faults.hosts import BOTH, Host, host, hosts
 from tests.pace import within
 
@@ -39,8 +40,11 @@ def start_second(cluster: LaunchedCluster, host: Host, *flags: str) -> None:
     )
 
 
-def test_a_host_that_dies_and_comes_back_takes_its_ranks(tmp_path: Path, host: Host) -> None:
-    with LaunchedCluster(tmp_path, workers=4, environment={"JOB_STEP_MS": "50"}) as cluster:
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_host_that_dies_and_comes_back_takes_its_ranks(tmp_path: Path, host: Host, *, tls: bool) -> None:
+    # A command on the first host asks at 127.0.0.1 too.
+    secured = with_tls(tmp_path, host.scheduler, "127.0.0.1") if tls else {}
+    with LaunchedCluster(tmp_path, workers=4, environment={"JOB_STEP_MS": "50", **secured}) as cluster:
         start_first(cluster, host)
         start_second(cluster, host)
         cluster.wait_step(12)

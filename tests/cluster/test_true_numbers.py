@@ -106,6 +106,8 @@ def test_a_restarted_scheduler_tells_how_far_the_ranks_are(tmp_path: Path) -> No
     with SmallCluster(tmp_path, environment=held) as cluster:
         cluster.start()
         cluster.wait_step(33)
+        # Some rank is there; the one that is stopped must be, too.
+        cluster.wait(lambda: has_noted(cluster, 33), "note of step 33 by both", 30)
         cluster.signal("worker_1", signal.SIGSTOP)
         cluster.kill("sched")
         dead = answer("status", str(tmp_path / "recovery"))
@@ -118,10 +120,18 @@ def test_a_restarted_scheduler_tells_how_far_the_ranks_are(tmp_path: Path) -> No
         assert found["lost"][0]["reason"] == "not heard since the scheduler restarted"
         cluster.signal("worker_1", signal.SIGCONT)
         cluster.wait_event(EventKind.NODE_RESUMED, "worker_1")
-        here = f"--connect=127.0.0.1:{cluster.port}"
-        asked = answer("status", here)
-        assert [(row["rank"], row["step"]) for row in asked["ranks"]] == [(0, 33), (1, 33)]
-        assert asked["newest_step"] == 33
+        here, belongs = (
+            f"--connect=127.0.0.1:{cluster.port}",
+            {"MS_RECOVERY_PATH": str(tmp_path / "recovery")},
+        )
+
+        def steps() -> list[tuple[int, int]]:
+            asked = answer("status", here, environment=belongs)
+            return [(row["rank"], row["step"]) for row in asked["ranks"]]
+
+        # Its first heartbeat says how far it is.
+        cluster.wait(lambda: steps() == [(0, 33), (1, 33)], "the step of both", 30)
+        assert answer("status", here, environment=belongs)["newest_step"] == 33
         found = answer("status", str(tmp_path / "recovery"))
         assert [(row["rank"], row["step"]) for row in found["ranks"]] == [(0, 33), (1, 33)]
         assert found["steps_since_checkpoint"] == 3

@@ -11,9 +11,13 @@ import pytest
 
 from recovery import clock
 from recovery.core.messages import FromScheduler, Refused
+from recovery.core.principals import Kind
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
+from recovery.store.job_token_file import stored
+from recovery.transport.access import Access
 from recovery.transport.client import Client
+from recovery.transport.job_token import Caller, JobToken
 from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed
 from tests.transport.wire import HOST, register, until
@@ -33,7 +37,8 @@ def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
         [suspected] = cluster.events(EventKind.NODE_SUSPECTED, "worker_5")
         cluster.wait(lambda: clock.wall_ms() >= suspected.wall_ms + 29_800, "29.8 s", timeout_s=40)
         asked_ms = clock.wall_ms()
-        refused = asyncio.run(ask_to_be_let_in(cluster.port, "worker_5", workers=8))
+        token = JobToken.of(stored(tmp_path / "recovery"))
+        refused = asyncio.run(ask_to_be_let_in(cluster.port, "worker_5", workers=8, token=token))
         assert refused.code == "REJOIN_WINDOW", "let in before 30 s"
         assert refused.retry_after_ms is not None
         assert abs(asked_ms + refused.retry_after_ms - suspected.wall_ms - 30_000) < 150
@@ -53,7 +58,7 @@ def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
         cluster.check_same_as(undisturbed(workers=8))
 
 
-async def ask_to_be_let_in(port: int, node: str, *, workers: int) -> Refused:
+async def ask_to_be_let_in(port: int, node: str, *, workers: int, token: JobToken | None) -> Refused:
     """The answer to a try with no token; the process that waits for its turn is not disturbed by it."""
     heard: list[FromScheduler] = []
     client = Client(
@@ -62,6 +67,7 @@ async def ask_to_be_let_in(port: int, node: str, *, workers: int) -> Refused:
         rules=Rules(worker_count=workers),
         on_message=heard.append,
         on_lost=lambda _: None,
+        access=Access(Caller(Kind.NODE, node, token)),
     )
     await client.connect(5)
     client.send(msgspec.structs.replace(register(node), worker_count=workers))

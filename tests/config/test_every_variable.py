@@ -29,6 +29,14 @@ WRONG_KIND = {
         "é",
     ),
     Kind.ADDRESS: ("localhost", "1.2.3.4.5", " 1.2.3.4", "1.2.3.4\n", "\uff11.2.3.4"),
+    Kind.SECRET: (
+        "Off",
+        "fifteen-letters",
+        "a secret of many words",
+        "sixteen-letters\n",
+        "\u00e9" * 16,
+        "a" * 257,
+    ),
     Kind.PATH: (" ", " /job", "/job ", "/jo\nb", "/jo\x1bb", "/jo\udc80b"),
 }
 
@@ -99,7 +107,11 @@ def test_what_is_no_host_path_or_node_id_is_refused_as_of_the_wrong_type(row: Se
     error = refusal(with_value(row, value))
 
     assert type(error) is SettingTypeError
-    _assert_names(error, row, repr(value) if len(value) <= 80 else value[:80])
+    if row.kind is Kind.SECRET:
+        _assert_names(error, row, "(not shown)")
+        assert value.strip() not in str(error).replace(row.rule, "")
+    else:
+        _assert_names(error, row, repr(value) if len(value) <= 80 else value[:80])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recovery.config import rank_table
-from recovery.errors import RecoveryError
+from recovery.errors import RecoveryError, SettingConflictError
 
 TABLES = Path(__file__).parents[2] / "examples" / "rank_tables"
 
@@ -44,6 +44,15 @@ def test_the_examples_tables_name_every_rank_and_where_the_first_one_is(ranks: i
     assert found.ranks == list(range(ranks))
     assert len(found.server_list) == hosts
     assert found.first_host == "10.155.111.140"
+
+
+@pytest.mark.parametrize("content", [b'"\xff"', b"[" * 100_000, b""], ids=["no UTF-8", "nested", "empty"])
+def test_bytes_that_are_no_table_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+
+    with pytest.raises(SettingConflictError, match="is no rank table"):
+        rank_table.read(path, field="RANK_TABLE_FILE")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, ResumeToken, RunId
+from recovery.core.principals import Principal
 from recovery.core.records import (
     CheckpointRecord,
     EventKind,
@@ -36,6 +37,7 @@ from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.scheduler.timers import SchedulerTimer
+from recovery.core.tokens import request_of
 
 Kind = TypeVar("Kind")
 
@@ -125,11 +127,18 @@ class Desk:
         self.tray[self._numbers] = []
         return ConnectionId(self._numbers)
 
-    def say(self, connection: ConnectionId, message: m.FromNode) -> list[m.FromScheduler]:
+    def say(
+        self,
+        connection: ConnectionId,
+        message: m.FromNode,
+        principal: Principal | None = None,
+        *,
+        peer: str = "10.0.0.1",
+    ) -> list[m.FromScheduler]:
         """A node speaks; returns what it hears from then on."""
         before = len(self.tray[connection])
         token = ResumeToken(f"token-{connection}-{self.now}")
-        self.handle(MessageReceived(connection, message, "10.0.0.1", token))
+        self.handle(MessageReceived(connection, message, peer, token, principal))
         return self.tray[connection][before:]
 
     def lose(self, connection: ConnectionId, reason: str = "connection closed") -> None:
@@ -224,8 +233,10 @@ class Worker:
 
     def made(self, request: RequestId | None = None, *, keep_token: bool = True) -> m.Register:
         """What it would register with now."""
+        secret = request or self.request()
         message = m.Register(
-            request_id=request or self.request(),
+            request_id=RequestId(request_of(secret)),
+            request_secret=ResumeToken(secret),
             protocol=m.PROTOCOL_VERSION,
             node_id=self.node_id,
             role=m.Role.WORKER,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from recovery.core import messages as m
@@ -16,6 +17,7 @@ from recovery.core.records import (
     NodeState,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.refusals import NAMED_MAX, PERIOD_MS
 from tests.core.desk import Desk, Worker, checkpoint, registration, running_workers
 
 
@@ -227,6 +229,24 @@ def test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_incarnati
     assert (again.incarnation, again.resumed) == (1, True)
 
 
+@pytest.mark.parametrize("secret", [None, "guessed", ""])
+def test_who_knows_only_the_id_of_an_admission_is_not_its_holder(desk: Desk, secret: str | None) -> None:
+    worker = Worker(desk, "worker_0")
+    worker.register()
+    stolen = msgspec.structs.replace(
+        worker.registration, request_secret=None if secret is None else ResumeToken(secret)
+    )
+    [refused] = desk.say(desk.connect(), stolen)
+    assert isinstance(refused, m.Refused)
+    assert refused.code == "NODE_ALIVE"
+    assert worker.connection not in desk.closed
+    worker.die()
+    desk.at(desk.now + 10)
+    [refused] = desk.say(desk.connect(), stolen)
+    assert isinstance(refused, m.Refused)
+    assert isinstance(worker.register(), m.Admitted), "the holder itself has its token"
+
+
 def test_a_newer_connection_of_the_same_incarnation_replaces_the_older(desk: Desk) -> None:
     worker, _ = running_workers(desk)
     older = worker.connection
@@ -259,9 +279,11 @@ def test_many_refused_ids_are_remembered_within_a_bound(desk: Desk) -> None:
     running_workers(desk)
     for number in range(1_100):
         Worker(desk, f"extra_{number}").register()
-    assert desk.kinds().count(EventKind.NODE_REFUSED) == 1_100
+    assert desk.kinds().count(EventKind.NODE_REFUSED) == NAMED_MAX
+    desk.at(desk.now + PERIOD_MS)
     Worker(desk, "extra_0").register()
-    assert desk.kinds().count(EventKind.NODE_REFUSED) == 1_101
+    [*_, last] = [event for event in desk.events if event.kind is EventKind.NODE_REFUSED]
+    assert f"({1_100 - NAMED_MAX} other names from 10.0.0.1 were refused" in last.reason
 
 
 # --- checkpoints and plans --------------------------------------------------------------------------------------------------

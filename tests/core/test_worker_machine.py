@@ -78,7 +78,7 @@ def test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time() -> Non
     assert driven.effects_of(e.Log) == []
     # Still connected: it asks on that connection.
     driven.fire(WorkerTimer.DIAL, 17_705)
-    assert [register.request_id for register in driven.sent(m.Register)] == ["r"]
+    assert [register.request_secret for register in driven.sent(m.Register)] == ["r"]
     assert not driven.effects_of(we.Connect)
     assert we.SetTimer(WorkerTimer.SILENCE, 17_705 + 15_000) in driven.effects
 

@@ -16,8 +16,11 @@ from typing_extensions import override
 from recovery.core.ids import RequestId
 from recovery.core.messages import Refused
 from recovery.transport.codec import decode_from_scheduler, encode
-from tests.transport.wire import HANDSHAKE, masked_frame, plain_socket, register
+from tests.transport.wire import HANDSHAKE as OF_ANY_HOST
+from tests.transport.wire import HOST, masked_frame, plain_socket, register
 
+HANDSHAKE = OF_ANY_HOST.replace(b"Host: x", b"Host: " + HOST.encode())
+"""Any other host would be refused before anything else is looked at."""
 _THREADS = 16
 _READ_BYTES = 65_536
 
@@ -147,6 +150,11 @@ class Hammer(_Paced):
             **claims,
         )
         self.answers: Counter[str] = Counter()
+
+    @override
+    def __enter__(self) -> Hammer:
+        super().__enter__()
+        return self
 
     @override
     def once(self, noise: random.Random) -> None:

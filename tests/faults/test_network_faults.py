@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
+from tests.cluster.secured import with_tls
 from tests.faults.fault_proxy import BOTH, DOWN, UP, FaultProxy
 from tests.faults.tiny_cluster import TinyCluster
 
@@ -30,6 +31,7 @@ PATIENT = {
 """A lease well above the faults; a worker dials again after two seconds of silence."""
 
 IMPATIENT = {**PATIENT, "MS_NODE_TIMEOUT": "3", "MS_RECONNECT_GRACE": "0.5"}
+BOTH_WAYS = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 _FLAPPING_S = 15.0
 _LINES_PER_FLAP = 4
 """Lost and found, on either side."""
@@ -37,9 +39,10 @@ _LINES_PER_FLAP = 4
 
 @contextlib.contextmanager
 def wired(
-    directory: Path, environment: dict[str, str], *, workers: int, window_s: float = 1.0
+    directory: Path, environment: dict[str, str], *, workers: int, window_s: float = 1.0, tls: bool = False
 ) -> Iterator[tuple[TinyCluster, list[FaultProxy]]]:
     """A cluster that trains, every worker through a wire of its own."""
+    environment = {**environment, **(with_tls(directory) if tls else {})}
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(
             TinyCluster(directory, workers=workers, window_s=window_s, environment=environment)
@@ -57,8 +60,9 @@ def pass_time(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def test_faults_shorter_than_the_lease_resume_without_a_rollback(tmp_path: Path) -> None:
-    with wired(tmp_path, PATIENT, workers=4) as (cluster, wires):
+@BOTH_WAYS
+def test_faults_shorter_than_the_lease_resume_without_a_rollback(tmp_path: Path, *, tls: bool) -> None:
+    with wired(tmp_path, PATIENT, workers=4, tls=tls) as (cluster, wires):
         before, steps_before = cluster.pids(), cluster.step()
         # Longer than the worker waits for a message: it dials again, into silence.
         wires[0].hold(*BOTH)
@@ -114,8 +118,11 @@ def test_a_flapping_network_neither_restarts_the_world_nor_floods_the_log(tmp_pa
             assert lines - lines_before[name] <= allowed, f"{name} wrote {lines} lines:\n{cluster.log(name)}"
 
 
-def test_a_partition_longer_than_the_lease_costs_one_rollback_and_no_process(tmp_path: Path) -> None:
-    with wired(tmp_path, IMPATIENT, workers=3) as (cluster, wires):
+@BOTH_WAYS
+def test_a_partition_longer_than_the_lease_costs_one_rollback_and_no_process(
+    tmp_path: Path, *, tls: bool
+) -> None:
+    with wired(tmp_path, IMPATIENT, workers=3, tls=tls) as (cluster, wires):
         before = cluster.pids()
         for wire in wires:
             wire.hold(*BOTH)

@@ -55,7 +55,9 @@ ROUTES = ("/status", "/lost", "/generations", "/checkpoints", "/events")
 
 def inspected(directory: Path) -> dict[str, Any]:
     """What a scheduler answers whose second worker has died after a checkpoint of both."""
-    with SmallCluster(directory, window_s=600, servers=1, environment={"JOB_HELD_STEP": "30"}) as cluster:
+    with SmallCluster(
+        directory, window_s=600, servers=1, environment={"JOB_HELD_STEP": "30", "MS_JOB_TOKEN": "off"}
+    ) as cluster:
         cluster.start()
         cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=2)
         cluster.kill("worker_1")

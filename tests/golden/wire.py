@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import threading
@@ -95,11 +96,9 @@ class _Messages:
     def add(self, piece: bytes) -> list[Frame]:
         """The messages that are whole with these bytes."""
         self._buffer += piece
-        if not self._upgraded:
-            _, found, rest = self._buffer.partition(b"\r\n\r\n")
-            if not found:
+        while not self._upgraded:
+            if not self._skip_head():
                 return []
-            self._upgraded, self._buffer = True, rest
         whole = []
         while (frame := self._next()) is not None:
             kind, is_last, payload = frame
@@ -110,6 +109,16 @@ class _Messages:
                 whole.append(Frame(self._connection, self._sender, self._message))
                 self._message = b""
         return whole
+
+    def _skip_head(self) -> bool:
+        """Pass over one HTTP request or answer, a challenge's or the upgrade's. False: it is not whole yet."""
+        head, found, rest = self._buffer.partition(b"\r\n\r\n")
+        size = re.search(rb"\r\ncontent-length: *(\d+)", head.lower())
+        body = int(size[1]) if size else 0
+        if not found or len(rest) < body:
+            return False
+        self._upgraded, self._buffer = b"\r\nupgrade: websocket" in head.lower(), rest[body:]
+        return True
 
     def _next(self) -> tuple[int, bool, bytes] | None:
         if len(self._buffer) < 2:

@@ -20,7 +20,7 @@ from recovery.core.policy.registration import Verdict
 from recovery.core.rules import Rules
 from recovery.core.scheduler.admission import ASK_AGAIN_MS
 from recovery.core.scheduler.job_end import SHUTDOWN_MS
-from recovery.transport import connection, connection_limiter, outbox
+from recovery.transport import connection, connection_limiter, job_token, outbox
 from recovery.transport.codec import encode
 from recovery.transport.server import CLUSTER_PATH
 from tests.house.files import ROOT
@@ -80,6 +80,11 @@ def _numbers() -> dict[str, Any]:
         **{name.lower(): f"`{name}` ({default} s)" for name, default in defaults.items()},
         "version": m.PROTOCOL_VERSION,
         "path": CLUSTER_PATH,
+        "challenge_path": job_token.CHALLENGE_PATH,
+        "challenge_s": f"{job_token.CHALLENGE_MS / 1000:g}",
+        "scheme": job_token.SCHEME,
+        "proof_header": job_token.PROOF_HEADER,
+        "purpose": job_token.PURPOSE,
         "pattern": NODE_ID_PATTERN.removeprefix(r"\A").removesuffix(r"\Z"),
         "frame_before": _RULES.frame_bytes_max_unregistered,
         "frame_after": _RULES.frame_bytes_max,

@@ -26,15 +26,31 @@ No subprotocol, no extension (no compression), no `Origin`: that is what browser
 |---|---|
 | 101 | go on |
 | 400 | the connection was gone before the answer |
-| 403 | the request has an `Origin` |
+| 401 | the proof of the job's token is not there, or its challenge is over (see Who is let in) |
+| 403 | the request has an `Origin`; or its proof was made with another token, or names nobody |
 | 404 | no such path |
 | 405 | another method than GET or HEAD for a path of inspection |
+| 421 | a view or action was asked for under a `Host` that is no IP address, not `localhost` and no name of the scheduler |
 | 426 | `{path}` without a WebSocket request |
 | 500 | a view of inspection failed; the reason is in the scheduler's log |
 | 503 | too many connections have sent a message and are not admitted, beside the nodes of the job; dial again with the back-off below |
 
 Each message is one **binary** WebSocket message, in one frame or several; frames of a client are masked, as the RFC demands. Text ends
 the connection. A ping is answered with a pong; the scheduler sends none by itself.
+
+**Who is let in.** A job has a token: MS_JOB_TOKEN, or what the file `job_token` of MS_RECOVERY_PATH holds. Where it is `off`, or there is
+neither, nothing is proven and what follows is left out. A client asks `GET {challenge_path}` first, on the same connection, and is given a challenge, good for one
+request within {challenge_s} s. The request itself (the WebSocket's, or that of a view) then carries
+
+```
+Recovery-As: node worker_0
+Authorization: {scheme} CHALLENGE NONCE PROOF
+```
+
+`Recovery-As` is `node NODE_ID`, `launcher ADDRESS` or `viewer`; NONCE is 32 random hex digits; PROOF is the HMAC-SHA256 in hex, keyed with the token, of
+these lines, joined by line ends: `{purpose}`, `client`, the method, the path, `Recovery-As`, the SHA-256 of the body in hex, CHALLENGE, NONCE. The answer
+carries `{proof_header}`: the same with `scheduler` in the place of `client`. A client that has a token ends the connection where that is missing or wrong. A node
+registers under its own id alone; what else each may send stands below. Without a proof only `/healthz` is answered.
 
 **Encoding.** A message is one [msgpack](https://msgpack.org) map, never an array. Its keys are the names of the fields, as text, and the
 key `type` (text) names the message; their order means nothing. Whole numbers are msgpack integers, text is UTF-8 (`str`, not `bin`),
@@ -111,7 +127,7 @@ message shows that the node is alive, not just this one.
 `MS_DISABLE_HEARTBEAT=1`, or a negative value, in the scheduler: never. A node that receives nothing for {ms_receive_msg_timeout} closes and dials.
 
 **Coming back.** A connection that closes makes its node *suspect*. Within {ms_reconnect_grace} the same process may resume as if nothing
-had happened: a new connection, `register` with the same `node_id` and `request_id` (a process has one for all its registrations), `token` and
+had happened: a new connection, `register` with the same `node_id`, `request_id` and `request_secret` (a process has one for all its registrations), `token` and
 `incarnation` of its `admitted`, and `generation` of the last plan that it received. It receives `admitted` with `resumed` true, the same incarnation, and the token to use from now
 on. Then it sends again, in their order, every request that was not answered (`done` also when it was: a restarted scheduler counts from zero),
 its `collective_failed` and `rendezvous_open` of this generation, and its `ready` if it waits for a plan. The scheduler brings it to where the
@@ -126,7 +142,8 @@ connection closed, if that came later), then admitted with incarnation + 1 and t
 **Request ids.** Messages with a `request_id` are answered when what they report is durable. Unanswered ones are sent again after a resume,
 with the same id: the repeat gets the same answer and has one effect (the scheduler remembers {remembered} answers for each node). The id
 of a `register` is more: a repeat of the one that admitted the current incarnation is taken for the holder itself, whose answer was lost,
-and it is given a fresh token. So ids must be **unguessable**: 128 random bits, as 32 hex digits, never a counter.
+and it is given a fresh token, if it brings the `request_secret`: 128 random bits, as 32 hex digits, drawn by the process when it starts. Its
+`request_id` is the first 32 hex digits of the SHA-256 of that text. The id alone is taken for another process that uses the same node id.
 
 **Order.** What is answered behind a write comes in the order of the writes. `interrupt`, `rendezvous`, `refused` and `heartbeat_ack` wait for no
 write and may overtake it: an `interrupt` the `received` of a request, or the `rollback` of its own generation (then it comes once more
@@ -165,7 +182,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
     ),
     "rendezvous_open": (
         "rank 0 of the generation; again after a resume",
-        "nothing; `rendezvous` to every other worker. Of another generation: nothing at all",
+        "nothing; `rendezvous` to every other worker. Of another generation: nothing at all. Of another rank: a close",
     ),
     "state_loaded": ("every rank, once per generation", "nothing"),
     "first_step": ("every rank, once per generation", "nothing"),
@@ -194,7 +211,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "nothing; another `save_at` if one rank has passed the step",
     ),
     "exited": (
-        "a launcher, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id",
+        "a launcher alone, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id, and from the host that the node came from or names; from elsewhere with the `process` that it named",
         "a close (1000, `heard`)",
     ),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recovery.errors import RecoveryError
+from recovery.errors import RecoveryError, UsageError
 from recovery.launch.arguments import parse
 from recovery.launch.flag_values import Rejoin, Restart, StartMethod
 from recovery.launch.flags import FLAGS
@@ -64,6 +64,8 @@ def test_defaults_are_those_of_msrun() -> None:
         (["--rejoin=same"], "rejoin", Rejoin.SAME),
         (["--rejoin=proof"], "rejoin", Rejoin.PROOF),
         (["--standby-num=2"], "standby_num", 2),
+        (["--enable_ssl=True"], "enable_ssl", True),
+        (["--config-file-path=c.json"], "config_file_path", Path("c.json")),
         (["--start-method=spawn"], "start_method", StartMethod.SPAWN),
     ],
 )
@@ -104,6 +106,10 @@ MISTAKES = {
     "--start_method=thread": "SETTING_RANGE: --start_method='thread': must be auto, fork or spawn. Give, for example, --start_method=spawn.",
     "--max_restarts=-1": "SETTING_RANGE: --max_restarts='-1': must be from 0 to 1000. Give, for example, --max_restarts=3.",
     "--rejoin=now": "SETTING_RANGE: --rejoin='now': must be new, same or proof. Give, for example, --rejoin=new.",
+    "--enable_ssl=1": "SETTING_RANGE: --enable_ssl='1': must be True or False. Give, for example, --enable_ssl=True.",
+    "--config_file_path=": "SETTING_RANGE: --config_file_path='': must be a path. Give, for example, --config_file_path=logs.",
+    "--client_password_file=": "SETTING_RANGE: --client_password_file='': must be a path. Give, for example, --client_password_file=logs.",
+    "--server_password_file=": "SETTING_RANGE: --server_password_file='': must be a path. Give, for example, --server_password_file=logs.",
     "--standby_num=-1": "SETTING_RANGE: --standby_num='-1': must be from 0 to 1000. Give, for example, --standby_num=1.",
 }
 
@@ -158,3 +164,21 @@ def test_an_unknown_or_shortened_flag_is_a_usage_error(
         parse(words)
     assert refused.value.code == 2
     assert "recovery msrun: error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag", ["password", "client_password", "client-password", "server_password", "job_token"]
+)
+@pytest.mark.parametrize("spelt", ["--{}=a canary", "--{}"])
+def test_a_secret_is_no_argument_and_is_not_shown(flag: str, spelt: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse([spelt.format(flag), "--worker_num=1", SCRIPT])
+
+    assert str(caught.value).startswith(
+        f"USAGE: --{flag.replace('-', '_')}: every user of this host can read"
+    )
+    assert "canary" not in str(caught.value)
+
+
+def test_what_the_script_takes_as_a_password_is_its_own_matter() -> None:
+    assert parse(["--worker_num=1", SCRIPT, "--password=x"]).task_script_args == ("--password=x",)

@@ -1,8 +1,9 @@
-"""Certificates as MindSpore's config.json names them: a root, and a PKCS12 file for either end of a connection."""
+"""Certificates as MindSpore's config.json names them, for its connections and ours: a root, and a PKCS12 file for either end."""
 
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import pkcs12
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 PASSWORD = "open-sesame"
 CIPHERS = "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384"
@@ -31,6 +32,7 @@ def write(directory: Path) -> Path:
             None,
             serialization.BestAvailableEncryption(PASSWORD.encode()),
         )
+        (directory / f"{end}.p12").touch(mode=0o600)
         (directory / f"{end}.p12").write_bytes(bundle)
     config = directory / "config.json"
     config.write_text(
@@ -69,7 +71,7 @@ def _certificate(
         decipher_only=False,
     )
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(_name(name))
         .issuer_name(_name("root"))
@@ -81,8 +83,12 @@ def _certificate(
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(identifier, critical=False)
-        .sign(root_key, hashes.SHA256())
     )
+    if not is_root:
+        here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        builder = builder.add_extension(here, critical=False).add_extension(usages, critical=False)
+    return builder.sign(root_key, hashes.SHA256())
 
 
 def _name(common_name: str) -> x509.Name:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import socket
+import ssl
 from pathlib import Path
 
 import psutil
 import pytest
 
+from recovery import clock
 from recovery.mindspore import control_plane
+from recovery.tls import issue
 from tests.cluster.undisturbed import Undisturbed
 from tests.mindspore import certificates
 from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
+from tests.transport.wire import plain_socket
 
 pytestmark = pytest.mark.mindspore
 
@@ -20,6 +27,14 @@ HANDED_ON = {
     "MS_ENABLE_LCCL": "0",
     "MS_DISABLE_LCCL_KERNELS_LIST": "AllReduce,Barrier",
 }
+
+
+def is_refused_in_plain_text(port: int) -> bool:
+    """Does whoever listens there close a connection that begins with HTTP?"""
+    with plain_socket(port) as peer, contextlib.suppress(ConnectionError):
+        peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        return b"HTTP" not in peer.recv(1_000)
+    return True
 
 
 def test_settings_reach_mindspore_and_its_scheduler_at_every_start(
@@ -41,6 +56,7 @@ def test_settings_reach_mindspore_and_its_scheduler_at_every_start(
     with MindSporeCluster(tmp_path, workers=2, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(33, timeout_s=START_S)
+        speaks_tls_only = is_refused_in_plain_text(cluster.port)
         cluster.kill_and_relaunch("worker_0")
         cluster.wait_end(START_S)
 
@@ -64,7 +80,7 @@ def test_settings_reach_mindspore_and_its_scheduler_at_every_start(
             "its connection is closed while a thread of MindSpore's reads it"
         )
         cluster.wait(lambda: not mindspore_schedulers(tmp_path), "end of MindSpore's own schedulers", 20)
-        assert all("event=channel_not_secured" in cluster.log(name) for name in cluster.processes)
+        assert speaks_tls_only
         assert certificates.PASSWORD not in "".join(cluster.log(name) for name in cluster.processes)
 
 
@@ -80,7 +96,46 @@ def mindspore_schedulers(directory: Path) -> list[int]:
     ]
 
 
-def test_a_wrong_password_is_reported_by_mindspore(tmp_path: Path) -> None:
+def speaks_tls(address: str) -> bool:
+    """Does whoever listens there answer the first message of a handshake as TLS does? It takes nobody without a certificate."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port)), timeout=10) as raw:
+        try:
+            with context.wrap_socket(raw):
+                return True
+        except ssl.SSLError as error:
+            return "ALERT" in str(error.reason)
+        except OSError:
+            return False
+
+
+def test_the_variables_secure_mindspores_own_connections_too(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    certs = tmp_path / "certs"
+    issue.create(certs, nodes=(), hosts=("127.0.0.1",), days=30, now=clock.utc_now())
+    environment = {
+        "MS_ENABLE_SSL": "1",
+        "MS_CONFIG_FILE_PATH": str(certs / issue.CONFIG),
+        "MS_CLIENT_PASSWORD_FILE": str(certs / issue.PASSWORD),
+        "MS_SERVER_PASSWORD_FILE": str(certs / issue.PASSWORD),
+    }
+    with MindSporeCluster(tmp_path, workers=2, environment=environment) as cluster:
+        cluster.start()
+        cluster.wait_step(13, timeout_s=START_S)
+        formed = re.search(r"event=world_formed .*scheduler=(\S+)", cluster.log("worker_0"))
+        assert formed is not None
+        is_secured = speaks_tls(formed[1])
+        cluster.wait_end(START_S)
+
+        cluster.check_same_as(undisturbed(workers=2))
+        assert is_secured
+        assert "event=channel_not_secured" not in "".join(cluster.log(name) for name in cluster.processes)
+
+
+def test_a_wrong_password_is_reported_before_mindspore_sees_it(tmp_path: Path) -> None:
     given = {
         "config_file_path": str(certificates.write(tmp_path)),
         "enable_ssl": True,
@@ -89,6 +144,9 @@ def test_a_wrong_password_is_reported_by_mindspore(tmp_path: Path) -> None:
     }
     with MindSporeCluster(tmp_path, workers=1, environment={"JOB_PS": json.dumps(given)}) as cluster:
         cluster.start()
-        cluster.wait(
-            lambda: "password is invalid" in cluster.log("worker_0"), "MindSpore's own message", START_S
-        )
+        for name in cluster.processes:
+            cluster.wait(
+                lambda name=name: "P12_PASSWORD_OR_CORRUPT" in cluster.log(name),  # type: ignore[misc]  # bound now
+                "the reason",
+                START_S,
+            )

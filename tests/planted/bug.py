@@ -20,6 +20,7 @@ PROMISES = {
     "I12": "a stale incarnation's message has no effect",
     "I13": "a repeated request has one effect and the same answer",
     "I14": "every wait ends",
+    "I15": "who does not belong to the job is not heard",
     "I16": "no secret where others can read it",
     "I17": "what a peer can cost is bounded",
     "I19": "damage is reported, never guessed away",

@@ -13,9 +13,11 @@ from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
 from tests.planted.numbers import NUMBERS
+from tests.planted.principals import PRINCIPALS
 from tests.planted.proofs import PROOFS, WAITING
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
+from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
@@ -26,9 +28,11 @@ BUGS: tuple[Bug, ...] = (
     DURABILITY
     + DRAIN
     + DRAIN_ORDERS
+    + SECURE_CHANNEL
     + SESSION
     + ROLLBACK
     + PROTOCOL
+    + PRINCIPALS
     + PROOFS
     + WAITING
     + ENDS

@@ -152,7 +152,7 @@ DRAIN = (
     Bug(
         "anybody may have ranks handed over",
         "I17",
-        "transport/server.py",
+        "transport/inspection_server.py",
         'if own is None or request.remote != own[0] or "Origin" in request.headers:',
         "if own is None:",
         ("tests/transport/test_wire_actions.py::test_only_a_process_of_this_host_may_act",),

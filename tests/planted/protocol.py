@@ -194,14 +194,6 @@ BOUNDS = (
         ("tests/transport/test_wire_server.py::test_connection_numbers_are_never_used_twice",),
     ),
     Bug(
-        "what a peer wrote may break a log line",
-        "I17",
-        "transport/codec.py",
-        'shown = str(error).encode("unicode_escape").decode()',
-        "shown = str(error)",
-        ("tests/transport/test_wire_codec.py::test_what_a_peer_wrote_cannot_break_a_log_line",),
-    ),
-    Bug(
         "a closed connection is not reported",
         "I14",
         "transport/server.py",

@@ -100,9 +100,9 @@ REGISTRATION = (
     Bug(
         "every refused try is written down",
         "I17",
-        "core/scheduler/state.py",
-        "if self._refusals.get(node_id) == code:",
-        "if code in self._refusals:",
+        "core/scheduler/refusals.py",
+        "if self._codes.get(node_id) == code:",
+        "if code in self._codes:",
         (
             "tests/core/test_scheduler_machine.py::test_a_lost_id_is_refused_to_the_millisecond_and_tries_change_nothing",
         ),
@@ -119,8 +119,8 @@ REGISTRATION = (
         "a repeated admission begins another incarnation",
         "I13",
         "core/scheduler/admission.py",
-        "if register.request_id == record.admission_request:",
-        "if register.request_id == record.token_digest:",
+        "if proven and register.request_id == record.admission_request:",
+        "if proven and register.request_id == record.token_digest:",
         (
             "tests/core/test_scheduler_machine.py::test_a_repeat_of_an_admission_whose_answer_was_lost_finds_the_same_incarnation",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import queue
 import secrets
 import socket
@@ -22,7 +23,8 @@ class Client:
 
     def __init__(self, port: int, node_id: str, **changes: Any) -> None:
         self.port, self.node_id, self._changes = port, node_id, changes
-        self.register_id = secrets.token_hex(16)
+        self.request_secret = secrets.token_hex(16)
+        self.register_id = hashlib.sha256(self.request_secret.encode()).hexdigest()[:32]
         self.token: str | None = None
         self.incarnation = self.generation = self.step = 0
         self.run = 1
@@ -50,6 +52,7 @@ class Client:
             "register",
             **{
                 "request_id": self.register_id,
+                "request_secret": self.request_secret,
                 "protocol": 1,
                 "node_id": self.node_id,
                 "role": "worker",

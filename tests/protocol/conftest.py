@@ -19,7 +19,7 @@ from tests.protocol.websocket import request
 class Scheduler:
     """The process, and where it listens."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str] | None = None) -> None:
         self.port, self._log = free_port(), directory / "scheduler.log"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
         with self._log.open("ab") as log:
@@ -36,6 +36,7 @@ class Scheduler:
                     "MS_NODE_TIMEOUT": "3",
                     "MS_REJOIN_WINDOW": "5",
                     "MS_RECONNECT_GRACE": "2",
+                    **(environment or {"MS_JOB_TOKEN": "off"}),
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -72,9 +73,15 @@ def forming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     yield from _started(tmp_path_factory.mktemp("forming"))
 
 
-def _started(directory: Path) -> Iterator[Scheduler]:
-    started = Scheduler(directory)
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Scheduler]:
+    """One that hears nobody who does not know the job's token."""
+    yield from _started(tmp_path, {"MS_JOB_TOKEN": "a-token-of-the-page-0123"})
+
+
+def _started(directory: Path, environment: dict[str, str] | None = None) -> Iterator[Scheduler]:
+    started = Scheduler(directory, environment)
     yield started
     if started.process.poll() is None:
         started.process.send_signal(signal.SIGKILL)
-    started.process.wait(10)
+    started.process.wait(60)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import hmac
 import json
 import re
 import secrets
@@ -118,7 +120,7 @@ def test_an_id_is_held_while_its_process_runs_or_may_come_back(scheduler: Schedu
         "retry_after_ms": 1000,
     }
     first.drop()
-    status = "GET /status HTTP/1.1\nHost: x"
+    status = "GET /status HTTP/1.1\nHost: 127.0.0.1"
     wait_for(lambda: "suspect" in request(scheduler.port, status)[2], "suspicion", 10, scheduler.log)
     answer = impostor.register()
     assert (answer["code"], answer["holder_connected"]) == ("NODE_ALIVE", False)
@@ -213,17 +215,17 @@ def test_http_answers_are_those_of_the_page(forming: Scheduler) -> None:
         WebSocket(forming.port, "/cluster", "Origin: http://localhost")
     statuses = {refused.value.status}
     for text in (
-        "GET /healthz HTTP/1.1\nHost: x",
-        "POST /healthz HTTP/1.1\nHost: x\nContent-Length: 0",
-        "GET /cluster HTTP/1.1\nHost: x",
-        "GET /nothing HTTP/1.1\nHost: x",
+        "GET /healthz HTTP/1.1\nHost: 127.0.0.1",
+        "POST /healthz HTTP/1.1\nHost: 127.0.0.1\nContent-Length: 0",
+        "GET /cluster HTTP/1.1\nHost: 127.0.0.1",
+        "GET /nothing HTTP/1.1\nHost: 127.0.0.1",
     ):
         statuses.add(request(forming.port, text)[0])
     assert statuses == {403, 200, 405, 426, 404}
     for status in statuses - {200}:
         assert f"| {status} |" in PAGE
 
-    listed = request(forming.port, "GET /nothing HTTP/1.1\nHost: x")[2]
+    listed = request(forming.port, "GET /nothing HTTP/1.1\nHost: 127.0.0.1")[2]
     routes = re.findall(r"/\w+", listed)
     assert set(routes) == {
         "/healthz",
@@ -236,7 +238,7 @@ def test_http_answers_are_those_of_the_page(forming: Scheduler) -> None:
     }
     for route in routes:
         assert f"`{route}`" in PAGE
-        status, _, body = request(forming.port, f"GET {route} HTTP/1.1\nHost: x")
+        status, _, body = request(forming.port, f"GET {route} HTTP/1.1\nHost: 127.0.0.1")
         assert status == 200
         assert body == "ok\n" if route == "/healthz" else isinstance(json.loads(body), (dict, list))
 
@@ -273,3 +275,41 @@ def test_the_client_is_of_the_standard_library_only() -> None:
             )
         }
         assert modules - {""} <= sys.stdlib_module_names
+
+
+# --- who is let in --------------------------------------------------------------------------------------------------------
+
+
+def proven(port: int, who: str, path: str, *, token: str) -> tuple[str, ...]:
+    """The headers of a request, as the page says: by hand."""
+    _, _, challenge = request(port, "GET /challenge HTTP/1.1\nHost: 127.0.0.1\nConnection: close")
+    nonce, empty = secrets.token_hex(16), hashlib.sha256(b"").hexdigest()
+    lines = "\n".join(("recovery job token 1", "client", "GET", path, who, empty, challenge, nonce))
+    proof = hmac.new(token.encode(), lines.encode(), hashlib.sha256).hexdigest()
+    return (f"Recovery-As: {who}", f"Authorization: Recovery-Job-Token {challenge} {nonce} {proof}")
+
+
+@pytest.mark.cluster
+def test_a_client_made_from_the_page_proves_that_it_belongs(closed: Scheduler) -> None:
+    token = "a-token-of-the-page-0123"
+    with pytest.raises(Refused) as refused:
+        WebSocket(closed.port, "/cluster")
+    assert refused.value.status == 401
+    with pytest.raises(Refused) as refused:
+        WebSocket(
+            closed.port, "/cluster", *proven(closed.port, "node worker_0", "/cluster", token=token[::-1])
+        )
+    assert refused.value.status == 403
+    stream = WebSocket(
+        closed.port, "/cluster", *proven(closed.port, "node worker_0", "/cluster", token=token)
+    )
+    stream.send(pack({"type": "heartbeat", "sequence": 1, "generation": 0, "step": 0}))
+    with pytest.raises(Closed, match="not registered"):
+        stream.receive()
+    stream.raw.close()
+    seen = "\n".join(
+        ("GET /status HTTP/1.1", "Host: 127.0.0.1", *proven(closed.port, "viewer", "/status", token=token))
+    )
+    assert request(closed.port, seen)[0] == 200
+    assert request(closed.port, seen)[0] == 401, "a proof counts once"
+    assert token not in closed.log()

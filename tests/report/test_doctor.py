@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from recovery.report.doctor import Check, examine
+from recovery.store import job_token_file
+from recovery.tls.side import Side
+from tests.tls.made import PASSWORD
+from tests.tls.test_contexts import World
 
 WORKER = {
     "MS_ROLE": "MS_WORKER",
@@ -86,3 +90,57 @@ def test_devices_on_ascend_hosts(tmp_path: Path, health: str, detect: str, good:
 
 def test_no_tool_no_devices(tmp_path: Path) -> None:
     assert not [name for name in checks(tmp_path) if name.startswith("device")]
+
+
+def test_the_certificates_of_the_role_are_looked_at(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    place = world.places[Side.CLIENT]
+    password = str(place.put("password", PASSWORD, 0o600))
+    on = {"MS_ENABLE_SSL": "1", "MS_CONFIG_FILE_PATH": str(place.config), "MS_CLIENT_PASSWORD_FILE": password}
+
+    found = checks(tmp_path, **on)
+    assert found["secure channel"].ok
+    assert "CN=client, 1 authorities" in found["secure channel"].found.replace(")", "")
+    assert not found["certificates"].ok
+    assert "expires in 29 days" in found["certificates"].found
+    place.put("client.p12", b"x", 0o600)
+    broken = checks(tmp_path, **on)["secure channel"]
+    assert not broken.ok
+    assert broken.found.startswith("P12_FORMAT")
+    assert PASSWORD.decode() not in str(found) + str(broken)
+
+
+def test_plain_text_beyond_loopback_is_said(tmp_path: Path) -> None:
+    assert "secure channel" not in checks(tmp_path)
+    said = checks(tmp_path, MS_SCHED_HOST="localhost.localdomain", MS_ROLE="MS_SCHED").get("secure channel")
+    assert said is not None
+    assert "plain text" in said.found
+
+
+def test_the_file_of_the_token_is_looked_at_and_its_text_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "recovery"
+    on = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": str(path)}
+
+    assert (
+        checks(tmp_path, **on)["job token"].found == f"none yet: the first process makes {path / 'job_token'}"
+    )
+    token = job_token_file.shared(path)
+    there = checks(tmp_path, **on)["job token"]
+    assert (there.ok, there.found) == (True, f"in {path / 'job_token'}")
+    (path / "job_token").chmod(0o640)
+    open_to_others = checks(tmp_path, **on)["job token"]
+    assert not open_to_others.ok
+    assert "0640" in open_to_others.found
+    assert token not in there.found + open_to_others.found
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"MS_JOB_TOKEN": "off"}, "off: the network is trusted"),
+        ({"MS_JOB_TOKEN": "a-token-of-16-and-more"}, "of MS_JOB_TOKEN"),
+        ({"MS_ENABLE_RECOVERY": "0"}, "none, since there is no recovery path: the network is trusted"),
+    ],
+)
+def test_where_the_token_comes_from_is_said(tmp_path: Path, given: dict[str, str], found: str) -> None:
+    assert checks(tmp_path, **given)["job token"].found == found

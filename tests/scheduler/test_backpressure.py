@@ -81,6 +81,8 @@ async def scheduler(place: Path, workers: int) -> AsyncIterator[tuple[_Service, 
         "MS_SCHED_PORT": str(port),
         "MS_ENABLE_RECOVERY": "1",
         "MS_RECOVERY_PATH": str(place),
+        # What a token costs is no matter of the disk.
+        "MS_JOB_TOKEN": "off",
         "MS_RECONNECT_GRACE": "0.05",
     }
     settings = config.load(environment)

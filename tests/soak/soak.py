@@ -1,5 +1,7 @@
 """A long training of real processes with a random fault every ten seconds; at the end the same bits. `python -m tests.soak.soak`.
 
+All connections are encrypted, unless `--tls off`, and afterwards neither the password nor the job token stands anywhere but in its file.
+
 One standby waits in it; more with `--standbys`. Who was killed is started again under its id, and waits as a standby where one has its rank.
 
 Faults: SIGKILL of a worker or a standby, of the scheduler, of both; SIGSTOP beyond the lease, then SIGCONT; a full disk under store and checkpoints
@@ -26,6 +28,7 @@ from typing_extensions import override
 
 from recovery.core.records import EventKind
 from tests.cluster import checker
+from tests.cluster import secured as secured_by
 from tests.cluster.harness import Cluster
 
 LEASE = {"MS_NODE_TIMEOUT": "3", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
@@ -188,13 +191,22 @@ def small_disks(directory: Path) -> Iterator[list[Path]]:
 
 
 def soak(
-    place: Path, *, workers: int, seconds: float, seed: int, standbys: int = 1, period_s: float = 10.0
+    place: Path,
+    *,
+    workers: int,
+    seconds: float,
+    seed: int,
+    standbys: int = 1,
+    tls: bool = True,
+    period_s: float = 10.0,
 ) -> str:
     """Train with faults until `seconds` have passed, then let it end, and compare with an undisturbed training.
 
     Returns:
         What was done, in one line.
     """
+    secured = secured_by.with_tls(place) if tls else {}
+    canaries = [secured_by.new_token(), *([secured_by.password_of(secured)] if tls else [])]
     # About half of the time goes into coming back.
     steps = int(seconds * 1_000 / STEP_MS / 2)
     epochs = max(2, steps // STEPS_PER_EPOCH)
@@ -205,10 +217,12 @@ def soak(
     with Cluster(sound, workers=workers, environment={**environment, "JOB_STEP_MS": "0"}) as undisturbed:
         undisturbed.start()
         undisturbed.wait_end(timeout_s=60 + seconds)
-    slower = {**environment, "JOB_STEP_MS": str(STEP_MS), "JOB_HELD_STEP": str(undisturbed.step())}
+    secured = {**secured, "MS_JOB_TOKEN": canaries[0]}
+    slower = {**environment, **secured, "JOB_STEP_MS": str(STEP_MS), "JOB_HELD_STEP": str(undisturbed.step())}
     with (
         small_disks(disturbed) as disks,
         WithStandbys(disturbed, workers=workers, standbys=standbys, environment=slower) as cluster,
+        secured_by.CommandLines(*canaries) as command_lines,
     ):
         cluster.start()
         cluster.wait_step(1)
@@ -223,13 +237,31 @@ def soak(
         cluster.go_on()
         cluster.wait_end(timeout_s=60 + seconds)
         cluster.check_same_as(undisturbed)
+        check_no_secret_left(disturbed, command_lines, canaries)
         done = ", ".join(f"{name} {count}" for name, count in sorted(faults.done.items()))
         taken = len(cluster.events(EventKind.RANK_TAKEN_OVER))
         generation = max(line["generation"] for line in checker.lines(disturbed / "steps.jsonl"))
         return (
             f"seed {seed}: {workers} workers, standbys {standbys}, {undisturbed.step()} steps, {time.monotonic() - begun:.0f} s, "
-            f"{generation} generations, {taken} ranks taken over; {done}; disk faults {'on' if disks else 'skipped (needs root)'}; final weights identical"
+            f"{generation} generations, {taken} ranks taken over; {done}; disk faults {'on' if disks else 'skipped (needs root)'}; "
+            f"TLS {'on' if tls else 'off'}, {len(canaries)} secrets in no file and in no command line; final weights identical"
         )
+
+
+def check_no_secret_left(
+    directory: Path, command_lines: secured_by.CommandLines, canaries: list[str]
+) -> None:
+    """Logs, store, checkpoints, the store's export, and the command lines while it ran: no secret stands there."""
+    export = directory / "export.json"
+    subprocess.run(
+        [sys.executable, "-m", "recovery", "export", str(directory / "recovery"), str(export)],
+        capture_output=True,
+        check=True,
+    )
+    assert EventKind.PLAN_MADE.value in export.read_text()
+    assert not (found := secured_by.files_with(directory, *canaries)), f"a secret stands in {found}"
+    assert command_lines.looks > 0
+    assert not command_lines.found
 
 
 def main() -> int:
@@ -239,6 +271,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=8, help="number of workers (8)")
     parser.add_argument("--standbys", type=int, default=1, help="number of standbys (1)")
     parser.add_argument("--seed", type=int, default=1, help="draws the faults (1)")
+    parser.add_argument("--tls", choices=("on", "off"), default="on", help="encrypted connections (on)")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as place:
         done = soak(
@@ -247,6 +280,7 @@ def main() -> int:
             seconds=asked.seconds,
             seed=asked.seed,
             standbys=asked.standbys,
+            tls=asked.tls == "on",
         )
         print(done)
     return 0

@@ -45,6 +45,19 @@ def test_another_users_directory_is_refused(tmp_path: Path, monkeypatch: pytest.
         paths.prepare_directory(tmp_path)
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+def test_a_directory_where_every_user_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    with pytest.raises(RecoveryPathError, match=f"may be written by every user \\(mode {mode:04o}\\)"):
+        paths.prepare_directory(shared)
+
+    assert list(shared.iterdir()) == []
+    paths.prepare_directory(shared / "mine")
+    assert (shared / "mine").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_read_only_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Facts:
         f_flag = os.ST_RDONLY

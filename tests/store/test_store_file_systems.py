@@ -81,7 +81,7 @@ def test_another_user_uses_its_own_directory_and_nobody_else_may_read_it() -> No
 def small_disk(place: Path, options: str) -> Iterator[Path]:
     place.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)],
+        ["mount", "-t", "tmpfs", "-o", f"mode=0700,{options}", "tmpfs", str(place)],
         check=False,
         capture_output=True,
         timeout=120,

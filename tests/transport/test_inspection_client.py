@@ -50,7 +50,7 @@ def test_an_answer_that_comes_in_many_pieces_is_read_to_its_end() -> None:
     assert asyncio.run(answered(in_pieces(msgspec.json.encode(nodes)))) == nodes
 
 
-@pytest.mark.parametrize("content", [b"no json", b'{"half": '])
+@pytest.mark.parametrize("content", [b"no json", b'{"half": ', b'"\xff"', b"[" * 100_000])
 def test_an_answer_that_is_no_json_counts_as_none(content: bytes) -> None:
     with pytest.raises(NoAnswerError):
         asyncio.run(answered(in_pieces(content)))

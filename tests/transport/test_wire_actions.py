@@ -7,7 +7,7 @@ import http.client
 import pytest
 
 from recovery.transport import inspection_client
-from recovery.transport.inspection import ACTION_BYTES_MAX
+from recovery.transport.inspection import ACTION_BYTES_MAX, Inspection
 from tests.transport.wire import HOST, in_thread, run, serving
 
 
@@ -40,7 +40,7 @@ def test_only_a_process_of_this_host_may_act(what: str, status: int) -> None:
     actor = Actor()
 
     async def main() -> int:
-        async with serving(actions=(("/act", actor.act),)) as (_, port):
+        async with serving(inspection=Inspection(actions=(("/act", actor.act),))) as (_, port):
             body = b"x" * (ACTION_BYTES_MAX + 1) if what == "long" else b"{}"
             headers = {"Origin": "http://evil.example"} if what == "browser" else {}
             source = "127.0.0.2" if what == "other address" else HOST
@@ -55,7 +55,7 @@ def test_what_an_action_refuses_has_its_reason() -> None:
     actor = Actor()
 
     async def main() -> tuple[object, object]:
-        async with serving(actions=(("/act", actor.act),)) as (_, port):
+        async with serving(inspection=Inspection(actions=(("/act", actor.act),))) as (_, port):
             begun = await inspection_client.ask(HOST, port, "/act", post={"target": "worker_1"})
             return begun, await inspection_client.ask(HOST, port, "/act", post="refuse")
 

@@ -12,7 +12,7 @@ import pytest
 from recovery.core.rules import Rules
 from recovery.transport import connection_limiter, rejection_log
 from recovery.transport.codec import encode
-from recovery.transport.inspection import json_route
+from recovery.transport.inspection import Inspection, json_route
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
@@ -279,7 +279,7 @@ def test_inspection_answers_and_names_its_paths(caplog: pytest.LogCaptureFixture
             ("/status", json_route(lambda: {"workers": [1, 2], "state": "running"})),
             ("/broken", broken),
         )
-        async with serving(routes=routes) as (receiver, port):
+        async with serving(inspection=Inspection(routes)) as (receiver, port):
             status, kind, body = await in_thread(lambda: ask(port, "/status"))
             assert (status, kind, json.loads(body)) == (
                 200,
@@ -307,6 +307,23 @@ def test_a_web_page_cannot_open_a_workers_connection() -> None:
         async with serving() as (_, port):
             asked = HANDSHAKE.replace(b"Host: x\r\n", b"Host: x\r\nOrigin: http://evil.example\r\n")
             assert (await in_thread(lambda: talk(port, asked))).startswith(b"HTTP/1.1 403 ")
+
+    run(main())
+
+
+def test_compression_is_offered_to_nobody() -> None:
+    """A few bytes would become as many as the sender likes."""
+
+    async def main() -> None:
+        async with serving() as (_, port):
+            offers = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n\r\n"
+            asked = HANDSHAKE.removesuffix(b"\r\n") + offers
+            compressed = masked_frame(encode(register()))
+            # The bit that says so: without an agreement the frame is none.
+            compressed = bytes([compressed[0] | 0x40]) + compressed[1:]
+            heard = await in_thread(lambda: talk(port, asked, compressed))
+            assert heard.startswith(b"HTTP/1.1 101 ")
+            assert b"deflate" not in heard.partition(b"\r\n\r\n")[0].lower()
 
     run(main())
 

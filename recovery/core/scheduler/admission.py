@@ -37,7 +37,7 @@ from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
 from recovery.core.scheduler.timers import WaitingTimer
 from recovery.core.scheduler.waiting import Waiting
-from recovery.core.tokens import token_digest
+from recovery.core.tokens import request_of, token_digest
 
 ASK_AGAIN_MS = 1_000
 """When the bearer of a living node's id may ask again. The node may die at any moment, so there is no exact time."""
@@ -51,7 +51,7 @@ def admit_or_refuse(
     place = places.find(state, node, register)
     fault = _fault_of(state, register, place)
     if fault is not None:
-        return refuse(state, received.connection, register, fault)
+        return refuse(state, received, register, fault, now_ms)
     if node is not None and node.record.reason == RUN_FINISHED and _token_of(node, register) is Token.SAME:
         # It did not receive the message that ended it.
         ended = m.JobEnded(outcome=m.JobOutcome.FINISHED, reason=RUN_FINISHED)
@@ -64,7 +64,7 @@ def admit_or_refuse(
         case Refuse():
             if decision.retry_after_ms:
                 return _refuse_for_now(state, received, register, decision, now_ms)
-            return refuse(state, received.connection, register, decision)
+            return refuse(state, received, register, decision, now_ms)
         case Resume():
             assert node is not None, "only a known node resumes"
             return _resume(state, node, received, register, place, now_ms)
@@ -171,7 +171,9 @@ def _replaced(place: places.Place, now_ms: int) -> Replaced | None:
 
 def _token_of(node: Node, register: m.Register) -> Token:
     record = node.record
-    if register.request_id == record.admission_request:
+    # The id alone proves nothing: it is stored, and in answers.
+    proven = request_of(register.request_secret or "") == register.request_id
+    if proven and register.request_id == record.admission_request:
         # The answer to its admission was lost on the way: it asks again.
         return Token.SAME
     if register.token is None:
@@ -182,12 +184,12 @@ def _token_of(node: Node, register: m.Register) -> Token:
 
 
 def refuse(
-    state: SchedulerState, connection: ConnectionId, register: m.Register, refusal: Refuse
+    state: SchedulerState, received: MessageReceived, register: m.Register, refusal: Refuse, now_ms: int
 ) -> list[SchedulerEffect]:
     """Say no, and close."""
     return [
-        *_say_no(state, connection, register, refusal),
-        CloseConnection(connection, f"refused: {refusal.code}"),
+        *_say_no(state, received, register, refusal, now_ms),
+        CloseConnection(received.connection, f"refused: {refusal.code}"),
     ]
 
 
@@ -197,7 +199,7 @@ def _refuse_for_now(
     """Say no, and tell it on the same connection when its time has come. It also asks again by itself."""
     connection, wait_ms = received.connection, refusal.retry_after_ms or 0
     due_ms = now_ms + wait_ms if refusal.code == "REJOIN_WINDOW" else None
-    effects = _say_no(state, connection, register, refusal)
+    effects = _say_no(state, received, register, refusal, now_ms)
     dropped = state.waiting.add(Waiting(received, register, due_ms))
     if dropped is not None:
         effects.append(CloseConnection(dropped, f"refused: {refusal.code}"))
@@ -210,15 +212,9 @@ def _refuse_for_now(
 
 
 def _say_no(
-    state: SchedulerState, connection: ConnectionId, register: m.Register, refusal: Refuse
+    state: SchedulerState, received: MessageReceived, register: m.Register, refusal: Refuse, now_ms: int
 ) -> list[SchedulerEffect]:
-    """It becomes an event once: a repeat fills neither log nor store."""
-    event = EventRecord(
-        kind=EventKind.NODE_REFUSED,
-        node_id=register.node_id,
-        run=state.job.run,
-        reason=f"{refusal.code}: {refusal.reason}",
-    )
+    """It becomes an event once: neither a repeat nor invented names fill log and store."""
     refused = m.Refused(
         request_id=register.request_id,
         code=refusal.code,
@@ -226,10 +222,27 @@ def _say_no(
         retry_after_ms=refusal.retry_after_ms,
         holder_connected=refusal.holder_connected,
     )
-    effects: list[SchedulerEffect] = [Send(connection, refused)]
-    if state.note_refusal(register.node_id, refusal.code):
-        effects.insert(0, Persist((event,)))
-    return effects
+    effects: list[SchedulerEffect] = [Send(received.connection, refused)]
+    event = refusal_event(state, received, register, f"{refusal.code}: {refusal.reason}", now_ms)
+    return effects if event is None else [Persist((event,)), *effects]
+
+
+def refusal_event(
+    state: SchedulerState, received: MessageReceived, register: m.Register, reason: str, now_ms: int
+) -> EventRecord | None:
+    """The row about a refusal, whose reason begins with its code; None: there is to be none."""
+    node_id, peer = register.node_id, received.peer
+    is_known = node_id in state.nodes
+    count = state.refusals.note(
+        node_id, reason.partition(":")[0], peer=peer, is_known=is_known, now_ms=now_ms
+    )
+    if not count:
+        return None
+    whom = "others under this id" if is_known else f"other names from {peer}"
+    others = f" ({count - 1} {whom} were refused since the row before)" if count > 1 else ""
+    return EventRecord(
+        kind=EventKind.NODE_REFUSED, node_id=node_id, run=state.job.run, reason=reason + others
+    )
 
 
 def _resume(
@@ -253,6 +266,7 @@ def _resume(
         # A repeat of the admission: a new secret for the same incarnation.
         token = received.fresh_token
         node.record = msgspec.structs.replace(node.record, token_digest=token_digest(token))
+    node.came_from = received.peer
     _connect(state, node, received.connection, register, now_ms)
     reason = "a new connection" if was_here else "it came back"
     rows: list[Record] = []
@@ -294,6 +308,7 @@ def _admit(
     state.put(node)
     state.declined.pop(register.node_id, None)
     state.reported_declines.pop(register.node_id, None)
+    node.came_from = received.peer
     _connect(state, node, received.connection, register, now_ms)
     if node.seat_is_stored:
         rows.append(node.seat_record)
@@ -321,7 +336,7 @@ def _connect(
     state.lost_store.reported_generation = max(state.lost_store.reported_generation, register.generation)
     state.spared.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
-    state.forget_refusals(node.record.node_id)
+    state.refusals.forget(node.record.node_id)
 
 
 def _close_older_connection(state: SchedulerState, node: Node) -> list[SchedulerEffect]:

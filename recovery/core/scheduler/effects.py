@@ -24,6 +24,8 @@ class CloseConnection(msgspec.Struct, frozen=True, tag="close_connection"):
 
     connection: ConnectionId
     reason: str
+    is_fault: bool = False
+    """It said what it may not say: that is in the log, once a minute for each address."""
 
 
 class KeepConnection(msgspec.Struct, frozen=True, tag="keep_connection"):

@@ -9,14 +9,13 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Log, Persist
-from recovery.core.ids import ConnectionId
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.scheduler import generations, job_end, places, proof
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.job import JobFact
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.stimuli import ConnectionLost, ProcessGone
+from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone
 from recovery.core.scheduler.timers import GraceTimer, LeaseTimer, WindowsTimer
 
 RETURNS_AT_ONCE = "its id may return at once (MS_REJOIN=proof)"
@@ -91,11 +90,14 @@ def on_leave(state: SchedulerState, node: Node, leave: m.Leave, now_ms: int) -> 
 
 
 def on_exited(
-    state: SchedulerState, connection: ConnectionId, exited: m.Exited, now_ms: int
+    state: SchedulerState, received: MessageReceived, exited: m.Exited, now_ms: int
 ) -> list[SchedulerEffect]:
     """A launcher saw a process end. It speaks on a connection of its own, which has served its purpose."""
-    effects = _exit_seen(state, exited, now_ms)
-    return effects if connection in state.speakers else [*effects, CloseConnection(connection, "received")]
+    node, connection = state.nodes.get(exited.node_id), received.connection
+    if node is not None and not proof.may_report(node, exited, received.peer):
+        reason = f"it reports the end of {exited.node_id}, whose process is not of its host"
+        return [CloseConnection(connection, reason, is_fault=True)]
+    return [*_exit_seen(state, exited, now_ms), CloseConnection(connection, "received")]
 
 
 def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[SchedulerEffect]:

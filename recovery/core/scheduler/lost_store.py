@@ -33,7 +33,7 @@ REBUILDING = "the scheduler's store was lost and is rebuilt from what the worker
 
 
 def of_another_job(
-    state: SchedulerState, received: MessageReceived, register: m.Register
+    state: SchedulerState, received: MessageReceived, register: m.Register, now_ms: int
 ) -> Union[list[SchedulerEffect], None]:
     """What follows when a process has trained a job which this scheduler does not know; None: it is let in like any."""
     if register.job in (state.job.job, *state.archived_jobs):
@@ -42,13 +42,13 @@ def of_another_job(
         return None
     fault = job_fault_of(state, register)
     if fault is not None:
-        return refuse(state, received.connection, register, fault)
+        return refuse(state, received, register, fault, now_ms)
     if not state.knows_nothing or not state.rules.recovery_enabled:
         reason = (
             f'node "{register.node_id}" trains job {register.job}, this scheduler is of job {state.job.job}. '
             "End that process, or give it the address of its own scheduler."
         )
-        return refuse(state, received.connection, register, Refuse("JOB_MISMATCH", reason))
+        return refuse(state, received, register, Refuse("JOB_MISMATCH", reason), now_ms)
     if state.rules.rebuild_store:
         return None
     job = register.job or "of another scheduler"

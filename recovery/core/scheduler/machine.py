@@ -12,6 +12,7 @@ from typing import Union
 from typing_extensions import assert_never
 
 from recovery.core import messages as m
+from recovery.core import principals
 from recovery.core.effects import Answer, Persist
 from recovery.core.handover_messages import Depart, HandoverFromNode, Position
 from recovery.core.ids import ConnectionId, RequestId
@@ -172,16 +173,17 @@ class SchedulerMachine:
                 assert_never(timer)
 
     def _on_message(self, received: MessageReceived, now_ms: int) -> list[SchedulerEffect]:
-        """Registrations and launchers speak for themselves; everything else must come from a node that is in."""
+        """Nothing is heard of whom the table of principals does not let say it."""
         state, connection, message = self.state, received.connection, received.message
+        node = state.speaker(connection)
+        fault = _fault_of(received, node)
+        if fault:
+            return [CloseConnection(connection, fault, is_fault=True)]
         if isinstance(message, m.Register):
             return registration.on_register(state, received, message, now_ms)
         if isinstance(message, m.Exited):
-            return liveness.on_exited(state, connection, message, now_ms)
-        node = state.speaker(connection)
-        if node is None:
-            # A fenced incarnation, or a stranger: no effect at all.
-            return [CloseConnection(connection, "not registered")]
+            return liveness.on_exited(state, received, message, now_ms)
+        assert node is not None, "the table lets only members say the rest"
         return self._from_speaker(node, connection, message, now_ms)
 
     def _from_speaker(
@@ -232,3 +234,11 @@ class SchedulerMachine:
                 return drain.on_position(state, node, message)
             case _:
                 assert_never(message)
+
+
+def _fault_of(received: MessageReceived, node: Node | None) -> str:
+    """Why the sender may not say this; empty: it may."""
+    member = node.record.node_id if node is not None else None
+    rank = node.record.rank if node is not None else None
+    who = received.principal or principals.claimed(received.message, peer=received.peer, member=member)
+    return principals.fault_of(who, received.message, member=member, rank=rank)

@@ -38,12 +38,13 @@ class Node:
         self._ready: Ready | None = None
         self._done = False
         self._seats: Seats | None = None
-        self.heard_ms = heard_ms
+        self.heard_ms = self.suspect_until_ms = heard_ms
         self.connection: ConnectionId | None = None
-        self.suspect_until_ms = heard_ms
         self.lease_check_ms = heard_ms
         """When its lease is looked at next. If that is long past, the scheduler itself was paused."""
         self.window_ends_ms = heard_ms + record.rejoin_left_ms
+        self.came_from = ""
+        """Address that its newest connection came from; empty: this scheduler has not seen it."""
         self.process: ProcessIdentity | None = None
         """Which process its current incarnation is: with it, its end can be proven. None: it did not say."""
         self.is_watched = False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import ConnectionId, Generation
-from recovery.core.records import EventKind, EventRecord, JobState, Record
+from recovery.core.ids import Generation
+from recovery.core.records import JobState, Record
 from recovery.core.scheduler import generations, job_end, liveness, lost_store, takeover
-from recovery.core.scheduler.admission import admit_or_refuse, job_fault_of
+from recovery.core.scheduler.admission import admit_or_refuse, job_fault_of, refusal_event
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.node import Node
@@ -30,11 +30,11 @@ def on_register(
     if connection in state.speakers:
         return [CloseConnection(connection, "registered already on this connection")]
     state.waiting.forget(connection)
-    other = lost_store.of_another_job(state, received, register)
+    other = lost_store.of_another_job(state, received, register, now_ms)
     if other is not None:
         return other
     if state.job_ended and job_fault_of(state, register) is None:
-        return _too_late(state, connection, register)
+        return _too_late(state, received, register, now_ms)
     effects = admit_or_refuse(state, received, register, now_ms)
     node = state.speaker(connection)
     if node is None:
@@ -56,7 +56,9 @@ def look_again(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     return [] if later_ms is None else [SetTimer(WaitingTimer(), later_ms)]
 
 
-def _too_late(state: SchedulerState, connection: ConnectionId, register: m.Register) -> list[SchedulerEffect]:
+def _too_late(
+    state: SchedulerState, received: MessageReceived, register: m.Register, now_ms: int
+) -> list[SchedulerEffect]:
     """The job is over and so is this scheduler, in a moment: a run begun now would wait for those who were sent the end.
 
     Only a scheduler that starts begins the next run. A process that comes now is sent the end, and disconnects when it has it.
@@ -65,16 +67,13 @@ def _too_late(state: SchedulerState, connection: ConnectionId, register: m.Regis
     was_in = bool(register.generation) or register.token is not None
     missed_it = node is not None and not job_end.has_left(node)
     records: list[Record] = job_end.leave(state, [node] if node is not None else [])
-    if not was_in and not missed_it and state.note_refusal(register.node_id, "JOB_ENDED"):
+    if not was_in and not missed_it:
         reason = (
             f"JOB_ENDED: it came when the job had ended ({state.job.reason}); the next scheduler takes it in"
         )
-        records.append(
-            EventRecord(
-                kind=EventKind.NODE_REFUSED, node_id=register.node_id, run=state.job.run, reason=reason
-            )
-        )
-    return [Persist(tuple(records), (Answer(connection, job_end.job_ended(state)),))]
+        event = refusal_event(state, received, register, reason, now_ms)
+        records += [event] if event is not None else []
+    return [Persist(tuple(records), (Answer(received.connection, job_end.job_ended(state)),))]
 
 
 def _catch_up(state: SchedulerState, node: Node, register: m.Register, now_ms: int) -> list[SchedulerEffect]:

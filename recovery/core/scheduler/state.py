@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +24,7 @@ from recovery.core.rules import Rules
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.refusals import Refusals
 from recovery.core.scheduler.seats import Seats
 from recovery.core.scheduler.waiting import BESIDE_PLACES, WaitingList
 
@@ -40,10 +40,6 @@ class OpenOffer(NamedTuple):
     """Then the next one is asked."""
     is_last: bool = False
     """Everybody has declined: this one takes the rank with what it can read, as the lost one would if it came back."""
-
-
-REFUSALS_REMEMBERED = 1_024
-"""How many refused ids are remembered so that a repeat is no news. Ten times the nodes of a large job on this machine."""
 
 
 class LostStore:
@@ -103,7 +99,7 @@ class SchedulerState:
         places = rules.worker_count + rules.server_count + rules.standby_count
         self.waiting = WaitingList(at_most=places + BESIDE_PLACES)
         """Who was refused for now, and is answered when its time has come."""
-        self._refusals: OrderedDict[NodeId, str] = OrderedDict()
+        self.refusals = Refusals()
 
     # --- looking -------------------------------------------------------------------------------------------------------
 
@@ -202,19 +198,6 @@ class SchedulerState:
                 node.count()
         self.waiting.note_all()
         return self.job
-
-    def note_refusal(self, node_id: NodeId, code: str) -> bool:
-        """Is this refusal news? A repeated one is not: whoever hammers fills neither log nor store."""
-        if self._refusals.get(node_id) == code:
-            return False
-        self._refusals[node_id] = code
-        while len(self._refusals) > REFUSALS_REMEMBERED:
-            self._refusals.popitem(last=False)
-        return True
-
-    def forget_refusals(self, node_id: NodeId) -> None:
-        """It is in: the next refusal is news again."""
-        self._refusals.pop(node_id, None)
 
     # --- building ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import msgspec
 
 from recovery.core.ids import ConnectionId, Incarnation, NodeId, ResumeToken
 from recovery.core.messages import FromNode
+from recovery.core.principals import Principal
 from recovery.core.scheduler.timers import SchedulerTimer
 
 
@@ -20,6 +21,8 @@ class MessageReceived(msgspec.Struct, frozen=True, tag="message_received"):
     """Address that the connection comes from."""
     fresh_token: ResumeToken
     """A new secret, used if this message leads to an admission; empty where none can (only a Register does)."""
+    principal: Principal | None = None
+    """Who has proven to be there; None: the network is trusted, and nobody proves anything."""
 
 
 class ConnectionLost(msgspec.Struct, frozen=True, tag="connection_lost"):

@@ -16,7 +16,7 @@ from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, Resume
 from recovery.core.policy import backoff
 from recovery.core.records import NodeRecord, NodeState
 from recovery.core.rules import Rules
-from recovery.core.tokens import token_digest
+from recovery.core.tokens import request_of, token_digest
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Connect, Disconnect, Send, SetTimer, WorkerEffect
 from recovery.core.worker.timers import WorkerTimer
@@ -87,6 +87,8 @@ class Connection:
         """Changed only by `_move`."""
         self._register_id = RequestId("")
         """Request id of the registration, the same over the whole process. Set when it starts."""
+        self._secret = ""
+        """What the request id is made of: it shows that a repeat is this process's own. Set when it starts."""
         self._token: ResumeToken | None = None
         """Resume token to register with. None: this process has none, or the scheduler did not know the one it had."""
         self._dial_is_due = False
@@ -101,6 +103,8 @@ class Connection:
         """When the scheduler was last heard, on the monotonic clock. Used while there is a connection."""
         self._unreachable_since_ms = 0
         """Since when there is no connection, on the monotonic clock. Used in DISCONNECTED."""
+        self._not_let_in_since_ms: int | None = None
+        """Since when a scheduler answers each dial, and does not take this process for one of its job. None: the last dial ended otherwise."""
         self._refused_since_ms = 0
         """Since when the scheduler refuses with this code, on the monotonic clock. A holder of the id that may still come back
         resets it. Used in REFUSED and WAITING."""
@@ -126,7 +130,8 @@ class Connection:
 
     def on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
         """The process is up: dial for the first time."""
-        self._register_id, self._token = started.request_id, started.token
+        self._register_id, self._token = RequestId(request_of(started.secret)), started.token
+        self._secret = started.secret
         self._unreachable_since_ms = now_ms
         return [*self._wait.begin("the scheduler to answer", now_ms), Connect()]
 
@@ -160,12 +165,23 @@ class Connection:
             if unreachable_ms >= patience_ms:
                 return _nothing_to_do(failed.finished, unreachable_ms)
             noted = self._log_finished(failed.finished, patience_ms)
+        if self._is_kept_out(failed, now_ms) and outside:
+            return GivenUp("NOT_LET_IN", failed.reason)
         if limit_ms is not None and unreachable_ms >= limit_ms:
             reason = f"no scheduler answered for {unreachable_ms / 1000:g} s ({failed.reason})"
             return GivenUp("SCHEDULER_UNREACHABLE", reason)
         self._dials_failed += 1
         wait_ms = backoff.next_dial_ms(self._dials_failed - 1, failed.jitter, self._rules)
         return [*noted, self._dial_at(now_ms + wait_ms)]
+
+    def _is_kept_out(self, failed: s.ConnectFailed, now_ms: int) -> bool:
+        """For a whole lease: so long a scheduler of before may live on whose recovery path was removed, with its token."""
+        if not failed.not_let_in:
+            self._not_let_in_since_ms = None
+            return False
+        if self._not_let_in_since_ms is None:
+            self._not_let_in_since_ms = now_ms
+        return now_ms - self._not_let_in_since_ms >= self._rules.lease_ms
 
     def _log_finished(self, finished: str, patience_ms: int) -> list[Log]:
         """Nobody answers, and the stored job is over: its scheduler may be about to begin the next run. Said once."""
@@ -211,7 +227,7 @@ class Connection:
     def on_connected(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
         """A dial succeeded: register."""
         self._move(ConnectionFact.OPENED)
-        self._dials_failed = 0
+        self._dials_failed, self._not_let_in_since_ms = 0, None
         return self._register(standing, now_ms)
 
     def _register(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
@@ -234,6 +250,7 @@ class Connection:
             standby=self._identity.standby,
             replaces=self._identity.replaces,
             starts_again=self._identity.starts_again,
+            request_secret=ResumeToken(self._secret),
         )
         return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 

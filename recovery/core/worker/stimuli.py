@@ -23,7 +23,8 @@ class Hangs(msgspec.Struct, frozen=True):
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """The process is up; `token` when it comes from an exec of itself."""
 
-    request_id: RequestId
+    secret: str
+    """Drawn for this process: with it, and only with it, its registration can be repeated."""
     token: ResumeToken | None
     hangs: Hangs = Hangs()
 
@@ -39,6 +40,8 @@ class ConnectFailed(msgspec.Struct, frozen=True, tag="connect_failed"):
     jitter: float
     finished: str = ""
     """Not empty: the recovery path that this process can read holds a finished job. Which run, and how it ended."""
+    not_let_in: bool = False
+    """A scheduler answers, and does not take this process for one of its job."""
 
 
 class Disconnected(msgspec.Struct, frozen=True, tag="disconnected"):

@@ -1,0 +1,124 @@
+"""Who may say what. A connection has one principal before its first message counts, and one table says who may send each message.
+
+How a principal is known (a certificate, the job token, or its own word where the network is trusted) is found out below, in
+`recovery.transport`; what it may do depends on what it is, not on how that is known.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import get_args
+
+import msgspec
+
+from recovery.core import handover_messages as h
+from recovery.core import messages as m
+from recovery.core.ids import NodeId, Rank
+
+
+class Kind(str, Enum):
+    """What is at the other end of a connection."""
+
+    NODE = "node"
+    """A process of the job: a worker, a parameter server or a standby, under one node id."""
+    LAUNCHER = "launcher"
+    """It starts and watches the processes of one host."""
+    VIEWER = "viewer"
+    """A person or a program that looks at the job. It sends no message at all."""
+
+
+class Known(str, Enum):
+    """How it is known what is there."""
+
+    CERTIFICATE = "certificate"
+    """Its certificate names it."""
+    TOKEN = "token"  # noqa: S105 - a word, not a secret
+    """It has proven that it knows the job's token, and says its name: whoever has the token may be any process of the job."""
+    CLAIMED = "claimed"
+    """It says so itself: the network is trusted."""
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Who speaks on a connection, from its first message to its end."""
+
+    kind: Kind
+    name: str
+    """The node id of a node, the address of a launcher; empty for a viewer."""
+    known: Known
+
+
+class Standing(str, Enum):
+    """What the sender must be beside its kind."""
+
+    ANY = "any"
+    MEMBER = "member"
+    """The scheduler has admitted it on this connection."""
+    RANK_0 = "rank 0"
+    """A member that holds rank 0."""
+
+
+class Sender(msgspec.Struct, frozen=True):
+    """A row of the table."""
+
+    kind: Kind
+    standing: Standing
+
+
+_MEMBER = Sender(Kind.NODE, Standing.MEMBER)
+
+SENDERS: dict[type[msgspec.Struct], Sender] = {
+    m.Register: Sender(Kind.NODE, Standing.ANY),
+    m.Exited: Sender(Kind.LAUNCHER, Standing.ANY),
+    m.RendezvousOpen: Sender(Kind.NODE, Standing.RANK_0),
+    m.Ready: _MEMBER,
+    m.Heartbeat: _MEMBER,
+    m.CheckpointReport: _MEMBER,
+    m.CheckpointInvalid: _MEMBER,
+    m.StateLoaded: _MEMBER,
+    m.FirstStep: _MEMBER,
+    m.CollectiveFailed: _MEMBER,
+    m.Failure: _MEMBER,
+    m.Done: _MEMBER,
+    m.Leave: _MEMBER,
+    h.Depart: _MEMBER,
+    h.Position: _MEMBER,
+}
+"""By message: who may send it. Nobody may send what has no row."""
+
+assert set(SENDERS) == set(get_args(m.FromNode)), "every message of a node has its row"
+
+
+def claimed(message: m.FromNode, *, peer: str, member: NodeId | None) -> Principal:
+    """Who says this where the network is trusted, and nobody proves anything.
+
+    Args:
+        message: what is said.
+        peer: the address that it comes from.
+        member: the node that was admitted on this connection: it stays that node. None: there is none yet.
+    """
+    if member is None and isinstance(message, m.Exited):
+        return Principal(kind=Kind.LAUNCHER, name=peer, known=Known.CLAIMED)
+    name = message.node_id if member is None and isinstance(message, m.Register) else member
+    return Principal(kind=Kind.NODE, name=name or "", known=Known.CLAIMED)
+
+
+def fault_of(principal: Principal, message: m.FromNode, *, member: NodeId | None, rank: Rank | None) -> str:
+    """Why this principal may not say this; empty: it may.
+
+    Args:
+        principal: who speaks on the connection.
+        message: what is said.
+        member: the node that was admitted on this connection, None before.
+        rank: that it holds, None: none.
+    """
+    sender = SENDERS[type(message)]
+    tag = message.__struct_config__.tag
+    if principal.kind is not sender.kind:
+        return f"a {principal.kind.value} may not send {tag}"
+    if isinstance(message, m.Register) and message.node_id != principal.name:
+        return f"it registers as {message.node_id}, and is {principal.name}"
+    if sender.standing is not Standing.ANY and member is None:
+        return "not registered"
+    if sender.standing is Standing.RANK_0 and rank != 0:
+        return f"only rank 0 may send {tag}"
+    return ""

@@ -1,0 +1,61 @@
+"""`ca_cert_path`: the authorities whose certificates are let in. Nobody else's, never the system's."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from recovery.errors import (
+    AuthorityExpiredError,
+    CaFileError,
+    CaHasPrivateKeyError,
+    CaNotCaError,
+    CertificateNotYetValidError,
+)
+from recovery.tls.certificates import UNREADABLE, check_strength, day, is_authority, look_into, subject_of
+from recovery.tls.checked_files import read_public
+
+
+def read(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
+    """Read the authorities.
+
+    Args:
+        path: of a PEM file.
+        now: this moment, with its time zone.
+
+    Raises:
+        ChannelFileError: the file cannot be read, or holds something else.
+        CertificateError: an authority is not valid now, or too weak.
+    """
+    file = str(path)
+    data = read_public(path, "ca_cert_path")
+    if not data.strip():
+        raise CaFileError(file=file, reason="is empty")
+    if b"PRIVATE KEY-----" in data:
+        raise CaHasPrivateKeyError(file=file)
+    try:
+        found = tuple(x509.load_pem_x509_certificates(data))
+        for one in found:
+            look_into(one)
+    except UNREADABLE:
+        raise CaFileError(file=file, reason="holds no PEM certificate that can be read") from None
+    for one in found:
+        _check(one, file, now)
+    return found
+
+
+def _check(one: x509.Certificate, file: str, now: datetime.datetime) -> None:
+    if not is_authority(one):
+        raise CaNotCaError(file=file, subject=subject_of(one))
+    if now > one.not_valid_after_utc:
+        days = (now - one.not_valid_after_utc).days
+        raise AuthorityExpiredError(
+            file=file, subject=subject_of(one), date=day(one.not_valid_after_utc), days=days
+        )
+    if now < one.not_valid_before_utc:
+        raise CertificateNotYetValidError(
+            file=file, subject=subject_of(one), date=day(one.not_valid_before_utc), now=day(now)
+        )
+    check_strength(one, file=file)

@@ -1,0 +1,135 @@
+"""One PKCS#12 file: a private key, its certificate, and the authorities between that and the one that is trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
+from typing_extensions import override
+
+from recovery.errors import (
+    P12ExtraLeafError,
+    P12FormatError,
+    P12KeyMismatchError,
+    P12NoCertificateError,
+    P12NoKeyError,
+    P12PasswordError,
+    P12PasswordMissingError,
+    P12UnencryptedError,
+)
+from recovery.tls.certificates import UNREADABLE, is_authority, look_into, subject_of
+from recovery.tls.checked_files import read_secret
+
+_PEM = b"-----BEGIN"
+_NOT_OURS = "Convert it: `openssl pkcs12 -export -in CERTIFICATE.pem -inkey KEY.pem -out FILE.p12`."
+_AGAIN = "Copy it again from where it was made."
+
+
+class Bundle(NamedTuple):
+    """What is in a file. Its text shows no key."""
+
+    file: str
+    key: Any
+    """A private key of `cryptography`."""
+    certificate: x509.Certificate
+    chain: tuple[x509.Certificate, ...]
+    """Authorities that came with it."""
+
+    @override
+    def __repr__(self) -> str:
+        return f"Bundle({self.file}, {subject_of(self.certificate)})"
+
+    def key_and_chain_pem(self) -> bytes:
+        """Key, certificate and chain as OpenSSL loads them, for memory only."""
+        key: bytes = self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        certificates = (self.certificate, *self.chain)
+        return key + b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
+
+
+def read(path: Path, password: bytes | None, *, field: str, argument: str) -> Bundle:
+    """Read a bundle.
+
+    Args:
+        path: of the file.
+        password: as UTF-8; None: none was given.
+        field: the key of config.json that names the file, for the error.
+        argument: the argument that holds the password, for the error.
+
+    Raises:
+        ChannelFileError: the kind says what is wrong with it.
+    """
+    file = str(path)
+    found = _opened(read_secret(path, field), password, file=file, field=field, argument=argument)
+    if found.key is None:
+        raise P12NoKeyError(file=file, field=field)
+    others = [one.certificate for one in found.additional_certs]
+    try:
+        for one in (*others, *([found.cert.certificate] if found.cert is not None else [])):
+            look_into(one)
+    except UNREADABLE:
+        reason = "a certificate in it cannot be read"
+        raise P12FormatError(file=file, field=field, reason=reason, next_step=_AGAIN) from None
+    chain = tuple(one for one in others if is_authority(one))
+    leaves = [one for one in others if not is_authority(one)]
+    if found.cert is None:
+        if not leaves:
+            raise P12NoCertificateError(file=file, field=field)
+        raise P12KeyMismatchError(file=file, field=field, subject=subject_of(leaves[0]))
+    certificate = found.cert.certificate
+    if certificate.public_key() != found.key.public_key():
+        raise P12KeyMismatchError(file=file, field=field, subject=subject_of(certificate))
+    if leaves:
+        raise P12ExtraLeafError(file=file, field=field, subject=subject_of(leaves[0]))
+    return Bundle(file, found.key, certificate, chain)
+
+
+def _opened(
+    data: bytes, password: bytes | None, *, file: str, field: str, argument: str
+) -> PKCS12KeyAndCertificates:
+    if not data:
+        raise P12FormatError(file=file, field=field, reason="it is empty", next_step=_AGAIN)
+    if data.lstrip().startswith(_PEM):
+        raise P12FormatError(file=file, field=field, reason="it is PEM", next_step=_NOT_OURS)
+    if _opens(data, None) is not None:
+        raise P12UnencryptedError(file=file, field=field)
+    if not password:
+        if not _is_pkcs12(data):
+            raise P12FormatError(
+                file=file, field=field, reason="it is cut, or something else", next_step=_AGAIN
+            )
+        raise P12PasswordMissingError(file=file, field=field, argument=argument)
+    found = _opens(data, password)
+    if found is not None:
+        return found
+    if not _is_pkcs12(data):
+        raise P12FormatError(file=file, field=field, reason="it is cut, or something else", next_step=_AGAIN)
+    raise P12PasswordError(file=file, field=field, argument=argument)
+
+
+def _opens(data: bytes, password: bytes | None) -> PKCS12KeyAndCertificates | None:
+    try:
+        return pkcs12.load_pkcs12(data, password)
+    # What a damaged file makes of the parser is not documented; all of it means the same.
+    except Exception:  # noqa: BLE001
+        return None
+
+
+def _is_pkcs12(data: bytes) -> bool:
+    """Whether it begins as a DER sequence of the file's own length, with version 3: what no password changes."""
+    if len(data) < 8 or data[0] != 0x30:  # noqa: PLR2004 - lengths and tags of DER
+        return False
+    if data[1] < 0x80:  # noqa: PLR2004 - a short length
+        begin, length = 2, data[1]
+    elif data[1] == 0x80:  # noqa: PLR2004 - an indefinite length
+        return data[2:5] == b"\x02\x01\x03"
+    else:
+        count = data[1] & 0x7F
+        begin = 2 + count
+        length = int.from_bytes(data[2:begin], "big")
+    return begin + length == len(data) and data[begin : begin + 3] == b"\x02\x01\x03"

@@ -1,0 +1,82 @@
+"""TLS contexts of loaded material. A context is never changed: new material makes a new one.
+
+OpenSSL loads certificates and revocation lists from files only. What it is given are files without a name in memory,
+so that no key and no copy of a list ever lies on a disk.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+
+from recovery.errors import ConfigHostEmptyError, P12FormatError
+from recovery.tls.alerts import AlertingContext
+from recovery.tls.config_file import ChannelFiles
+from recovery.tls.material import Material
+from recovery.tls.revocation import pem_of
+from recovery.tls.side import Side
+
+_SECURITY_LEVEL = 2
+"""112 bits: RSA from 2,048 on. The system's own default may be lower."""
+
+
+def context_of(material: Material) -> ssl.SSLContext:
+    """Make the context of one side: both must present a certificate, TLS 1.2 or newer, no session is taken up again.
+
+    A session that is taken up again would skip the check of the certificate, and so let a revoked peer in.
+
+    Raises:
+        P12FormatError: OpenSSL does not take the certificate or the key of this side.
+    """
+    server = material.side is Side.SERVER
+    context = AlertingContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.check_hostname = not server
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.options |= ssl.OP_SINGLE_ECDH_USE | ssl.OP_CIPHER_SERVER_PREFERENCE
+    if server:
+        context.num_tickets = 0
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.set_ciphers(":".join((*material.files.ciphers, f"@SECLEVEL={_SECURITY_LEVEL}")))
+    context.load_verify_locations(cadata=material.trusted_pem())
+    if material.lists:
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
+        _through_memory(
+            pem_of(material.lists).encode("ascii"), lambda name: context.load_verify_locations(cafile=name)
+        )
+    try:
+        _through_memory(material.own.key_and_chain_pem(), context.load_cert_chain)
+    except ssl.SSLError as error:
+        raise P12FormatError(
+            file=material.own.file,
+            field=f"{material.side.value}_cert_path",
+            reason=f"OpenSSL does not take what is in it ({error.reason or error})",
+            next_step="Make key and certificate again.",
+        ) from error
+    return context
+
+
+def name_to_check(files: ChannelFiles, host: str) -> str:
+    """The name that the scheduler's certificate must have: `expected_hostname`, or the host that is dialled.
+
+    Raises:
+        ConfigHostEmptyError: there is neither, so that any certificate would do.
+    """
+    name = files.expected_hostname or host
+    if not name:
+        raise ConfigHostEmptyError(field="MS_SCHED_HOST")
+    return name
+
+
+def _through_memory(data: bytes, load: Callable[[str], None]) -> None:
+    """Give `load` the name of a file that lies in memory and that no other process can open after this one ends."""
+    descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        load(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)

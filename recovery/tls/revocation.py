@@ -1,0 +1,136 @@
+"""`crl_path`: which certificates are taken back. A list is believed only where its authority is ours and has signed it."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from recovery.errors import (
+    CrlExpiredError,
+    CrlForeignContentError,
+    CrlMissingIssuerError,
+    CrlNoSignRightError,
+    CrlNotYetValidError,
+    CrlSignatureError,
+    CrlUnreadableError,
+)
+from recovery.tls.certificates import UNREADABLE, day, may_sign_lists, printable, subject_of
+from recovery.tls.checked_files import read_public
+
+List = x509.CertificateRevocationList
+
+_LABEL = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----")
+_PEM_LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
+
+
+def read(
+    path: Path,
+    authorities: Sequence[x509.Certificate],
+    now: datetime.datetime,
+    *,
+    ca_file: str,
+) -> tuple[List, ...]:
+    """Read the lists of one file, PEM (one or more) or DER.
+
+    Args:
+        path: of the file.
+        authorities: who may have signed them: those that are trusted, and those between them and a leaf.
+        now: this moment, with its time zone.
+        ca_file: where the authorities come from, for the error.
+
+    Raises:
+        ChannelFileError: the file cannot be read, or holds something else.
+        CertificateError: a list is not valid now, or not of one of these authorities.
+    """
+    file = str(path)
+    data = read_public(path, "crl_path")
+    found = _parsed(data, file)
+    for one in found:
+        _check(one, authorities, now, file=file, ca_file=ca_file)
+    return found
+
+
+def demand(
+    lists: Sequence[List],
+    chain: Sequence[x509.Certificate],
+    authorities: Sequence[x509.Certificate],
+    file: str,
+) -> None:
+    """Every authority that has signed a certificate of the chain needs a list.
+
+    Raises:
+        CrlMissingIssuerError: one has none.
+    """
+    issuers = {one.issuer for one in lists}
+    needed = [*(one.issuer for one in chain), *(one.subject for one in authorities)]
+    missing = next((issuer for issuer in needed if issuer not in issuers), None)
+    if missing is not None:
+        raise CrlMissingIssuerError(file=file, issuer=printable(missing))
+
+
+def revoked_in(
+    lists: Sequence[List], chain: Sequence[x509.Certificate]
+) -> tuple[x509.Certificate, x509.RevokedCertificate] | None:
+    """The first certificate of the chain that is taken back, and its entry; None: none is."""
+    for certificate in chain:
+        for one in lists:
+            if one.issuer == certificate.issuer:
+                entry = one.get_revoked_certificate_by_serial_number(certificate.serial_number)
+                if entry is not None:
+                    return certificate, entry
+    return None
+
+
+def number_of(one: List) -> int | None:
+    """The number of a list, which rises with each that the authority publishes; None: it has none."""
+    try:
+        return one.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except (x509.ExtensionNotFound, *UNREADABLE):
+        return None
+
+
+def pem_of(lists: Sequence[List]) -> str:
+    """Only the lists, whatever else stood in their file."""
+    return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in lists).decode("ascii")
+
+
+def _parsed(data: bytes, file: str) -> tuple[List, ...]:
+    labels = [label.decode("ascii") for label in _LABEL.findall(data)]
+    foreign = next((label for label in labels if label != "X509 CRL"), None)
+    if foreign is not None:
+        raise CrlForeignContentError(file=file, kind=foreign.lower())
+    try:
+        if not labels:
+            return (x509.load_der_x509_crl(data),)
+        pieces = _PEM_LIST.findall(data)
+        if len(pieces) == len(labels):
+            return tuple(x509.load_pem_x509_crl(piece) for piece in pieces)
+    except UNREADABLE:
+        pass
+    raise CrlUnreadableError(file=file, size=len(data))
+
+
+def _check(
+    one: List, authorities: Sequence[x509.Certificate], now: datetime.datetime, *, file: str, ca_file: str
+) -> None:
+    try:
+        issuer = printable(one.issuer)
+        signers = [authority for authority in authorities if authority.subject == one.issuer]
+        signer = next((signer for signer in signers if one.is_signature_valid(signer.public_key())), None)  # type: ignore[arg-type]  # a kind that cannot sign is a TypeError
+        begin, end = one.last_update_utc, one.next_update_utc
+        _ = [entry.revocation_date_utc for entry in one], one.extensions
+    except UNREADABLE:
+        raise CrlUnreadableError(file=file, size=len(one.tbs_certlist_bytes)) from None
+    if signer is None:
+        raise CrlSignatureError(file=file, issuer=issuer, ca_file=ca_file)
+    if not may_sign_lists(signer):
+        raise CrlNoSignRightError(file=ca_file, subject=subject_of(signer))
+    if now < begin:
+        raise CrlNotYetValidError(file=file, issuer=issuer, date=day(begin), now=day(now))
+    if end is not None and now > end:
+        raise CrlExpiredError(file=file, issuer=issuer, date=day(end))

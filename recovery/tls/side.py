@@ -1,0 +1,12 @@
+"""Which end of a connection. Imports nothing: who only asks for it should not load the cryptography."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Side(str, Enum):
+    """Which end of a connection."""
+
+    SERVER = "server"
+    CLIENT = "client"

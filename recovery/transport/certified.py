@@ -1,0 +1,90 @@
+"""Whom the certificate of a connection names, beside whom the job's token or the first message does: they must agree.
+
+A certificate that names a node or a role makes its holder that one. One that names nobody proves that its holder belongs to the job, no more.
+One that names the node `1` counts for the ids `1.2`, `1.3` ... too: a launcher starts a lost process again under these (`--rejoin=new`),
+and they follow one another in one place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from recovery.core.ids import NodeId
+from recovery.core.messages import Exited, FromNode, Register
+from recovery.core.principals import Kind, Known, Principal
+
+if TYPE_CHECKING:
+    from recovery.tls.identity import Identity
+
+_LATER_START = re.compile(r"\.[1-9][0-9]*", re.ASCII)
+"""What an id of a later start has behind the first one (launch/node_ids.py)."""
+
+_NEXT_STEP = "Give it the PKCS#12 file that was made for it (client_cert_path)."
+
+
+class Mismatch(NamedTuple):
+    """A certificate names somebody else than its holder says to be."""
+
+    code: str
+    reason: str
+
+
+def covers(named: NodeId, node_id: NodeId) -> bool:
+    """Does a certificate that names the first of these count for the second?"""
+    first, later = node_id[: len(named)], node_id[len(named) :]
+    return first == named and (not later or _LATER_START.fullmatch(later) is not None)
+
+
+def mismatch_of(identity: Identity | None, message: FromNode) -> Mismatch | None:
+    """Why who speaks is not whom its certificate names; None: it may go on.
+
+    Args:
+        identity: of the certificate; None: there is none, or it names nobody.
+        message: what it says. Only the messages that need no registration before them are judged: the others follow one of these.
+    """
+    if identity is None or not isinstance(message, (Register, Exited)):
+        return None
+    registers = isinstance(message, Register)
+    role = message.role.value if isinstance(message, Register) else Kind.LAUNCHER.value
+    if identity.role and identity.role != role:
+        said = f"registers as {role}" if registers else "reports an end, as only a launcher does"
+        return Mismatch(
+            "ROLE_CERT_MISMATCH",
+            f"the certificate of this process is for the role {identity.role}, and it {said}. {_NEXT_STEP}",
+        )
+    if identity.node_id and not covers(identity.node_id, message.node_id):
+        said = f"registers as {message.node_id}" if registers else f"reports the end of {message.node_id}"
+        return Mismatch(
+            "ID_CERT_MISMATCH",
+            f"the certificate of this process is that of {identity.node_id}, and it {said}. {_NEXT_STEP}",
+        )
+    return None
+
+
+def certified(
+    identity: Identity | None, proven: Principal | None, message: FromNode, peer: str
+) -> Principal | None:
+    """Who speaks on a connection, once a message agrees with its certificate; None: only what it says itself.
+
+    Args:
+        identity: of the certificate; None: there is none, or it names nobody.
+        proven: who it has proven to be before; None: nobody.
+        message: with which the certificate agrees.
+        peer: the address that it comes from.
+    """
+    if identity is None or not isinstance(message, (Register, Exited)):
+        return proven
+    if isinstance(message, Register) and identity.node_id:
+        named = Principal(kind=Kind.NODE, name=message.node_id, known=Known.CERTIFICATE)
+    elif isinstance(message, Exited) and identity.role == Kind.LAUNCHER.value:
+        named = Principal(kind=Kind.LAUNCHER, name=peer, known=Known.CERTIFICATE)
+    else:
+        return proven
+    if proven is None:
+        return named
+    # Who has proven to be another one stays that one, and the table refuses what it says.
+    agrees = proven.kind is named.kind and (proven.name == named.name or named.kind is Kind.LAUNCHER)
+    return msgspec.structs.replace(proven, known=Known.CERTIFICATE) if agrees else proven

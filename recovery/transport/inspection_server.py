@@ -1,0 +1,88 @@
+"""The views and actions of inspection.py, answered over HTTP. Who may ask at all is settled before (server.py)."""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp import web
+
+from recovery.transport.inspection import ACTION_BYTES_MAX, Action, Inspection, Route, healthz, json_body
+from recovery.transport.rejection_log import RejectionLog
+
+HEALTH_PATH = "/healthz"
+
+_logger = logging.getLogger("recovery.transport")
+
+
+class Shown:
+    """What a scheduler shows, and what it does when it is asked to."""
+
+    def __init__(self, inspection: Inspection, rejections: RejectionLog) -> None:
+        """Take the views and actions.
+
+        Args:
+            inspection: by path; `/healthz` is always there.
+            rejections: logs who asks for what there is not, or may not be asked for from there.
+        """
+        self._routes: dict[str, Route] = {HEALTH_PATH: healthz, **dict(inspection.routes)}
+        self._actions = dict(inspection.actions)
+        self._rejections = rejections
+
+    def action_of(self, request: web.BaseRequest) -> Action | None:
+        """What a request asks to do; None: it asks to see something."""
+        return self._actions.get(request.path) if request.method == "POST" else None
+
+    def answer(self, request: web.BaseRequest, action: Action | None, body: bytes) -> web.Response:
+        """Do it, or show it.
+
+        Args:
+            request: of somebody who may ask.
+            action: as `action_of` says.
+            body: of the request.
+        """
+        return self._show(request) if action is None else self._act(request, action, body)
+
+    def _show(self, request: web.BaseRequest) -> web.Response:
+        route = self._routes.get(request.path)
+        if route is None:
+            self._rejections.note(request.remote or "unknown", "asked for a path that does not exist")
+            return text_of(404, f"no such path; there is {', '.join(sorted(self._routes))}")
+        if request.method not in ("GET", "HEAD"):
+            return text_of(405, "only GET")
+        try:
+            body, content_type = route()
+        except Exception:
+            # A view that fails must not end what it views.
+            _logger.exception("event=inspection_failed path=%s", request.path)
+            return text_of(500, "this view failed, see the scheduler's log")
+        response = web.Response(body=body, content_type=content_type)
+        response.force_close()
+        return response
+
+    def _act(self, request: web.BaseRequest, action: Action, body: bytes) -> web.Response:
+        """Change something for whoever could as well send signals to the processes here: nobody else is known yet."""
+        own = request.transport.get_extra_info("sockname") if request.transport is not None else None
+        if own is None or request.remote != own[0] or "Origin" in request.headers:
+            self._rejections.note(request.remote or "unknown", f"asked for {request.path} from elsewhere")
+            return text_of(403, "only for processes of the scheduler's own host, and not for browsers")
+        status, answer = action(body)
+        content, content_type = json_body(answer)
+        response = web.Response(status=status, body=content, content_type=content_type)
+        response.force_close()
+        return response
+
+
+async def body_of(request: web.BaseRequest) -> bytes | None:
+    """Read the body of a request that acts; None: it is too long, or does not say how long it is."""
+    length = request.content_length
+    if length is None or length > ACTION_BYTES_MAX:
+        return None
+    # aiohttp gives an empty body as one that cannot be read.
+    return await request.content.readexactly(length) if length else b""
+
+
+def text_of(status: int, text: str) -> web.Response:
+    """Make an answer of one line, behind which the connection closes."""
+    response = web.Response(status=status, text=f"{text}\n")
+    response.force_close()
+    return response

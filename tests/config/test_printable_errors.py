@@ -1,0 +1,17 @@
+"""An error quotes names, paths and what a decoder says of a foreign file; a terminal gets none of their control characters."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.errors import UsageError
+
+
+@pytest.mark.parametrize("quoted", ["a\nb", "\x1b[2J", "\u202efdp.exe", "\ud800", "\x00"], ids=ascii)
+def test_what_an_error_quotes_is_printed_escaped(quoted: str) -> None:
+    error = UsageError(field=f"file {quoted}", reason="is none", next_step="Größe 模型 stay.")
+
+    assert str(error).isprintable()
+    assert quoted.encode("unicode_escape").decode() in str(error)
+    assert "Größe 模型 stay." in str(error)
+    assert error.parts["field"] == f"file {quoted}"

@@ -1,0 +1,104 @@
+"""Bugs in who is let say what, and in what who does not belong can cost."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_WHO = "tests/core/test_principals.py::"
+
+PRINCIPALS = (
+    Bug(
+        "a worker's word ends another one's process",
+        "I23",
+        "core/principals.py",
+        "if principal.kind is not sender.kind:",
+        "if principal.kind is Kind.VIEWER:",
+        (f"{_WHO}test_each_principal_may_say_what_is_its_own_and_nothing_else",),
+    ),
+    Bug(
+        "a launcher ends the processes of every host",
+        "I23",
+        "core/scheduler/proof.py",
+        "return not hosts or peer in hosts or proves(node, exited)",
+        "return not hosts or bool(peer) or proves(node, exited)",
+        ("tests/core/test_reports_of_hosts.py::test_a_launcher_of_another_host_ends_nobody",),
+    ),
+    Bug(
+        "a peer that invents names fills the store",
+        "I17",
+        "core/scheduler/refusals.py",
+        "elif now_ms - counted.noted_ms < PERIOD_MS:",
+        "elif now_ms < counted.noted_ms:",
+        ("tests/core/test_refusals.py::test_beyond_a_host_of_names_an_address_gets_one_row_a_minute",),
+    ),
+    Bug(
+        "any rank names the rendezvous",
+        "I9",
+        "core/principals.py",
+        "if sender.standing is Standing.RANK_0 and rank != 0:",
+        "if sender.standing is Standing.RANK_0 and rank is None:",
+        (f"{_WHO}test_only_rank_0_may_name_the_rendezvous",),
+    ),
+    Bug(
+        "who knows the id of an admission takes its session",
+        "I4",
+        "core/scheduler/admission.py",
+        "if proven and register.request_id == record.admission_request:",
+        "if register.request_id == record.admission_request:",
+        (
+            "tests/core/test_scheduler_machine.py::test_who_knows_only_the_id_of_an_admission_is_not_its_holder",
+        ),
+    ),
+    Bug(
+        "a certificate of one node registers another",
+        "I4",
+        "core/principals.py",
+        "if isinstance(message, m.Register) and message.node_id != principal.name:",
+        "if isinstance(message, m.Register) and not principal.name:",
+        (f"{_WHO}test_a_node_registers_under_the_name_that_it_has_proven_and_no_other",),
+    ),
+    Bug(
+        "a proof of the job's token is taken twice",
+        "I4",
+        "transport/job_token.py",
+        " or challenge in self._used:",
+        ":",
+        ("tests/transport/test_job_token.py::test_a_proof_holds_once_for_what_it_was_made_for",),
+    ),
+    Bug(
+        "a stranger is shown every view",
+        "I16",
+        "transport/server.py",
+        "proven = self._look_at(request, body)",
+        "proven = self._look_at(request, body) if request.path == CLUSTER_PATH else None",
+        ("tests/transport/test_job_token.py::test_a_stranger_sees_nothing_but_that_somebody_is_alive",),
+    ),
+    Bug(
+        "a worker follows a scheduler that proves nothing",
+        "I4",
+        "transport/client.py",
+        "if answer is not None and not answer.holds(proofs.headers):",
+        "if answer is not None and answer.expected in proofs.headers:",
+        (
+            "tests/transport/test_job_token.py::test_a_scheduler_that_lets_everybody_in_without_knowing_the_token_is_found_out",
+        ),
+    ),
+    Bug(
+        "a token that others can read is used",
+        "I16",
+        "store/job_token_file.py",
+        "if facts.st_mode & 0o077:",
+        "if facts.st_mode & 0o002:",
+        ("tests/store/test_job_token_file.py::test_what_others_could_know_or_choose_is_refused",),
+    ),
+    Bug(
+        "a message before admission is as long as its parts",
+        "I17",
+        "transport/connection_limiter.py",
+        "accepted.received_bytes += count",
+        "accepted.received_bytes = count",
+        (
+            "tests/transport/test_message_parts.py::test_a_message_in_parts_before_the_admission_is_bounded_like_a_whole_one",
+        ),
+    ),
+)
