@@ -27,6 +27,20 @@ def test_whoever_comes_first_makes_it_and_all_others_read_the_same(tmp_path: Pat
     assert stored(path) in found
 
 
+def test_who_comes_second_takes_what_the_first_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, looks = shared(tmp_path), [0]
+
+    def not_there_yet(path: Path) -> str | None:
+        looks[0] += 1
+        return None if looks[0] == 1 else stored(path)
+
+    monkeypatch.setattr(job_token_file, "stored", not_there_yet)
+
+    assert shared(tmp_path) == token
+
+
 def test_two_paths_have_two_tokens(tmp_path: Path) -> None:
     assert shared(tmp_path / "a") != shared(tmp_path / "b")
 
