@@ -63,3 +63,9 @@ def job_with_failures(directory: Path) -> Path:
 def finished_job(factory: pytest.TempPathFactory) -> Path:
     """The recovery path of such a job, for tests that only look at it."""
     return made_once(factory, "finished_job", job_with_failures) / "recovery"
+
+
+def job_to_damage(factory: pytest.TempPathFactory) -> Path:
+    """The same for tests that change its files and put them back: of this process alone."""
+    own = os.environ.get("PYTEST_XDIST_WORKER", "one")
+    return made_once(factory, f"job_to_damage_{own}", job_with_failures) / "recovery"

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from recovery.store.repository import SchedulerStore
-from tests.cluster.inspected import contents, finished_job, run
+from tests.cluster.inspected import contents, finished_job, job_to_damage, run
 from tests.store import samples
 
 pytestmark = pytest.mark.cluster
@@ -26,6 +26,12 @@ COMMANDS = ("status", "nodes", "steps", "checkpoints", "generations", "events", 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished_job(tmp_path_factory).parent
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nobody else looks at it meanwhile."""
+    return job_to_damage(tmp_path_factory).parent
 
 
 @pytest.fixture
@@ -208,8 +214,8 @@ def test_what_a_peer_said_cannot_steer_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "node", ["x'; DROP TABLE nodes;--", '"worker_0" OR 1=1', "%", "worker_%", "a\nb", "../worker_0"]
 )
-def test_a_name_that_is_typed_is_a_name_and_nothing_else(finished: Path, node: str) -> None:
-    path = str(finished / "recovery")
+def test_a_name_that_is_typed_is_a_name_and_nothing_else(job: Path, node: str) -> None:
+    path = str(job)
     before = run("events", path).stdout
     only = run("events", path, f"--node={node}", "--format=json")
     assert (only.returncode, json.loads(only.stdout)) == (0, [])
@@ -223,13 +229,13 @@ def test_a_name_that_is_typed_is_a_name_and_nothing_else(finished: Path, node: s
 
 
 @pytest.fixture
-def saved(finished: Path) -> Path:
+def saved(own: Path) -> Path:
     """The newest checkpoint of rank 1, put back after the test."""
-    return max((finished / "ckpt/1").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    return max((own / "ckpt/1").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
 
 
-def test_verify_names_every_checkpoint_that_is_not_what_it_was(finished: Path, saved: Path) -> None:
-    path, whole, manifest = str(finished / "recovery"), saved.read_bytes(), saved.with_suffix(".json")
+def test_verify_names_every_checkpoint_that_is_not_what_it_was(own: Path, saved: Path) -> None:
+    path, whole, manifest = str(own / "recovery"), saved.read_bytes(), saved.with_suffix(".json")
     described = manifest.read_bytes()
     try:
         for content in (whole[:-1] + b"?", whole[:-5]):
@@ -250,13 +256,13 @@ def test_verify_names_every_checkpoint_that_is_not_what_it_was(finished: Path, s
     assert run("verify", path).returncode == 0
 
 
-def test_verify_names_what_a_save_that_was_cut_off_has_left(finished: Path) -> None:
-    left = finished / "ckpt/1" / ".small-1_5.ckpt.77-0123456789abcdef.tmp"
+def test_verify_names_what_a_save_that_was_cut_off_has_left(own: Path) -> None:
+    left = own / "ckpt/1" / ".small-1_5.ckpt.77-0123456789abcdef.tmp"
     left.write_bytes(b"half")
     try:
-        assert run("verify", str(finished / "recovery")).returncode == 0, "it may be a save under way"
+        assert run("verify", str(own / "recovery")).returncode == 0, "it may be a save under way"
         os.utime(left, (1, 1))
-        done = run("verify", str(finished / "recovery"))
+        done = run("verify", str(own / "recovery"))
         assert done.stdout == f"{left}: left over from a save that was cut off; no checkpoint needs it\n"
     finally:
         left.unlink()
