@@ -90,8 +90,8 @@ def own_channel() -> Channel | None:
     if not settings.enabled:
         return None
     # Costs 0.1 s, which commands without TLS need not spend.
-    from recovery.tls.process_channels import channel_of  # noqa: PLC0415
-    from recovery.tls.side import Side  # noqa: PLC0415
+    from recovery.tls.process_channels import channel_of  # noqa: PLC0415 - as above
+    from recovery.tls.side import Side  # noqa: PLC0415 - as above
 
     return channel_of(settings, Side.CLIENT)
 

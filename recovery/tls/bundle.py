@@ -116,7 +116,7 @@ def _opens(data: bytes, password: bytes | None) -> PKCS12KeyAndCertificates | No
     try:
         return pkcs12.load_pkcs12(data, password)
     # What a damaged file makes of the parser is not documented; all of it means the same.
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - as above
         return None
 
 

@@ -85,7 +85,7 @@ def channel_of(settings: SecureChannel, side: Side) -> Channel | None:
         return None
     config_file = _config_file(settings)
     # 50 ms, which a process without TLS need not spend.
-    from recovery.tls.channel import Channel  # noqa: PLC0415
+    from recovery.tls.channel import Channel  # noqa: PLC0415 - as above
 
     channel = Channel(config_file, side, _password_of(settings, side), _password_file_of(settings, side)[0])
     for text in channel.material.files.warnings:

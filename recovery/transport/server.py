@@ -119,8 +119,8 @@ class Server:
         accept: Callable[[], asyncio.Protocol] = self._limiter
         if self._channel is not None:
             # The cryptography is loaded where there is TLS only: 50 ms.
-            from recovery.transport.peer_certificates import watch  # noqa: PLC0415
-            from recovery.transport.tls_acceptor import TlsAcceptor  # noqa: PLC0415
+            from recovery.transport.peer_certificates import watch  # noqa: PLC0415 - as above
+            from recovery.transport.tls_acceptor import TlsAcceptor  # noqa: PLC0415 - as above
 
             accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections)
             self._watch = loop.create_task(watch(self._channel, self._connections))

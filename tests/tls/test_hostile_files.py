@@ -60,7 +60,7 @@ def test_a_damaged_file_is_used_or_refused_by_an_error_of_ours(
         material.load(config_file.read(place.config), Side.SERVER, PASSWORD, NOW)
     except SecureChannelError as error:
         assert str(error).isprintable()  # noqa: PT017 - most examples are refused, some are right
-        assert PASSWORD.decode() not in str(error)  # noqa: PT017
+        assert PASSWORD.decode() not in str(error)  # noqa: PT017 - as above
 
 
 @given(some.text(max_size=200))
