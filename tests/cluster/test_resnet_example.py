@@ -23,10 +23,12 @@ def test_a_worker_that_was_killed_comes_back_and_running_statistics_end_alike(tm
         example.script("run.sh", *SMALL)
         expected = example.final_digests()
 
-    with ShellExample("resnet50_cifar10", tmp_path / "disturbed", shared) as example:
+    # Of 30 steps, 20 come after the second checkpoint: long enough to be looked at and killed within.
+    with ShellExample("resnet50_cifar10", tmp_path / "disturbed", {**shared, "STEP_MS": "300"}) as example:
         example.script("run.sh", *SMALL)
-        example.wait(lambda: example.count(EventKind.CHECKPOINT_COMMITTED) >= 2, "second common checkpoint")
+        example.wait(lambda: example.count(EventKind.CHECKPOINT_COMMITTED) >= 1, "first common checkpoint")
         assert example.script("recover.sh") == "nothing is lost\n"
+        example.wait(lambda: example.count(EventKind.CHECKPOINT_COMMITTED) >= 2, "second common checkpoint")
         example.kill("worker_1")
         assert example.script("recover.sh").split()[1] == "worker_1"
 

@@ -29,7 +29,7 @@ def test_a_worker_that_was_killed_comes_back_and_moving_averages_end_alike(tmp_p
         example.script("run.sh", *SMALL)
         expected = example.final_digests(START_S)
 
-    with ShellExample("resnet50_cifar10", tmp_path / "disturbed", {**shared, "STEP_MS": "100"}) as example:
+    with ShellExample("resnet50_cifar10", tmp_path / "disturbed", {**shared, "STEP_MS": "300"}) as example:
         example.script("run.sh", *SMALL)
         example.wait(
             lambda: example.count(EventKind.CHECKPOINT_COMMITTED) >= 2, "second common checkpoint", START_S
