@@ -103,6 +103,15 @@ def test_who_waits_for_a_refusal_to_run_out_does_not_take_silence_for_a_failure(
     assert we.Disconnect() in driven.fire(WorkerTimer.SILENCE, 75_100)
 
 
+def test_who_was_refused_and_is_admitted_on_the_same_connection_notices_when_it_falls_silent() -> None:
+    driven = DrivenWorker().registering()
+    driven.receive(refused("NODE_ALIVE", 60_000, connected=True), 100)
+    assert driven.fire(WorkerTimer.SILENCE, 15_000) == []
+    driven.admitted()
+    [due] = [timer for timer in driven.effects_of(we.SetTimer) if timer.timer is WorkerTimer.SILENCE]
+    assert we.Disconnect() in driven.fire(WorkerTimer.SILENCE, due.at_ms)
+
+
 def test_a_scheduler_that_closes_after_asking_again_is_dialled_at_once() -> None:
     driven = DrivenWorker().registering()
     driven.receive(refused("NODE_ALIVE", 1), 100)

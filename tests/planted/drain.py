@@ -119,8 +119,8 @@ DRAIN = (
         "a worker waits at a step although another scheduler admits it, which knows nothing of that",
         "I14",
         "core/worker/machine.py",
-        "return [*self._handover.let_go(), *next_]",
-        "return next_",
+        "return [*watched, *self._handover.let_go(), *next_]",
+        "return [*watched, *next_]",
         (
             f"{_WORKER}::test_who_waits_at_a_step_is_let_go_when_it_is_admitted_again_or_has_waited_long_enough",
         ),

@@ -101,6 +101,8 @@ EXITS = (
     ),
 )
 
+_WORKER = "tests/core/test_worker_machine.py"
+
 DEADLINES = (
     Bug(
         "a main thread that does not come back is waited for, for ever",
@@ -110,6 +112,16 @@ DEADLINES = (
         "",
         (
             "tests/core/test_worker_machine.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
+        ),
+    ),
+    Bug(
+        "who was refused first does not notice the silence of the scheduler",
+        "I14",
+        "core/worker/connection.py",
+        "        return [SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]\n\n    def on_refused",
+        "        return []\n\n    def on_refused",
+        (
+            f"{_WORKER}::test_who_was_refused_and_is_admitted_on_the_same_connection_notices_when_it_falls_silent",
         ),
     ),
     Bug(

@@ -254,11 +254,12 @@ class Connection:
         )
         return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 
-    def on_admitted(self, admitted: m.Admitted, now_ms: int) -> None:
-        """The scheduler has admitted this process."""
+    def on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
+        """The scheduler has admitted this process. Whoever was refused before was not expecting anything, and is from now on."""
         self._move(ConnectionFact.ADMITTED)
         self._dial_is_due = False
         self._token, self._admitted_ms, self._refused_code = admitted.token, now_ms, ""
+        return [SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 
     def on_refused(self, refused: m.Refused, now_ms: int, *, leaving: bool) -> list[WorkerEffect] | GivenUp:
         """The scheduler does not admit this process: wait and ask again, or give up where that would not help.

@@ -284,12 +284,12 @@ class WorkerMachine:
 
     def _on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         before, self._admitted = self._admitted, admitted
-        self._connection.on_admitted(admitted, now_ms)
+        watched = self._connection.on_admitted(admitted, now_ms)
         self._checkpoints.admitted(admitted.committed_step)
         self._main_thread.admit()
         is_known = before is not None and admitted.resumed and before.job == admitted.job
         next_ = self._resume(admitted) if is_known else self._join(admitted, now_ms)
-        return [*self._handover.let_go(), *next_]
+        return [*watched, *self._handover.let_go(), *next_]
 
     def _resume(self, admitted: m.Admitted) -> list[WorkerEffect]:
         """The scheduler knows this incarnation: say again what may have been lost on the way."""
