@@ -23,7 +23,8 @@ def test_a_worker_that_was_killed_comes_back_and_moving_averages_end_alike(tmp_p
         "XDG_CACHE_HOME": str(tmp_path),
         "SAVE_STEPS": "5",
         "EPOCHS": "3",
-        "MS_NODE_TIMEOUT": "10",
+        # A compilation keeps the interpreter to itself for as long as it takes.
+        "MS_NODE_TIMEOUT": "60",
     }
     with ShellExample("resnet50_cifar10", tmp_path / "undisturbed", {**shared, "STEP_MS": "0"}) as example:
         example.script("run.sh", *SMALL)
