@@ -8,7 +8,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/job.sh"
 
 if [ $# -eq 0 ]; then
-    state=$("$PYTHON" -m recovery status "$MS_RECOVERY_PATH" --json)
+    # A job that has only just begun has no state yet.
+    state=
+    [ ! -e "$MS_RECOVERY_PATH/scheduler.db" ] || state=$("$PYTHON" -m recovery status "$MS_RECOVERY_PATH" --json)
     case $state in *'"state": "finished"'*) echo "the job is finished"; exit 0 ;; esac
     for name in sched $(seq -f 'worker_%g' 0 "$((MS_WORKER_NUM - 1))"); do
         runs "$name" || set -- "$@" "$name"
