@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 
 SPARES = Spares(standbys=2, fresh_ids=True, hosts=2, late_looks=0.1, identities=True, exits_seen=0.5)
 BY_HAND = msgspec.structs.replace(SPARES, fresh_ids=False, shared_files=False, rejoin_on_proof=True)
-SEEDS = 40
+SEEDS = 80
 CALM = 8
 """Seeds of each story in which nothing fails but what is planted."""
 
