@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.principals import Kind
+from recovery.tls.channel import Channel
 from recovery.tls.side import Side
 from recovery.transport import file_server
 from recovery.transport.access import Access
@@ -21,7 +22,7 @@ from recovery.transport.job_token import Authenticator, Caller, JobToken
 from tests.faults.fault_proxy import FaultProxy
 from tests.tls.test_contexts import World
 from tests.transport.test_job_token import SECRET, VIEWER, WORKER
-from tests.transport.test_wire_tls import channel
+from tests.transport.test_wire_tls import channel as channel_of
 from tests.transport.wire import HOST, WAIT_S, in_thread, plain_socket, run, until
 
 DIGEST, OTHER = "ab" * 32, "cd" * 32
@@ -48,8 +49,10 @@ def held(tmp_path: Path) -> Held:
 
 
 @contextlib.asynccontextmanager
-async def holder(held: Held, token: str | None = SECRET, **options: object) -> AsyncIterator[int]:
-    server = FileServer(held.find, authenticator=Authenticator(JobToken.of(token)), **options)  # type: ignore[arg-type] - the channel, where there is one
+async def holder(
+    held: Held, token: str | None = SECRET, channel: Channel | None = None
+) -> AsyncIterator[int]:
+    server = FileServer(held.find, authenticator=Authenticator(JobToken.of(token)), channel=channel)
     port = await server.start(HOST)
     try:
         yield port
@@ -356,9 +359,9 @@ def world(tmp_path: Path) -> World:
 def test_over_tls_too(held: Held, world: World) -> None:
     async def main() -> None:
         taken = Taken()
-        access = Access(WORKER, channel(world, Side.CLIENT))
+        access = Access(WORKER, channel_of(world, Side.CLIENT))
         async with (
-            holder(held, channel=channel(world, Side.SERVER)) as port,
+            holder(held, channel=channel_of(world, Side.SERVER)) as port,
             client(port, access) as asking,
         ):
             assert await asking.manifest(DIGEST, 1_000) == MANIFEST
@@ -370,7 +373,7 @@ def test_over_tls_too(held: Held, world: World) -> None:
 
 def test_without_tls_where_the_holder_has_it(held: Held, world: World) -> None:
     async def main() -> None:
-        async with holder(held, channel=channel(world, Side.SERVER)) as port, client(port) as asking:
+        async with holder(held, channel=channel_of(world, Side.SERVER)) as port, client(port) as asking:
             await refusal(asking.manifest(DIGEST, 1_000))
 
     run(main())
