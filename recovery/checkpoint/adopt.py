@@ -8,21 +8,23 @@ from pathlib import Path
 
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names
+from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile
 from recovery.checkpoint.files import open_regular, opened_directory, reason_of
-from recovery.checkpoint.manifest import Manifest
 from recovery.checkpoint.publish import check_place
 from recovery.checkpoint.verify import digest_of
 from recovery.errors import CheckpointWriteError
 
 
 def adopt(
-    path: Path, make_manifest: Callable[[str, int], Manifest], place_is_ours: Callable[[], bool]
+    path: Path,
+    make_manifest: Callable[[tuple[ManifestFile, ...]], Manifest],
+    place_is_ours: Callable[[], bool],
 ) -> Manifest:
     """Sync a finished file and its directory, then write the manifest beside it: only then it is a checkpoint.
 
     Args:
         path: of a file under its final name, which nobody writes any more.
-        make_manifest: given SHA-256 (hex) and size (bytes) of the file, makes its manifest.
+        make_manifest: given the file with its size and SHA-256, makes its manifest.
         place_is_ours: asked right before the manifest gets its name, as by `publish.Stage.finish`.
 
     Raises:
@@ -41,9 +43,9 @@ def adopt(
             os.fsync(directory)
     except OSError as error:
         raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
-    manifest = make_manifest(digest, file_bytes)
-
-    manifests.write(
-        names.manifest_path(path), manifest, before_rename=lambda: check_place(path, place_is_ours)
+    file = ManifestFile(name=path.name, role=FileRole.FOREIGN, file_bytes=file_bytes, digest=digest)
+    return manifests.write(
+        names.manifest_path(path),
+        make_manifest((file,)),
+        before_rename=lambda: check_place(path, place_is_ours),
     )
-    return manifest

@@ -10,8 +10,8 @@ import msgspec
 
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names, verify
+from recovery.checkpoint.contribution import Manifest, not_of
 from recovery.checkpoint.files import reason_of, temporary_pattern
-from recovery.checkpoint.manifest import Manifest
 from recovery.core.ids import Generation, RunId
 from recovery.core.messages import HeldCheckpoint, PassedOver
 from recovery.errors import CheckpointError, CheckpointManifestError
@@ -62,12 +62,10 @@ def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int |
             manifest = verify.check_size(path)
         except CheckpointError as error:
             known = _manifest_of(path)
-            if name in listed or (
-                known is not None and not manifests.not_of(known, job=job, run=run, rank=rank)
-            ):
+            if name in listed or (known is not None and not not_of(known, job=job, run=run, rank=rank)):
                 passed_over.append(_passed_over(path, str(error), known))
             continue
-        reason = manifests.not_of(manifest, job=job, run=run, rank=rank)
+        reason = not_of(manifest, job=job, run=run, rank=rank)
         if reason:
             passed_over.append(_passed_over(path, reason, manifest))
         else:

@@ -1,7 +1,9 @@
-"""The facts beside a checkpoint file. Sealed with a digest of its own, since what it says decides where a job goes back to.
+"""The facts beside the files of a checkpoint. Sealed with a digest of its own, since what it says decides where a job goes back to.
 
 The file is JSON: `{"manifest": {...}, "manifest_sha256": "..."}`. The digest is over the inner object's bytes as they stand,
 so nobody needs to agree on one way to write JSON, and every changed bit is seen.
+
+Format 2 lists any number of files; format 1, of the releases before it, named one. Both are read into the same `Manifest`.
 """
 
 from __future__ import annotations
@@ -10,17 +12,26 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 import msgspec
 
 from recovery.checkpoint import names
+from recovery.checkpoint.contribution import (
+    Digest,
+    FileRole,
+    Layout,
+    Manifest,
+    ManifestFile,
+    Positive,
+    name_fault,
+)
 from recovery.checkpoint.files import Staged, open_regular, opened_directory, reason_of
 from recovery.core.converter import UNREADABLE
 from recovery.core.message_fields import Count, ShortText
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 
-FORMAT = 1
+FORMAT = 2
 """Rises when a reader of today could misread a file of tomorrow."""
 
 BYTES_MAX = 1 << 20
@@ -28,12 +39,9 @@ BYTES_MAX = 1 << 20
 
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 
-Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
-Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One rank's checkpoint file: whose it is, where in training it stands, and what its bytes must be."""
+class _Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What both formats say, in the order in which it is written."""
 
     format: Positive
     job: ShortText
@@ -43,27 +51,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     incarnation: Count
     generation: Count
     step: Count
-    """Global step, 1-based: this many steps are in it."""
     epoch: Count
     step_in_epoch: Count
+
+
+class _Format1(_Place, frozen=True, kw_only=True, forbid_unknown_fields=True):
     file: ShortText
-    """Name of the checkpoint file beside this one; never a path."""
     digest: Digest
-    """SHA-256 of that file, hex."""
     file_bytes: Count
     versions: dict[ShortText, ShortText]
-    """Frameworks that wrote it."""
     integrated: bool
-    """True: the rank's file holds the full state. False: its shard."""
 
 
-def not_of(manifest: Manifest, *, job: str, run: int, rank: int | None) -> str:
-    """Why a checkpoint is another's; empty when it is of this job, run and rank (None: of any)."""
-    if (manifest.job, manifest.run) != (job, run):
-        return f"it is of job {manifest.job!r} run {manifest.run}, not of job {job!r} run {run}"
-    if rank not in (None, manifest.rank):
-        return f"it is of rank {manifest.rank}, not of rank {rank}"
-    return ""
+class _Format2(_Place, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    layout: Layout
+    files: Annotated[tuple[ManifestFile, ...], msgspec.Meta(min_length=1)]
+    replicated: Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
+    versions: dict[ShortText, ShortText]
+    integrated: bool
 
 
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,51 +83,75 @@ class _FormatOnly(msgspec.Struct, frozen=True):
 # Made here: the save thread and the watch thread read their first manifest at the same moment (see core/converter.py).
 _sealed = msgspec.json.Decoder(_Sealed)
 _format_only = msgspec.json.Decoder(_FormatOnly)
-_manifest = msgspec.json.Decoder(Manifest)
+_format_1 = msgspec.json.Decoder(_Format1)
+_format_2 = msgspec.json.Decoder(_Format2)
+_OF_PLACE = tuple(one for one in _Place.__struct_fields__ if one != "format")
 
 
-def encode(manifest: Manifest) -> bytes:
-    """Give the manifest its bytes on disk, sealed."""
-    body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-    seal = hashlib.sha256(body).hexdigest().encode()
-    return b'{"manifest": ' + body + b',\n"manifest_sha256": "' + seal + b'"}\n'
+def seal(manifest: Manifest) -> tuple[Manifest, bytes]:
+    """Give the manifest its bytes on disk, and with them its digest."""
+    body = msgspec.json.format(
+        msgspec.json.encode(
+            _Format2(
+                format=FORMAT,
+                layout=manifest.layout,
+                files=manifest.files,
+                replicated=manifest.replicated,
+                versions=manifest.versions,
+                integrated=manifest.integrated,
+                **_place_of(manifest),
+            )
+        ),
+        indent=2,
+    )
+    digest = hashlib.sha256(body).hexdigest()
+    content = b'{"manifest": ' + body + b',\n"manifest_sha256": "' + digest.encode() + b'"}\n'
+    return msgspec.structs.replace(manifest, digest=digest), content
 
 
-def fill(manifest: Manifest, stream: BinaryIO) -> None:
-    """Write the sealed bytes to `stream`."""
-    stream.write(encode(manifest))
-
-
-def write(path: Path, manifest: Manifest, *, before_rename: Callable[[], None] | None = None) -> None:
-    """Make a manifest durable under `path`, whose checkpoint file is there already.
+def write(path: Path, manifest: Manifest, *, before_rename: Callable[[], None] | None = None) -> Manifest:
+    """Make a manifest durable under `path`, whose checkpoint files are there already.
 
     Args:
         path: of the manifest.
         manifest: its content.
         before_rename: called when only the name is left to be given; what it raises passes through, and nothing has changed.
 
+    Returns:
+        The manifest with its digest.
+
     Raises:
         CheckpointWriteError: it could not be written; what was under `path` before is still there.
     """
     assert path.name == names.manifest_path(Path(manifest.file)).name, "a manifest stands beside its file"
+    sealed, content = seal(manifest)
     try:
         with opened_directory(path.parent) as directory, Staged(directory, path.name) as staged:
-            staged.write(lambda stream: fill(manifest, stream))
+            staged.write(lambda stream: fill(content, stream))
             staged.settle()
             if before_rename is not None:
                 before_rename()
             staged.rename()
     except OSError as error:
         raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
+    return sealed
+
+
+def fill(content: bytes, stream: BinaryIO) -> None:
+    """Write sealed bytes to `stream`."""
+    stream.write(content)
 
 
 def read(path: Path) -> Manifest:
-    """Read and check the manifest under `path`.
+    """Read and check the manifest under `path`, whatever the file beside it is called.
 
     Raises:
-        CheckpointManifestError: it is absent, unreadable, too big, of a newer format, changed, or not of the file beside it.
+        CheckpointManifestError: it is absent, unreadable, too big, of a newer format, changed, or not of a file beside it.
     """
-    return read_for(path, file=path.name.removesuffix(names.MANIFEST_SUFFIX) + names.SUFFIX)
+    manifest = _read(path)
+    if names.manifest_path(Path(manifest.file)).name != path.name:
+        raise _refused(path, f"it is of another file ({manifest.file!r})")
+    return manifest
 
 
 def read_for(path: Path, *, file: str) -> Manifest:
@@ -131,18 +160,57 @@ def read_for(path: Path, *, file: str) -> Manifest:
     Raises:
         CheckpointManifestError: as `read`.
     """
-    body = _unsealed(path, _content(path))
+    manifest = _read(path)
+    if manifest.file != file:
+        raise _refused(path, f"it is of another file ({manifest.file!r})")
+    return manifest
+
+
+def _read(path: Path) -> Manifest:
+    body, digest = _unsealed(path, _content(path))
     found = _decoded(path, body, _format_only).format
     if found > FORMAT:
         raise _refused(path, f"a newer release wrote it (format {found}, this release reads up to {FORMAT})")
-    manifest = _decoded(path, body, _manifest)
-    if "/" in manifest.file:
-        raise _refused(path, f"it names a path ({manifest.file!r}) where a file name belongs")
-    if manifest.file != file:
-        raise _refused(path, f"it is of another file ({manifest.file!r})")
+    if found == 1:
+        manifest = _from_format_1(_decoded(path, body, _format_1))
+    else:
+        manifest = _from_format_2(_decoded(path, body, _format_2), digest)
+    fault = name_fault(manifest.files)
+    if fault:
+        raise _refused(path, fault)
     if manifest.rank >= manifest.world_size:
         raise _refused(path, f"rank {manifest.rank} is outside a world of {manifest.world_size}")
     return manifest
+
+
+def _from_format_1(read: _Format1) -> Manifest:
+    """One file, whose digest named the checkpoint: stores and plans of those releases know it by that."""
+    role = FileRole.STATE if read.integrated else FileRole.SHARD
+    file = ManifestFile(name=read.file, role=role, file_bytes=read.file_bytes, digest=read.digest)
+    return Manifest(
+        files=(file,),
+        layout=Layout.RANK if read.integrated else Layout.SHARDED,
+        versions=read.versions,
+        integrated=read.integrated,
+        digest=read.digest,
+        **_place_of(read),
+    )
+
+
+def _from_format_2(read: _Format2, digest: str) -> Manifest:
+    return Manifest(
+        files=read.files,
+        layout=read.layout,
+        replicated=read.replicated,
+        versions=read.versions,
+        integrated=read.integrated,
+        digest=digest,
+        **_place_of(read),
+    )
+
+
+def _place_of(shape: Manifest | _Place) -> dict[str, Any]:
+    return {name: getattr(shape, name) for name in _OF_PLACE}
 
 
 def _content(path: Path) -> bytes:
@@ -158,12 +226,13 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _unsealed(path: Path, content: bytes) -> bytes:
+def _unsealed(path: Path, content: bytes) -> tuple[bytes, str]:
+    """What is sealed, and its digest."""
     sealed = _decoded(path, content, _sealed)
     body = bytes(sealed.manifest)
     if hashlib.sha256(body).hexdigest() != sealed.manifest_sha256:
         raise _refused(path, "its own digest does not fit: it was changed after it was written")
-    return body
+    return body, sealed.manifest_sha256
 
 
 def _decoded(path: Path, content: bytes, decoder: msgspec.json.Decoder[_Shape]) -> _Shape:

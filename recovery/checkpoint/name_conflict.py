@@ -1,6 +1,6 @@
 """Before a name is saved under again: what has the name is written over, kept under another name, or refuses the save.
 
-Only this rank's own whole file of a history that was rolled back is written over. What is damaged, or of another rank, keeps its
+Only this rank's own whole checkpoint of a history that was rolled back is written over. What is damaged, or of another rank, keeps its
 bytes as `<name>.kept-<n>`, which is taken for no checkpoint and never removed.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names, verify
-from recovery.checkpoint.manifest import Manifest
+from recovery.checkpoint.contribution import Manifest, not_of
 from recovery.errors import CheckpointError, CheckpointManifestError, CheckpointWriteError
 
 _logger = logging.getLogger("recovery.checkpoint")
@@ -26,27 +26,33 @@ class NameConflict(msgspec.Struct, frozen=True):
     """What has the name now."""
 
     path: Path
+    in_use: tuple[Path, ...]
+    """Files that are there: those of the manifest that has the name, and those under the names of the new one."""
+    surplus: tuple[Path, ...]
+    """Those of them that the new one does not write over."""
     keep_because: str
-    """Why the file is kept under another name; empty: it may be written over, or there is none."""
+    """Why they are kept under other names; empty: they may be written over, or there are none."""
 
 
 def find(path: Path, manifest: Manifest) -> NameConflict:
     """Look at what has the name of a checkpoint that is about to be saved.
 
     Args:
-        path: absolute, of the file.
+        path: absolute, of the first file.
         manifest: of what is saved.
 
     Raises:
         CheckpointWriteError: the name is another's: of another job or run, of another rank that shares the directory, or of a
             newer generation.
 
-    Cost: nothing when the name is free; else the file is read whole once.
+    Cost: nothing when the name is free; else the files are read whole once.
     """
+    wanted = manifest.paths(path.parent)
+    in_use = tuple(file for file in wanted if _is_there(file))
     try:
         old = manifests.read(names.manifest_path(path))
     except CheckpointManifestError as error:
-        return NameConflict(path, str(error) if _is_there(path) else "")
+        return NameConflict(path, in_use, (), str(error) if in_use else "")
     if (old.job, old.run) != (manifest.job, manifest.run) or (
         old.rank != manifest.rank and old.generation >= manifest.generation
     ):
@@ -61,15 +67,17 @@ def find(path: Path, manifest: Manifest) -> NameConflict:
             path=path,
             reason=f"generation {old.generation} has saved this step, this process is still in generation {manifest.generation}",
         )
-    return NameConflict(path, _fault_of(path, old, manifest) if _is_there(path) else "")
+    surplus = tuple(file for file in old.paths(path.parent) if file not in wanted and _is_there(file))
+    in_use += surplus
+    return NameConflict(path, in_use, surplus, _fault_of(path, old, manifest) if in_use else "")
 
 
 def _fault_of(path: Path, old: Manifest, manifest: Manifest) -> str:
-    foreign = manifests.not_of(old, job=manifest.job, run=manifest.run, rank=manifest.rank)
+    foreign = not_of(old, job=manifest.job, run=manifest.run, rank=manifest.rank)
     if foreign:
         return foreign
     try:
-        verify.check(path)
+        verify.check(path.with_name(old.file))
     except CheckpointError as error:
         return str(error)
     return ""
@@ -78,7 +86,7 @@ def _fault_of(path: Path, old: Manifest, manifest: Manifest) -> str:
 def resolve(opened: int, conflict: NameConflict) -> None:
     """Free the name. The old manifest goes first, so it never stands beside new bytes.
 
-    Whoever dies between the two renames leaves a file without a manifest; the next save joins them under the same number.
+    Whoever dies between the renames leaves files without a manifest; the next save joins them under the same number.
 
     Args:
         opened: descriptor of the directory.
@@ -94,30 +102,35 @@ def resolve(opened: int, conflict: NameConflict) -> None:
         except FileNotFoundError:
             return
         os.fsync(opened)
+        for file in conflict.surplus:
+            os.unlink(file.name, dir_fd=opened)
         return
-    number = _free_number(conflict.path, beside)
-    kept = f"{conflict.path.name}{names.KEPT_INFIX}{number}"
+    number = _free_number([*conflict.in_use, *([beside] if _is_there(beside) else [])])
     with contextlib.suppress(FileNotFoundError):
-        _rename(opened, beside.name, f"{beside.name}{names.KEPT_INFIX}{number}")
-    _rename(opened, conflict.path.name, kept)
+        _rename(opened, beside, number)
+    for file in conflict.in_use:
+        kept = _rename(opened, file, number)
+        _logger.warning("event=checkpoint_kept path=%s as=%s reason=%r", file, kept, conflict.keep_because)
     os.fsync(opened)
-    _logger.warning(
-        "event=checkpoint_kept path=%s as=%s reason=%r", conflict.path, kept, conflict.keep_because
-    )
 
 
-def _free_number(path: Path, beside: Path) -> int:
-    """The first under which neither lies; a manifest that is there already gets its file under the same number."""
-    pair = [path, *([beside] if _is_there(beside) else [])]
+def _free_number(files: list[Path]) -> int:
+    """The first under which none of them lies; a manifest that is there already gets its files under the same number."""
     return next(
         number
         for number in itertools.count(1)
-        if not any(_is_there(one.with_name(f"{one.name}{names.KEPT_INFIX}{number}")) for one in pair)
+        if not any(_is_there(one.with_name(_kept(one, number))) for one in files)
     )
 
 
-def _rename(opened: int, name: str, kept: str) -> None:
-    os.rename(name, kept, src_dir_fd=opened, dst_dir_fd=opened)
+def _rename(opened: int, file: Path, number: int) -> str:
+    kept = _kept(file, number)
+    os.rename(file.name, kept, src_dir_fd=opened, dst_dir_fd=opened)
+    return kept
+
+
+def _kept(file: Path, number: int) -> str:
+    return f"{file.name}{names.KEPT_INFIX}{number}"
 
 
 def _is_there(path: Path) -> bool:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names
 from recovery.checkpoint.files import reason_of
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy.retention import Kept, removable
-from recovery.errors import CheckpointError
+from recovery.errors import CheckpointError, CheckpointManifestError
 
 _logger = logging.getLogger("recovery.checkpoint")
 
@@ -100,10 +101,19 @@ class Retention:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint: the file, then its manifest, which until then says whose file it was. What is gone already is gone.
+    """Remove a checkpoint: its files, then its manifest, which until then says whose they were. What is gone already is gone.
 
     Raises:
-        OSError: it could not be removed; its manifest then stays beside it.
+        OSError: a file could not be removed; the manifest then stays beside it.
     """
-    for file in (path, names.manifest_path(path)):
+    beside = names.manifest_path(path)
+    for file in (*_files_of(path, beside), beside):
         file.unlink(missing_ok=True)
+
+
+def _files_of(path: Path, beside: Path) -> tuple[Path, ...]:
+    """What the manifest lists; without one that can be trusted nothing but the file itself is known to belong to it."""
+    try:
+        return manifests.read_for(beside, file=path.name).paths(path.parent)
+    except CheckpointManifestError:
+        return (path,)

@@ -51,7 +51,7 @@ class JobOutcome(str, Enum):
 
 
 class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's complete checkpoint file, as its manifest describes it."""
+    """One rank's contribution to the checkpoint of a step, as its manifest describes it."""
 
     run: RunNumber
     generation: GenerationNumber
@@ -62,9 +62,11 @@ class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """1-based pass over the data that the step belongs to."""
     step_in_epoch: Count
     path: ShortText
+    """Of its first file, or of the folder that its files are in; the manifest stands beside it."""
     digest: ShortText
-    """SHA-256 of the file, hex."""
+    """What names it: the SHA-256 (hex) of its manifest; of a manifest of format 1, which lists one file, that of the file."""
     file_bytes: Count
+    """Of all its files together."""
 
 
 PASSED_OVER_MAX = 32

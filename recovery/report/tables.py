@@ -145,7 +145,11 @@ CHECKPOINTS = View(
         _field("step_in_epoch", "1-based", shown=False),
         _field("file_bytes", "size"),
         _field("path", "file on its rank's host"),
-        _field("digest", "SHA-256 of the file, hex", shown=False),
+        _field(
+            "digest",
+            "names the checkpoint: SHA-256 of its manifest, hex (of one that an earlier release saved: of its file)",
+            shown=False,
+        ),
         _field("reason", "why it is invalid"),
     ),
 )

@@ -13,7 +13,7 @@ import msgspec
 from recovery import clock
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint import manifest as manifests
-from recovery.checkpoint.manifest import Manifest
+from recovery.checkpoint.contribution import Manifest
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint, Past, Role
 from recovery.core.policy import rebuild

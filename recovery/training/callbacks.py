@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from recovery import clock
 from recovery.checkpoint import catalogue, names
-from recovery.checkpoint.publish import Stage, stage
+from recovery.checkpoint.publish import Content, Stage, stage
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
@@ -165,7 +165,7 @@ class ModelCheckpoint(Callback):
 
     def _stage(self, save: PendingCheckpoint, state: _Writable) -> Stage | None:
         try:
-            return stage(self._directory, save.name, state.write)
+            return stage(self._directory, [Content(save.name, state.write)])
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from recovery.checkpoint.manifest import FORMAT, Manifest
+from recovery.checkpoint.contribution import Layout, Manifest, ManifestFile
 from recovery.training.session import Session
 
 
@@ -17,12 +17,11 @@ class PendingCheckpoint:
         Args:
             session: of this entry, at the step that is saved.
             name: of the file.
-            integrated: whether the file holds the full state.
+            integrated: whether this rank's files hold the full state.
         """
         self.step = session.step
         self.name = name
         self._manifest = Manifest(
-            format=FORMAT,
             job=session.job,
             run=session.run,
             rank=session.rank,
@@ -32,13 +31,12 @@ class PendingCheckpoint:
             step=session.step,
             epoch=session.epoch,
             step_in_epoch=session.step_in_epoch,
-            file=name,
-            digest="",
-            file_bytes=0,
+            files=(),
+            layout=Layout.RANK if integrated else Layout.SHARDED,
             versions=session.versions,
             integrated=integrated,
         )
 
-    def manifest(self, digest: str, file_bytes: int) -> Manifest:
+    def manifest(self, files: tuple[ManifestFile, ...]) -> Manifest:
         """Complete it with what was written."""
-        return msgspec.structs.replace(self._manifest, digest=digest, file_bytes=file_bytes)
+        return msgspec.structs.replace(self._manifest, files=files)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recovery.checkpoint import names
-from recovery.checkpoint.manifest import FORMAT, Manifest
-from recovery.checkpoint.publish import publish
+from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile
+from recovery.checkpoint.publish import Content, publish
 
 
 class Save:
@@ -23,7 +25,6 @@ class Save:
         place = names.parse(name)
         epoch, step = (place.epoch, place.step_in_epoch) if place else (1, 1)
         facts: dict[str, Any] = {
-            "format": FORMAT,
             "job": "job-a",
             "run": 1,
             "rank": 0,
@@ -33,9 +34,7 @@ class Save:
             "step": (epoch - 1) * 100 + step,
             "epoch": epoch,
             "step_in_epoch": step,
-            "file": name,
-            "digest": hashlib.sha256(content).hexdigest(),
-            "file_bytes": len(content),
+            "files": (listed(name, content),),
             "versions": {"torch": "2.13.0"},
             "integrated": True,
         }
@@ -44,11 +43,27 @@ class Save:
     def __call__(self, name: str = "train-1_1.ckpt", content: bytes = b"state", **fields: Any) -> Path:
         _, path = publish(
             self.directory,
-            name,
-            lambda stream: _write(stream, content),
-            lambda digest, size: self.manifest(name, content, digest=digest, file_bytes=size, **fields),
+            [Content(name, lambda stream: _write(stream, content))],
+            lambda files: self.manifest(name, content, **{"files": files, **fields}),
         )
         return path
+
+    def set(self, name: str, others: Mapping[str, bytes], **fields: Any) -> Path:
+        """A checkpoint of several files."""
+        contents = [Content(name, lambda stream: _write(stream, b"state"))]
+        contents += [
+            Content(other, functools.partial(_write, content=content), FileRole.SIDE)
+            for other, content in others.items()
+        ]
+        _, path = publish(
+            self.directory, contents, lambda files: self.manifest(name, **{"files": files, **fields})
+        )
+        return path
+
+
+def listed(name: str, content: bytes, role: FileRole = FileRole.STATE) -> ManifestFile:
+    digest = hashlib.sha256(content).hexdigest()
+    return ManifestFile(name=name, role=role, file_bytes=len(content), digest=digest)
 
 
 def _write(stream: Any, content: bytes) -> None:

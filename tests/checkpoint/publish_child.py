@@ -1,9 +1,10 @@
 """A process that publishes while the system calls of it are counted, and stops it at any of them: a script, no test.
 
-usage: publish_child.py {trace|kill|fail} {fresh|again} ROOT
+usage: publish_child.py {trace|kill|fail} {fresh|again|fresh set|again set} ROOT
 
 trace prints the calls in order. kill dies by SIGKILL before the call number N, for every N; fail makes call number N fail with
-EIO instead. Each N has a directory of its own, ROOT/N, in which an older checkpoint is there before.
+EIO instead. Each N has a directory of its own, ROOT/N, in which an older checkpoint is there before. A set is a checkpoint of
+three files.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from recovery.checkpoint.manifest import FORMAT, Manifest
-from recovery.checkpoint.publish import publish
+from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile
+from recovery.checkpoint.publish import Content, publish
 from recovery.errors import CheckpointWriteError
 
 CALLS = ("open", "write", "fsync", "rename", "unlink", "close")
@@ -62,14 +63,13 @@ def _short(path: Any) -> str:
     return ".".join(["", *name.split(".")[1:3], "tmp"]) if name.endswith(".tmp") else name
 
 
-def save(directory: Path, name: str, content: bytes, generation: int) -> None:
+def save(directory: Path, name: str, content: bytes, generation: int, others: tuple[str, ...] = ()) -> None:
     def write(stream: Any) -> None:
         stream.write(content[:5])
         stream.write(content[5:])
 
-    def manifest(digest: str, size: int) -> Manifest:
+    def manifest(files: tuple[ManifestFile, ...]) -> Manifest:
         return Manifest(
-            format=FORMAT,
             job="job-a",
             run=1,
             rank=0,
@@ -79,24 +79,26 @@ def save(directory: Path, name: str, content: bytes, generation: int) -> None:
             step=int(name[8]),
             epoch=1,
             step_in_epoch=int(name[8]),
-            file=name,
-            digest=digest,
-            file_bytes=size,
+            files=files,
             versions={},
             integrated=True,
         )
 
-    publish(directory, name, write, manifest)
+    stem = Path(name).stem
+    beside = [Content(f"{stem}.{other}", write, FileRole.SIDE) for other in others]
+    publish(directory, [Content(name, write), *beside], manifest)
 
 
 def attempt(mode: str, scenario: str, directory: Path, stop_at: int) -> Stopper:
     """One process: an older checkpoint, then the one that is stopped."""
-    save(directory, "train-1_1.ckpt", b"the older state", 1)
-    if scenario == "again":
-        save(directory, "train-1_2.ckpt", b"saved before the rollback", 1)
+    # A set that is saved again has another file than before, so one of the old ones is written over by none.
+    before, after = (("side", "old"), ("side", "new")) if scenario.endswith("set") else ((), ())
+    save(directory, "train-1_1.ckpt", b"the older state", 1, before)
+    if scenario.startswith("again"):
+        save(directory, "train-1_2.ckpt", b"saved before the rollback", 1, before)
     stopper = Stopper(mode, stop_at)
     stopper.install()
-    save(directory, "train-1_2.ckpt", b"saved  after the rollback", 2)
+    save(directory, "train-1_2.ckpt", b"saved  after the rollback", 2, after)
     return stopper
 
 

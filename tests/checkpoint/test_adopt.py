@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from recovery.checkpoint import adopt, catalogue, names, verify
-from recovery.checkpoint.manifest import Manifest
+from recovery.checkpoint.contribution import Manifest, ManifestFile
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 from tests.checkpoint.conftest import Save
 
 CONTENT = b"parameters" * 1_000
 
 
-def completes(name: str) -> Callable[[str, int], Manifest]:
-    return lambda digest, size: Save(Path()).manifest(name, digest=digest, file_bytes=size, step=7)
+def completes(name: str) -> Callable[[tuple[ManifestFile, ...]], Manifest]:
+    return lambda files: Save(Path()).manifest(name, files=files, step=7)
 
 
 @pytest.mark.parametrize("suffix", names.SUFFIXES)

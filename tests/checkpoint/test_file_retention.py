@@ -131,3 +131,25 @@ def test_removing_takes_the_file_and_its_manifest_and_nothing_else(save: Save) -
 
     assert left(save.directory) == pairs(2)
     assert names.manifest_path(paths[1]).exists()
+
+
+def test_every_file_of_a_checkpoint_goes_and_its_manifest_last(save: Save) -> None:
+    for step in range(1, 4):
+        name = f"train-1_{step}.ckpt"
+        save.set(name, {f"train-1_{step}.side": b"side"})
+
+    retention(save.directory).apply(committed_before=3)
+
+    assert left(save.directory) == sorted([*pairs(2, 3), "train-1_2.side", "train-1_3.side"])
+
+
+def test_a_file_of_a_set_that_cannot_be_removed_keeps_the_manifest(save: Save) -> None:
+    path = save.set("train-1_1.ckpt", {"train-1_1.side": b"side"})
+    side = path.with_suffix(".side")
+    side.unlink()
+    side.mkdir()
+
+    with pytest.raises(OSError, match=r"train-1_1\.side"):
+        remove(path)
+
+    assert names.manifest_path(path).exists()

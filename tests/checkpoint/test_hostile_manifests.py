@@ -16,8 +16,7 @@ from hypothesis import strategies as some
 from recovery.checkpoint import manifest as manifests
 from recovery.errors import CheckpointManifestError
 
-GOOD: dict[str, Any] = {
-    "format": 1,
+_PLACE: dict[str, Any] = {
     "job": "job",
     "run": 1,
     "rank": 0,
@@ -27,12 +26,12 @@ GOOD: dict[str, Any] = {
     "step": 10,
     "epoch": 1,
     "step_in_epoch": 10,
-    "file": "train-1_1.ckpt",
-    "digest": "ab" * 32,
-    "file_bytes": 1,
     "versions": {"torch": "2.13"},
     "integrated": True,
 }
+FORMAT_1 = {**_PLACE, "format": 1, "file": "train-1_1.ckpt", "digest": "ab" * 32, "file_bytes": 1}
+FILE = {"name": "train-1_1.ckpt", "role": "state", "bytes": 1, "sha256": "ab" * 32}
+FORMAT_2 = {**_PLACE, "format": 2, "layout": "rank", "files": [FILE], "replicated": ""}
 _values = some.recursive(
     some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=2_000),
     lambda inner: some.lists(inner, max_size=4) | some.dictionaries(some.text(max_size=8), inner, max_size=4),
@@ -58,8 +57,9 @@ def read(path: Path, content: bytes) -> None:
 
 
 def test_the_one_that_is_changed_here_is_a_good_one(path: Path) -> None:
-    path.write_bytes(_sealed(GOOD))
-    assert manifests.read(path).step == 10
+    for good in (FORMAT_1, FORMAT_2):
+        path.write_bytes(_sealed(good))
+        assert manifests.read(path).step == 10
 
 
 def _sealed(content: Any) -> bytes:
@@ -69,10 +69,22 @@ def _sealed(content: Any) -> bytes:
     )
 
 
-@given(some.dictionaries(some.sampled_from(sorted(GOOD)) | some.text(max_size=5), _values, max_size=3))
-@settings(max_examples=200, deadline=None)
-def test_any_value_under_a_good_seal_is_read_or_refused(path: Path, changes: dict[str, Any]) -> None:
-    read(path, _sealed({**GOOD, **changes}))
+@pytest.mark.parametrize("good", [FORMAT_1, FORMAT_2], ids=["format 1", "format 2"])
+@given(data=some.data())
+@settings(max_examples=150, deadline=None)
+def test_any_value_under_a_good_seal_is_read_or_refused(
+    path: Path, good: dict[str, Any], data: some.DataObject
+) -> None:
+    key = some.sampled_from(sorted(good)) | some.text(max_size=5)
+    read(path, _sealed({**good, **data.draw(some.dictionaries(key, _values, max_size=3))}))
+
+
+@given(some.lists(some.dictionaries(some.sampled_from(sorted(FILE)), _values, max_size=2), max_size=3))
+@settings(max_examples=150, deadline=None)
+def test_any_list_of_files_under_a_good_seal_is_read_or_refused(
+    path: Path, changes: list[dict[str, Any]]
+) -> None:
+    read(path, _sealed({**FORMAT_2, "files": [{**FILE, **change} for change in changes]}))
 
 
 @given(_values)

@@ -11,7 +11,7 @@ import pytest
 
 from recovery.checkpoint import adopt, catalogue, name_conflict, names, verify
 from recovery.checkpoint.files import opened_directory
-from recovery.checkpoint.publish import stage
+from recovery.checkpoint.publish import Content, stage
 from recovery.errors import CheckpointWriteError
 
 if TYPE_CHECKING:
@@ -125,12 +125,12 @@ def test_what_is_kept_is_durable_before_the_name_is_used(save: Save, monkeypatch
 @pytest.mark.parametrize("answers", [[False], [True, False], [True, True, False]])
 def test_a_process_that_lost_its_place_gives_no_name_any_more(save: Save, answers: list[bool]) -> None:
     older = save(NAME, content=b"older", generation=1)
-    staged = stage(save.directory, NAME, lambda stream: _write(stream, b"newer"))
+    staged = stage(save.directory, [Content(NAME, lambda stream: _write(stream, b"newer"))])
     asked = iter(answers)
 
     with pytest.raises(CheckpointWriteError, match="another one has its place now"):
         staged.finish(
-            lambda digest, size: save.manifest(digest=digest, file_bytes=size, generation=2),
+            lambda files: save.manifest(files=files, generation=2),
             lambda: next(asked),
         )
 
@@ -150,10 +150,31 @@ def test_a_framework_s_file_of_a_process_that_lost_its_place_gets_no_manifest(sa
     path.write_bytes(b"state")
 
     with pytest.raises(CheckpointWriteError, match="another one has its place now"):
-        adopt.adopt(path, lambda digest, size: save.manifest(), lambda: False)
+        adopt.adopt(path, lambda files: save.manifest(files=files), lambda: False)
 
     assert [one.name for one in save.directory.iterdir()] == [NAME]
 
 
 def _write(stream: BinaryIO, content: bytes) -> None:
     stream.write(content)
+
+
+@pytest.mark.parametrize("spoiled", [".ckpt", ".side", ".json"])
+def test_a_set_of_which_one_file_is_damaged_is_kept_whole_under_one_number(save: Save, spoiled: str) -> None:
+    path = save.set(NAME, {"train-1_1.side": b"first"}, generation=1)
+    flipped(path.with_suffix(spoiled))
+    before = {file.name: file.read_bytes() for file in save.directory.iterdir()}
+
+    save.set(NAME, {"train-1_1.side": b"second"}, generation=2)
+
+    assert verify.check(path).generation == 2
+    assert {name: (save.directory / f"{name}.kept-1").read_bytes() for name in before} == before
+
+
+def test_a_set_of_a_rolled_back_history_is_written_over_with_all_its_files(save: Save) -> None:
+    save.set(NAME, {"train-1_1.side": b"first", "train-1_1.part": b"first"}, generation=1)
+
+    path = save.set(NAME, {"train-1_1.side": b"second"}, generation=2)
+
+    assert sorted(one.name for one in save.directory.iterdir()) == [NAME, "train-1_1.json", "train-1_1.side"]
+    assert verify.check(path).generation == 2

@@ -16,9 +16,9 @@ import pytest
 
 import recovery
 from recovery.checkpoint import catalogue, names, verify
+from recovery.checkpoint.contribution import Manifest, ManifestFile
 from recovery.checkpoint.digesting_writer import DigestingWriter
-from recovery.checkpoint.manifest import Manifest
-from recovery.checkpoint.publish import publish
+from recovery.checkpoint.publish import Content, publish
 from recovery.errors import CheckpointWriteError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(recovery.__file__).parents[1]
 CHILD = Path(__file__).with_name("publish_child.py")
+SCENARIOS = ("fresh", "again", "fresh set", "again set")
 
 
 def _run(*args: object, script: Path | None = CHILD) -> subprocess.CompletedProcess[str]:
@@ -81,7 +82,7 @@ def test_a_step_saved_again_loses_its_old_manifest_before_its_old_bytes(tmp_path
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("scenario", ["fresh", "again"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_sigkill_before_any_system_call_leaves_only_whole_checkpoints(tmp_path: Path, scenario: str) -> None:
     sweep = _sweep("kill", scenario, tmp_path)
 
@@ -92,19 +93,19 @@ def test_sigkill_before_any_system_call_leaves_only_whole_checkpoints(tmp_path: 
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("scenario", ["fresh", "again"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_run_killed_at_any_system_call_keeps_its_prefix(tmp_path: Path, scenario: str) -> None:
     for directory, _ in _sweep("kill", scenario, tmp_path):
         assert catalogue.free_prefix(directory, "train", job="job-a", run=1) == "train", directory
         # Also when the half-done one is the only one.
         for older in directory.glob("train-1_1.*"):
             older.unlink()
-        if scenario == "fresh":
+        if scenario.startswith("fresh"):
             assert catalogue.free_prefix(directory, "train", job="job-a", run=1) == "train", directory
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("scenario", ["fresh", "again"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_an_error_of_any_system_call_is_one_error_that_leaves_no_temporary_file(
     tmp_path: Path, scenario: str
 ) -> None:
@@ -112,7 +113,7 @@ def test_an_error_of_any_system_call_is_one_error_that_leaves_no_temporary_file(
 
     codes = [code for _, code in sweep]
     assert set(codes) <= {43, 10, 0}
-    reads_of_the_old_one = 1 if scenario == "fresh" else 3
+    reads_of_the_old_one = {"fresh": 1, "again": 3, "fresh set": 1, "again set": 5}[scenario]
     assert codes.count(10) == reads_of_the_old_one, "an old one that cannot be read is no reason not to save"
     for directory, _ in sweep:
         _assert_only_whole_checkpoints(directory)
@@ -203,9 +204,8 @@ def test_a_manifest_of_other_bytes_is_a_bug_of_ours(save: Save) -> None:
     with pytest.raises(AssertionError, match="just written"):
         publish(
             save.directory,
-            "train-1_1.ckpt",
-            lambda s: None,
-            lambda digest, size: save.manifest(digest=digest),
+            [Content("train-1_1.ckpt", lambda s: None)],
+            lambda files: save.manifest(),
         )
     assert not list(save.directory.iterdir())
 
@@ -227,7 +227,7 @@ def test_what_the_state_raises_passes_through_and_nothing_is_left(save: Save, er
         raise error
 
     with pytest.raises(type(error)) as caught:
-        publish(save.directory, "train-1_1.ckpt", write, lambda digest, size: save.manifest())
+        publish(save.directory, [Content("train-1_1.ckpt", write)], lambda files: save.manifest(files=files))
     assert caught.value is error
     assert not list(save.directory.iterdir())
 
@@ -237,7 +237,7 @@ def test_an_os_error_of_the_state_is_a_write_error(save: Save) -> None:
         raise OSError("no number and no sentence of the system")
 
     with pytest.raises(CheckpointWriteError, match="no number and no sentence"):
-        publish(save.directory, "train-1_1.ckpt", write, lambda digest, size: save.manifest())
+        publish(save.directory, [Content("train-1_1.ckpt", write)], lambda files: save.manifest(files=files))
 
 
 def test_a_failed_write_that_the_state_swallows_still_fails_the_save(save: Save) -> None:
@@ -257,7 +257,7 @@ def test_a_failed_write_that_the_state_swallows_still_fails_the_save(save: Save)
 
     seen: list[bytes] = []
     with pytest.raises(CheckpointWriteError, match="Bad file descriptor"):
-        publish(save.directory, "train-1_1.ckpt", write, lambda digest, size: save.manifest())
+        publish(save.directory, [Content("train-1_1.ckpt", write)], lambda files: save.manifest(files=files))
     assert seen == [b""]
 
 
@@ -291,13 +291,12 @@ def test_torch_saves_through_the_writer_and_loads_the_same_tensors(save: Save) -
 
     weight = torch.arange(10_000, dtype=torch.float32)
 
-    def manifest(digest: str, size: int) -> Manifest:
-        return save.manifest(digest=digest, file_bytes=size)
+    def manifest(files: tuple[ManifestFile, ...]) -> Manifest:
+        return save.manifest(files=files)
 
     _, path = publish(
         save.directory,
-        "train-1_1.ckpt",
-        lambda stream: torch.save({"weight": weight, "step": 7}, stream),
+        [Content("train-1_1.ckpt", lambda stream: torch.save({"weight": weight, "step": 7}, stream))],
         manifest,
     )
 
@@ -310,11 +309,12 @@ def test_torch_saves_through_the_writer_and_loads_the_same_tensors(save: Save) -
 _FILE_TOO_LARGE = """
 import resource, sys, torch
 from pathlib import Path
-from recovery.checkpoint.publish import publish
+from recovery.checkpoint.publish import Content, publish
 from recovery.errors import CheckpointWriteError
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    publish(Path(sys.argv[1]), "train-1_2.ckpt", lambda s: torch.save({"w": torch.zeros(100_000)}, s), None)
+    state = Content("train-1_2.ckpt", lambda s: torch.save({"w": torch.zeros(100_000)}, s))
+    publish(Path(sys.argv[1]), [state], None)
 except CheckpointWriteError as error:
     print(error.code, error.parts["reason"])
 """

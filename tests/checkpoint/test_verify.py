@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from recovery.checkpoint import names, verify
-from recovery.checkpoint.publish import publish
+from recovery.checkpoint.publish import Content, publish
 from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointMissingError
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ def test_a_flip_in_a_file_of_torch_save_is_noticed_where_torch_loads_it(save: Sa
     state = {"weight": torch.zeros(1_000)}
     _, path = publish(
         save.directory,
-        "train-1_1.ckpt",
-        lambda stream: torch.save(state, stream),
-        lambda digest, size: save.manifest(digest=digest, file_bytes=size),
+        [Content("train-1_1.ckpt", lambda stream: torch.save(state, stream))],
+        lambda files: save.manifest(files=files),
     )
     content = bytearray(path.read_bytes())
     content[content.index(b"\0" * 4_000) + 1_003] ^= 0x40
@@ -119,8 +118,9 @@ def test_a_pipe_is_refused_and_does_not_make_the_reader_wait(save: Save) -> None
 
 def test_a_read_error_is_said_and_not_raised_raw(save: Save) -> None:
     path = save()
+    [listed] = verify.check(path).files
 
-    with pytest.raises(CheckpointDigestError, match="planted"), verify._opened(path):
+    with pytest.raises(CheckpointDigestError, match="planted"), verify._opened(path, listed):
         raise OSError(5, "planted")
 
 
@@ -146,3 +146,32 @@ def test_no_descriptor_is_left_open(save: Save) -> None:
                 verify.check(path)
 
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_every_flip_in_any_file_of_a_set_is_noticed(save: Save) -> None:
+    path = save.set("train-1_1.ckpt", {"train-1_1.side": b"generators", "train-1_1.part": b"weights"})
+
+    for file in save.directory.iterdir():
+        good = file.read_bytes()
+        for place in range(len(good) - 1):
+            file.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
+            with pytest.raises((CheckpointDigestError, CheckpointManifestError)):
+                verify.check(path)
+        file.write_bytes(good)
+    verify.check(path)
+
+
+@pytest.mark.parametrize("suffix", [".ckpt", ".side"])
+def test_a_file_of_a_set_that_is_gone_or_cut_is_named(save: Save, suffix: str) -> None:
+    path = save.set("train-1_1.ckpt", {"train-1_1.side": b"generators"})
+    file = path.with_suffix(suffix)
+    file.write_bytes(file.read_bytes()[:-1])
+
+    for check in (verify.check, verify.check_size):
+        with pytest.raises(CheckpointDigestError, match=f"{file.name}.*size"):
+            check(path)
+
+    file.unlink()
+    for check in (verify.check, verify.check_size):
+        with pytest.raises(CheckpointMissingError, match=file.name):
+            check(path)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from recovery.checkpoint import manifest, names
+from recovery.checkpoint import manifest
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def check_saves(directory: Path, path: Path) -> None:
         path: the log that MS_STEP_LOG named.
     """
     applied = {(line["rank"], line["generation"], line["incarnation"], line["step"]) for line in lines(path)}
-    found = [_manifest(path) for path in sorted(directory.glob("*/*.json"))]
+    found = [manifest.read(path) for path in sorted(directory.glob("*/*.json"))]
     assert found, "nothing was saved"
     for one in found:
         saved = (one.rank, one.generation, one.incarnation, one.step)
@@ -75,13 +75,5 @@ def samples(path: Path) -> dict[int, list[int]]:
 
 def saved(directory: Path) -> dict[int, Path]:
     """The checkpoints of one rank whose manifest is published, by step."""
-    found = [(_manifest(path), path) for path in directory.glob("*.json")]
+    found = [(manifest.read(path), path) for path in directory.glob("*.json")]
     return {one.step: path.with_name(one.file) for one, path in found}
-
-
-def _manifest(path: Path) -> manifest.Manifest:
-    """Of whichever file stands beside it."""
-    suffixes = [suffix for suffix in names.SUFFIXES if path.with_suffix(suffix).exists()]
-    return manifest.read_for(
-        path, file=path.with_suffix(suffixes[0]).name if suffixes else path.stem + names.SUFFIX
-    )

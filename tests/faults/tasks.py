@@ -16,8 +16,8 @@ from alembic import command, config
 from typing_extensions import override
 
 from recovery.checkpoint import catalogue, verify
-from recovery.checkpoint.manifest import FORMAT, Manifest
-from recovery.checkpoint.publish import publish
+from recovery.checkpoint.contribution import Manifest, ManifestFile
+from recovery.checkpoint.publish import Content, publish
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.rules import Rules
@@ -215,9 +215,8 @@ def publish_step(place: Path, number: int) -> None:
     content = hashlib.sha256(str(number).encode()).digest() * 5_000
     name = f"train-{number}_1.ckpt"
 
-    def manifest(digest: str, file_bytes: int) -> Manifest:
+    def manifest(files: tuple[ManifestFile, ...]) -> Manifest:
         return Manifest(
-            format=FORMAT,
             job="job",
             run=1,
             rank=0,
@@ -227,14 +226,12 @@ def publish_step(place: Path, number: int) -> None:
             step=number,
             epoch=number,
             step_in_epoch=1,
-            file=name,
-            digest=digest,
-            file_bytes=file_bytes,
+            files=files,
             versions={},
             integrated=True,
         )
 
-    publish(place / "ckpt", name, lambda stream: _fill(stream.write, content), manifest)
+    publish(place / "ckpt", [Content(name, lambda stream: _fill(stream.write, content))], manifest)
 
 
 def _fill(write: Callable[[bytes], object], content: bytes) -> None:

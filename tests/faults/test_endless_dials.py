@@ -32,8 +32,9 @@ def hold_more(directory: Path, *, first_step: int, count: int) -> None:
     for step in range(first_step, first_step + count):
         path = directory / names.file_name("tiny", epoch=1, step_in_epoch=step)
         path.hardlink_to(newest)
-        copy = msgspec.structs.replace(written, file=path.name, step=step, step_in_epoch=step)
-        names.manifest_path(path).write_bytes(manifest.encode(copy))
+        files = (msgspec.structs.replace(written.files[0], name=path.name),)
+        copy = msgspec.structs.replace(written, files=files, step=step, step_in_epoch=step)
+        names.manifest_path(path).write_bytes(manifest.seal(copy)[1])
 
 
 def test_a_worker_that_holds_six_thousand_checkpoints_is_in_and_the_plan_is_right(tmp_path: Path) -> None:

@@ -263,11 +263,19 @@ def _bind_file(directory: Path) -> Take:
     return take
 
 
-_MANIFEST = (
-    b'{"format":1,"job":"job","run":1,"rank":0,"world_size":2,"incarnation":1,"generation":1,"step":10,"epoch":1,"step_in_epoch":10,'
-    b'"file":"train-1_1.ckpt","digest":"'
+_PLACE = (
+    b'"job":"job","run":1,"rank":0,"world_size":2,"incarnation":1,"generation":1,"step":10,"epoch":1,"step_in_epoch":10,'
+    b'"versions":{"torch":"2.13"},"integrated":true,'
+)
+_FORMAT_1 = (
+    b'{"format":1,' + _PLACE + b'"file":"train-1_1.ckpt","digest":"' + b"ab" * 32 + b'","file_bytes":1}'
+)
+_FORMAT_2 = (
+    b'{"format":2,'
+    + _PLACE
+    + b'"layout":"rank","files":[{"name":"train-1_1.ckpt","role":"state","bytes":1,"sha256":"'
     + b"ab" * 32
-    + b'","file_bytes":1,"versions":{"torch":"2.13"},"integrated":true}'
+    + b'"}],"replicated":""}'
 )
 _BIND_FILE = (
     b'{"bind_config": {"bind_cpu_mode": "cpu", "bind_memory_mode": "numa"}, "bind_memory": {"device0": 0}, '
@@ -302,7 +310,10 @@ TARGETS: dict[str, Target] = {
         Target("config", lambda: [_CONFIG], SecureChannelError, _config),
         Target("material", _material_seeds, SecureChannelError, _material),
         Target(
-            "manifest", lambda: [_sealed(_MANIFEST), b" " + _MANIFEST], CheckpointManifestError, _manifest
+            "manifest",
+            lambda: [_sealed(_FORMAT_2), b" " + _FORMAT_2, b" " + _FORMAT_1],
+            CheckpointManifestError,
+            _manifest,
         ),
         Target("token_file", lambda: [b"ab" * 32 + b"\n"], RecoveryPathError, _token_file),
         Target("rank_table", lambda: [_RANK_TABLE], SettingConflictError, _rank_table),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from recovery.checkpoint import manifest as manifests
+from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile
 from recovery.cli import source
 from recovery.config import rank_table
 from recovery.core.ids import NodeId
@@ -31,8 +32,8 @@ def _note(frame: FrameType, event: str, argument: Any) -> None:
 
 
 def _manifest(here: Path) -> None:
-    one = manifests.Manifest(
-        format=manifests.FORMAT,
+    file = ManifestFile(name="train-1_1.ckpt", role=FileRole.STATE, file_bytes=0, digest="0" * 64)
+    one = Manifest(
         job="job",
         run=1,
         rank=0,
@@ -42,14 +43,12 @@ def _manifest(here: Path) -> None:
         step=1,
         epoch=1,
         step_in_epoch=1,
-        file="train-1_1.ckpt",
-        digest="0" * 64,
-        file_bytes=0,
+        files=(file,),
         versions={},
         integrated=True,
     )
-    manifests.write(here / "train-1_1.json", one)
-    assert manifests.read(here / "train-1_1.json") == one
+    written = manifests.write(here / "train-1_1.json", one)
+    assert manifests.read(here / "train-1_1.json") == written
 
 
 def _rows(here: Path) -> None:

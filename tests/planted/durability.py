@@ -258,8 +258,10 @@ CHECKPOINTS = (
         "the manifest gets its name before the file",
         "I8",
         "checkpoint/publish.py",
-        "self._state.rename()\n            check_place(path, place_is_ours)\n            beside.rename()",
-        "beside.rename()\n            check_place(path, place_is_ours)\n            self._state.rename()",
+        "for file, _ in self._staged:\n                check_place(path, place_is_ours)\n                file.rename()\n"
+        "            check_place(path, place_is_ours)\n            beside.rename()",
+        "check_place(path, place_is_ours)\n            beside.rename()\n"
+        "            for file, _ in self._staged:\n                check_place(path, place_is_ours)\n                file.rename()",
         (
             "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",
         ),
@@ -278,8 +280,8 @@ CHECKPOINTS = (
         "the end of an old manifest is not made durable",
         "I8",
         "checkpoint/name_conflict.py",
-        "return\n        os.fsync(opened)\n        return",
-        "return\n        os.fstat(opened)\n        return",
+        "return\n        os.fsync(opened)\n        for file",
+        "return\n        os.fstat(opened)\n        for file",
         (
             "tests/checkpoint/test_publish.py::test_a_step_saved_again_loses_its_old_manifest_before_its_old_bytes",
         ),
@@ -308,16 +310,16 @@ CHECKPOINTS = (
         "the digest of a checkpoint is not compared",
         "I8",
         "checkpoint/verify.py",
-        "if found != manifest.digest:",
-        "if len(found) != len(manifest.digest):",
+        "if found != one.digest:",
+        "if len(found) != len(one.digest):",
         ("tests/checkpoint/test_verify.py::test_three_hundred_random_single_bit_flips_are_all_noticed",),
     ),
     Bug(
         "a file longer than its manifest says is taken",
         "I8",
         "checkpoint/verify.py",
-        "if found != manifest.file_bytes:",
-        "if found < manifest.file_bytes:",
+        "if found != listed.file_bytes:",
+        "if found < listed.file_bytes:",
         ("tests/checkpoint/test_verify.py::test_a_longer_file_is_noticed",),
     ),
     Bug(
@@ -331,7 +333,7 @@ CHECKPOINTS = (
     Bug(
         "a checkpoint of another run is found",
         "I8",
-        "checkpoint/manifest.py",
+        "checkpoint/contribution.py",
         "if (manifest.job, manifest.run) != (job, run):",
         "if manifest.job != job:",
         ("tests/checkpoint/test_catalogue.py::test_a_scan_takes_only_the_job_run_and_rank_asked_for",),

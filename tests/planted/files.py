@@ -13,7 +13,7 @@ FILES = (
     Bug(
         "a scan takes another rank's file",
         "I8",
-        "checkpoint/manifest.py",
+        "checkpoint/contribution.py",
         "if rank not in (None, manifest.rank):",
         "if rank is not None and rank < 0:",
         (f"{_LOOK}::test_what_is_passed_over_is_named_newest_first_with_its_reason",),
@@ -128,8 +128,8 @@ FILES = (
         "a process that was paused inside a save renames unasked",
         "I12",
         "checkpoint/publish.py",
-        "check_place(path, place_is_ours)\n            self._state.rename()",
-        "self._state.rename()",
+        "check_place(path, place_is_ours)\n                file.rename()",
+        "file.rename()",
         (f"{_CONFLICT}::test_a_process_that_lost_its_place_gives_no_name_any_more",),
     ),
     Bug(
@@ -172,8 +172,8 @@ FILES = (
         "a file that cannot be removed loses its manifest",
         "I11",
         "checkpoint/retention.py",
-        "for file in (path, names.manifest_path(path)):",
-        "for file in (names.manifest_path(path), path):",
+        "for file in (*_files_of(path, beside), beside):",
+        "for file in (beside, path):",
         (f"{_RETENTION}::test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_logged_once",),
     ),
 )

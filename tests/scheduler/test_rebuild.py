@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from recovery import config
-from recovery.checkpoint.manifest import Manifest
-from recovery.checkpoint.publish import publish
+from recovery.checkpoint.contribution import Manifest
+from recovery.checkpoint.publish import Content, publish
 from recovery.config import Settings
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import Role
@@ -82,14 +82,13 @@ def generation(number: int, step: int) -> GenerationRecord:
 def save(directory: Path, rank: int, step: int, *, name: str = JOB) -> None:
     """A checkpoint as a worker publishes it."""
     manifest = Manifest(
-        format=1, job=name, run=1, rank=rank, world_size=2, incarnation=3, generation=2, step=step, epoch=1,
-        step_in_epoch=step, file=f"small-1_{step}.ckpt", digest="", file_bytes=0, versions={}, integrated=True,
+        job=name, run=1, rank=rank, world_size=2, incarnation=3, generation=2, step=step, epoch=1,
+        step_in_epoch=step, files=(), versions={}, integrated=True,
     )  # fmt: skip
     publish(
         directory,
-        manifest.file,
-        lambda stream: stream.writelines([b"state"]),
-        lambda digest, size: msgspec.structs.replace(manifest, digest=digest, file_bytes=size),
+        [Content(f"small-1_{step}.ckpt", lambda stream: stream.writelines([b"state"]))],
+        lambda files: msgspec.structs.replace(manifest, files=files),
     )
 
 
