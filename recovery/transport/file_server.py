@@ -116,6 +116,11 @@ class FileServer:
         await asyncio.wait_for(self._limiter.empty.wait(), _STOP_S)
         await self._limiter.shutdown(_STOP_S)
 
+    def descriptors(self) -> list[int]:
+        """The port and the connections, for those who must close them in a forked child."""
+        listening = [one.fileno() for listener in self._listeners for one in listener.sockets]
+        return [*listening, *self._limiter.descriptors()] if listening else []
+
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if not self._limiter.request_received(request.protocol):
             return text_of(BUSY, "too many connections; try again in a second")
