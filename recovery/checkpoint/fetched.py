@@ -73,7 +73,7 @@ class Receipt:
 
         Raises:
             CheckpointManifestError, CheckpointDigestError: it is not, or cannot be trusted.
-            CheckpointWriteError: there is no room for its files here, or nothing can be written.
+            CheckpointWriteError: there is no space for its files here, or nothing can be written.
         """
         where = self._directory / f"{self._wanted.digest[:12]}{names.MANIFEST_SUFFIX}"
         manifest = manifests.parse(where, content)
@@ -87,7 +87,7 @@ class Receipt:
             )
         try:
             ensure_directory(self._directory)
-            _check_room(self._directory, manifest)
+            _check_space(self._directory, manifest)
             self._opened = self._stack.enter_context(opened_directory(self._directory))
         except OSError as error:
             raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
@@ -206,7 +206,7 @@ def sealed_bytes(path: Path) -> bytes:
         return stream.read(manifests.BYTES_MAX)
 
 
-def _check_room(directory: Path, manifest: Manifest) -> None:
+def _check_space(directory: Path, manifest: Manifest) -> None:
     """Refuse what would fill the disk, before a byte of it is here.
 
     Raises:

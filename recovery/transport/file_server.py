@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from recovery.transport.tls_acceptor import TlsAcceptor
 
 TRANSFERS_MAX = 4
-"""Files under way at once. More would share the same disk and the same wire; who is told to come back comes back in half a second."""
+"""Files under way at once. More would share the same disk and the same wire; who is answered 503 comes back in half a second."""
 READER_STALL_S = 30
 """A reader that takes nothing for so long is cut off, so that it does not hold one of the places."""
 BUSY = 503

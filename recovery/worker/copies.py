@@ -101,7 +101,7 @@ class Copies:
                 if manifest.digest == digest:
                     return Served(sealed_bytes(path), manifest.paths(path.parent))
             except (CheckpointError, OSError):
-                # Gone, or another's by now: whoever asks is told that it is not here.
+                # Gone, or another's by now: whoever asks is answered that it is not here.
                 continue
         return None
 

@@ -185,7 +185,7 @@ def test_what_lies_there_already_is_found(source: Path, there: Path) -> None:
     assert there_already(there, wanted) is None
 
 
-def test_a_damaged_copy_makes_room_and_keeps_its_bytes(source: Path, there: Path) -> None:
+def test_a_damaged_copy_moves_aside_and_keeps_its_bytes(source: Path, there: Path) -> None:
     for _ in range(2):
         with Receipt(there, wanted_of(source)) as receipt:
             give(receipt, source)
