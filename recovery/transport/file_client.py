@@ -23,7 +23,7 @@ _CONNECT_S = 5.0
 _BUSY_WAIT_S = 0.5
 _AGAIN_S = 0.2
 _OK, _PARTIAL = 200, 206
-_BUSY = 503
+_ABSENT, _BUSY = 404, 503
 _REASONS = {
     401: "it asks for the job's token, and this process has none or proved it too late",
     403: "it does not take this process for a node of its job",
@@ -33,11 +33,16 @@ _IMPOSTOR = "what answers there does not prove that it knows the job's token"
 
 
 class SourceError(Exception):
-    """A holder does not give what was asked for. `reason` is for people."""
+    """A holder does not give what was asked for."""
 
-    def __init__(self, reason: str) -> None:
-        """Keep the reason."""
-        self.reason = reason
+    def __init__(self, reason: str, *, damaged: bool = False) -> None:
+        """Keep the reason.
+
+        Args:
+            reason: for people.
+            damaged: what the holder has is not what is asked for, or it has nothing like it. False: it was not reached, or is too slow.
+        """
+        self.reason, self.damaged = reason, damaged
         super().__init__(reason)
 
 
@@ -110,7 +115,7 @@ class FileClient:
                 found += piece
         if len(found) > bytes_max:
             reason = f"its manifest is longer than {bytes_max} bytes"
-            raise SourceError(reason)
+            raise SourceError(reason, damaged=True)
         return found
 
     async def file(
@@ -185,7 +190,7 @@ class FileClient:
                 if response.status == _BUSY and loop.time() < ends:
                     await response.read()
                 elif response.status not in (_OK, _PARTIAL):
-                    raise SourceError(_REASONS.get(response.status, f"HTTP {response.status}"))
+                    raise _refused(response.status)
                 elif answer is not None and not answer.holds(response.headers):
                     raise SourceError(_IMPOSTOR)
                 else:
@@ -201,12 +206,16 @@ class FileClient:
         try:
             yield
         except ChallengeRefusedError as error:
-            raise SourceError(_REASONS.get(error.status, f"HTTP {error.status}")) from error
+            raise _refused(error.status) from error
         except asyncio.TimeoutError as error:
             reason = f"nothing came for {self._patience.window_s:g} s"
             raise SourceError(reason) from error
         except (aiohttp.ClientError, ConnectionError) as error:
             raise _BrokenOffError(tls_failure(error, self._access.channel) or shown(error)) from error
+
+
+def _refused(status: int) -> SourceError:
+    return SourceError(_REASONS.get(status, f"HTTP {status}"), damaged=status == _ABSENT)
 
 
 def _range(received: int) -> dict[str, str]:
@@ -222,7 +231,7 @@ def _check_answer(response: aiohttp.ClientResponse, received: int, file_bytes: i
     length = response.content_length
     if length != file_bytes - received:
         reason = f"it offers {length} bytes where {file_bytes - received} belong"
-        raise SourceError(reason)
+        raise SourceError(reason, damaged=True)
     expected = f"bytes {received}-{file_bytes - 1}/{file_bytes}"
     if received and (response.status != _PARTIAL or response.headers.get("Content-Range") != expected):
         reason = "it does not go on where it stopped"

@@ -40,6 +40,7 @@ class Copies:
         self._root = recovery_path.absolute() / "workers" / f"{place}.copies"
         self._own: dict[str, Path] = {}
         """Where this node's own checkpoints lie, by digest, the newest last."""
+        self._swept = False
         self._passed_over: set[str] = set()
         """What was not taken, as it was logged."""
 
@@ -55,7 +56,13 @@ class Copies:
             del self._own[next(iter(self._own))]
 
     def sweep(self) -> None:
-        """Remove what an earlier process has left half fetched. Only this place writes here, and one process of it at a time."""
+        """Remove what an earlier process has left half fetched; done once, before this one fetches anything.
+
+        Only this place writes here, and one process of it at a time.
+        """
+        if self._swept:
+            return
+        self._swept = True
         for path in self._root.glob("run-*/rank-*/.*"):
             if is_temporary(path.name):
                 try:

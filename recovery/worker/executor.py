@@ -38,7 +38,8 @@ from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.finished_job import FinishedJob
 from recovery.worker.jitter import jitter
-from recovery.worker.local_store import Found, LocalStore
+from recovery.worker.local_store import LocalStore
+from recovery.worker.searches import Found
 from recovery.worker.training_control import TrainingControl, Verdict
 
 _logger = logging.getLogger("recovery.worker")

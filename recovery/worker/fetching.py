@@ -11,7 +11,8 @@ from recovery.checkpoint.contribution import Manifest
 from recovery.checkpoint.fetched import Receipt, there_already
 from recovery.checkpoint.manifest import BYTES_MAX
 from recovery.checkpoint.verify import Wanted
-from recovery.core.messages import HeldCheckpoint
+from recovery.core.copy_messages import FetchFault
+from recovery.core.held import HeldCheckpoint, Source
 from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointWriteError
 from recovery.transport.access import Access
 from recovery.transport.file_client import PATIENCE, FileClient, Patience, SourceError
@@ -20,38 +21,33 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Source(NamedTuple):
-    """A node that is said to have it."""
-
-    node_id: str
-    address: str
-    """host:port of its file server."""
-
-
-class Failure(NamedTuple):
-    """Why it did not come from one node."""
-
-    node_id: str
-    reason: str
-    damaged: bool
-    """What that node has is not what was named: no other node need ask it."""
+_REASON_CHARS_MAX = 1_024
+"""As `message_fields.ShortText`."""
 
 
 class NotFetchedError(Exception):
     """No source gave it, or it cannot be written here."""
 
-    def __init__(self, failures: Sequence[Failure], own_reason: str = "") -> None:
+    def __init__(self, faults: Sequence[FetchFault], own_reason: str = "") -> None:
         """Keep what each source did.
 
         Args:
-            failures: of each source that was asked.
+            faults: of each source that was asked.
             own_reason: what is wrong on this side; empty: nothing.
         """
-        self.failures, self.own_reason = tuple(failures), own_reason
-        super().__init__(own_reason or "; ".join(f"{one.node_id}: {one.reason}" for one in failures))
+        self.faults, self.own_reason = tuple(faults), own_reason
+        super().__init__(own_reason or "; ".join(f"{one.source.node_id}: {one.reason}" for one in faults))
 
 
-class Fetch(NamedTuple):
+class Brought(NamedTuple):
+    """It is here."""
+
+    checkpoint: HeldCheckpoint
+    faults: tuple[FetchFault, ...]
+    """Of the sources that were asked before and did not give it."""
+
+
+class Wish(NamedTuple):
     """What is to be brought, and how."""
 
     wanted: Wanted
@@ -65,39 +61,44 @@ class Fetch(NamedTuple):
     patience: Patience = PATIENCE
 
 
-async def fetch(task: Fetch) -> HeldCheckpoint:
+async def fetch(wish: Wish) -> Brought:
     """Bring it, and publish it. Files that one source has given whole are kept when the next one is asked for the rest.
 
     Raises:
         NotFetchedError: it did not come. Nothing of it is left here.
     """
-    already = await _in_thread(there_already, task.directory, task.wanted)
+    already = await _in_thread(there_already, wish.directory, wish.wanted)
     if already is not None:
-        return already
-    failures: list[Failure] = []
-    receipt, done = Receipt(task.directory, task.wanted), set[int]()
+        return Brought(already, ())
+    faults: list[FetchFault] = []
+    receipt, done = Receipt(wish.directory, wish.wanted), set[int]()
     try:
-        for source in task.sources:
+        for source in wish.sources:
             try:
-                await _bring(task, source, receipt, done)
-                return await _in_thread(receipt.publish, task.place_is_ours)
+                await _bring(wish, source, receipt, done)
+                held = await _in_thread(receipt.publish, wish.place_is_ours)
+                return Brought(held, tuple(faults))
             except SourceError as error:
-                failures.append(Failure(source.node_id, error.reason, damaged=False))
+                faults.append(_fault(source, error.reason, damaged=error.damaged))
             except (CheckpointDigestError, CheckpointManifestError) as error:
-                failures.append(Failure(source.node_id, str(error), damaged=True))
+                faults.append(_fault(source, str(error), damaged=True))
     except CheckpointWriteError as error:
         # Another source would not help.
-        raise NotFetchedError(failures, str(error)) from error
+        raise NotFetchedError(faults, str(error)[:_REASON_CHARS_MAX]) from error
     finally:
         await _in_thread(receipt.__exit__, None, None, None)
-    raise NotFetchedError(failures)
+    raise NotFetchedError(faults)
 
 
-async def _bring(task: Fetch, source: Source, receipt: Receipt, done: set[int]) -> None:
-    async with FileClient(source.address, task.access, task.patience) as holder:
+def _fault(source: Source, reason: str, *, damaged: bool) -> FetchFault:
+    return FetchFault(source=source, reason=reason[:_REASON_CHARS_MAX], damaged=damaged)
+
+
+async def _bring(wish: Wish, source: Source, receipt: Receipt, done: set[int]) -> None:
+    async with FileClient(source.address, wish.access, wish.patience) as holder:
         manifest: Manifest | None = receipt.manifest
         if manifest is None:
-            content = await holder.manifest(task.wanted.digest, BYTES_MAX)
+            content = await holder.manifest(wish.wanted.digest, BYTES_MAX)
             manifest = await _in_thread(receipt.accept, content)
         for number, listed in enumerate(manifest.files):
             if number in done:
@@ -107,7 +108,7 @@ async def _bring(task: Fetch, source: Source, receipt: Receipt, done: set[int]) 
             async def take(piece: bytes) -> None:
                 await _in_thread(receipt.take, piece)
 
-            await holder.file(task.wanted.digest, number, listed.file_bytes, take)
+            await holder.file(wish.wanted.digest, number, listed.file_bytes, take)
             await _in_thread(receipt.end, number)
             done.add(number)
 

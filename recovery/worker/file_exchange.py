@@ -9,13 +9,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from recovery.core.messages import HeldCheckpoint
 from recovery.errors import RecoveryError
 from recovery.worker.blocking_calls import Calls
 from recovery.worker.exec_in_place import close_in_children
-from recovery.worker.fetching import Fetch, NotFetchedError, fetch
+from recovery.worker.fetching import Brought, NotFetchedError, Wish, fetch
 
 if TYPE_CHECKING:
     from recovery.tls.channel import Channel
@@ -28,7 +28,9 @@ _AT_ONCE = 2
 _CLOSE_S = 1.0
 """How long the end of the process waits until what was half fetched is removed."""
 
-Outcome = Callable[[HeldCheckpoint | NotFetchedError], None]
+_NO_TURN = contextlib.nullcontext()
+
+Outcome = Callable[[Brought | NotFetchedError], None]
 
 
 class FileExchange:
@@ -78,16 +80,17 @@ class FileExchange:
                     self._address = ""
             return self._address
 
-    def fetch(self, task: Fetch, outcome: Outcome) -> None:
+    def fetch(self, wish: Wish, outcome: Outcome, *, ahead: bool = False) -> None:
         """Bring a contribution here.
 
         Args:
-            task: what, and from where.
+            wish: what, and from where.
             outcome: called in the exchange's thread, once, unless the process ends before.
+            ahead: somebody waits for it: it takes no turn.
         """
         with self._starting:
             loop = self._running()
-        loop.call_soon_threadsafe(self._begin, task, outcome)
+        loop.call_soon_threadsafe(self._begin, wish, outcome, _NO_TURN if ahead else self._turns)
 
     # --- its thread ----------------------------------------------------------------------------------------------------
 
@@ -111,20 +114,20 @@ class FileExchange:
         close_in_children(server.descriptors)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def _begin(self, task: Fetch, outcome: Outcome) -> None:
+    def _begin(self, wish: Wish, outcome: Outcome, turns: AbstractAsyncContextManager[None]) -> None:
         assert self._loop is not None, "this runs in it"
-        work = self._loop.create_task(self._fetch(task, outcome))
+        work = self._loop.create_task(self._fetch(wish, outcome, turns))
         self._fetches.add(work)
         work.add_done_callback(self._fetches.discard)
 
-    async def _fetch(self, task: Fetch, outcome: Outcome) -> None:
-        async with self._turns:
+    async def _fetch(self, wish: Wish, outcome: Outcome, turns: AbstractAsyncContextManager[None]) -> None:
+        async with turns:
             try:
-                found: HeldCheckpoint | NotFetchedError = await fetch(task)
+                found: Brought | NotFetchedError = await fetch(wish)
             except NotFetchedError as error:
                 found = error
             except Exception as error:
-                _logger.exception("event=fetch_failed digest=%s", task.wanted.digest)
+                _logger.exception("event=fetch_failed digest=%s", wish.wanted.digest)
                 found = NotFetchedError((), f"{type(error).__name__}: {error}")
         outcome(found)
 

@@ -16,15 +16,16 @@ import pytest
 
 from recovery.checkpoint import fetched, verify
 from recovery.checkpoint.verify import Wanted
-from recovery.core.ids import Rank, RunId
-from recovery.core.messages import HeldCheckpoint
+from recovery.core.copy_messages import FetchFault
+from recovery.core.held import Source
+from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.principals import Kind
 from recovery.transport.access import Access
 from recovery.transport.file_client import Patience
 from recovery.transport.job_token import Authenticator, Caller, JobToken
 from recovery.worker import fetching
 from recovery.worker.copies import Copies
-from recovery.worker.fetching import Failure, Fetch, NotFetchedError, Source
+from recovery.worker.fetching import Brought, NotFetchedError, Wish
 from recovery.worker.file_exchange import FileExchange
 from tests.checkpoint.conftest import Save
 from tests.faults.fault_proxy import FaultProxy
@@ -42,11 +43,11 @@ WAIT_S = 60.0
 class Node:
     """A node that holds one copy."""
 
-    def __init__(self, path: Path, secret: str = SECRET) -> None:
+    def __init__(self, path: Path, secret: str = SECRET, content: bytes = CONTENT) -> None:
         self.path = path
         self.copies = Copies(path, "w0")
         self.directory = self.copies.directory(RUN, RANK)
-        self.file = Save(self.directory)(NAME, CONTENT, rank=1, step=7)
+        self.file = Save(self.directory)(NAME, content, rank=1, step=7)
         self.exchange = FileExchange(
             self.copies.served, lambda: Authenticator(JobToken(secret)), lambda: None
         )
@@ -55,7 +56,7 @@ class Node:
         self.exchange.close()
 
     def source(self, name: str = "") -> Source:
-        return Source(name or self.path.name, self.exchange.address("127.0.0.1"))
+        return Source(node_id=NodeId(name or self.path.name), address=self.exchange.address("127.0.0.1"))
 
     def wanted(self) -> Wanted:
         found = verify.check(self.file)
@@ -79,8 +80,8 @@ def there(tmp_path: Path) -> Path:
     return Copies(tmp_path / "there", "w9").directory(RUN, RANK)
 
 
-def task(node: Node, there: Path, *sources: Source) -> Fetch:
-    return Fetch(node.wanted(), there, sources, ACCESS, lambda: True, HASTY)
+def task(node: Node, there: Path, *sources: Source) -> Wish:
+    return Wish(node.wanted(), there, sources, ACCESS, lambda: True, HASTY)
 
 
 def failures(node: Node, there: Path, *sources: Source) -> NotFetchedError:
@@ -92,13 +93,13 @@ def failures(node: Node, there: Path, *sources: Source) -> NotFetchedError:
 
 
 def test_a_contribution_comes_whole(node: Node, there: Path) -> None:
-    held = asyncio.run(fetching.fetch(task(node, there, node.source())))
+    held = asyncio.run(fetching.fetch(task(node, there, node.source()))).checkpoint
 
     assert held.path == str(there / NAME)
     assert verify.check(there / NAME) == verify.check(node.file)
     assert (there / NAME).read_bytes() == CONTENT
     # It is here: nobody is asked again.
-    assert asyncio.run(fetching.fetch(task(node, there))) == held
+    assert asyncio.run(fetching.fetch(task(node, there))) == Brought(held, ())
 
 
 def test_a_copy_that_is_damaged_at_rest_is_refused_and_another_holder_asked(
@@ -107,9 +108,10 @@ def test_a_copy_that_is_damaged_at_rest_is_refused_and_another_holder_asked(
     node.file.write_bytes(CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
 
     error = failures(other, there, node.source())
-    assert [(one.node_id, one.damaged) for one in error.failures] == [("a", True)]
-    held = asyncio.run(fetching.fetch(task(other, there, node.source(), other.source())))
-    assert Path(held.path).read_bytes() == CONTENT
+    assert [(one.source.node_id, one.damaged) for one in error.faults] == [("a", True)]
+    brought = asyncio.run(fetching.fetch(task(other, there, node.source(), other.source())))
+    assert Path(brought.checkpoint.path).read_bytes() == CONTENT
+    assert brought.faults == error.faults
 
 
 def test_a_copy_that_is_shorter_than_its_manifest_says_is_refused(
@@ -117,31 +119,39 @@ def test_a_copy_that_is_shorter_than_its_manifest_says_is_refused(
 ) -> None:
     os.truncate(node.file, 1_000)
     error = failures(other, there, node.source())
-    assert "it offers 1000 bytes" in error.failures[0].reason
+    assert "it offers 1000 bytes" in error.faults[0].reason
+    assert error.faults[0].damaged
 
 
-def test_a_copy_that_is_gone_is_no_damage(node: Node, there: Path) -> None:
+def test_a_copy_that_is_gone_is_asked_for_no_more(node: Node, there: Path) -> None:
     wanted = task(node, there, node.source())
     node.file.unlink()
     with pytest.raises(NotFetchedError) as caught:
         asyncio.run(fetching.fetch(wanted))
-    assert caught.value.failures == (Failure("a", "it does not hold it", damaged=False),)
+    assert caught.value.faults == (
+        FetchFault(source=node.source(), reason="it does not hold it", damaged=True),
+    )
 
 
 def test_a_holder_with_another_token_gives_nothing(node: Node, tmp_path: Path, there: Path) -> None:
     with contextlib.closing(Node(tmp_path / "stranger", "another-token-than-that")) as stranger:
         error = failures(node, there, stranger.source())
-    assert not error.failures[0].damaged
-    assert "does not take this process for a node" in error.failures[0].reason
+    assert not error.faults[0].damaged
+    assert "does not take this process for a node" in error.faults[0].reason
 
 
-def test_a_holder_that_is_killed_in_the_middle_is_replaced_by_the_next(
-    node: Node, other: Node, there: Path
-) -> None:
-    with killed_holder(node.path) as (source, kill):
+def test_a_holder_that_is_killed_in_the_middle_is_replaced_by_the_next(tmp_path: Path, there: Path) -> None:
+    # More than the sockets on the way hold.
+    content = CONTENT * 10
+    with (
+        contextlib.closing(Node(tmp_path / "a", content=content)) as node,
+        contextlib.closing(Node(tmp_path / "b", content=content)) as other,
+        killed_holder(node.path) as (source, kill),
+    ):
         threading.Thread(target=kill_when_something_came, args=(there, kill), daemon=True).start()
-        held = asyncio.run(fetching.fetch(task(other, there, source, other.source())))
-    assert Path(held.path).read_bytes() == CONTENT
+        brought = asyncio.run(fetching.fetch(task(other, there, source, other.source())))
+    assert Path(brought.checkpoint.path).read_bytes() == content
+    assert [(one.source.node_id, one.damaged) for one in brought.faults] == [("killed", False)]
     assert not list(there.glob(".*"))
 
 
@@ -164,8 +174,8 @@ def killed_holder(path: Path) -> Iterator[tuple[Source, threading.Event]]:
     try:
         port = int(child.stdout.readline().rpartition(":")[2])
         with FaultProxy(port) as proxy:
-            proxy.delay(0.01)
-            yield Source("killed", f"127.0.0.1:{proxy.port}"), kill
+            proxy.delay(0.002)
+            yield Source(node_id=NodeId("killed"), address=f"127.0.0.1:{proxy.port}"), kill
             assert kill.is_set(), "it was killed in the middle"
     finally:
         kill.set()
@@ -186,7 +196,7 @@ def test_a_full_disk_ends_the_search_and_names_itself(
     monkeypatch.setattr(fetched, "SPARE_BYTES", 1 << 62)
     error = failures(node, there, node.source(), other.source())
     assert "to spare are needed" in error.own_reason
-    assert error.failures == ()
+    assert error.faults == ()
 
 
 def test_a_replaced_process_publishes_nothing(node: Node, there: Path) -> None:
@@ -215,10 +225,10 @@ def test_a_fetch_that_is_cancelled_leaves_nothing(node: Node, there: Path) -> No
 
 
 def test_an_exchange_fetches_beside_serving(node: Node, there: Path) -> None:
-    came: list[HeldCheckpoint | NotFetchedError] = []
+    came: list[Brought | NotFetchedError] = []
     done = threading.Semaphore(0)
 
-    def outcome(found: HeldCheckpoint | NotFetchedError) -> None:
+    def outcome(found: Brought | NotFetchedError) -> None:
         came.append(found)
         done.release()
 
@@ -226,7 +236,7 @@ def test_an_exchange_fetches_beside_serving(node: Node, there: Path) -> None:
         node.exchange.fetch(task(node, directory, node.source()), outcome)
     for _ in range(2):
         assert done.acquire(timeout=WAIT_S)
-    assert {one.path for one in came if isinstance(one, HeldCheckpoint)} == {
+    assert {one.checkpoint.path for one in came if isinstance(one, Brought)} == {
         str(there / NAME),
         str(there.with_name("rank-9") / NAME),
     }

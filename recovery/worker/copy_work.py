@@ -1,0 +1,138 @@
+"""Carries out what the machine asks for copies: brings them here, lets them go, and says what this node holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from recovery.checkpoint.verify import Wanted
+from recovery.core.held import HeldCheckpoint, HeldCopy
+from recovery.core.ids import Rank, RequestId, RunId
+from recovery.core.policy.copies import is_needed
+from recovery.core.records import CheckpointRecord, Record
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.effects import Fetch, RetainCopies
+from recovery.transport.access import Access
+from recovery.worker.fetching import Brought, NotFetchedError, Wish
+
+if TYPE_CHECKING:
+    from recovery.worker.copies import Copies
+    from recovery.worker.file_exchange import FileExchange
+
+_NO_PLACE = "this node keeps nothing: it has no MS_RECOVERY_PATH"
+
+
+class CopyWork:
+    """The copies of one node, as its machine sees them. Belongs to the connection's loop; what blocks runs elsewhere."""
+
+    def __init__(
+        self,
+        copies: Copies | None,
+        exchange: FileExchange,
+        *,
+        world_size: int,
+        access: Access,
+        place_is_ours: Callable[[], bool],
+    ) -> None:
+        """Join the parts.
+
+        Args:
+            copies: where they lie; None: recovery is off.
+            exchange: brings them.
+            world_size: of the job.
+            access: how other nodes' file servers are asked.
+            place_is_ours: asked before a name is given, from a thread that may wait.
+        """
+        self._copies, self._exchange = copies, exchange
+        self._world_size, self._access, self._place_is_ours = world_size, access, place_is_ours
+        self._asked: set[str] = set()
+        """Digests of what is being brought."""
+
+    def carry_out(
+        self,
+        effect: Fetch | RetainCopies,
+        new_request: Callable[[], RequestId],
+        deliver: Callable[[s.WorkerStimulus], None],
+    ) -> None:
+        """Do one effect.
+
+        Args:
+            effect: what is asked for.
+            new_request: draws the id of the report that follows.
+            deliver: takes what came of a `Fetch`, in the loop of now.
+        """
+        loop = asyncio.get_running_loop()
+        if isinstance(effect, RetainCopies):
+            if self._copies is not None:
+                asked = frozenset(self._asked)
+                loop.run_in_executor(None, _retain, self._copies, effect, asked)
+            return
+        if self._copies is None:
+            deliver(s.FetchFailed(new_request(), effect.fetch_id, (), _NO_PLACE))
+            return
+        digest = effect.checkpoint.digest
+        wish = Wish(
+            wanted=Wanted(
+                job=effect.job,
+                run=effect.checkpoint.run,
+                rank=effect.rank,
+                world_size=self._world_size,
+                step=effect.checkpoint.step,
+                digest=digest,
+            ),
+            directory=self._copies.directory(effect.checkpoint.run, effect.rank),
+            sources=effect.sources,
+            access=self._access,
+            place_is_ours=self._place_is_ours,
+        )
+        self._asked.add(digest)
+
+        def came(outcome: Brought | NotFetchedError) -> None:
+            self._asked.discard(digest)
+            if isinstance(outcome, Brought):
+                deliver(s.Fetched(new_request(), effect.fetch_id, outcome.checkpoint, outcome.faults))
+            else:
+                deliver(s.FetchFailed(new_request(), effect.fetch_id, outcome.faults, outcome.own_reason))
+
+        def leave_thread(outcome: Brought | NotFetchedError) -> None:
+            loop.call_soon_threadsafe(came, outcome)
+
+        self._exchange.fetch(wish, leave_thread, ahead=effect.for_plan)
+
+    def note_saved(self, records: Iterable[Record]) -> None:
+        """This node has saved checkpoints that others may ask for."""
+        for record in records:
+            if isinstance(record, CheckpointRecord) and self._copies is not None:
+                self._copies.note_own(record.digest, record.path)
+
+    def held(
+        self, job: str, run: RunId, rank: Rank | None, own: Iterable[HeldCheckpoint]
+    ) -> tuple[HeldCopy, ...]:
+        """List the copies of other ranks, newest step first, and note what this node holds itself. Blocks.
+
+        Args:
+            job: whose.
+            run: of which run of it.
+            rank: this node's own; None: it was never given one.
+            own: what was found of that.
+        """
+        if self._copies is None:
+            return ()
+        for one in own:
+            self._copies.note_own(one.digest, one.path)
+        self._copies.sweep()
+        return tuple(
+            HeldCopy(rank=whose, checkpoint=found)
+            for whose, found in self._copies.held(job, run)
+            if whose != rank
+        )
+
+
+def _retain(copies: Copies, effect: RetainCopies, asked: frozenset[str]) -> None:
+    began = [(one.generation, one.step) for one in effect.began]
+    copies.keep_only(
+        effect.job,
+        effect.run,
+        lambda _, copy: is_needed(copy, oldest=effect.oldest, began=began, asked=asked),
+    )
