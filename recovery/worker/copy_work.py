@@ -33,6 +33,7 @@ class CopyWork:
         *,
         world_size: int,
         access: Access,
+        host: Callable[[], str],
         place_is_ours: Callable[[], bool],
     ) -> None:
         """Join the parts.
@@ -42,10 +43,12 @@ class CopyWork:
             exchange: brings them.
             world_size: of the job.
             access: how other nodes' file servers are asked.
+            host: where others reach this node; empty: nowhere, or nobody is to. May block.
             place_is_ours: asked before a name is given, from a thread that may wait.
         """
         self._copies, self._exchange = copies, exchange
         self._world_size, self._access, self._place_is_ours = world_size, access, place_is_ours
+        self._host = host
         self._asked: set[str] = set()
         """Digests of what is being brought."""
 
@@ -99,6 +102,11 @@ class CopyWork:
             loop.call_soon_threadsafe(came, outcome)
 
         self._exchange.fetch(wish, leave_thread, ahead=effect.for_plan)
+
+    def address(self) -> str:
+        """Where others fetch what this node holds (host:port); empty: nowhere. Blocks."""
+        host = self._host() if self._copies is not None else ""
+        return self._exchange.address(host) if host else ""
 
     def note_saved(self, records: Iterable[Record]) -> None:
         """This node has saved checkpoints that others may ask for."""

@@ -35,6 +35,9 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 class Connected(msgspec.Struct, frozen=True, tag="connected"):
     """The dial succeeded."""
 
+    serves: str = ""
+    """Where this node's files of checkpoints can be fetched (host:port); empty: nowhere."""
+
 
 class ConnectFailed(msgspec.Struct, frozen=True, tag="connect_failed"):
     """The dial failed. `jitter` is random, 0..1."""
