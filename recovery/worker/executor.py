@@ -18,6 +18,7 @@ from recovery.core.worker.effects import (
     ConfirmPlace,
     Connect,
     Disconnect,
+    Fetch,
     FindCheckpoints,
     Interrupt,
     KeepPlaces,
@@ -28,6 +29,7 @@ from recovery.core.worker.effects import (
     OpenRendezvous,
     ReplaceProcess,
     Retain,
+    RetainCopies,
     Send,
     SetTimer,
     StopAt,
@@ -68,7 +70,7 @@ class Executor:
         self._timers: dict[WorkerTimer, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def carry_out(self, effect: WorkerEffect) -> None:  # noqa: PLR0912, C901 - one line per effect, nothing else
+    def carry_out(self, effect: WorkerEffect) -> None:  # noqa: PLR0912, PLR0915, C901 - one line per effect, nothing else
         """Do one effect."""
         match effect:
             case Send():
@@ -100,7 +102,16 @@ class Executor:
             case ConfirmPlace():
                 self._training_control.confirm()
             case Retain():
-                self._training_control.note_committed(effect.step)
+                self._training_control.note_committed(effect.step, effect.spared)
+            case Fetch():
+                request = self._local_store.new_request()
+                self._deliver(
+                    s.FetchFailed(
+                        request, effect.fetch_id, (), "this process is not connected to other nodes"
+                    )
+                )
+            case RetainCopies():
+                _logger.debug("event=copies_retained oldest=%d", effect.oldest)
             case Log():
                 level = logging.WARNING if effect.warning else logging.INFO
                 _logger.log(level, "event=%s %s", effect.event, effect.text)

@@ -88,6 +88,7 @@ class Connection:
         self._register_id = RequestId("")
         """Request id of the registration, the same over the whole process. Set when it starts."""
         self._secret = ""
+        self._serves = ""
         """What the request id is made of: it shows that a repeat is this process's own. Set when it starts."""
         self._token: ResumeToken | None = None
         """Resume token to register with. None: this process has none, or the scheduler did not know the one it had."""
@@ -131,7 +132,7 @@ class Connection:
     def on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
         """The process is up: dial for the first time."""
         self._register_id, self._token = RequestId(request_of(started.secret)), started.token
-        self._secret = started.secret
+        self._secret, self._serves = started.secret, started.serves
         self._unreachable_since_ms = now_ms
         return [*self._wait.begin("the scheduler to answer", now_ms), Connect()]
 
@@ -251,6 +252,7 @@ class Connection:
             replaces=self._identity.replaces,
             starts_again=self._identity.starts_again,
             request_secret=ResumeToken(self._secret),
+            serves=self._serves,
         )
         return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 
