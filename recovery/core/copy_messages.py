@@ -7,8 +7,10 @@ from typing import Annotated, Union
 import msgspec
 
 from recovery.core.held import HeldCheckpoint, Source
+from recovery.core.ids import Generation
 from recovery.core.message_fields import (
     Count,
+    GenerationNumber,
     RankNumber,
     RequestName,
     RunNumber,
@@ -52,7 +54,11 @@ class CopyFailed(msgspec.Struct, frozen=True, kw_only=True, tag="copy_failed"):
     digest: ShortText
     failures: FetchFaults
     gives_up: bool = True
-    """No source is left: there is no copy. False: it came from another source, and this says only what is wrong with these."""
+    """It did not come at all. False: it came from another source, and this says only what is wrong with these."""
+    generation: GenerationNumber = Generation(0)
+    """Of the plan that waited for it, which must go elsewhere when it did not come; 0: a copy was ordered."""
+    reason: ShortText = ""
+    """What is wrong on this node (no space left): no source is to blame. Empty: nothing."""
 
 
 class CopyOrder(msgspec.Struct, frozen=True, kw_only=True, tag="copy_order"):

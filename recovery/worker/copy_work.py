@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from recovery.checkpoint.files import reason_of
 from recovery.checkpoint.verify import Wanted
 from recovery.core.held import HeldCheckpoint, HeldCopy
 from recovery.core.ids import Rank, RequestId, RunId
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from recovery.worker.copies import Copies
     from recovery.worker.file_exchange import FileExchange
 
+_logger = logging.getLogger("recovery.worker")
 _NO_PLACE = "this node keeps nothing: it has no MS_RECOVERY_PATH"
 
 
@@ -49,8 +52,6 @@ class CopyWork:
         self._copies, self._exchange = copies, exchange
         self._world_size, self._access, self._place_is_ours = world_size, access, place_is_ours
         self._host = host
-        self._asked: set[str] = set()
-        """Digests of what is being brought."""
 
     def carry_out(
         self,
@@ -68,13 +69,11 @@ class CopyWork:
         loop = asyncio.get_running_loop()
         if isinstance(effect, RetainCopies):
             if self._copies is not None:
-                asked = frozenset(self._asked)
-                loop.run_in_executor(None, _retain, self._copies, effect, asked)
+                loop.run_in_executor(None, _retain, self._copies, effect)
             return
         if self._copies is None:
             deliver(s.FetchFailed(new_request(), effect.fetch_id, (), _NO_PLACE))
             return
-        digest = effect.checkpoint.digest
         wish = Wish(
             wanted=Wanted(
                 job=effect.job,
@@ -82,17 +81,15 @@ class CopyWork:
                 rank=effect.rank,
                 world_size=self._world_size,
                 step=effect.checkpoint.step,
-                digest=digest,
+                digest=effect.checkpoint.digest,
             ),
             directory=self._copies.directory(effect.checkpoint.run, effect.rank),
             sources=effect.sources,
             access=self._access,
             place_is_ours=self._place_is_ours,
         )
-        self._asked.add(digest)
 
         def came(outcome: Brought | NotFetchedError) -> None:
-            self._asked.discard(digest)
             if isinstance(outcome, Brought):
                 deliver(s.Fetched(new_request(), effect.fetch_id, outcome.checkpoint, outcome.faults))
             else:
@@ -137,10 +134,11 @@ class CopyWork:
         )
 
 
-def _retain(copies: Copies, effect: RetainCopies, asked: frozenset[str]) -> None:
+def _retain(copies: Copies, effect: RetainCopies) -> None:
     began = [(one.generation, one.step) for one in effect.began]
-    copies.keep_only(
-        effect.job,
-        effect.run,
-        lambda _, copy: is_needed(copy, oldest=effect.oldest, began=began, asked=asked),
-    )
+    try:
+        copies.keep_only(
+            effect.job, effect.run, lambda _, copy: is_needed(copy, oldest=effect.oldest, began=began)
+        )
+    except OSError as error:
+        _logger.warning("event=copies_not_retained reason=%r", reason_of(error))

@@ -107,7 +107,7 @@ class Executor:
             case ConfirmPlace():
                 self._training_control.confirm()
             case Retain():
-                self._training_control.note_committed(effect.step)
+                self._training_control.note_committed(effect.step, effect.spared)
             case Fetch() | RetainCopies():
                 self._copy_work.carry_out(effect, self._local_store.new_request, self._deliver)
             case Log():

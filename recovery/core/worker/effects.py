@@ -135,14 +135,14 @@ class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
 
 
 class RetainCopies(msgspec.Struct, frozen=True, tag="retain_copies"):
-    """Let copies go that no plan can need (`core/policy/copies.removable` says which)."""
+    """Let the copies of a run go that no plan can need any more, as `core/policy/copies.is_needed` says."""
 
     job: str
     run: RunId
     oldest: int
     """Older steps of the run may go; 0: none is too old."""
     began: tuple[Began, ...]
-    """The newest plans that this process was given: what was written before one of them and is newer than its step was rolled back."""
+    """Plans that this process was given: what was written before one of them and is newer than its step was rolled back."""
 
 
 WorkerEffect = Union[
