@@ -24,7 +24,6 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.errors import (
     CheckpointDigestError,
     CheckpointError,
-    CheckpointManifestError,
     CheckpointWriteError,
 )
 
@@ -78,13 +77,10 @@ class Receipt:
         where = self._directory / f"{self._wanted.digest[:12]}{names.MANIFEST_SUFFIX}"
         manifest = manifests.parse(where, content)
         verify.compare(where, manifest, self._wanted)
-        if any("/" in one.name for one in manifest.files) or names.parse(manifest.file) is None:
-            raise CheckpointManifestError(path=where, reason=f"{manifest.file!r} is no name of a checkpoint")
         path = self._directory / manifest.file
-        if len(str(path)) > PATH_CHARS_MAX:
-            raise CheckpointWriteError(
-                path=path, reason=f"its path is longer than {PATH_CHARS_MAX} characters"
-            )
+        reason = _obstacle(path, manifest)
+        if reason:
+            raise CheckpointWriteError(path=path, reason=reason)
         try:
             ensure_directory(self._directory)
             _check_space(self._directory, manifest)
@@ -174,6 +170,17 @@ class Receipt:
     def _not_written(self, error: OSError) -> CheckpointWriteError:
         name = self._manifest.file if self._manifest is not None else ""
         return CheckpointWriteError(path=self._directory / name, reason=reason_of(error))
+
+
+def _obstacle(path: Path, manifest: Manifest) -> str:
+    """Why this node cannot hold it, whoever gives it; empty: it can."""
+    if any("/" in one.name for one in manifest.files):
+        return "it is a folder that a framework wrote, and these are not copied"
+    if names.parse(manifest.file) is None:
+        return "its name is none of a checkpoint"
+    if len(str(path)) > PATH_CHARS_MAX:
+        return f"its path is longer than {PATH_CHARS_MAX} characters"
+    return ""
 
 
 def there_already(directory: Path, wanted: Wanted) -> HeldCheckpoint | None:

@@ -10,10 +10,13 @@ import msgspec
 import pytest
 
 from recovery.checkpoint import catalogue, fetched, names, verify
+from recovery.checkpoint.contribution import FileRole
 from recovery.checkpoint.fetched import Receipt, sealed_bytes, there_already
+from recovery.checkpoint.manifest import seal
 from recovery.checkpoint.verify import Wanted
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointWriteError
+from tests.checkpoint.conftest import listed
 
 if TYPE_CHECKING:
     from tests.checkpoint.conftest import Save
@@ -170,6 +173,14 @@ def test_what_would_fill_the_disk_is_refused_before_it_comes(
     with Receipt(there, wanted_of(source)) as receipt, pytest.raises(CheckpointWriteError, match="to spare"):
         receipt.accept(sealed_bytes(source))
     assert left_in(there) == []
+
+
+def test_a_folder_of_a_framework_is_not_copied_and_no_source_is_to_blame(save: Save, there: Path) -> None:
+    files = tuple(listed(f"folder/{name}", b"x", FileRole.FOREIGN) for name in ("a", "b"))
+    sealed, content = seal(save.manifest(files=files))
+    wanted = Wanted(job="job-a", run=1, rank=0, world_size=2, step=1, digest=sealed.digest)
+    with Receipt(there, wanted) as receipt, pytest.raises(CheckpointWriteError, match="not copied"):
+        receipt.accept(content)
 
 
 def test_what_lies_there_already_is_found(source: Path, there: Path) -> None:
