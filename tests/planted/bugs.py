@@ -23,6 +23,7 @@ from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
 from tests.planted.training import TRAINING
+from tests.planted.transfers import TRANSFERS
 
 BUGS: tuple[Bug, ...] = (
     DURABILITY
@@ -46,4 +47,5 @@ BUGS: tuple[Bug, ...] = (
     + STANDBYS
     + TEMPLATE
     + TRAINING
+    + TRANSFERS
 )
