@@ -1,11 +1,12 @@
 """The contributions of other ranks that this node holds, on its disk: where they lie, which there are, which may go.
 
-They lie beside the node's own store, `workers/PLACE.copies/run-RUN/rank-RANK/`, under the names that they have on their owner's disk, so
-that the next process of this place finds them, also under a fresh id. What was brought back for the node's own rank lies there as well.
+They lie beside the node's own store, `workers/PLACE.copies/JOB/run-RUN/rank-RANK/`, under the names that they have on their owner's disk,
+so that the next process of this place finds them, also under a fresh id. What was brought back for the node's own rank lies there as well.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from recovery.errors import CheckpointError
 from recovery.transport.file_server import Served
 
 _logger = logging.getLogger("recovery.worker")
+_JOB = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,8})", re.ASCII)
 _OWN_MAX = 64
 """Own checkpoints whose place is remembered. A plan names one of the newest two or three."""
@@ -44,9 +46,14 @@ class Copies:
         self._passed_over: set[str] = set()
         """What was not taken, as it was logged."""
 
-    def directory(self, run: RunId, rank: Rank) -> Path:
+    def directory(self, job: str, run: RunId, rank: Rank) -> Path:
         """Where the contributions of a rank lie."""
-        return self._root / f"run-{run}" / f"rank-{rank}"
+        return self._run(job, run) / f"rank-{rank}"
+
+    def _run(self, job: str, run: RunId) -> Path:
+        # A job names itself by a hex number; whatever else it said must not lead elsewhere.
+        name = job if _JOB.fullmatch(job) else hashlib.sha256(job.encode()).hexdigest()
+        return self._root / name / f"run-{run}"
 
     def note_own(self, digest: str, path: str) -> None:
         """This node has a checkpoint of its own that others may ask for."""
@@ -63,7 +70,7 @@ class Copies:
         if self._swept:
             return
         self._swept = True
-        for path in self._root.glob("run-*/rank-*/.*"):
+        for path in self._root.glob("*/run-*/rank-*/.*"):
             if is_temporary(path.name):
                 try:
                     path.unlink(missing_ok=True)
@@ -76,7 +83,7 @@ class Copies:
         Cost: one small read and two opens a contribution.
         """
         found: list[tuple[Rank, HeldCheckpoint]] = []
-        for rank, directory in self._ranks(run):
+        for rank, directory in self._ranks(job, run):
             for held in self._look(directory, job, run, rank):
                 if (rank, held.step) not in {(known, one.step) for known, one in found}:
                     found.append((rank, held))
@@ -90,7 +97,7 @@ class Copies:
             run: of which run; those of another one are not looked at.
             keeps: whether a contribution is still needed.
         """
-        for rank, directory in self._ranks(run):
+        for rank, directory in self._ranks(job, run):
             for held in self._look(directory, job, run, rank):
                 if keeps(rank, held):
                     continue
@@ -113,12 +120,12 @@ class Copies:
         return None
 
     def _paths(self) -> Iterator[Path]:
-        for path in sorted(self._root.glob("run-*/rank-*/*")):
+        for path in sorted(self._root.glob("*/run-*/rank-*/*")):
             if names.parse(path.name) is not None:
                 yield path
 
-    def _ranks(self, run: RunId) -> Iterator[tuple[Rank, Path]]:
-        for directory in sorted((self._root / f"run-{run}").glob("rank-*")):
+    def _ranks(self, job: str, run: RunId) -> Iterator[tuple[Rank, Path]]:
+        for directory in sorted(self._run(job, run).glob("rank-*")):
             match = _RANK.fullmatch(directory.name)
             if match is not None:
                 yield Rank(int(match[1])), directory

@@ -83,7 +83,7 @@ class CopyWork:
                 step=effect.checkpoint.step,
                 digest=effect.checkpoint.digest,
             ),
-            directory=self._copies.directory(effect.checkpoint.run, effect.rank),
+            directory=self._copies.directory(effect.job, effect.checkpoint.run, effect.rank),
             sources=effect.sources,
             access=self._access,
             place_is_ours=self._place_is_ours,

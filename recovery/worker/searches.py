@@ -45,5 +45,5 @@ def look(
         (record.path, record.prefix) for record in records if record.run == run
     ]
     if copies is not None and rank is not None:
-        places.append((str(copies.directory(run, rank)), None))
+        places.append((str(copies.directory(job, run, rank)), None))
     return catalogue.look_all(places, job=job, run=run, rank=rank)

@@ -34,7 +34,7 @@ class DiskPerHost(Cluster):
     def copies(self, holder: str, of: str) -> list[Path]:
         """The copies of one worker's checkpoints on another one's disk, newest last."""
         rank = of.rpartition("_")[2]
-        found = self.disk(holder).glob(f"workers/{holder}.copies/run-*/rank-{rank}/*.ckpt")
+        found = self.disk(holder).glob(f"workers/{holder}.copies/*/run-*/rank-{rank}/*.ckpt")
         return sorted(found, key=lambda path: path.stat().st_mtime_ns)
 
     @override

@@ -83,7 +83,7 @@ def test_what_a_node_has_saved_is_brought_to_another(make: Callable[..., Node]) 
         await until(lambda: holder.delivered, "the outcome")
 
     run(main())
-    path = str(holder.copies.directory(RUN, Rank(1)) / "train-1_7.ckpt")
+    path = str(holder.copies.directory("job-a", RUN, Rank(1)) / "train-1_7.ckpt")
     copy = msgspec.structs.replace(held, path=path)
     assert holder.delivered == [s.Fetched(RequestId("r"), 3, copy)]
     assert holder.work.held("job-a", RUN, Rank(0), ()) == (HeldCopy(rank=Rank(1), checkpoint=copy),)
@@ -122,7 +122,7 @@ def test_a_node_that_keeps_nothing_says_so(make: Callable[..., Node]) -> None:
 
 def test_what_no_plan_can_need_goes(make: Callable[..., Node]) -> None:
     node = make("a")
-    directory = node.copies.directory(RUN, Rank(1))
+    directory = node.copies.directory("job-a", RUN, Rank(1))
     for step, generation in ((5, 1), (7, 1), (9, 1), (8, 2)):
         Save(directory)(f"train-1_{step}.ckpt", b"x", rank=1, step=step, generation=generation)
     began = Began(generation=Generation(2), step=7, epoch=1, step_in_epoch=7)

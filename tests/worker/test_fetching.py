@@ -46,7 +46,7 @@ class Node:
     def __init__(self, path: Path, secret: str = SECRET, content: bytes = CONTENT) -> None:
         self.path = path
         self.copies = Copies(path, "w0")
-        self.directory = self.copies.directory(RUN, RANK)
+        self.directory = self.copies.directory("job-a", RUN, RANK)
         self.file = Save(self.directory)(NAME, content, rank=1, step=7)
         self.exchange = FileExchange(
             self.copies.served, lambda: Authenticator(JobToken(secret)), lambda: None
@@ -77,7 +77,7 @@ def other(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    return Copies(tmp_path / "there", "w9").directory(RUN, RANK)
+    return Copies(tmp_path / "there", "w9").directory("job-a", RUN, RANK)
 
 
 def task(node: Node, there: Path, *sources: Source) -> Wish:
@@ -252,8 +252,8 @@ def test_an_exchange_that_cannot_serve_says_so(caplog: pytest.LogCaptureFixture,
 
 def test_a_node_finds_and_removes_its_copies(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     Save(node.directory)("train-1_9.ckpt", b"newer", rank=1, step=9)
-    Save(node.copies.directory(RUN, Rank(0)))("train-1_9.ckpt", b"of rank 0", rank=0, step=9)
-    Save(node.copies.directory(RunId(2), RANK))("train-1_1.ckpt", b"of run 2", rank=1, run=2, step=1)
+    Save(node.copies.directory("job-a", RUN, Rank(0)))("train-1_9.ckpt", b"of rank 0", rank=0, step=9)
+    Save(node.copies.directory("job-a", RunId(2), RANK))("train-1_1.ckpt", b"of run 2", rank=1, run=2, step=1)
     (node.directory / "train-1_8.ckpt").write_bytes(b"without a manifest")
 
     held = node.copies.held("job-a", RUN)
@@ -288,3 +288,10 @@ def test_own_checkpoints_are_served_while_they_are_there(node: Node, save_own: P
 @pytest.fixture
 def save_own(tmp_path: Path) -> Path:
     return Save(tmp_path / "own")("train-1_5.ckpt", b"own", rank=0, step=5)
+
+
+def test_copies_of_another_job_stay_apart_whatever_it_is_called(node: Node) -> None:
+    names = {node.copies.directory(job, RUN, RANK) for job in ("job-a", "job-b", "../up", "a/b", "x" * 300)}
+    assert len(names) == 5
+    root = node.path / "workers" / "w0.copies"
+    assert all(name.parent.parent.parent == root and len(name.parent.parent.name) <= 64 for name in names)
