@@ -156,6 +156,15 @@ RECOVERY = (
         high=65_535,
     ),
     Setting(
+        name="MS_CHECKPOINT_COPIES",
+        kind=Kind.INTEGER,
+        meaning="On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler. Unset: none.",
+        rule="must be a whole number from 0 to 8",
+        example="1",
+        low=0,
+        high=8,
+    ),
+    Setting(
         name="MS_TAKEOVER_AFTER",
         kind=Kind.SECONDS,
         meaning="After how long the launcher of a host that is well starts a lost rank beside its own, where no other process has taken it. Read by recovery msrun. Negative: never.",

@@ -5,12 +5,14 @@ A copy is for the day on which a host and its disk are gone, so it lies on anoth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from recovery.core.held import HeldCheckpoint
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy.ranks import natural_key
 
+RANKS_NAMED = 8
+"""Of those that load from other nodes, in a plan's reason. The rest is counted."""
 COPIES_BY_ITSELF = 0
 """Copies of each contribution where a job's workers are on more than one host and MS_CHECKPOINT_COPIES is not set."""
 
@@ -46,6 +48,23 @@ def holders(hosts: Mapping[Rank, str], copies: int) -> dict[Rank, tuple[Rank, ..
         for index, rank in enumerate(of_host[host]):
             found[rank] = tuple(others[index % len(others)] for others in next_hosts)
     return found
+
+
+def who_fetches(fetching: Sequence[tuple[Rank, str]]) -> list[str]:
+    """Say which ranks load what other nodes hold; an empty list: none does.
+
+    Args:
+        fetching: each such rank, with the names of the holders; empty: it lies among its own node's copies.
+    """
+    if not fetching:
+        return []
+    named = [
+        f"rank {rank} loads the copy {f'of {names}' if names else 'on its own node'}"
+        for rank, names in fetching[:RANKS_NAMED]
+    ]
+    if len(fetching) > RANKS_NAMED:
+        named.append(f"and {len(fetching) - RANKS_NAMED} more ranks load copies")
+    return [", ".join(named)]
 
 
 def is_needed(copy: HeldCheckpoint, *, oldest: int, began: Iterable[tuple[Generation, int]]) -> bool:

@@ -19,7 +19,7 @@ from recovery.core.records import (
     Record,
     to_record,
 )
-from recovery.core.scheduler import job_end, lost_store
+from recovery.core.scheduler import copying, job_end, lost_store, sources
 from recovery.core.scheduler.attendance import all_ranks_ready, wait_for_all_ranks
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.job import WAITING, JobFact
@@ -83,7 +83,9 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
         if isinstance(taken_up, Exit):
             return [taken_up]
         records = [*taken_up, *_assign_ranks(state)]
-    target = state.checkpoints.target(allow_restart_from_zero=state.rules.allow_restart_from_zero)
+    target = state.checkpoints.target(
+        allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=sources.copies_for_plan(state)
+    )
     if isinstance(target, rollback.NoCommonStep):
         why = given_up.sentence(state.checkpoints.given_up(0))
         reason = (
@@ -139,6 +141,7 @@ def _begin(
     )
     state.generations.append(generation)
     state.checkpoints.roll_back(generation.step)
+    records += copying.begin_generation(state, generation.step)
     state.rendezvous, state.deadline_ms = None, None
     state.reported_declines.clear()
     job = state.change_job(JobFact.PLAN_MADE, generation=generation.generation)
@@ -152,5 +155,13 @@ def _begin(
         node.sent_generation = generation.generation
         assert node.connection is not None, "who is ready is connected"
         answers.append(Answer(node.connection, rollback_for(state, node)))
-    records += [to_record(Rank(rank), held, CheckpointState.COMMITTED) for rank, held in enumerate(files)]
+    records += [_row_of(state, Rank(rank), held) for rank, held in enumerate(files)]
     return Persist((*records, job, generation, event), tuple(answers))
+
+
+def _row_of(state: SchedulerState, rank: Rank, held: m.HeldCheckpoint) -> Record:
+    """What the plan goes back to. A rank that has to fetch it holds it when it says so."""
+    if state.checkpoints.file_of(rank, held.step) is not None:
+        return to_record(rank, held, CheckpointState.COMMITTED)
+    state.copying.fetching[rank] = held.digest
+    return to_record(rank, held, CheckpointState.FETCHING, "its own node does not have it")
