@@ -158,7 +158,7 @@ RECOVERY = (
     Setting(
         name="MS_CHECKPOINT_COPIES",
         kind=Kind.INTEGER,
-        meaning="On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler. Unset: none.",
+        meaning="On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler; in a worker 0 opens no port for it. Unset: 1 where the workers are on more than one host, else 0.",
         rule="must be a whole number from 0 to 8",
         example="1",
         low=0,

@@ -84,14 +84,19 @@ async def fetch(wish: Wish) -> Brought:
                 faults.append(_fault(source, str(error), damaged=True))
     except CheckpointWriteError as error:
         # Another source would not help.
-        raise NotFetchedError(faults, str(error)[:_REASON_CHARS_MAX]) from error
+        raise NotFetchedError(faults, _sayable(str(error))) from error
     finally:
         await _in_thread(receipt.__exit__, None, None, None)
     raise NotFetchedError(faults)
 
 
 def _fault(source: Source, reason: str, *, damaged: bool) -> FetchFault:
-    return FetchFault(source=source, reason=reason[:_REASON_CHARS_MAX], damaged=damaged)
+    return FetchFault(source=source, reason=_sayable(reason), damaged=damaged)
+
+
+def _sayable(reason: str) -> str:
+    """A message must be able to carry any reason, whatever path it names."""
+    return reason.encode(errors="backslashreplace").decode()[:_REASON_CHARS_MAX]
 
 
 async def _bring(wish: Wish, source: Source, receipt: Receipt, done: set[int]) -> None:

@@ -61,7 +61,7 @@ def test_a_host_whose_disk_is_lost_goes_on_with_the_same_bits(
     tmp_path: Path, host: Host, undisturbed: Undisturbed
 ) -> None:
     """PyTorch in two network namespaces; nothing is set: a job on several hosts makes copies by itself."""
-    environment = {**ONE, "MS_SCHED_HOST": host.scheduler}
+    environment = {"MS_REJOIN_WINDOW": "0", "MS_SCHED_HOST": host.scheduler}
     with DiskPerHost(tmp_path, workers=2, environment=environment) as cluster:
         cluster.started_by["worker_1"] = host.prefix
         cluster.start()
