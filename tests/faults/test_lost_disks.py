@@ -9,6 +9,7 @@ import pytest
 from recovery.core.records import EventKind
 from tests.cluster.conftest import undisturbed
 from tests.cluster.harness import Cluster
+from tests.cluster.secured import with_tls
 from tests.cluster.undisturbed import Undisturbed
 from tests.faults.disks import DiskPerHost, TinyHosts
 from tests.faults.hosts import Host, host
@@ -26,8 +27,10 @@ def newest_plan(cluster: Cluster) -> int:
     return cluster.events(EventKind.PLAN_MADE)[-1].event.step or 0
 
 
-def test_a_rank_on_an_empty_disk_gets_its_checkpoint_back(tmp_path: Path) -> None:
-    with TinyHosts(tmp_path, workers=2, environment=ONE) as cluster:
+@pytest.mark.parametrize("tls", [False, True], ids=["token", "tls"])
+def test_a_rank_on_an_empty_disk_gets_its_checkpoint_back(tmp_path: Path, *, tls: bool) -> None:
+    secure = with_tls(tmp_path, "127.0.0.1", "127.0.0.2") if tls else {}
+    with TinyHosts(tmp_path, workers=2, environment={**ONE, **secure}) as cluster:
         cluster.start()
         copied = cluster.wait_copied(2)
         cluster.lose_disk("worker_1")
