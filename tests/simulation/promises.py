@@ -41,6 +41,7 @@ from recovery.core.records import (
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone, SchedulerStimulus
+from tests.simulation.files import COPIES
 from tests.simulation.places import PlacePromises, Watch
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class Promises:
         self._claims: dict[str, dict[int, m.HeldCheckpoint]] = {}
         """What each id has reported to the scheduler to hold, by step."""
         self._bad: set[str] = set()
+        """Digests of files that their ranks found to be bad."""
+        self._bad_paths: set[str] = set()
+        """Paths of such that had been fetched: another one of the same digest may be good."""
         self._applied: dict[int, list[int]] = {}
         self._applied_in: dict[int, tuple[int, int]] = {}
         self._run_of_steps = 0
@@ -111,6 +115,7 @@ class Promises:
         )
         # Every node reports again what it holds before there is a plan.
         self._claims.clear()
+        self.world.exchange.scheduler_started()
         self._bad = {
             row.digest for row in store.all(CheckpointRecord) if row.state is CheckpointState.INVALID
         }
@@ -175,6 +180,7 @@ class Promises:
 
         def after(effects: list[SchedulerEffect]) -> None:
             self._note_claims(speaker, message, sent, generation)
+            self.world.exchange.note(speaker, message, generation)
             watch(effects)
             after_all(effects)
 
@@ -297,6 +303,18 @@ class Promises:
                 for step in effect.then:
                     if isinstance(step, Answer) and isinstance(step.message, m.Rollback):
                         self._plan_made(scheduler, step.message)
+                        self.world.exchange.plan_made(scheduler, step.message)
+                    elif isinstance(step, Answer) and isinstance(step.message, m.JobEnded):
+                        self._job_ended(scheduler, step.message)
+
+    def _job_ended(self, scheduler: SchedulerProcess, ended: m.JobEnded) -> None:
+        """I9: a job does not end for want of a common checkpoint while there is one."""
+        if (
+            ended.outcome is m.JobOutcome.NO_COMMON_CHECKPOINT
+            and not scheduler.machine.state.lost_store.ends_scheduler
+        ):
+            common = self._newest_common(scheduler, scheduler.machine.state.job.run)
+            assert not common, f"I9: the job ended, and all ranks hold step {common}"
 
     def _says_what_it_gives_up(self, plan: EventRecord) -> None:
         """I19: newer steps that were committed, and that training would still go through, are named with whose file is not usable."""
@@ -367,8 +385,12 @@ class Promises:
 
     def _newest_common(self, scheduler: SchedulerProcess, run: int) -> int:
         """Counted again from what the ranks said, by histories instead of by generations."""
-        workers = [node.record.node_id for node in scheduler.machine.state.workers]
-        return self.newest_of([self._claims.get(name, {}) for name in workers], run)
+        claims = []
+        for node in scheduler.machine.state.workers:
+            of_others = self.world.exchange.claims_for(scheduler, node)
+            own = self._claims.get(node.record.node_id, {})
+            claims.append({**of_others, **{step: one for step, one in own.items() if self._may_be_used(one)}})
+        return self.newest_of(claims, run)
 
     def claims_of(self, name: str) -> dict[int, m.HeldCheckpoint]:
         """What an id has reported to this scheduler to hold, by step."""
@@ -379,11 +401,13 @@ class Promises:
         common = set.intersection(*(set(held) for held in claims))
         for step in sorted(common, reverse=True):
             files = [held[step] for held in claims]
-            if all(
-                file.run == run and file.digest not in self._bad and self._is_past(file) for file in files
-            ):
+            if all(file.run == run and self._may_be_used(file) and self._is_past(file) for file in files):
                 return step
         return 0
+
+    def _may_be_used(self, file: m.HeldCheckpoint) -> bool:
+        """Was it never found to be bad? What was fetched is looked at for itself."""
+        return file.path not in self._bad_paths if COPIES in file.path else file.digest not in self._bad
 
     def _is_past(self, file: m.HeldCheckpoint | CheckpointRecord) -> bool:
         """Does training, as it was planned since, still go through this file?"""
@@ -404,9 +428,13 @@ class Promises:
                 self._claims[name] = {held.step: held for held in reported}
         elif isinstance(message, m.CheckpointReport) and self._is_past(message.checkpoint):
             self._claims.setdefault(name, {})[message.checkpoint.step] = message.checkpoint
+            self._bad_paths.discard(message.checkpoint.path)
         elif isinstance(message, m.CheckpointInvalid) and message.generation == generation:
             self._claims.get(name, {}).pop(message.step, None)
             bad = self.world.disk.file_at(message.path)
+            if COPIES in message.path or (bad is None and self.world.exchange.has_lost_disks):
+                self._bad_paths.add(message.path)
+                return
             assert bad is not None, f"I19: {name} says of a file that never was that it is bad: {message}"
             self._bad.add(bad.held.digest)
 
@@ -493,6 +521,7 @@ class Promises:
             f"I1: rank {plan.rank} was entered twice in generation {plan.generation}"
         )
         received[plan.rank] = process
+        self.world.exchange.plan_received(process, plan)
         if plan.step:
             assert self.world.disk.file_at(plan.path) is not None, (
                 f"I8: {process.name} was sent to a file that it does not hold"

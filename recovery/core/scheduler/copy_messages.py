@@ -5,7 +5,7 @@ from __future__ import annotations
 from recovery.core.copy_messages import CopyFailed, CopyReport, FetchFault
 from recovery.core.policy import rollback
 from recovery.core.records import EventKind, Record
-from recovery.core.scheduler import copying, generations, sources
+from recovery.core.scheduler import copying, generations
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -50,12 +50,10 @@ def _of_plan(
     of_this = failed.generation == state.job.generation and failed.rank == node.record.rank
     if not failed.gives_up or not of_this:
         return [state.answer(node, failed.request_id, records)]
-    if failed.reason:
+    # What is named here is not named in a plan again, or the same plan would be made for ever.
+    state.copying.not_given |= {(one.source.address, failed.digest) for one in failed.failures}
+    if failed.reason or not failed.failures:
         state.copying.not_taken.add((failed.rank, node.record.incarnation, failed.digest))
-    else:
-        # All of them, so that no plan is made twice: who is not named was not there to be asked.
-        asked = sources.holders_here(state, failed.rank, failed.step)
-        state.copying.not_given |= {(one.address, failed.digest) for one in asked}
     why = _why(failed)
     state.checkpoints.note_not_fetched(failed.rank, failed.step, why)
     reason = f"{node.record.node_id} could not fetch its checkpoint of step {failed.step}: {why}"
