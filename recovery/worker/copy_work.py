@@ -19,7 +19,7 @@ from recovery.transport.access import Access
 from recovery.worker.fetching import Brought, NotFetchedError, Wish
 
 if TYPE_CHECKING:
-    from recovery.worker.copies import Copies
+    from recovery.worker.copy_files import Copies
     from recovery.worker.file_exchange import FileExchange
 
 _logger = logging.getLogger("recovery.worker")

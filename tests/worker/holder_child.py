@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from recovery.transport.job_token import Authenticator, JobToken
-from recovery.worker.copies import Copies
+from recovery.worker.copy_files import Copies
 from recovery.worker.file_exchange import FileExchange
 
 

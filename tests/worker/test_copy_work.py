@@ -19,7 +19,7 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, RetainCopies
 from recovery.transport.access import Access
 from recovery.transport.job_token import Authenticator
-from recovery.worker.copies import Copies
+from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.file_exchange import FileExchange
 from tests.checkpoint.conftest import Save

@@ -24,7 +24,7 @@ from recovery.transport.access import Access
 from recovery.transport.file_client import Patience
 from recovery.transport.job_token import Authenticator, Caller, JobToken
 from recovery.worker import fetching
-from recovery.worker.copies import Copies
+from recovery.worker.copy_files import Copies
 from recovery.worker.fetching import Brought, NotFetchedError, Wish
 from recovery.worker.file_exchange import FileExchange
 from tests.checkpoint.conftest import Save
