@@ -60,6 +60,7 @@ def test_a_damaged_copy_is_refused_and_another_holder_is_asked(tmp_path: Path) -
         cluster.finish()
 
 
+@pytest.mark.slow
 def test_a_host_whose_disk_is_lost_goes_on_with_the_same_bits(
     tmp_path: Path, host: Host, undisturbed: Undisturbed
 ) -> None:
