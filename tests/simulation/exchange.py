@@ -11,6 +11,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.copy_messages import CopyFailed, CopyReport, FetchFault
+from recovery.core.copy_records import CopyRecord, CopyState
 from recovery.core.policy import copies as policy
 from recovery.core.records import NodeState
 from recovery.core.worker import stimuli as s
@@ -35,6 +36,8 @@ class Exchange:
         """By host: when its disk was lost."""
         self._claims: dict[str, dict[tuple[int, int], m.HeldCheckpoint]] = {}
         """What each id has said of copies on its node, by rank and step."""
+        self._said: set[str] = set()
+        """Who has said since the scheduler started what it holds."""
         self._not_given: set[tuple[str, str]] = set()
         self._not_taken: set[tuple[str, int, str]] = set()
         self._given: dict[str, list[tuple[int, int, int]]] = {}
@@ -155,10 +158,8 @@ class Exchange:
                     continue
                 if not policy.is_needed(file.held, oldest=retain.oldest, began=began):
                     self.world.clock.seen["a copy was let go"] += 1
-                    is_loading = process.phase == "loading" and process.plan is not None
-                    assert not is_loading or process.plan.path != file.held.path, (
-                        "I29: the copy that a plan goes back to was let go"
-                    )
+                    loads = process.plan.path if process.plan and process.phase == "loading" else ""
+                    assert loads != file.held.path, "I29: the copy that a plan goes back to was let go"
                     del directory[step]
                     continue
                 self.world.promises.checked["I29"] += 1
@@ -193,14 +194,18 @@ class Exchange:
     def scheduler_started(self) -> None:
         """It knows what is stored, and asks again before there is a plan."""
         self._claims.clear()
+        self._said.clear()
         self._not_given.clear()
         self._not_taken.clear()
 
-    def note(self, node: Node, message: m.FromNode, generation: int) -> None:
+    def note(self, node: Node, message: m.FromNode, sent: int, generation: int) -> None:
         """Keep what a node says."""
         name, world = str(node.record.node_id), self.world
         if isinstance(message, m.Ready):
-            if message.generation >= node.sent_generation:
+            # Who was offered a rank lists what it has of that one among its own.
+            is_of_its_rank = message.rank in (None, node.record.rank)
+            if message.generation >= sent and is_of_its_rank:
+                self._said.add(name)
                 self._claims[name] = {
                     (one.rank, one.checkpoint.step): one.checkpoint for one in message.copies
                 }
@@ -228,19 +233,23 @@ class Exchange:
                 gives = (
                     holder.record.state is NodeState.LIVE
                     and holder.serves
+                    and name in self._said
                     and (holder.serves, held.digest) not in self._not_given
                     and (str(node.record.node_id), node.record.incarnation, held.digest)
                     not in self._not_taken
                 )
-                if is_own or gives:
+                if (is_own or gives) and self.world.promises.is_past(held):
                     found[step] = held
         return found
+
+    def stored_steps(self, rank: int) -> set[int]:
+        """The steps of which somebody holds a rank's contribution, as the store says."""
+        rows = self.world.store.all(CopyRecord)
+        return {row.step for row in rows if row.rank == rank and row.state is CopyState.HELD}
 
     @property
     def _damaged(self) -> set[tuple[str, int, str]]:
         """Whose copies are known to be damaged, as the store says."""
-        from recovery.core.copy_records import CopyRecord, CopyState
-
         rows = self.world.store.all(CopyRecord)
         return {
             (str(row.node_id), int(row.rank), row.digest) for row in rows if row.state is CopyState.DAMAGED

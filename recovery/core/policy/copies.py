@@ -54,14 +54,11 @@ def who_fetches(fetching: Sequence[tuple[Rank, str]]) -> list[str]:
     """Say which ranks load what other nodes hold; an empty list: none does.
 
     Args:
-        fetching: each such rank, with the names of the holders; empty: it lies among its own node's copies.
+        fetching: each such rank, with the names of the holders.
     """
     if not fetching:
         return []
-    named = [
-        f"rank {rank} loads the copy {f'of {names}' if names else 'on its own node'}"
-        for rank, names in fetching[:RANKS_NAMED]
-    ]
+    named = [f"rank {rank} loads the copy of {names}" for rank, names in fetching[:RANKS_NAMED]]
     if len(fetching) > RANKS_NAMED:
         named.append(f"and {len(fetching) - RANKS_NAMED} more ranks load copies")
     return [", ".join(named)]

@@ -103,7 +103,8 @@ def on_checkpoint_report(
 ) -> list[SchedulerEffect]:
     """It holds one more: the step is committed when every rank does."""
     rank, held = node.record.rank, report.checkpoint
-    if rank is not None and state.copying.fetching.get(rank) == held.digest:
+    fetching = state.copying.fetching.get(rank) if rank is not None else None
+    if rank is not None and fetching is not None and fetching.held.digest == held.digest:
         return [state.answer(node, report.request_id, _brought_back(state, node, rank, held))]
     if rank is None or not rollback.in_lineage(state.of_this_run((held,)), state.generations):
         # Of another run or of a rolled-back suffix: it counts nowhere.
@@ -144,9 +145,8 @@ def on_checkpoint_invalid(
     ]
     if checkpoint is not None:
         records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
-    else:
-        # It lay among this node's copies.
-        copy = state.copies.reject(node.record.node_id, node.record.rank, bad.step, bad.reason)
-        records += [copy] if copy is not None else []
+    # It may have lain among this node's copies.
+    copy = state.copies.reject(node.record.node_id, node.record.rank, bad.step, bad.reason)
+    records += [copy] if copy is not None else []
     reason = f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
     return [state.answer(node, bad.request_id, records), *generations.interrupt(state, reason, now_ms)]

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from recovery.core.held import HeldCheckpoint, Source
 from recovery.core.ids import ConnectionId, Incarnation, NodeId, Rank
+
+
+class Fetching(NamedTuple):
+    """What a rank fetches for its plan."""
+
+    held: HeldCheckpoint
+    sources: tuple[Source, ...]
+    """Who gives it, as the plan says."""
 
 
 class Copying:
@@ -24,8 +35,8 @@ class Copying:
         """Has something changed by which an order may be sent?"""
         self.limited_to: int | None = None
         """How many copies there are instead of the number that was asked for, as an event has said."""
-        self.fetching: dict[Rank, str] = {}
-        """Ranks whose own nodes do not have what the plan goes back to, and its digest. Until they say that they have."""
+        self.fetching: dict[Rank, Fetching] = {}
+        """Ranks whose own nodes do not have what the plan goes back to. Until they say that they have."""
         self.not_given: set[tuple[str, str]] = set()
         """Addresses that did not give what a plan named, by digest. Another process of the node has another address."""
         self.not_taken: set[tuple[Rank, Incarnation, str]] = set()

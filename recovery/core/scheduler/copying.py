@@ -35,7 +35,6 @@ def begin_generation(state: SchedulerState, step: int) -> list[Record]:
     """A plan goes to `step`: what was ordered is of the generation before it. What is missing of that step is copied first."""
     copying = state.copying
     copying.stop()
-    copying.fetching.clear()
     copying.copied = tuple(one for one in copying.copied if one <= step)
     copying.due = step
     return [*state.copies.roll_back(step)]

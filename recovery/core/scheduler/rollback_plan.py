@@ -18,9 +18,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     assert rank is not None, "a plan is for ranks"
     local_rank, local_world_size = _local_places(state)[rank]
     file = state.checkpoints.file_of(rank, generation.step)
-    given_by: tuple[m.Source, ...] = ()
-    if file is None and generation.step:
-        file, given_by = _copy_of(state, node, rank, generation.step)
+    fetching = state.copying.fetching.get(rank)
     return m.Rollback(
         generation=generation.generation,
         run=generation.run,
@@ -31,26 +29,16 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
         world_size=state.rules.world_size,
         local_rank=local_rank,
         local_world_size=local_world_size,
-        path=file.path if file and not given_by else "",
-        digest=file.digest if file else "",
+        path=file.path if file else "",
+        digest=file.digest if file else fetching.held.digest if fetching else "",
         committed_step=state.checkpoints.committed_step,
         because=generation.because[:1024],
         job=state.job.job,
         incarnation=node.record.incarnation,
-        sources=given_by,
-        file_bytes=file.file_bytes if file and given_by else 0,
-        written=file.generation if file and given_by else Generation(0),
+        sources=fetching.sources if fetching else (),
+        file_bytes=fetching.held.file_bytes if fetching else 0,
+        written=fetching.held.generation if fetching else Generation(0),
     )
-
-
-def _copy_of(
-    state: SchedulerState, node: Node, rank: Rank, step: int
-) -> tuple[m.HeldCheckpoint | None, tuple[m.Source, ...]]:
-    """What a rank goes back to that has no file of its own, and who gives it; it may lie among this node's own copies."""
-    copy = sources.copy_for(state, node, rank, step)
-    if copy is None or node.record.node_id in state.copies.holders(rank, step):
-        return copy, ()
-    return copy, sources.holders_here(state, rank, step)
 
 
 def _local_places(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
@@ -69,7 +57,9 @@ def _local_places(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
 def why_there(state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart, step: int) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
-    reasons += _who_fetches(state, step)
+    reasons += copies.who_fetches(
+        [(rank, sources.names(one.sources)) for rank, one in state.copying.fetching.items()]
+    )
     why = given_up.sentence(state.checkpoints.given_up(step))
     if why:
         reasons.append(why)
@@ -81,16 +71,6 @@ def why_there(state: SchedulerState, target: rollback.ToCheckpoint | rollback.To
     if count and not why:
         reasons.append(f"files that were passed over: {count}")
     return "; ".join(reasons)
-
-
-def _who_fetches(state: SchedulerState, step: int) -> list[str]:
-    """Which ranks load from other nodes, and from which."""
-    fetching = [
-        (rank, sources.names(sources.holders_here(state, rank, step)))
-        for rank in (Rank(index) for index in range(state.rules.world_size))
-        if step and state.checkpoints.file_of(rank, step) is None
-    ]
-    return copies.who_fetches(fetching)
 
 
 def missing_files(state: SchedulerState, target: int) -> list[Record]:

@@ -8,6 +8,7 @@ from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import Role
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import NodeState
+from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
@@ -19,13 +20,24 @@ def source(node: Node) -> Source | None:
     return Source(node_id=node.record.node_id, address=node.serves)
 
 
-def holders_here(state: SchedulerState, rank: Rank, step: int) -> tuple[Source, ...]:
-    """The nodes from which a copy of a rank's contribution can be fetched now, in the order of their names."""
+def holders_here(
+    state: SchedulerState, rank: Rank, step: int, *, any_said: bool = False
+) -> tuple[Source, ...]:
+    """The nodes from which a copy of a rank's contribution can be fetched now, in the order of their names.
+
+    Args:
+        state: where.
+        rank: whose contribution.
+        step: to which step.
+        any_said: also who has not said yet what it holds for the next plan, and held it before.
+    """
     found: list[Source] = []
     for node_id in sorted(state.copies.holders(rank, step), key=natural_key):
         where = source(state.nodes[node_id])
         digest = state.copies.holders(rank, step)[node_id].digest
-        if where is not None and (where.address, digest) not in state.copying.not_given:
+        # A holder whose process is new says first what it holds; while ranks train, all have said so.
+        has_said = state.job.state not in WAITING or state.nodes[node_id].ready is not None or any_said
+        if where is not None and has_said and (where.address, digest) not in state.copying.not_given:
             found.append(where)
     return tuple(found[:SOURCES_MAX])
 
@@ -43,14 +55,16 @@ def copies_for_plan(state: SchedulerState) -> dict[Rank, dict[int, HeldCheckpoin
     return found
 
 
-def copy_for(state: SchedulerState, node: Node, rank: Rank, step: int) -> HeldCheckpoint | None:
-    """A copy that a node can go back to: it holds it itself, or can fetch it. None: there is none."""
+def copy_for(
+    state: SchedulerState, node: Node, rank: Rank, step: int, *, any_said: bool = False
+) -> HeldCheckpoint | None:
+    """A copy that a node can go back to: it holds it itself, or can fetch it. None: there is none. Arguments as of `holders_here`."""
     holders = state.copies.holders(rank, step)
     own = holders.get(node.record.node_id)
     if own is not None:
         return own
     of_process = (rank, node.record.incarnation)
-    for where in holders_here(state, rank, step):
+    for where in holders_here(state, rank, step, any_said=any_said):
         held = holders[where.node_id]
         if (*of_process, held.digest) not in state.copying.not_taken:
             return held
@@ -61,7 +75,7 @@ def is_elsewhere(state: SchedulerState, node: Node, needed: HeldCheckpoint | Non
     """Can a node get what is needed of a rank from others?"""
     if needed is None:
         return False
-    held = copy_for(state, node, rank, needed.step)
+    held = copy_for(state, node, rank, needed.step, any_said=True)
     return held is not None and held.digest == needed.digest
 
 
