@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import gradients as gradients_of
+from recovery.torch.archive import Archive
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
 
@@ -95,6 +96,15 @@ class TrainState:
             CheckpointStateError: a part holds what a safe load (weights_only) refuses; found at the first save.
         """
         _Copy(self._take()).write(stream)
+
+    def lay_out(self) -> Archive:
+        """Say where every byte of the file that `write` would write will be, without reading a tensor.
+
+        Raises:
+            CannotLayOutError: torch.save has to write it itself.
+            CheckpointStateError: as for `write`.
+        """
+        return Archive(self._take())
 
     def snapshot(self) -> _Copy:
         """Copy the state, tensors included, so that a thread may write it while training goes on.
