@@ -18,6 +18,7 @@ from recovery.torch import gradients as gradients_of
 from recovery.torch.archive import Archive
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
+from recovery.training.state import CannotLayOutError
 
 _logger = logging.getLogger("recovery.torch")
 _FORMAT = 1
@@ -101,9 +102,12 @@ class TrainState:
         """Say where every byte of the file that `write` would write will be, without reading a tensor.
 
         Raises:
-            CannotLayOutError: torch.save has to write it itself.
+            CannotLayOutError: torch.save has to write it itself, or a subclass does.
             CheckpointStateError: as for `write`.
         """
+        if type(self).write is not TrainState.write:
+            reason = f"{type(self).__name__} has a write() of its own"
+            raise CannotLayOutError(reason)
         return Archive(self._take())
 
     def snapshot(self) -> _Copy:
