@@ -12,7 +12,7 @@ from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, begin
 
-RULES = Rules(worker_count=2, checkpoint_copies=1)
+RULES = Rules(worker_count=2, checkpoint_copies=1, rejoin_window_ms=0)
 
 
 def server(desk: Desk, name: str, host: str = "", **fields: object) -> Worker:
@@ -134,7 +134,7 @@ def comes_back(worker: Worker, **fields: object) -> Worker:
     """The next process of an id, on an empty disk."""
     desk = worker.desk
     worker.die()
-    desk.at(desk.now + 60_000)
+    desk.at(desk.now + 600)
     again = server(desk, str(worker.node_id), **fields)
     assert isinstance(again.register(), m.Admitted)
     again.generation = Generation(0)

@@ -269,7 +269,7 @@ def test_copies_that_are_complete_when_a_plan_is_made_are_noted_and_nobody_lets_
 
 def test_a_rank_on_an_empty_disk_is_sent_to_who_holds_its_copy() -> None:
     desk = Desk(RULES)
-    first, second = workers = servers(desk)
+    first, _ = workers = servers(desk)
     back, plan = lost_disk(desk, workers, 10)
 
     assert (plan.step, plan.path, plan.sources) == (10, "", (source(first),))
@@ -337,7 +337,7 @@ def test_a_holder_that_does_not_answer_is_not_named_again_until_it_has_another_a
 
 def test_a_damaged_copy_is_never_used_again_and_an_older_step_is() -> None:
     desk = Desk(RULES)
-    first, second = workers = servers(desk)
+    first, _ = workers = servers(desk)
     saved = all_copied(desk, workers, 10)
     back, plan = lost_disk(desk, workers, 20)
     not_fetched(back, plan, damaged=True)
@@ -381,7 +381,7 @@ def test_a_failure_of_a_plan_that_is_over_or_that_came_all_the_same_ends_nothing
     not_fetched(back, plan, generation=Generation(1))
     not_fetched(back, plan, rank=0)
     assert job(desk).state is JobState.RUNNING
-    event = [one for one in desk.events if one.kind is EventKind.COPY_FAILED][0]
+    event = next(one for one in desk.events if one.kind is EventKind.COPY_FAILED)
     assert event.details == "rank 1, which came from another node"
 
 
@@ -401,6 +401,7 @@ def test_a_damaged_file_of_its_own_is_replaced_by_a_copy() -> None:
     ready(first, saved[0], copies={1: [saved[1]]})
     ready(second, saved[1], copies={0: [saved[0]]})
     plan = second.follow()
+    first.follow()
     assert (plan.step, plan.path, plan.sources) == (10, "", (source(first),))
 
     held = copied(saved[1], second, 1)
@@ -436,7 +437,7 @@ def test_a_holder_that_has_not_said_what_it_holds_is_not_named() -> None:
     spare.register()
     ready(spare, copies={1: [saved[1]]})
     spare.die()
-    desk.at(desk.now + 60_000)
+    desk.at(desk.now + 600)
     spare = server(desk, "spare", standby=True)
     spare.register()
     ready(first, saved[0])
@@ -463,7 +464,7 @@ def test_a_standby_takes_a_rank_whose_files_others_hold() -> None:
 
 def test_only_a_copy_of_what_is_needed_makes_up_for_a_file() -> None:
     desk = Desk(msgspec.structs.replace(RULES, standby_count=1))
-    first, second = workers = servers(desk)
+    _, second = workers = servers(desk)
     for worker in workers:
         worker.save(10)
     spare = server(desk, "spare", standby=True)

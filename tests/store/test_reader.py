@@ -175,3 +175,13 @@ def test_who_has_not_said_that_it_is_ready_since_its_newest_admission(tmp_path: 
     store.apply([samples.job(), *(of(*one) for one in happened)], wall_ms=1)
     store.close()
     assert read_not_ready(tmp_path) == {"a", "c"}
+
+
+def test_copies_that_are_gone_are_history(tmp_path: Path) -> None:
+    store = SchedulerStore.open(tmp_path)
+    held, damaged = copy(10), copy(20, CopyState.DAMAGED)
+    store.apply([held, damaged, copy(30, CopyState.GONE), copy(40)], wall_ms=1)
+    store.apply([copy(40, CopyState.GONE)], wall_ms=2)
+    assert store.load().copies == (held, damaged)
+    store.close()
+    check_scheduler(tmp_path)
