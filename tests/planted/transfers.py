@@ -11,7 +11,7 @@ _WORK = "tests/worker/test_copy_work.py"
 TRANSFERS: tuple[Bug, ...] = (
     Bug(
         "a fetched file is not compared with its digest",
-        "I8",
+        "I28",
         "checkpoint/fetched.py",
         '            ("sha256", listed.digest, writer.digest()),\n',
         "",
@@ -19,7 +19,7 @@ TRANSFERS: tuple[Bug, ...] = (
     ),
     Bug(
         "any manifest is taken for the one that was named",
-        "I8",
+        "I28",
         "checkpoint/fetched.py",
         "        verify.compare(where, manifest, self._wanted)\n",
         "",
@@ -27,7 +27,7 @@ TRANSFERS: tuple[Bug, ...] = (
     ),
     Bug(
         "a copy is taken for whole without a look at its bytes",
-        "I8",
+        "I28",
         "checkpoint/fetched.py",
         "return held_of(verify.check_wanted(path, wanted), path)",
         "return held_of(manifest, path)",
@@ -91,10 +91,34 @@ TRANSFERS: tuple[Bug, ...] = (
     ),
     Bug(
         "a rolled-back copy stays",
-        "I9",
+        "I29",
         "worker/copy_work.py",
         "is_needed(copy, oldest=effect.oldest, began=began)",
         "is_needed(copy, oldest=effect.oldest, began=())",
         (f"{_WORK}::test_what_no_plan_can_need_goes",),
+    ),
+    Bug(
+        "a copy that is still needed goes",
+        "I29",
+        "worker/copy_files.py",
+        "                if keeps(rank, held):\n                    continue\n",
+        "",
+        (f"{_WORK}::test_what_no_plan_can_need_goes",),
+    ),
+    Bug(
+        "a node lists what is its own among its copies",
+        "I27",
+        "worker/copy_work.py",
+        "            if whose != rank\n",
+        "",
+        (f"{_WORK}::test_what_a_node_has_saved_is_brought_to_another",),
+    ),
+    Bug(
+        "what a holder has not is not held against it",
+        "I27",
+        "transport/file_client.py",
+        "damaged=status == _ABSENT",
+        "damaged=False",
+        (f"{_WORK}::test_what_does_not_come_names_each_source",),
     ),
 )
