@@ -202,14 +202,20 @@ class Executor:
             _logger.warning("event=checkpoints_not_found %s", error)
             found = Found()
         request, offered = self._local_store.new_request(), find.rank if find.offer is not None else None
-        copies: tuple[HeldCopy, ...] = ()
-        if find.offer is None:
-            copies = await asyncio.to_thread(self._copy_work.held, find.job, find.run, find.rank, found.held)
+        copies = await self._find_copies(find, found) if find.offer is None else ()
         self._deliver(
             s.CheckpointsFound(
                 request, found.held, found.passed_over, found.past, rank=offered, copies=copies
             )
         )
+
+    async def _find_copies(self, find: FindCheckpoints, found: Found) -> tuple[HeldCopy, ...]:
+        try:
+            return await asyncio.to_thread(self._copy_work.held, find.job, find.run, find.rank, found.held)
+        except (RecoveryError, OSError) as error:
+            # As above: without them this node is no source, and that is all.
+            _logger.warning("event=copies_not_found %s", error)
+            return ()
 
     def _set_timer(self, effect: SetTimer) -> None:
         older = self._timers.pop(effect.timer, None)
