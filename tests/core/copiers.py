@@ -130,12 +130,12 @@ def source(worker: Worker) -> Source:
     return Source(node_id=worker.node_id, address=f"{worker.node_id}:1")
 
 
-def comes_back(worker: Worker, **fields: object) -> Worker:
+def comes_back(worker: Worker) -> Worker:
     """The next process of an id, on an empty disk."""
     desk = worker.desk
     worker.die()
     desk.at(desk.now + 600)
-    again = server(desk, str(worker.node_id), **fields)
+    again = server(desk, str(worker.node_id))
     assert isinstance(again.register(), m.Admitted)
     again.generation = Generation(0)
     return again

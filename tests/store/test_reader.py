@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from sqlalchemy.util import LRUCache
 
+from recovery.core.copy_records import CopyState
 from recovery.core.ids import NodeId
 from recovery.core.records import CheckpointState, EventKind, EventRecord
 from recovery.errors import RecoveryPathError, StoreCorruptError
@@ -31,6 +32,7 @@ from recovery.store.reader import (
 )
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store import samples
+from tests.store.any_records import copy
 
 
 @pytest.fixture

@@ -71,10 +71,8 @@ def copy_for(
     return None
 
 
-def is_elsewhere(state: SchedulerState, node: Node, needed: HeldCheckpoint | None, rank: Rank) -> bool:
+def is_elsewhere(state: SchedulerState, node: Node, needed: HeldCheckpoint, rank: Rank) -> bool:
     """Can a node get what is needed of a rank from others?"""
-    if needed is None:
-        return False
     held = copy_for(state, node, rank, needed.step, any_said=True)
     return held is not None and held.digest == needed.digest
 

@@ -255,9 +255,10 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
         return []
     rank = holder.record.rank
     assert rank is not None, "a Ready with a rank answers an offer of it"
-    fault = policy.fault_of(state.checkpoints.needed_of(rank), state.held_by(ready, rank))
-    if fault and sources.is_elsewhere(state, standby, state.checkpoints.needed_of(rank), rank):
-        # It has the place of the files at least, and gets them when it follows the plan.
+    needed = state.checkpoints.needed_of(rank)
+    fault = policy.fault_of(needed, state.held_by(ready, rank))
+    if needed is not None and fault and sources.is_elsewhere(state, standby, needed, rank):
+        # Other nodes have copies of it, and give it one when it follows the plan.
         fault = ""
     if fault and not state.offers[seat].is_last:
         return _declined(state, seat, fault)
