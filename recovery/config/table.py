@@ -25,6 +25,20 @@ def _passed(name: str, meaning: str) -> Setting:
     )
 
 
+def _count(name: str, meaning: str, high: int, *, default: str = "") -> Setting:
+    rule = f"must be a whole number from 0 to {high}"
+    return Setting(
+        name=name,
+        kind=Kind.INTEGER,
+        meaning=meaning,
+        rule=rule,
+        example="1",
+        default=default,
+        low=0,
+        high=high,
+    )
+
+
 def _accepted(name: str, meaning: str, because: str) -> Setting:
     return Setting(
         name=name,
@@ -145,24 +159,16 @@ RECOVERY = (
         default="wait",
         choices=("wait", "fail", "proof"),
     ),
-    Setting(
-        name="MS_STANDBY_NUM",
-        kind=Kind.INTEGER,
-        meaning="How many processes more than MS_WORKER_NUM may wait as standbys, of the whole job; each takes a rank when one is lost. Read by the scheduler.",
-        rule="must be a whole number from 0 to 65535",
-        example="1",
+    _count(
+        "MS_STANDBY_NUM",
+        "How many processes more than MS_WORKER_NUM may wait as standbys, of the whole job; each takes a rank when one is lost. Read by the scheduler.",
+        65_535,
         default="0",
-        low=0,
-        high=65_535,
     ),
-    Setting(
-        name="MS_CHECKPOINT_COPIES",
-        kind=Kind.INTEGER,
-        meaning="On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler. Unset: none.",
-        rule="must be a whole number from 0 to 8",
-        example="1",
-        low=0,
-        high=8,
+    _count(
+        "MS_CHECKPOINT_COPIES",
+        "On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler. Unset: none.",
+        8,
     ),
     Setting(
         name="MS_TAKEOVER_AFTER",
