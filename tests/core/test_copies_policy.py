@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from recovery.core.copies import CopyIndex
+from recovery.core.copy_index import CopyIndex
 from recovery.core.copy_records import CopyState
 from recovery.core.held import HeldCopy
 from recovery.core.ids import Generation, NodeId, Rank

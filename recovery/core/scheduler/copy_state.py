@@ -67,7 +67,7 @@ class Copying:
             f"a step is being copied while copies of it are missing, and no longer: {self.step}, {len(self.pending)}"
         )
         assert list(self.copied) == sorted(set(self.copied)), (
-            f"copied steps are told apart, in order: {self.copied}"
+            f"copied steps differ and are in order: {self.copied}"
         )
         assert self.due == 0 or self.due > self.step or not self.step, (
             f"what waits is newer than what is copied: {self.due}, {self.step}"

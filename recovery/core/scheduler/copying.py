@@ -20,7 +20,7 @@ from recovery.core.scheduler.state import SchedulerState
 
 
 def committed(state: SchedulerState) -> m.Committed:
-    """What all ranks are told of the newest committed step, which is copied next."""
+    """What is said to all ranks of the newest committed step, which is copied next."""
     copying = state.copying
     copying.due = state.checkpoints.committed_step
     return m.Committed(
@@ -143,7 +143,7 @@ def _who_gives(state: SchedulerState, owner: Node, rank: Rank, holder: NodeId) -
 def settle(
     state: SchedulerState, rank: Rank, holder: NodeId, *, failed: bool
 ) -> tuple[list[Record], tuple[Answer, ...]]:
-    """A copy that was ordered is there, or was given up. Gives what is to be written and told when it was the last one.
+    """A copy that was ordered is there, or was given up. Gives what is to be written and said when it was the last one.
 
     Args:
         state: where.
@@ -167,7 +167,7 @@ def _complete(state: SchedulerState) -> tuple[list[Record], tuple[Answer, ...]]:
     copying.note_copied(step)
     event = state.event(EventKind.CHECKPOINT_COPIED, generation=state.job.generation, step=step)
     if state.job.state is not JobState.RUNNING:
-        # A plan is being made: nobody is told to let go what it may need.
+        # A plan is being made: nobody is asked to let go what it may need.
         return [event], ()
     kept = CopiesKept(run=state.job.run, copied=step, oldest=copying.oldest)
     return [event, *state.copies.retire(copying.oldest)], state.to_all(kept)

@@ -1,7 +1,7 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
 Here stands only which module handles what. A process registers: registration.py. Who is here: liveness.py. What ranks report:
-checkpoint_messages.py, copy_messages.py, training_messages.py. Which checkpoints are copied to other hosts: copying.py. Who takes over a lost rank: takeover.py. How a rank is handed over before its process
+checkpoint_messages.py, copy_reports.py, training_messages.py. Which checkpoints are copied to other hosts: copying.py. Who takes over a lost rank: takeover.py. How a rank is handed over before its process
 ends: drain.py. How generations end and begin: generations.py. How the job ends: job_end.py.
 """
 
@@ -30,7 +30,7 @@ from recovery.core.rules import Rules
 from recovery.core.scheduler import (
     attendance,
     checkpoint_messages,
-    copy_messages,
+    copy_reports,
     copying,
     drain,
     generations,
@@ -241,9 +241,9 @@ class SchedulerMachine:
             case Position():
                 return drain.on_position(state, node, message)
             case CopyReport():
-                return copy_messages.on_copy_report(state, node, message)
+                return copy_reports.on_copy_report(state, node, message)
             case CopyFailed():
-                return copy_messages.on_copy_failed(state, node, message, now_ms)
+                return copy_reports.on_copy_failed(state, node, message, now_ms)
             case _:
                 assert_never(message)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointCoordinator
-from recovery.core.copies import CopyIndex
+from recovery.core.copy_index import CopyIndex
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
 from recovery.core.policy import rollback

@@ -9,7 +9,7 @@ what it needs. What the main thread does and where the connection stands are two
     checkpoint_messages.py   saved, damaged, held, committed checkpoints
     heartbeats.py            numbers the heartbeats, confirms this process's place after a pause
     job_memory.py            what is known of the job, for a scheduler that has lost its store
-    copies.py                copies of others' checkpoints, and what a plan has fetched first
+    fetches.py               copies of others' checkpoints, and what a plan has fetched first
     plans.py                 follows the plans, at once or when what they go back to lies here
     standby.py               answers the offer of a rank
     departure.py             how this process leaves by its own decision
@@ -31,7 +31,6 @@ from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection, GivenUp, Identity, Standing
-from recovery.core.worker.copies import Copies
 from recovery.core.worker.departure import Departure, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.effects import (
     ConfirmPlace,
@@ -41,6 +40,7 @@ from recovery.core.worker.effects import (
     SetTimer,
     WorkerEffect,
 )
+from recovery.core.worker.fetches import Fetches
 from recovery.core.worker.handover import STOPPED, Handover
 from recovery.core.worker.heartbeats import Heartbeats
 from recovery.core.worker.main_thread import MainThread
@@ -71,9 +71,9 @@ class WorkerMachine:
         self._departure = Departure(self._requests)
         self._handover = Handover(rules, self._main_thread, self._requests, self._departure)
         self._heartbeats = Heartbeats()
-        self._copies = Copies(self._requests)
+        self._fetches = Fetches(self._requests)
         self._plans = Plans(
-            rules, self._wait, self._connection, self._main_thread, self._checkpoints, self._copies
+            rules, self._wait, self._connection, self._main_thread, self._checkpoints, self._fetches
         )
 
     @property
@@ -135,7 +135,7 @@ class WorkerMachine:
             case s.Fetched():
                 return [] if self._leaving else self._plans.on_fetched(stimulus)
             case s.FetchFailed():
-                return [] if self._leaving else self._copies.on_failed(stimulus)
+                return [] if self._leaving else self._fetches.on_failed(stimulus)
             case s.StoreRefused():
                 return self._on_store_refused(stimulus, now_ms)
             case s.TrainingStopped():
@@ -163,7 +163,7 @@ class WorkerMachine:
         self._connection.check(self.admitted.token if self.admitted else None)
         self._requests.check()
         self._heartbeats.check()
-        self._copies.check(idle=not self._main_thread.in_generation)
+        self._fetches.check(idle=not self._main_thread.in_generation)
         if self.admitted is None:
             outside = (WorkerState.OUTSIDE, WorkerState.LEAVING)
             assert self._main_thread.state in outside, (
@@ -197,9 +197,9 @@ class WorkerMachine:
             case m.Offer():
                 return self._plans.standby.on_offer(message, self.admitted, self._main_thread.state)
             case CopyOrder():
-                return [] if self._leaving else self._copies.on_order(message, self.admitted)
+                return [] if self._leaving else self._fetches.on_order(message, self.admitted)
             case CopiesKept():
-                return self._copies.on_kept(message, self.past)
+                return self._fetches.on_kept(message, self.past)
             case m.JobEnded():
                 return self._on_job_ended(message)
             case _:
@@ -317,7 +317,7 @@ class WorkerMachine:
     def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """This process is a new incarnation to the scheduler."""
         self._plans.standby.on_joined()
-        self._copies.forget_plan()
+        self._fetches.forget_plan()
         beat = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         if self._main_thread.in_generation:
             # The scheduler's store is not the one that knew this process.
@@ -357,12 +357,12 @@ class WorkerMachine:
         self, last: m.Failure | m.Leave, code: str, reason: str, now_ms: int
     ) -> list[WorkerEffect]:
         self._main_thread.leave()
-        self._copies.forget_plan()
+        self._fetches.forget_plan()
         return self._departure.begin(last, code, reason, now_ms, admitted=self.admitted is not None)
 
     def _on_job_ended(self, ended: m.JobEnded) -> list[WorkerEffect]:
         return [*nothing_to_do(self.admitted, ended), *self._end(ended.outcome.code, ended.reason)]
 
     def _end(self, code: str, reason: str) -> list[WorkerEffect]:
-        self._copies.forget_plan()
+        self._fetches.forget_plan()
         return [self._departure.exit(code, reason), *self._main_thread.end(reason)]

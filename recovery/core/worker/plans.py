@@ -10,8 +10,8 @@ from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection
-from recovery.core.worker.copies import Copies
 from recovery.core.worker.effects import WorkerEffect
+from recovery.core.worker.fetches import Fetches
 from recovery.core.worker.job_memory import JobMemory
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.standby import Standby, waits_for
@@ -29,11 +29,11 @@ class Plans:
         connection: Connection,
         main_thread: MainThread,
         checkpoints: CheckpointMessages,
-        copies: Copies,
+        fetches: Fetches,
     ) -> None:
         """None was given yet. The arguments are the parts of the machine that a plan changes."""
         self._rules, self._wait, self._connection = rules, wait, connection
-        self._main_thread, self._checkpoints, self._copies = main_thread, checkpoints, copies
+        self._main_thread, self._checkpoints, self._fetches = main_thread, checkpoints, fetches
         self.memory = JobMemory()
         self.standby = Standby()
         self.admitted: m.Admitted | None = None
@@ -64,23 +64,23 @@ class Plans:
 
     def on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
         """Stop the main thread. One that is idle is ready, which the scheduler may not have heard."""
-        if self._copies.ends(interrupt.generation):
+        if self._fetches.ends(interrupt.generation):
             return self.wait_for_next(now_ms)
         return [*self._main_thread.on_interrupt(interrupt, now_ms), *self._checkpoints.send_ready()]
 
     def on_checkpoints_found(self, found: s.CheckpointsFound) -> list[WorkerEffect]:
         """The directories were searched. What counts is what was looked for last, while there is no plan."""
-        waits = self._main_thread.state is WorkerState.IDLE and self._copies.plan is None
+        waits = self._main_thread.state is WorkerState.IDLE and self._fetches.plan is None
         if not waits or not self.standby.is_answer(found.rank):
             return []
-        self._copies.note_held(found.copies)
+        self._fetches.note_held(found.copies)
         return self._checkpoints.on_found(
             found, self._main_thread.generation, self._main_thread.progress.step
         )
 
     def on_fetched(self, fetched: s.Fetched) -> list[WorkerEffect]:
         """A copy lies here, or what a plan waited for: then training begins, and the scheduler hears that this rank holds it again."""
-        plan, effects = self._copies.on_fetched(fetched)
+        plan, effects = self._fetches.on_fetched(fetched)
         if plan is None:
             return effects
         self._wait.end()
@@ -88,7 +88,7 @@ class Plans:
         return [
             *effects,
             self._main_thread.open(plan),
-            *self._copies.planned(plan, self.memory.past),
+            *self._fetches.planned(plan, self.memory.past),
             *self._checkpoints.on_published(held, plan.rank),
         ]
 
@@ -97,14 +97,14 @@ class Plans:
         if not plan.sources:
             opened = self._main_thread.open(plan)
             noted = self._note(plan, self.admitted)
-            return [opened, *noted, *self._copies.planned(plan, self.memory.past)]
+            return [opened, *noted, *self._fetches.planned(plan, self.memory.past)]
         self._main_thread.accept(plan)
         noted = self._note(plan, self.admitted)
         text = f"this rank's checkpoint of step {plan.step}, which other nodes have"
         return [
             *noted,
             *self._wait.begin(text, now_ms),
-            *self._copies.wait_for(plan, plan.job or self.admitted.job),
+            *self._fetches.wait_for(plan, plan.job or self.admitted.job),
         ]
 
     def _note(self, plan: m.Rollback, admitted: m.Admitted) -> list[WorkerEffect]:

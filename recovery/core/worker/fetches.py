@@ -26,7 +26,7 @@ from recovery.core.worker.effects import Fetch, RetainCopies, WorkerEffect
 from recovery.core.worker.requests import Requests
 
 
-class Copies:
+class Fetches:
     """The fetches of one process, and what it keeps of others."""
 
     def __init__(self, requests: Requests) -> None:
