@@ -25,17 +25,24 @@ def _passed(name: str, meaning: str) -> Setting:
     )
 
 
-def _count(name: str, meaning: str, high: int, *, default: str = "") -> Setting:
+def _count(name: str, meaning: str, high: int, *, default: str = "0", example: str = "1") -> Setting:
     rule = f"must be a whole number from 0 to {high}"
     return Setting(
         name=name,
         kind=Kind.INTEGER,
         meaning=meaning,
         rule=rule,
-        example="1",
+        example=example,
         default=default,
         low=0,
         high=high,
+    )
+
+
+def _switch(name: str, meaning: str) -> Setting:
+    rule = "must be 1 (on) or 0 (off)"
+    return Setting(
+        name=name, kind=Kind.CHOICE, meaning=meaning, rule=rule, example="0", default="0", choices=_SWITCH
     )
 
 
@@ -70,15 +77,11 @@ CLUSTER = (
         low=1,
         high=65_535,
     ),
-    Setting(
-        name="MS_SERVER_NUM",
-        kind=Kind.INTEGER,
-        meaning="Number of parameter servers. They register and keep ranks of their own, outside the world.",
-        rule="must be a whole number from 0 to 65535",
+    _count(
+        "MS_SERVER_NUM",
+        "Number of parameter servers. They register and keep ranks of their own, outside the world.",
+        65_535,
         example="0",
-        default="0",
-        low=0,
-        high=65_535,
     ),
     Setting(
         name="MS_SCHED_HOST",
@@ -163,12 +166,12 @@ RECOVERY = (
         "MS_STANDBY_NUM",
         "How many processes more than MS_WORKER_NUM may wait as standbys, of the whole job; each takes a rank when one is lost. Read by the scheduler.",
         65_535,
-        default="0",
     ),
     _count(
         "MS_CHECKPOINT_COPIES",
         "On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler. Unset: none.",
         8,
+        default="",
     ),
     Setting(
         name="MS_TAKEOVER_AFTER",
@@ -181,14 +184,9 @@ RECOVERY = (
         high=_YEAR,
         negative_is_for_ever=True,
     ),
-    Setting(
-        name="MS_STANDBY",
-        kind=Kind.CHOICE,
-        meaning="1: this process waits as a standby even while there are free seats. 0: it takes a free seat.",
-        rule="must be 1 (on) or 0 (off)",
-        example="0",
-        default="0",
-        choices=_SWITCH,
+    _switch(
+        "MS_STANDBY",
+        "1: this process waits as a standby even while there are free seats. 0: it takes a free seat.",
     ),
     Setting(
         name="MS_REPLACES",
@@ -227,32 +225,17 @@ RECOVERY = (
         low=0,
         high=3_600,
     ),
-    Setting(
-        name="MS_ALLOW_RESTART_FROM_ZERO",
-        kind=Kind.CHOICE,
-        meaning="1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows who holds what.",
-        rule="must be 1 (on) or 0 (off)",
-        example="0",
-        default="0",
-        choices=_SWITCH,
+    _switch(
+        "MS_ALLOW_RESTART_FROM_ZERO",
+        "1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows who holds what.",
     ),
-    Setting(
-        name="MS_STORE_WITHOUT_WAL",
-        kind=Kind.CHOICE,
-        meaning="1: a store whose -wal file is missing or has lost its end is opened all the same. Set it once, after another tool folded the -wal in, or to go on without the lost rows.",
-        rule="must be 1 (on) or 0 (off)",
-        example="0",
-        default="0",
-        choices=_SWITCH,
+    _switch(
+        "MS_STORE_WITHOUT_WAL",
+        "1: a store whose -wal file is missing or has lost its end is opened all the same. Set it once, after another tool folded the -wal in, or to go on without the lost rows.",
     ),
-    Setting(
-        name="MS_REBUILD_STORE",
-        kind=Kind.CHOICE,
-        meaning="1: a scheduler that finds its store lost rebuilds it from what the workers' own stores and checkpoints, or the workers themselves, report of the job. 0: it refuses and names what it found.",
-        rule="must be 1 (on) or 0 (off)",
-        example="0",
-        default="0",
-        choices=_SWITCH,
+    _switch(
+        "MS_REBUILD_STORE",
+        "1: a scheduler that finds its store lost rebuilds it from what the workers' own stores and checkpoints, or the workers themselves, report of the job. 0: it refuses and names what it found.",
     ),
     Setting(
         name="MS_STEP_LOG",

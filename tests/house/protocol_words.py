@@ -210,6 +210,14 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "a rank, to each `save_at` of its generation, at once; again if it then cannot save",
         "nothing; another `save_at` if one rank has passed the step",
     ),
+    "copy_report": (
+        "a node that was sent `copy_order`, when its copy is verified and durable",
+        "`received`; `copies_kept` to every node, if it was the last copy of that step",
+    ),
+    "copy_failed": (
+        "a node to which a checkpoint did not come that `copy_order` or its `rollback` named (`generation` is that one's, else 0)",
+        "`received`; of a plan that cannot be followed by it, `interrupt` to all",
+    ),
     "exited": (
         "a launcher alone, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id, and from the host that the node came from or names; from elsewhere with the `process` that it named",
         "a close (1000, `heard`)",
@@ -223,9 +231,11 @@ FROM_SCHEDULER: dict[str, str] = {
     "heartbeat_ack": "nothing: the scheduler is alive",
     "received": "forget the request: it is durable",
     "interrupt": "stop after the step; send `ready`. It comes twice, and may name a generation that is over for this node already: then nothing",
-    "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. A generation that is not newer than the own one: ignore",
+    "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. With `sources`: first fetch what `digest` names from one of them. A generation that is not newer than the own one: ignore",
     "rendezvous": "connect to rank 0 there",
-    "committed": "checkpoints older than the newest two committed steps may go",
+    "committed": "checkpoints older than the newest two committed steps may go, but for those of the steps `copied` and `copying`",
+    "copy_order": "fetch the checkpoint of another rank from `sources`, verify it, keep it; send `copy_report` or `copy_failed`. What is being fetched or lies there already is not fetched twice",
+    "copies_kept": "copies of steps older than `oldest` may go",
     "save_at": "answer `position`. `step` 0: no more. Else stop after that step, if it is not passed; save it, report it, and wait for the next message about it, an `interrupt`, or the end of the connection",
     "go_on": "train on, if it waits at a step of this drain",
     "handed_over": "end: it has left, and another process takes its rank",
