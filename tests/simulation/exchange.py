@@ -123,7 +123,9 @@ class Exchange:
         path = f"{_directory(process.slot, fetch.rank)}/{file.held.step}"
         held = msgspec.structs.replace(file.held, path=path)
         directory[file.held.step] = msgspec.structs.replace(file, held=held)
+        self.world.promises.checked["I28"] += 1
         assert file.rank == fetch.rank, "I28: what arrives is of the rank that was named"
+        assert is_whole(file), "I28: what arrives is verified before it counts"
         self.world.clock.seen["a plan's checkpoint was fetched" if fetch.for_plan else "a copy was made"] += 1
         process.handle(s.Fetched(process.request(), fetch.fetch_id, held, faults))
 

@@ -12,6 +12,8 @@ I20  all ranks end with one history (run.py)
 I21  a rank is taken over from who is gone    I22     a rank has one holder (places.py, store_model.py)
 I23  a wrong word kills nobody                I24     nobody waits for a standby
 I25  who waits is let in at once               I26     a departure loses no step, and keeps nobody (stops.py)
+I27  a plan names only who holds               I28     what is fetched is verified (exchange.py)
+I29  a copy does not outlive its history (exchange.py)
 I7, I15, I16, I17 and the rest of I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
 """
 
