@@ -171,7 +171,8 @@ class CheckpointCoordinator:
         """A rank has fetched from others what its plan goes back to; the row that says that it holds it again."""
         self._fetched.add((rank, checkpoint.step, checkpoint.digest, checkpoint.path))
         self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
-        self._unusable.get(checkpoint.step, {}).pop(rank, None)
+        known = self._unusable.get(checkpoint.step, {})
+        known.pop(rank, None)
         return to_record(rank, checkpoint, CheckpointState.COMMITTED)
 
     def note_not_fetched(self, rank: Rank, step: int, reason: str) -> None:

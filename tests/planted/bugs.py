@@ -10,6 +10,7 @@ from tests.planted.durability import DURABILITY
 from tests.planted.ends import ENDS
 from tests.planted.files import FILES
 from tests.planted.growth import GROWTH
+from tests.planted.held_copies import HELD_COPIES
 from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
@@ -41,6 +42,7 @@ BUGS: tuple[Bug, ...] = (
     + ENDS
     + FILES
     + GROWTH
+    + HELD_COPIES
     + LAST_WORDS
     + LAUNCHER
     + LOST_STORE
