@@ -48,7 +48,7 @@ HELD_COPIES = (
         "core/scheduler/copying.py",
         "    if state.job.state is not JobState.RUNNING:\n        # A plan",
         "    if False:\n        # A plan",
-        (f"{_PLANS}::test_copies_that_are_complete_when_a_plan_is_made_are_noted_and_nobody_lets_go",),
+        (f"{_COPIES}::test_copies_that_are_complete_when_a_plan_is_made_are_noted_and_nobody_lets_go",),
     ),
     Bug(
         "a holder that did not answer is named for ever",
