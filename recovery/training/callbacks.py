@@ -12,11 +12,13 @@ from typing_extensions import override
 
 from recovery import clock
 from recovery.checkpoint import catalogue, names
+from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.publish import Content, Stage, stage
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError
+from recovery.training import checkpoint_layout
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Callback, Session
@@ -61,7 +63,12 @@ class ModelCheckpoint(Callback):
     """
 
     def __init__(
-        self, prefix: str = "CKP", directory: str | Path | None = None, config: CheckpointConfig | None = None
+        self,
+        prefix: str = "CKP",
+        directory: str | Path | None = None,
+        config: CheckpointConfig | None = None,
+        *,
+        layout: str | None = None,
     ) -> None:
         """Choose name, place and rule.
 
@@ -69,7 +76,14 @@ class ModelCheckpoint(Callback):
             prefix: of the file names; `_1`, `_2`, ... is appended where another run has left files of that prefix.
             directory: one per rank, made if absent; None: the current directory.
             config: when to save and what to keep; None: `CheckpointConfig()`, which saves every step and keeps five.
+            layout: "rank": each rank's file holds the whole state; "sharded": its own shards of a state that is spread over the ranks
+                (FSDP2, HSDP, tensor parallel); None: whichever the state is.
+
+        Raises:
+            SettingRangeError: there is no such layout.
         """
+        checkpoint_layout.check_name(layout)
+        self._wanted_layout, self._layout = layout, Layout.RANK
         self._wanted_prefix, self._prefix = prefix, prefix
         self._directory = Path(directory or ".").resolve()
         self._config = config or CheckpointConfig()
@@ -90,10 +104,13 @@ class ModelCheckpoint(Callback):
 
         Raises:
             SettingRangeError: recovery is on, and the configuration keeps too few or never saves.
-            UsageError: the prefix cannot begin a file name.
+            UsageError: the prefix cannot begin a file name, or the layout does not fit the state.
             CheckpointManifestError: the directory cannot be listed.
             OSError: the directory cannot be made.
         """
+        self._layout = checkpoint_layout.choose(
+            self._wanted_layout, session.state, integrated=self._config.integrated_save
+        )
         if session.recovery_enabled:
             self._config.check_for_recovery()
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -141,7 +158,7 @@ class ModelCheckpoint(Callback):
         state = session.state
         assert state is not None, "callbacks run inside steps()"
         self._join()
-        save = PendingCheckpoint(session, self._name(session), integrated=self._config.integrated_save)
+        save = PendingCheckpoint(session, self._name(session), layout=self._layout)
         self._newest_step = save.step
         self._known[save.step] = ""
         if self._config.async_save:
@@ -165,7 +182,9 @@ class ModelCheckpoint(Callback):
 
     def _stage(self, save: PendingCheckpoint, state: _Writable) -> Stage | None:
         try:
-            return stage(self._directory, [Content(save.name, state.write)])
+            return stage(
+                self._directory, [Content(save.name, state.write, checkpoint_layout.role_in(self._layout))]
+            )
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return None
