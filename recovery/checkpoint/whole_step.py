@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
 
 from recovery.checkpoint import names, verify
-from recovery.checkpoint.contribution import Manifest
+from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.errors import CheckpointError, CheckpointManifestError
 
-_Key = tuple[str, int, int, int]
-"""Job, run, step, generation. The ranks save a step in one generation, so files of two do not belong together."""
+_Key = tuple[str, int, int, int, int]
+"""Job, run, step, generation, world size. The ranks save a step in one generation, so files of two do not belong together."""
 
 
 class WholeStep(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ def find(directory: Path, step: int | None = None) -> WholeStep:
     """
     found: dict[_Key, dict[int, tuple[Manifest, Path]]] = defaultdict(dict)
     for manifest, path in _readable(directory):
-        key = manifest.job, manifest.run, manifest.step, manifest.generation
+        key = manifest.job, manifest.run, manifest.step, manifest.generation, manifest.world_size
         found[key][manifest.rank] = manifest, path
     jobs = sorted({job for job, *_ in found})
     if len(jobs) > 1:
@@ -67,13 +67,31 @@ def find(directory: Path, step: int | None = None) -> WholeStep:
     wanted = [key for key in found if step in (None, key[2])]
     for key in sorted(wanted, reverse=True):
         of_ranks = found[key]
-        if set(of_ranks) == set(range(next(iter(of_ranks.values()))[0].world_size)):
+        if len(of_ranks) == key[4]:
             ordered = [of_ranks[rank] for rank in sorted(of_ranks)]
             return WholeStep(tuple(one for one, _ in ordered), tuple(path for _, path in ordered))
     if not wanted:
         raise _refused(directory, "it holds no checkpoint" + (f" of step {step}" if step is not None else ""))
     newest = max(wanted)
-    raise _refused(directory, f"no step is whole: {_missing(newest[2], found[newest])}")
+    raise _refused(directory, f"no step is whole: {_missing(newest, found[newest])}")
+
+
+def of_file(path: Path, step: int | None = None) -> WholeStep:
+    """Take one rank's file for the whole step, which it is where each rank saves everything.
+
+    Raises:
+        CheckpointManifestError: it holds one rank's part only, or is of another step.
+        CheckpointError: it is no complete checkpoint.
+    """
+    manifest = verify.check_size(path)
+    if manifest.layout is not Layout.RANK:
+        raise _refused(
+            path,
+            f"it holds a part of the state ({manifest.layout.value}); name the directory of all ranks' checkpoints",
+        )
+    if step not in (None, manifest.step):
+        raise _refused(path, f"it is of step {manifest.step}, not of step {step}")
+    return WholeStep((manifest,), (path.absolute(),))
 
 
 def _readable(directory: Path) -> Iterable[tuple[Manifest, Path]]:
@@ -90,8 +108,8 @@ def _readable(directory: Path) -> Iterable[tuple[Manifest, Path]]:
             continue
 
 
-def _missing(step: int, of_ranks: dict[int, tuple[Manifest, Path]]) -> str:
-    world_size = next(iter(of_ranks.values()))[0].world_size
+def _missing(key: _Key, of_ranks: Collection[int]) -> str:
+    _, _, step, _, world_size = key
     absent = [str(rank) for rank in range(world_size) if rank not in of_ranks]
     return f"of step {step}, saved by {world_size} ranks, the files of rank {', '.join(absent)} cannot be read from here"
 

@@ -23,7 +23,7 @@ class Command(NamedTuple):
     """One row."""
 
     name: str
-    """Also of its file, and of the function in it."""
+    """Also of its file and of the function in it, where a dash is an underscore."""
     panel: str
     """The heading that `recovery --help` shows it under."""
     help: str
@@ -76,6 +76,11 @@ COMMANDS = (
         "export",
         MAINTAIN,
         "Everything that is stored, in one JSON document, for a bug report. Holds no secrets.",
+    ),
+    Command(
+        "export-weights",
+        MAINTAIN,
+        "The weights out of a checkpoint, as safetensors: digests all ranks' files first. Needs the extra `weights`.",
     ),
     Command(
         "drain",
@@ -149,7 +154,8 @@ for _row in COMMANDS:
 def load(name: str) -> Any:
     """Import one command. Gives it as the group would hold it."""
     row = next(row for row in COMMANDS if row.name == name)
-    function = getattr(importlib.import_module(f"recovery.cli.{name}"), name)
+    identifier = name.replace("-", "_")
+    function = getattr(importlib.import_module(f"recovery.cli.{identifier}"), identifier)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     if row.reads_own_flags:
         hands_on = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -45,6 +45,7 @@ from recovery.errors import UsageError
 from recovery.torch import sockets
 from recovery.torch.name_service import ask_again_soon
 from recovery.torch.session_interface import SessionInterface
+from recovery.torch.sharded import forget_meshes
 from recovery.training.exception_hook import exception_hook_kept
 from recovery.worker.exec_in_place import close_in_children
 
@@ -222,6 +223,7 @@ class World:
         """End the group. Every rank does, or has died: nobody is waited for, so nothing may be left to wait on."""
         try:
             self._break(last=True)
+            forget_meshes()
             if distributed.is_initialized():
                 distributed.destroy_process_group()
         except Exception:

@@ -143,7 +143,7 @@ class Saved:
         if not whole or not inside or _overlap(chunks):
             raise unfit(
                 shard_map.in_path(at),
-                "its shards are no blocks (an uneven strided placement), so they can be read on the mesh that saved them only",
+                "its shards are no blocks (a strided placement), so they can be read on the mesh that saved them only",
             )
 
 

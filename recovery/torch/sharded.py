@@ -5,11 +5,16 @@ The face that `state.py` uses. What it stands for costs most of a second to impo
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from recovery.torch.payload import SHARDS
+
+_logger = logging.getLogger("recovery.torch")
 
 
 def is_sharded(parts: Mapping[str, list[Any]]) -> bool:
@@ -37,6 +42,26 @@ def put_back(payload: dict[str, Any], parts: Mapping[str, list[Any]]) -> dict[st
     from recovery.torch import shard_fit  # noqa: PLC0415 - see this module's head
 
     return shard_fit.put_back(payload, parts)
+
+
+def forget_meshes() -> None:
+    """Empty torch's memory of how operations place their results, at the end of a world.
+
+    It knows meshes by their shape and ranks, so in the next world it would answer with meshes of this one: with the place that this process had
+    here, and with groups that are gone.
+    """
+    if not _may_be():
+        return
+    from torch.distributed.tensor import debug  # noqa: PLC0415 - see this module's head
+
+    clear = getattr(debug, "_clear_sharding_prop_cache", None)
+    if clear is None:
+        _logger.warning(
+            "event=meshes_kept torch %s has no way to forget the meshes of an earlier world",
+            torch.__version__,
+        )
+    else:
+        clear()
 
 
 def _may_be() -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import recovery
@@ -23,7 +23,7 @@ import recovery.torch as rt
 from recovery.torch.shard_map import split, tensors_in
 from tests.cluster.job import Samples
 
-EPOCHS = int(os.environ.get("JOB_EPOCHS", "2"))
+EPOCHS = int(os.environ.get("JOB_EPOCHS", "1"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
 MESH = os.environ.get("JOB_MESH", "fsdp")
 """One of fsdp, hsdp, tensor: all ranks share a state; two replicas of it; two ranks share each layer, and two each part of a layer."""
@@ -64,12 +64,12 @@ def train(session: recovery.Session) -> None:
     torch.manual_seed(session.rank)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)
-    loader = rt.ResumableLoader(Samples(1), batch_size=8, session=session)
+    loader = rt.ResumableLoader(Samples(1), batch_size=8, session=session, drop_last=True)
     state = rt.TrainState(model=net, optimizer=optimizer, lr_scheduler=schedule, loader=loader)
     if FROM and not session.step:
         place = state.read_sharded(Path(FROM))
         Path(f"began_with_{session.rank}").write_text(f"{place.step} of {place.world_size}")
-        _write_whole(net, optimizer, session.rank)
+        _write_whole(net, optimizer, session.rank, "begun")
     config = recovery.CheckpointConfig(save_checkpoint_steps=10, keep_checkpoint_max=3)
     saver = recovery.ModelCheckpoint("train", f"ckpt/{session.rank}", config)
 
@@ -95,19 +95,19 @@ def train(session: recovery.Session) -> None:
     for at, tensor in tensors_in(found):
         sha256.update(f"{at}".encode() + tensor.contiguous().numpy().tobytes())
     Path(f"digest_{session.rank}").write_text(sha256.hexdigest())
-    _write_whole(net, optimizer, session.rank)
+    _write_whole(net, optimizer, session.rank, "ended")
 
 
-def _write_whole(net: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> None:
+def _write_whole(net: nn.Module, optimizer: torch.optim.Optimizer, rank: int, when: str) -> None:
     """The whole state in one file, gathered by torch itself: what another mesh must begin with."""
     whole = {
-        f"{at}": tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        f"{at}": tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         for at, tensor in tensors_in(
             {"model": net.state_dict(), "optimizer": optimizer.state_dict()["state"]}
         )
     }
     if rank == 0:
-        torch.save(whole, f"whole_{'begun' if not Path('digest_0').exists() else 'ended'}.pt")
+        torch.save(whole, f"whole_{when}.pt")
 
 
 if __name__ == "__main__":
