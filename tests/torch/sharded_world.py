@@ -56,7 +56,7 @@ class Training:
         self.net = Net(weight)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.5, momentum=0.9)
         if filled:
-            self.net.seen.fill_(7)
+            self.net.load_state_dict({"seen": torch.tensor(7)}, strict=False)
             self.optimizer.state[self.net.weight] = {"momentum_buffer": self.net.weight.detach() * -1}
         self.state = TrainState(model=self.net, optimizer=self.optimizer)
 
