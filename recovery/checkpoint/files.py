@@ -67,12 +67,19 @@ class Staged:
         Raises:
             OSError: a write failed; none is tried again on this file.
         """
+        writer = DigestingWriter(self._open())
+        _fill(writer, fill)
+        return writer.digest(), writer.size
+
+    def write_by(self, write: Callable[[int], tuple[str, int]]) -> tuple[str, int]:
+        """As `write`, by somebody who is given the descriptor of the empty file and says digest and size."""
+        return write(self._open())
+
+    def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._descriptor = os.open(self._temporary, flags, _OWNER_ONLY, dir_fd=self._directory)
         self._is_there = True
-        writer = DigestingWriter(self._descriptor)
-        _fill(writer, fill)
-        return writer.digest(), writer.size
+        return self._descriptor
 
     def settle(self) -> None:
         """Make the content durable under the temporary name.

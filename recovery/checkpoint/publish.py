@@ -33,9 +33,19 @@ class Content(msgspec.Struct, frozen=True):
     role: FileRole = FileRole.STATE
 
 
+class WrittenContent(msgspec.Struct, frozen=True):
+    """One file that somebody else writes, who digests what he writes: another process."""
+
+    name: str
+    """As of `Content`."""
+    write: Callable[[int], tuple[str, int]]
+    """Given the descriptor of an empty file, writes it and says its SHA-256 (hex) and size. An OSError fails the save."""
+    role: FileRole = FileRole.STATE
+
+
 def publish(
     directory: Path,
-    contents: Sequence[Content],
+    contents: Sequence[Content | WrittenContent],
     make_manifest: Callable[[tuple[ManifestFile, ...]], Manifest],
 ) -> tuple[Manifest, Path]:
     """Write the files of one checkpoint and their manifest, durable when this returns: `stage`, then `Stage.finish`.
@@ -45,7 +55,7 @@ def publish(
     return stage(directory, contents).finish(make_manifest, lambda: True)
 
 
-def stage(directory: Path, contents: Sequence[Content]) -> Stage:
+def stage(directory: Path, contents: Sequence[Content | WrittenContent]) -> Stage:
     """Write the bytes of one checkpoint, so that the state may change again. They are no checkpoint before `Stage.finish`.
 
     Args:
@@ -67,7 +77,10 @@ def stage(directory: Path, contents: Sequence[Content]) -> Stage:
         staged = []
         for content in contents:
             file = stack.enter_context(Staged(opened, content.name))
-            digest, file_bytes = file.write(content.write)
+            if isinstance(content, WrittenContent):
+                digest, file_bytes = file.write_by(content.write)
+            else:
+                digest, file_bytes = file.write(content.write)
             listed = ManifestFile(name=content.name, role=content.role, file_bytes=file_bytes, digest=digest)
             staged.append((file, listed))
         return Stage(path, opened, staged, stack.pop_all())

@@ -18,8 +18,10 @@ from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import gradients as gradients_of
 from recovery.torch import payload as payloads
 from recovery.torch import sharded
+from recovery.torch.file_layout import FileLayout
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
+from recovery.training.state import CannotLayOutError
 
 if TYPE_CHECKING:
     from recovery.torch.resharding import SavedPlace
@@ -101,6 +103,18 @@ class TrainState:
             CheckpointStateError: a part holds what a safe load (weights_only) refuses; found at the first save.
         """
         _Copy(self._take()).write(stream)
+
+    def lay_out(self) -> FileLayout:
+        """Say where every byte of the file that `write` would write will be, without reading a tensor.
+
+        Raises:
+            CannotLayOutError: torch.save has to write it itself, or a subclass does.
+            CheckpointStateError: as for `write`.
+        """
+        if type(self).write is not TrainState.write:
+            reason = f"{type(self).__name__} has a write() of its own"
+            raise CannotLayOutError(reason)
+        return FileLayout(self._take())
 
     def snapshot(self) -> _Copy:
         """Copy the state, tensors included, so that a thread may write it while training goes on.

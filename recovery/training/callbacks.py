@@ -6,19 +6,19 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
 from typing_extensions import override
 
 from recovery import clock
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint.contribution import Layout
-from recovery.checkpoint.publish import Content, Stage, stage
+from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError
-from recovery.training import checkpoint_layout
+from recovery.training import capture, checkpoint_layout
+from recovery.training.capture import Captured
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Callback, Session
@@ -49,10 +49,6 @@ class LossMonitor(Callback):
                 f"epoch: {session.epoch} step: {session.step_in_epoch}, loss is {float(session.loss)}",
                 flush=True,
             )
-
-
-class _Writable(Protocol):
-    def write(self, stream: BinaryIO) -> None: ...
 
 
 class ModelCheckpoint(Callback):
@@ -151,7 +147,7 @@ class ModelCheckpoint(Callback):
         return bool(seconds) and clock.monotonic_ms() - self._saved_ms >= seconds * 1000
 
     def _save(self, session: Session) -> None:
-        """Take the state's bytes while no step changes it; what makes them durable happens behind the next steps.
+        """Copy the state while no step changes it; what writes the copy and makes it durable happens behind the next steps.
 
         One save at a time: a disk that cannot keep up slows training instead of filling memory.
         """
@@ -161,11 +157,18 @@ class ModelCheckpoint(Callback):
         save = PendingCheckpoint(session, self._name(session), layout=self._layout)
         self._newest_step = save.step
         self._known[save.step] = ""
-        if self._config.async_save:
+        captured = capture.of_this_process().capture(state)
+        if captured is not None:
+            self._behind(lambda: self._finish_captured(session, save, captured))
+        elif self._config.async_save:
             snapshot = state.snapshot()
-            self._behind(lambda: self._finish(session, save, self._stage(save, snapshot)))
+            self._behind(
+                lambda: self._finish(
+                    session, save, self._stage(save, Content(save.name, snapshot.write, save.role))
+                )
+            )
         else:
-            staged = self._stage(save, state)
+            staged = self._stage(save, Content(save.name, state.write, save.role))
             self._behind(lambda: self._finish(session, save, staged))
 
     def _save_out_of_turn(self, session: Session) -> None:
@@ -180,11 +183,16 @@ class ModelCheckpoint(Callback):
         self._thread = threading.Thread(target=work, name="recovery-save", daemon=True)
         self._thread.start()
 
-    def _stage(self, save: PendingCheckpoint, state: _Writable) -> Stage | None:
+    def _finish_captured(self, session: Session, save: PendingCheckpoint, captured: Captured) -> None:
         try:
-            return stage(
-                self._directory, [Content(save.name, state.write, checkpoint_layout.role_in(self._layout))]
-            )
+            staged = self._stage(save, WrittenContent(save.name, captured.write, save.role))
+        finally:
+            captured.close()
+        self._finish(session, save, staged)
+
+    def _stage(self, save: PendingCheckpoint, content: Content | WrittenContent) -> Stage | None:
+        try:
+            return stage(self._directory, [content])
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return None

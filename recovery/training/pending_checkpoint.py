@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery.checkpoint.contribution import Layout, Manifest, ManifestFile
+from recovery.training.checkpoint_layout import role_in
 from recovery.training.session import Session
 
 
@@ -21,6 +22,8 @@ class PendingCheckpoint:
         """
         self.step = session.step
         self.name = name
+        self.role = role_in(layout)
+        """Of its file."""
         self._manifest = Manifest(
             job=session.job,
             run=session.run,
