@@ -1,6 +1,6 @@
 """A training state whose tensors are spread over the ranks: FSDP2, HSDP, tensor parallel, whatever else is made of DTensors.
 
-The face that `state.py` uses. What it stands for costs most of a second to import, so a program without DTensors never does.
+What `state.py` asks. The modules that answer cost most of a second to import, so a program without DTensors never does.
 """
 
 from __future__ import annotations

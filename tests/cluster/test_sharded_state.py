@@ -32,7 +32,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return undisturbed_runs(ShardedCluster, tmp_path_factory, timeout_s=120)
 
 
-@pytest.mark.parametrize(("mesh", "workers"), [("fsdp", 2), ("hsdp", 4), ("tensor", 4)])
+@pytest.mark.parametrize(("mesh", "workers"), [("fsdp", 2), ("hsdp", 4)])
 def test_a_killed_rank_comes_back_to_its_own_shards(
     tmp_path: Path, undisturbed: Undisturbed, mesh: str, workers: int
 ) -> None:

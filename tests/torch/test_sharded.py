@@ -28,7 +28,7 @@ UNEVEN = (5, 7)
 """The last rank of four has no row at all."""
 
 
-@pytest.mark.parametrize(("shape", "placements"), LAYOUTS[:5])
+@pytest.mark.parametrize(("shape", "placements"), LAYOUTS)
 def test_a_rank_takes_its_own_shards_back(
     tmp_path: Path, shape: tuple[int, ...], placements: Sequence[Placement]
 ) -> None:
