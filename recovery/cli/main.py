@@ -23,12 +23,17 @@ class Command(NamedTuple):
     """One row."""
 
     name: str
-    """Also of its file and of the function in it, where a dash is an underscore."""
+    """As it is typed."""
     panel: str
     """The heading that `recovery --help` shows it under."""
     help: str
     reads_own_flags: bool = False
     """What is typed behind it is handed on as it is, `--help` too."""
+
+    @property
+    def identifier(self) -> str:
+        """The name of its file, and of the function in it."""
+        return self.name.replace("-", "_")
 
 
 START, LOOK, MAINTAIN, MACHINE = "Start a job", "Look at a job", "Maintain a job", "Look at this machine"
@@ -154,8 +159,7 @@ for _row in COMMANDS:
 def load(name: str) -> Any:
     """Import one command. Gives it as the group would hold it."""
     row = next(row for row in COMMANDS if row.name == name)
-    identifier = name.replace("-", "_")
-    function = getattr(importlib.import_module(f"recovery.cli.{identifier}"), identifier)
+    function = getattr(importlib.import_module(f"recovery.cli.{row.identifier}"), row.identifier)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     if row.reads_own_flags:
         hands_on = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
