@@ -177,3 +177,17 @@ def test_it_says_whose_file_is_missing(tmp_path: Path) -> None:
         pytest.raises(CheckpointManifestError, match="saved by 4 ranks, the files of rank 2 cannot be read"),
     ):
         Training(UNEVEN, mesh, (ROWS,), filled=False).state.read_sharded(tmp_path)
+
+
+def test_shards_are_laid_out_for_a_save_that_costs_one_copy(tmp_path: Path) -> None:
+    with as_rank(1, 2) as mesh:
+        state = Training(UNEVEN, mesh, (ROWS,), filled=True).state
+        layout = state.lay_out()
+        memory = memoryview(bytearray(layout.size))
+        layout.copy_to(memory)
+        (tmp_path / "laid_out.ckpt").write_bytes(memory)
+        found = Training(UNEVEN, mesh, (ROWS,), filled=False)
+        found.state.read(tmp_path / "laid_out.ckpt")
+        weight = found.net.weight.detach()
+        assert isinstance(weight, DTensor)
+        assert torch.equal(weight.to_local(), known(UNEVEN)[3:])
