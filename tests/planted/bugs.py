@@ -20,6 +20,7 @@ from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
+from tests.planted.sharded import SHARDED
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
@@ -44,6 +45,7 @@ BUGS: tuple[Bug, ...] = (
     + LAUNCHER
     + LOST_STORE
     + NUMBERS
+    + SHARDED
     + SIMULATED
     + STANDBYS
     + TEMPLATE
