@@ -120,23 +120,48 @@ class Stage:
         Cost: two fsyncs for each file and for the manifest; when the name was in use, one more, and the old files are read whole.
         """
         path, files = self._path, tuple(listed for _, listed in self._staged)
-        with _as_write_error(path), self._stack as stack:
+        with _as_write_error(path), self._stack:
             for file, _ in self._staged:
                 file.settle()
             manifest, content = manifests.seal(make_manifest(files))
             assert manifest.files == files, "a manifest is of the files that were just written"
-            beside = stack.enter_context(Staged(self._opened, names.manifest_path(path).name))
-            beside.write(lambda stream: manifests.fill(content, stream))
-            beside.settle()
-            conflict = name_conflict.find(path, manifest)
-            check_place(path, place_is_ours)
-            name_conflict.resolve(self._opened, conflict)
-            for file, _ in self._staged:
-                check_place(path, place_is_ours)
-                file.rename()
-            check_place(path, place_is_ours)
-            beside.rename()
+            staged = [file for file, _ in self._staged]
+            give_names(path, self._opened, staged, (manifest, content), place_is_ours)
         return manifest, path
+
+
+def give_names(
+    path: Path,
+    opened: int,
+    staged: Sequence[Staged],
+    sealed: tuple[Manifest, bytes],
+    place_is_ours: Callable[[], bool],
+) -> None:
+    """Make files visible that are written and synced, and their manifest after them.
+
+    Args:
+        path: of the first one.
+        opened: descriptor of the directory.
+        staged: the files, in the manifest's order.
+        sealed: the manifest and its bytes.
+        place_is_ours: as for `Stage.finish`.
+
+    Raises:
+        CheckpointWriteError: the name is another's, or the place.
+        OSError: a call failed. No manifest stands there then.
+    """
+    manifest, content = sealed
+    with Staged(opened, names.manifest_path(path).name) as beside:
+        beside.write(lambda stream: manifests.fill(content, stream))
+        beside.settle()
+        conflict = name_conflict.find(path, manifest)
+        check_place(path, place_is_ours)
+        name_conflict.resolve(opened, conflict)
+        for file in staged:
+            check_place(path, place_is_ours)
+            file.rename()
+        check_place(path, place_is_ours)
+        beside.rename()
 
 
 def check_place(path: Path, place_is_ours: Callable[[], bool]) -> None:

@@ -172,7 +172,8 @@ class _SaverDirectory:
             with contextlib.suppress(OSError):
                 retention.remove(path)
             self._adopted.remove(path)
-        self._retention.apply(committed_before=self._session.committed_before)
+        session = self._session
+        self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
 
     def _held(self) -> tuple[HeldCheckpoint, ...]:
         session = self._session

@@ -208,7 +208,7 @@ class ModelCheckpoint(Callback):
         self._known[save.step] = manifest.digest
         session.checkpoint_published(catalogue.held_of(manifest, path))
         assert self._retention is not None, "on_begin has looked at the directory"
-        self._retention.apply(committed_before=session.committed_before)
+        self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
 
     def _not_saved(self, save: PendingCheckpoint, error: CheckpointWriteError) -> None:
         _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)

@@ -170,6 +170,11 @@ class Session:
         """The newest global step but one that every rank holds; 0 while fewer than two are known in this generation."""
         return self._service.training_control.committed_before
 
+    @property
+    def spared_steps(self) -> tuple[int, ...]:
+        """Older steps whose files stay as well: what lies on other hosts as a whole, and what is being copied there."""
+        return self._service.training_control.spared_steps
+
     def restore(self, state: RestorableState) -> None:
         """Load the plan's checkpoint into `state`, verified, or let it begin at step 0. `steps` does it by itself.
 

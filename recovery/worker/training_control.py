@@ -57,6 +57,8 @@ class TrainingControl:
         """Called when the generation ends: they wake a main thread that sits in a collective."""
         self.committed_before = self.committed_step = 0
         """The two newest steps that all ranks hold, as far as is known in this generation; 0: none."""
+        self.spared_steps: tuple[int, ...] = ()
+        """Older steps whose files stay: what lies on other hosts, and what is being copied there."""
         self._stop_point = StopPoint()
         self.never_stops = ""
         """Not empty: why the main thread stops at no step that is asked for. Set by the main thread, for the rest of the process."""
@@ -212,8 +214,9 @@ class TrainingControl:
             self._stop_point.begin(plan.generation, plan.step)
             self._changed.notify_all()
 
-    def note_committed(self, step: int) -> None:
+    def note_committed(self, step: int, spared: tuple[int, ...] = ()) -> None:
         """All ranks hold this step. It is sent again after a reconnect, so a step may come twice."""
+        self.spared_steps = spared
         if step > self.committed_step:
             self.committed_before, self.committed_step = self.committed_step, step
 

@@ -10,6 +10,7 @@ from tests.planted.durability import DURABILITY
 from tests.planted.ends import ENDS
 from tests.planted.files import FILES
 from tests.planted.growth import GROWTH
+from tests.planted.held_copies import HELD_COPIES
 from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
@@ -25,6 +26,7 @@ from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
 from tests.planted.training import TRAINING
+from tests.planted.transfers import TRANSFERS
 
 BUGS: tuple[Bug, ...] = (
     DURABILITY
@@ -41,6 +43,7 @@ BUGS: tuple[Bug, ...] = (
     + ENDS
     + FILES
     + GROWTH
+    + HELD_COPIES
     + LAST_WORDS
     + LAUNCHER
     + LOST_STORE
@@ -50,4 +53,5 @@ BUGS: tuple[Bug, ...] = (
     + STANDBYS
     + TEMPLATE
     + TRAINING
+    + TRANSFERS
 )

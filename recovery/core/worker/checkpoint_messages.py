@@ -26,6 +26,8 @@ class CheckpointMessages:
         self._rules, self._requests = rules, requests
         self._committed_step = 0
         """The newest step that all ranks hold, as far as this worker knows; 0: none."""
+        self._spared: tuple[int, ...] = ()
+        """Steps that stay although they are older: what lies on other hosts, and what is being copied there."""
         self._ready: m.Ready | None = None
         """What this worker is ready with. Set while its main thread waits for a plan and the directories have been searched."""
 
@@ -46,10 +48,15 @@ class CheckpointMessages:
         """A plan is followed: who trains is not ready for the next one."""
         self._committed_step, self._ready = committed_step, None
 
+    def retain(self) -> list[WorkerEffect]:
+        """Let older files go, as far as is known."""
+        return [Retain(self._committed_step, self._spared)] if self._committed_step else []
+
     def on_committed(self, committed: m.Committed) -> list[WorkerEffect]:
         """All ranks hold this step: older files may go."""
         self._committed_step = committed.step
-        return [Retain(committed.step)]
+        self._spared = tuple(step for step in (committed.copied, committed.copying) if step)
+        return self.retain()
 
     def on_published(self, published: s.CheckpointPublished, rank: Rank | None) -> list[WorkerEffect]:
         """A file is complete: report it, once this worker's own store has its row."""
