@@ -44,6 +44,11 @@ class TrainingState(RestorableState, Protocol):
         ...
 
 
+def is_sharded(state: object) -> bool:
+    """Is this state spread over the ranks, so that no rank's file holds all of it? One that does not say is whole."""
+    return bool(getattr(state, "sharded", False))
+
+
 class Snapshot(Protocol):
     """A frozen copy of a training state."""
 

@@ -21,6 +21,7 @@ from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
+from tests.planted.sharded import SHARDED
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
@@ -47,6 +48,7 @@ BUGS: tuple[Bug, ...] = (
     + LAUNCHER
     + LOST_STORE
     + NUMBERS
+    + SHARDED
     + SIMULATED
     + STANDBYS
     + TEMPLATE
