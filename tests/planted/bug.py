@@ -31,9 +31,9 @@ PROMISES = {
     "I24": "nobody waits for a standby",
     "I25": "who can take a rank is let in and asked as soon as it is free",
     "I26": "a rank that is handed over loses no step, who stopped for it goes on, and who was asked to end ends",
-    "I27": "a plan names as holders only nodes that hold, are here, and are on other hosts than the copies' owners",
-    "I28": "what is fetched counts when it is verified, and a copy that was found damaged is never named again",
-    "I29": "a copy does not outlive the history that it belongs to, and stays as long as a plan may need it",
+    "I27": "a plan names only who holds",
+    "I28": "what comes from another node is loaded only when it is what was named",
+    "I29": "a copy never outlives its lineage, and none that a plan needs is let go",
 }
 """What a bug breaks: the numbers of docs/guarantees.md."""
 
