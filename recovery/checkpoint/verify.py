@@ -45,6 +45,22 @@ def check_wanted(path: Path, wanted: Wanted) -> Manifest:
     Cost: reads all of it once.
     """
     manifest = check(path)
+    compare(path, manifest, wanted)
+    return manifest
+
+
+def compare(path: Path, manifest: Manifest, wanted: Wanted) -> None:
+    """Compare what a manifest says with what is looked for; the files are not read.
+
+    Args:
+        path: of the first file, for the error.
+        manifest: whichever was found.
+        wanted: what it must be.
+
+    Raises:
+        CheckpointManifestError: it is of another job, run, rank, world or step.
+        CheckpointDigestError: it is another contribution than that one.
+    """
     reason = not_of(manifest, job=wanted.job, run=wanted.run, rank=wanted.rank)
     if not reason and manifest.world_size != wanted.world_size:
         reason = f"it is of a world of {manifest.world_size} ranks, not of {wanted.world_size}"
@@ -56,7 +72,6 @@ def check_wanted(path: Path, wanted: Wanted) -> Manifest:
         raise CheckpointDigestError(
             path=path, field="sha256", expected=wanted.digest[:12], found=manifest.digest[:12]
         )
-    return manifest
 
 
 def check(path: Path) -> Manifest:

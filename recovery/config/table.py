@@ -6,55 +6,14 @@ To add a setting: one row here, one field in `recovery.config.Settings` or `reco
 
 from __future__ import annotations
 
-from recovery.config.setting import Fate, Kind, Setting
+from recovery.config.setting import Kind, Setting
+from recovery.config.settings_of_others import FRAMEWORK, WITHOUT_EFFECT
 
 _EVERY = "in every process"
 _RECOVERING = "when MS_ENABLE_RECOVERY=1"
 _DAY = 86_400
 _YEAR = 31_536_000
 _SWITCH = ("0", "1")
-
-
-def _passed(name: str, meaning: str) -> Setting:
-    return Setting(
-        name=name,
-        kind=Kind.ANY,
-        meaning=meaning,
-        rule="may be anything; the framework reads it, we leave it untouched",
-        fate=Fate.PASSED_THROUGH,
-    )
-
-
-def _count(name: str, meaning: str, high: int, *, default: str = "0", example: str = "1") -> Setting:
-    rule = f"must be a whole number from 0 to {high}"
-    return Setting(
-        name=name,
-        kind=Kind.INTEGER,
-        meaning=meaning,
-        rule=rule,
-        example=example,
-        default=default,
-        low=0,
-        high=high,
-    )
-
-
-def _switch(name: str, meaning: str) -> Setting:
-    rule = "must be 1 (on) or 0 (off)"
-    return Setting(
-        name=name, kind=Kind.CHOICE, meaning=meaning, rule=rule, example="0", default="0", choices=_SWITCH
-    )
-
-
-def _accepted(name: str, meaning: str, because: str) -> Setting:
-    return Setting(
-        name=name,
-        kind=Kind.ANY,
-        meaning=meaning,
-        rule="may be anything; it has no effect",
-        fate=Fate.ACCEPTED,
-        because=because,
-    )
 
 
 CLUSTER = (
@@ -77,11 +36,15 @@ CLUSTER = (
         low=1,
         high=65_535,
     ),
-    _count(
-        "MS_SERVER_NUM",
-        "Number of parameter servers. They register and keep ranks of their own, outside the world.",
-        65_535,
+    Setting(
+        name="MS_SERVER_NUM",
+        kind=Kind.INTEGER,
+        meaning="Number of parameter servers. They register and keep ranks of their own, outside the world.",
+        rule="must be a whole number from 0 to 65535",
         example="0",
+        default="0",
+        low=0,
+        high=65_535,
     ),
     Setting(
         name="MS_SCHED_HOST",
@@ -162,16 +125,24 @@ RECOVERY = (
         default="wait",
         choices=("wait", "fail", "proof"),
     ),
-    _count(
-        "MS_STANDBY_NUM",
-        "How many processes more than MS_WORKER_NUM may wait as standbys, of the whole job; each takes a rank when one is lost. Read by the scheduler.",
-        65_535,
+    Setting(
+        name="MS_STANDBY_NUM",
+        kind=Kind.INTEGER,
+        meaning="How many processes more than MS_WORKER_NUM may wait as standbys, of the whole job; each takes a rank when one is lost. Read by the scheduler.",
+        rule="must be a whole number from 0 to 65535",
+        example="1",
+        default="0",
+        low=0,
+        high=65_535,
     ),
-    _count(
-        "MS_CHECKPOINT_COPIES",
-        "On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler. Unset: none.",
-        8,
-        default="",
+    Setting(
+        name="MS_CHECKPOINT_COPIES",
+        kind=Kind.INTEGER,
+        meaning="On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler; in a worker 0 opens no port for it. Unset: 1 where the workers are on more than one host, else 0.",
+        rule="must be a whole number from 0 to 8",
+        example="1",
+        low=0,
+        high=8,
     ),
     Setting(
         name="MS_TAKEOVER_AFTER",
@@ -184,9 +155,14 @@ RECOVERY = (
         high=_YEAR,
         negative_is_for_ever=True,
     ),
-    _switch(
-        "MS_STANDBY",
-        "1: this process waits as a standby even while there are free seats. 0: it takes a free seat.",
+    Setting(
+        name="MS_STANDBY",
+        kind=Kind.CHOICE,
+        meaning="1: this process waits as a standby even while there are free seats. 0: it takes a free seat.",
+        rule="must be 1 (on) or 0 (off)",
+        example="0",
+        default="0",
+        choices=_SWITCH,
     ),
     Setting(
         name="MS_REPLACES",
@@ -225,17 +201,32 @@ RECOVERY = (
         low=0,
         high=3_600,
     ),
-    _switch(
-        "MS_ALLOW_RESTART_FROM_ZERO",
-        "1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows who holds what.",
+    Setting(
+        name="MS_ALLOW_RESTART_FROM_ZERO",
+        kind=Kind.CHOICE,
+        meaning="1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows who holds what.",
+        rule="must be 1 (on) or 0 (off)",
+        example="0",
+        default="0",
+        choices=_SWITCH,
     ),
-    _switch(
-        "MS_STORE_WITHOUT_WAL",
-        "1: a store whose -wal file is missing or has lost its end is opened all the same. Set it once, after another tool folded the -wal in, or to go on without the lost rows.",
+    Setting(
+        name="MS_STORE_WITHOUT_WAL",
+        kind=Kind.CHOICE,
+        meaning="1: a store whose -wal file is missing or has lost its end is opened all the same. Set it once, after another tool folded the -wal in, or to go on without the lost rows.",
+        rule="must be 1 (on) or 0 (off)",
+        example="0",
+        default="0",
+        choices=_SWITCH,
     ),
-    _switch(
-        "MS_REBUILD_STORE",
-        "1: a scheduler that finds its store lost rebuilds it from what the workers' own stores and checkpoints, or the workers themselves, report of the job. 0: it refuses and names what it found.",
+    Setting(
+        name="MS_REBUILD_STORE",
+        kind=Kind.CHOICE,
+        meaning="1: a scheduler that finds its store lost rebuilds it from what the workers' own stores and checkpoints, or the workers themselves, report of the job. 0: it refuses and names what it found.",
+        rule="must be 1 (on) or 0 (off)",
+        example="0",
+        default="0",
+        choices=_SWITCH,
     ),
     Setting(
         name="MS_STEP_LOG",
@@ -350,32 +341,6 @@ SECURE_CHANNEL = (
         meaning="File of mode 0600 whose one line is the password of server_cert_path. Read by the scheduler.",
         rule="must be the path of a file, in printable characters, without spaces at its ends",
         example="./server.password",
-    ),
-)
-
-FRAMEWORK = (
-    _passed("MS_HCCL_CM_INIT", "Ascend: HCCL forms its groups without a rank table."),
-    _passed("MS_ENABLE_LCCL", "Ascend: the LCCL library within one machine."),
-    _passed("MS_DISABLE_LCCL_KERNELS_LIST", "Ascend: operators that LCCL shall not take."),
-)
-
-WITHOUT_EFFECT = (
-    _accepted(
-        "MS_CLUSTER_RETRY_NUM",
-        "Number of networking tries.",
-        "waits are bounded by time here, not by a count: MS_TOPO_TIMEOUT",
-    ),
-    _accepted("MS_RECOVERY_INTERVAL", "Seconds between recoveries.", "upstream reads it and never uses it"),
-    _accepted(
-        "MS_SCHED_MANAGE_PORT",
-        "Port of the old scheduler's HTTP interface.",
-        "MS_SCHED_PORT serves workers and inspection alike",
-    ),
-    _accepted("MS_COMM_TYPE", "Transport of the old parameter server.", "there is one transport"),
-    _accepted(
-        "MS_INTERFACE",
-        "Network interface of the old parameter server.",
-        "the address decides: MS_SCHED_HOST and MS_WORKER_IP",
     ),
 )
 

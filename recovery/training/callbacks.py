@@ -6,17 +6,19 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
 from typing_extensions import override
 
 from recovery import clock
 from recovery.checkpoint import catalogue, names
-from recovery.checkpoint.publish import Content, Stage, stage
+from recovery.checkpoint.contribution import Layout
+from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError
+from recovery.training import capture, checkpoint_layout
+from recovery.training.capture import Captured
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Callback, Session
@@ -49,10 +51,6 @@ class LossMonitor(Callback):
             )
 
 
-class _Writable(Protocol):
-    def write(self, stream: BinaryIO) -> None: ...
-
-
 class ModelCheckpoint(Callback):
     """Saves the training state every so many steps, keeps as many as the configuration says, and never too few to recover.
 
@@ -61,7 +59,12 @@ class ModelCheckpoint(Callback):
     """
 
     def __init__(
-        self, prefix: str = "CKP", directory: str | Path | None = None, config: CheckpointConfig | None = None
+        self,
+        prefix: str = "CKP",
+        directory: str | Path | None = None,
+        config: CheckpointConfig | None = None,
+        *,
+        layout: str | None = None,
     ) -> None:
         """Choose name, place and rule.
 
@@ -69,7 +72,14 @@ class ModelCheckpoint(Callback):
             prefix: of the file names; `_1`, `_2`, ... is appended where another run has left files of that prefix.
             directory: one per rank, made if absent; None: the current directory.
             config: when to save and what to keep; None: `CheckpointConfig()`, which saves every step and keeps five.
+            layout: "rank": each rank's file holds the whole state; "sharded": its own shards of a state that is spread over the ranks
+                (FSDP2, HSDP, tensor parallel); None: whichever the state is.
+
+        Raises:
+            SettingRangeError: there is no such layout.
         """
+        checkpoint_layout.check_name(layout)
+        self._wanted_layout, self._layout = layout, Layout.RANK
         self._wanted_prefix, self._prefix = prefix, prefix
         self._directory = Path(directory or ".").resolve()
         self._config = config or CheckpointConfig()
@@ -90,10 +100,13 @@ class ModelCheckpoint(Callback):
 
         Raises:
             SettingRangeError: recovery is on, and the configuration keeps too few or never saves.
-            UsageError: the prefix cannot begin a file name.
+            UsageError: the prefix cannot begin a file name, or the layout does not fit the state.
             CheckpointManifestError: the directory cannot be listed.
             OSError: the directory cannot be made.
         """
+        self._layout = checkpoint_layout.choose(
+            self._wanted_layout, session.state, integrated=self._config.integrated_save
+        )
         if session.recovery_enabled:
             self._config.check_for_recovery()
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -134,21 +147,28 @@ class ModelCheckpoint(Callback):
         return bool(seconds) and clock.monotonic_ms() - self._saved_ms >= seconds * 1000
 
     def _save(self, session: Session) -> None:
-        """Take the state's bytes while no step changes it; what makes them durable happens behind the next steps.
+        """Copy the state while no step changes it; what writes the copy and makes it durable happens behind the next steps.
 
         One save at a time: a disk that cannot keep up slows training instead of filling memory.
         """
         state = session.state
         assert state is not None, "callbacks run inside steps()"
         self._join()
-        save = PendingCheckpoint(session, self._name(session), integrated=self._config.integrated_save)
+        save = PendingCheckpoint(session, self._name(session), layout=self._layout)
         self._newest_step = save.step
         self._known[save.step] = ""
-        if self._config.async_save:
+        captured = capture.of_this_process().capture(state)
+        if captured is not None:
+            self._behind(lambda: self._finish_captured(session, save, captured))
+        elif self._config.async_save:
             snapshot = state.snapshot()
-            self._behind(lambda: self._finish(session, save, self._stage(save, snapshot)))
+            self._behind(
+                lambda: self._finish(
+                    session, save, self._stage(save, Content(save.name, snapshot.write, save.role))
+                )
+            )
         else:
-            staged = self._stage(save, state)
+            staged = self._stage(save, Content(save.name, state.write, save.role))
             self._behind(lambda: self._finish(session, save, staged))
 
     def _save_out_of_turn(self, session: Session) -> None:
@@ -163,9 +183,16 @@ class ModelCheckpoint(Callback):
         self._thread = threading.Thread(target=work, name="recovery-save", daemon=True)
         self._thread.start()
 
-    def _stage(self, save: PendingCheckpoint, state: _Writable) -> Stage | None:
+    def _finish_captured(self, session: Session, save: PendingCheckpoint, captured: Captured) -> None:
         try:
-            return stage(self._directory, [Content(save.name, state.write)])
+            staged = self._stage(save, WrittenContent(save.name, captured.write, save.role))
+        finally:
+            captured.close()
+        self._finish(session, save, staged)
+
+    def _stage(self, save: PendingCheckpoint, content: Content | WrittenContent) -> Stage | None:
+        try:
+            return stage(self._directory, [content])
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return None

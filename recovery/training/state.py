@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 
 class RestorableState(Protocol):
@@ -44,9 +44,52 @@ class TrainingState(RestorableState, Protocol):
         ...
 
 
+def is_sharded(state: object) -> bool:
+    """Is this state spread over the ranks, so that no rank's file holds all of it? One that does not say is whole."""
+    return bool(getattr(state, "sharded", False))
+
+
 class Snapshot(Protocol):
     """A frozen copy of a training state."""
 
     def write(self, stream: BinaryIO) -> None:
         """Write it, in the same format as `TrainingState.write`."""
+        ...
+
+
+class CannotLayOutError(Exception):
+    """This state has to write itself; the text says why."""
+
+
+class LaidOut(Protocol):
+    """The file of a state that is not written yet."""
+
+    @property
+    def size(self) -> int:
+        """Of the file, in bytes."""
+        ...
+
+    def copy_to(self, memory: memoryview) -> None:
+        """Copy the whole file to memory of at least `size` bytes, so that the state may change."""
+        ...
+
+    def differs_from(self, memory: memoryview) -> bool:
+        """Does the state of now differ from what `copy_to` has copied?"""
+        ...
+
+    def is_read_from(self, path: Path, memory: memoryview) -> bool:
+        """Does reading the file give what is in memory? `path`: of the file that was written from it."""
+        ...
+
+
+@runtime_checkable
+class LaysOut(Protocol):
+    """A state that can say what its file will look like before it is written: a save then costs the step one copy."""
+
+    def lay_out(self) -> LaidOut:
+        """Say where every byte of the file will be.
+
+        Raises:
+            CannotLayOutError: it has to write itself.
+        """
         ...

@@ -11,6 +11,7 @@ from typing_extensions import assert_never
 
 from recovery import clock
 from recovery.core.effects import Exit, Log, Persist, Report
+from recovery.core.held import HeldCopy
 from recovery.core.messages import Admitted
 from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
@@ -38,9 +39,11 @@ from recovery.core.worker.effects import (
 from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
+from recovery.worker.copy_work import CopyWork
 from recovery.worker.finished_job import FinishedJob
 from recovery.worker.jitter import jitter
-from recovery.worker.local_store import Found, LocalStore
+from recovery.worker.local_store import LocalStore
+from recovery.worker.searches import Found
 from recovery.worker.training_control import TrainingControl, Verdict
 
 _logger = logging.getLogger("recovery.worker")
@@ -51,18 +54,20 @@ _DIAL_S = DIAL_MS / 1000
 class Executor:
     """Effects to connection, timers, local store, training control and log."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that it joins
         self,
         *,
         client: Client,
         training_control: TrainingControl,
         local_store: LocalStore,
+        copy_work: CopyWork,
         abort_timeout_ms: int,
         deliver: Callable[[s.WorkerStimulus], None],
         replace: Callable[[str, s.Hangs], None],
     ) -> None:
         """Join the parts. Created inside the loop that it serves."""
         self._client, self._training_control, self._local_store = client, training_control, local_store
+        self._copy_work = copy_work
         self._deliver, self._replace = deliver, replace
         self._finished = FinishedJob(local_store.recovery_path)
         self._abort_s = abort_timeout_ms / 1000
@@ -70,13 +75,13 @@ class Executor:
         self._timers: dict[WorkerTimer, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def carry_out(self, effect: WorkerEffect) -> None:  # noqa: PLR0912, PLR0915, C901 - one line per effect, nothing else
+    def carry_out(self, effect: WorkerEffect) -> None:  # noqa: PLR0912, C901 - one line per effect, nothing else
         """Do one effect."""
         match effect:
             case Send():
                 self._client.send(effect.message)
             case Persist():
-                self._local_store.submit(effect)
+                self._persist(effect)
             case SetTimer():
                 self._set_timer(effect)
             case Connect():
@@ -103,22 +108,18 @@ class Executor:
                 self._training_control.confirm()
             case Retain():
                 self._training_control.note_committed(effect.step, effect.spared)
-            case Fetch():
-                request = self._local_store.new_request()
-                self._deliver(
-                    s.FetchFailed(
-                        request, effect.fetch_id, (), "this process is not connected to other nodes"
-                    )
-                )
-            case RetainCopies():
-                _logger.debug("event=copies_retained oldest=%d", effect.oldest)
+            case Fetch() | RetainCopies():
+                self._copy_work.carry_out(effect, self._local_store.new_request, self._deliver)
             case Log():
-                level = logging.WARNING if effect.warning else logging.INFO
-                _logger.log(level, "event=%s %s", effect.event, effect.text)
+                _log(effect)
             case Exit():
                 self._exit(effect)
             case _:
                 assert_never(effect)
+
+    def _persist(self, persist: Persist) -> None:
+        self._copy_work.note_saved(persist.records)
+        self._local_store.submit(persist)
 
     def _join(self, admitted: Admitted) -> None:
         self._finished.stop()
@@ -169,6 +170,8 @@ class Executor:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self) -> None:
+        # Before the dial: whoever is connected registers at once, and says where its files can be fetched.
+        serves = await asyncio.to_thread(self._copy_work.address)
         try:
             await self._client.connect(_DIAL_S)
         except ConnectError as error:
@@ -177,7 +180,7 @@ class Executor:
                 s.ConnectFailed(str(error), jitter(), finished=finished, not_let_in=error.not_let_in)
             )
         else:
-            self._deliver(s.Connected())
+            self._deliver(s.Connected(serves))
 
     async def _disconnect(self) -> None:
         await self._client.close()
@@ -199,7 +202,20 @@ class Executor:
             _logger.warning("event=checkpoints_not_found %s", error)
             found = Found()
         request, offered = self._local_store.new_request(), find.rank if find.offer is not None else None
-        self._deliver(s.CheckpointsFound(request, found.held, found.passed_over, found.past, rank=offered))
+        copies = await self._find_copies(find, found) if find.offer is None else ()
+        self._deliver(
+            s.CheckpointsFound(
+                request, found.held, found.passed_over, found.past, rank=offered, copies=copies
+            )
+        )
+
+    async def _find_copies(self, find: FindCheckpoints, found: Found) -> tuple[HeldCopy, ...]:
+        try:
+            return await asyncio.to_thread(self._copy_work.held, find.job, find.run, find.rank, found.held)
+        except (RecoveryError, OSError) as error:
+            # As above: without them this node is no source, and that is all.
+            _logger.warning("event=copies_not_found %s", error)
+            return ()
 
     def _set_timer(self, effect: SetTimer) -> None:
         older = self._timers.pop(effect.timer, None)
@@ -211,6 +227,10 @@ class Executor:
     def _due(self, timer: WorkerTimer) -> None:
         del self._timers[timer]
         self._deliver(s.TimerFired(timer, jitter()))
+
+
+def _log(line: Log) -> None:
+    _logger.log(logging.WARNING if line.warning else logging.INFO, "event=%s %s", line.event, line.text)
 
 
 def _sentence(error: RecoveryError) -> str:

@@ -22,6 +22,7 @@ from typing_extensions import override
 
 import recovery
 import recovery.torch as rt
+from recovery.torch.file_layout import FileLayout
 
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "4"))
 # 4 ranks x 153, batches of 8: the last one is ragged.
@@ -72,11 +73,12 @@ class SlowState(rt.TrainState):
     """A state whose saving or loading can be made slow, so that a test can kill in the middle of it."""
 
     @override
-    def write(self, stream: Any) -> None:
-        super().write(stream)
+    def lay_out(self) -> FileLayout:
+        file = super().lay_out()
         if SAVE_DELAY_MS:
             Path(f"saving_{os.environ['MS_NODE_ID']}").touch()
             time.sleep(SAVE_DELAY_MS / 1000)
+        return file
 
     @override
     def read(self, path: Path) -> None:

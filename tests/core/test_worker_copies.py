@@ -52,8 +52,8 @@ def idle() -> DrivenWorker:
 
 def test_a_registration_says_where_files_are_served() -> None:
     worker = DrivenWorker()
-    worker.handle(s.Started(RequestId("r"), None, s.Hangs(), "me:1"))
-    worker.handle(s.Connected())
+    worker.handle(s.Started(RequestId("r"), None))
+    worker.handle(s.Connected("me:1"))
     assert worker.sent(m.Register)[0].serves == "me:1"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.bug import Bug
+from tests.planted.captures import CAPTURES
 from tests.planted.drain import DRAIN
 from tests.planted.drain_orders import DRAIN_ORDERS
 from tests.planted.durability import DURABILITY
@@ -20,13 +21,16 @@ from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
+from tests.planted.sharded import SHARDED
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
 from tests.planted.training import TRAINING
+from tests.planted.transfers import TRANSFERS
 
 BUGS: tuple[Bug, ...] = (
     DURABILITY
+    + CAPTURES
     + DRAIN
     + DRAIN_ORDERS
     + SECURE_CHANNEL
@@ -44,8 +48,10 @@ BUGS: tuple[Bug, ...] = (
     + LAUNCHER
     + LOST_STORE
     + NUMBERS
+    + SHARDED
     + SIMULATED
     + STANDBYS
     + TEMPLATE
     + TRAINING
+    + TRANSFERS
 )

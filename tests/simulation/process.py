@@ -75,7 +75,8 @@ class Process:
         self.stop_asked = Stop(self)
         self.machine = WorkerMachine(identity, world.rules)
         self.spared: tuple[int, ...] = ()
-        self.handle(s.Started(self.request(), token, hangs or s.Hangs(), world.exchange.serve(self)))
+        self._serves = world.exchange.serve(self)
+        self.handle(s.Started(self.request(), token, hangs or s.Hangs()))
 
     def request(self) -> RequestId:
         return RequestId(f"{self.name}-{self.clock.draw('requests').getrandbits(64):x}")
@@ -193,7 +194,7 @@ class Process:
         wire = self.world.dialled(self)
         if wire is not None:
             self.wire = wire
-            self.handle(s.Connected())
+            self.handle(s.Connected(self._serves))
         elif self.world.network.is_blocked(self.name):
             # Nobody refuses: the dial's own deadline ends it.
             self.clock.later(5_000, lambda: self.handle(s.ConnectFailed("no answer", self._jitter())))

@@ -20,6 +20,7 @@ class OneRank:
     recovery_enabled = True
     job, run, rank, world_size, generation, incarnation = "job", 1, 0, 1, 1, 1
     committed_before = 0
+    spared_steps: tuple[int, ...] = ()
     versions: dict[str, str] = {}  # noqa: RUF012 - as the session has it
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from recovery.core.policy.ranks import natural_key
 
 RANKS_NAMED = 8
 """Of those that load from other nodes, in a plan's reason. The rest is counted."""
-COPIES_BY_ITSELF = 0
+COPIES_BY_ITSELF = 1
 """Copies of each contribution where a job's workers are on more than one host and MS_CHECKPOINT_COPIES is not set."""
 
 

@@ -88,8 +88,9 @@ class Connection:
         self._register_id = RequestId("")
         """Request id of the registration, the same over the whole process. Set when it starts."""
         self._secret = ""
-        self._serves = ""
         """What the request id is made of: it shows that a repeat is this process's own. Set when it starts."""
+        self._serves = ""
+        """Where this node's files of checkpoints can be fetched; empty: nowhere. Set when a dial succeeds."""
         self._token: ResumeToken | None = None
         """Resume token to register with. None: this process has none, or the scheduler did not know the one it had."""
         self._dial_is_due = False
@@ -132,7 +133,7 @@ class Connection:
     def on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
         """The process is up: dial for the first time."""
         self._register_id, self._token = RequestId(request_of(started.secret)), started.token
-        self._secret, self._serves = started.secret, started.serves
+        self._secret = started.secret
         self._unreachable_since_ms = now_ms
         return [*self._wait.begin("the scheduler to answer", now_ms), Connect()]
 
@@ -225,8 +226,9 @@ class Connection:
 
     # --- registering ---------------------------------------------------------------------------------------------------
 
-    def on_connected(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
+    def on_connected(self, connected: s.Connected, standing: Standing, now_ms: int) -> list[WorkerEffect]:
         """A dial succeeded: register."""
+        self._serves = connected.serves
         self._move(ConnectionFact.OPENED)
         self._dials_failed, self._not_let_in_since_ms = 0, None
         return self._register(standing, now_ms)

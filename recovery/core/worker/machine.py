@@ -110,7 +110,7 @@ class WorkerMachine:
             case s.Started():
                 return self._on_started(stimulus, now_ms)
             case s.Connected():
-                return self._on_connected(now_ms)
+                return self._connection.on_connected(stimulus, self._standing, now_ms)
             case s.ConnectFailed():
                 return self._on_connect_failed(stimulus, now_ms)
             case s.Disconnected():
@@ -232,9 +232,6 @@ class WorkerMachine:
     def _on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
         self._main_thread.hangs.begin(started.hangs)
         return self._connection.on_started(started, now_ms)
-
-    def _on_connected(self, now_ms: int) -> list[WorkerEffect]:
-        return self._connection.on_connected(self._standing, now_ms)
 
     @property
     def _standing(self) -> Standing:

@@ -28,12 +28,13 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """Drawn for this process: with it, and only with it, its registration can be repeated."""
     token: ResumeToken | None
     hangs: Hangs = Hangs()
-    serves: str = ""
-    """Where this node's files of checkpoints can be fetched (host:port); empty: nowhere."""
 
 
 class Connected(msgspec.Struct, frozen=True, tag="connected"):
     """The dial succeeded."""
+
+    serves: str = ""
+    """Where this node's files of checkpoints can be fetched (host:port); empty: nowhere."""
 
 
 class ConnectFailed(msgspec.Struct, frozen=True, tag="connect_failed"):
