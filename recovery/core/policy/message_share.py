@@ -51,12 +51,12 @@ def copies_that_fit(
         committed_step: as `newest_that_fit`: copies of that step go first.
         frame_bytes_max: largest message, in bytes.
     """
-    room = frame_bytes_max // FRAME_SHARE
+    free = frame_bytes_max // FRAME_SHARE
     newest_first = sorted(held, key=lambda one: (-one.checkpoint.step, one.rank))
     chosen: set[HeldCopy] = set()
     for one in sorted(newest_first, key=lambda one: one.checkpoint.step != committed_step):
-        room -= len(_encoder.encode(one))
-        if room < 0:
+        free -= len(_encoder.encode(one))
+        if free < 0:
             break
         chosen.add(one)
     return tuple(one for one in newest_first if one in chosen)
