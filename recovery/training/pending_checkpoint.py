@@ -11,13 +11,14 @@ from recovery.training.session import Session
 class PendingCheckpoint:
     """One checkpoint of this rank that is under way."""
 
-    def __init__(self, session: Session, name: str, *, integrated: bool) -> None:
+    def __init__(self, session: Session, name: str, *, integrated: bool, replicated: str = "") -> None:
         """Note where training stands.
 
         Args:
             session: of this entry, at the step that is saved.
             name: of the file.
             integrated: whether this rank's files hold the full state.
+            replicated: SHA-256 of the state that all ranks share, of which they hold a part; empty: they do not share one.
         """
         self.step = session.step
         self.name = name
@@ -32,9 +33,10 @@ class PendingCheckpoint:
             epoch=session.epoch,
             step_in_epoch=session.step_in_epoch,
             files=(),
-            layout=Layout.RANK if integrated else Layout.SHARDED,
+            layout=Layout.SHARED if replicated else Layout.RANK if integrated else Layout.SHARDED,
+            replicated=replicated,
             versions=session.versions,
-            integrated=integrated,
+            integrated=integrated and not replicated,
         )
 
     def manifest(self, files: tuple[ManifestFile, ...]) -> Manifest:
