@@ -20,6 +20,7 @@ from recovery.torch import fingerprint
 from recovery.torch.shared_plan import owners
 
 _FORMAT = 1
+_PART, _SIDE = "part", "side"
 _MARK = "recovery.shared_tensor"
 _STRIDED = (torch.Tensor, torch.nn.Parameter)
 
@@ -57,6 +58,8 @@ class SharedPieces:
         self._part = copy.deepcopy(mine)
         side = {
             "format": _FORMAT,
+            "holds": _SIDE,
+            "kept": shared.kept,
             "fingerprints": self.fingerprints,
             "tensors": len(shared.tensors),
             "state": {**payload, "parts": parts},
@@ -65,7 +68,7 @@ class SharedPieces:
 
     def write_part(self, stream: BinaryIO) -> None:
         """Write the tensors that this rank writes for all."""
-        torch.save({"format": _FORMAT, "tensors": self._part}, stream)
+        torch.save({"format": _FORMAT, "holds": _PART, "tensors": self._part}, stream)
 
     def write_side(self, stream: BinaryIO) -> None:
         """Write what only this rank has, and the tree of the whole state."""
@@ -80,6 +83,8 @@ class _Shared:
         self.storage: dict[int, int] = {}
         """Number of the storage, by number of the tensor."""
         self.storage_bytes: dict[int, int] = {}
+        self.kept: list[tuple[str, str]] = []
+        """Part and entry of what a rank keeps for itself."""
         self.trees: dict[str, Any] = {}
         """What is shared, by part; where a rank keeps something for itself there is nothing."""
         self._numbers: dict[tuple[torch.device, int], int] = {}
@@ -92,6 +97,7 @@ class _Shared:
             if type(state) not in (dict, OrderedDict):
                 state = {"": state}  # noqa: PLW2901 - one case for both below
             own = {key for key in state if kept(name, str(key))}
+            self.kept.extend((name, str(key)) for key in own)
             trees.append({key: one for key, one in state.items() if key not in own})
             numbered = copy.copy(state)
             for key, one in state.items():
@@ -139,24 +145,21 @@ def fingerprints_of(side: Path) -> dict[str, str]:
         return {}
 
 
-def join(
-    side: Path, parts: Sequence[Path], replicated: str, kept: Callable[[str, str], bool]
-) -> dict[str, Any]:
+def join(side: Path, parts: Sequence[Path], replicated: str) -> dict[str, Any]:
     """Put a state together again from a rank's own file and every rank's part; nothing is loaded into any object yet.
 
     Args:
         side: what the rank kept.
         parts: of all ranks, verified.
         replicated: fingerprint of the shared state that all of them must be of.
-        kept: as for `SharedPieces`.
 
     Raises:
         CheckpointManifestError: they do not belong together: a tensor is missing or twice there, or it is another state.
     """
-    own = _loaded(side)
+    own = _loaded(side, _SIDE)
     tensors: dict[int, torch.Tensor] = {}
     for path in parts:
-        for number, tensor in _loaded(path)["tensors"].items():
+        for number, tensor in _loaded(path, _PART)["tensors"].items():
             if number in tensors:
                 raise CheckpointManifestError(
                     path=path, reason=f"it has tensor {number}, as another rank's part has"
@@ -168,9 +171,10 @@ def join(
         raise CheckpointManifestError(path=side, reason=reason)
     payload = dict(own["state"])
     payload["parts"] = {name: _filled(states, tensors) for name, states in payload["parts"].items()}
-    shared = _Shared()
+    # As it was saved: what the program shares today may be more or less.
+    shared, kept = _Shared(), {tuple(one) for one in own["kept"]}
     for name, states in payload["parts"].items():
-        shared.part(name, states, kept)
+        shared.part(name, states, lambda part, key: (part, key) in kept)
     if fingerprint.joined(fingerprint.of_parts(shared.trees)) != replicated:
         raise CheckpointManifestError(
             path=side, reason="the ranks' parts together are not the state that was saved"
@@ -178,14 +182,14 @@ def join(
     return payload
 
 
-def _loaded(path: Path) -> dict[str, Any]:
+def _loaded(path: Path, holds: str) -> dict[str, Any]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         # torch raises half a dozen types for what is no file of ours.
         raise CheckpointManifestError(path=path, reason=f"it cannot be loaded ({error})") from error
-    if not isinstance(loaded, dict) or loaded.get("format") != _FORMAT:
-        raise CheckpointManifestError(path=path, reason="it is no piece of a shared state of this release")
+    if not isinstance(loaded, dict) or (loaded.get("format"), loaded.get("holds")) != (_FORMAT, holds):
+        raise CheckpointManifestError(path=path, reason=f"it is no {holds} of a shared state of this release")
     return loaded
 
 

@@ -159,7 +159,7 @@ class TrainState:
             CheckpointManifestError: they do not belong together. Nothing was loaded.
             CheckpointStateError: what they are does not fit these parts.
         """
-        self._put(join(side, parts, replicated, self._keeps_for_itself()), side)
+        self._put(join(side, parts, replicated), side)
 
     def _put(self, payload: Any, path: Path) -> None:
         if not isinstance(payload, dict) or payload.get("format") != _FORMAT:
