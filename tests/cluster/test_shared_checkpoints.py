@@ -39,7 +39,7 @@ def test_ranks_that_are_killed_read_what_the_others_have_written(
         cluster.kill_and_relaunch("worker_0", "worker_2")
         cluster.wait_end()
 
-        cluster.check_same_as(undisturbed(workers=3, JOB_EPOCHS="1"))
+        cluster.check_same_as(undisturbed(workers=3, JOB_EPOCHS="1", JOB_OWN="per_rank"))
         assert [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)] == [0, 10]
         assert not list(_shared(cluster).glob(".*")), "notes or temporary files were left"
         for step, path in _steps_of(_shared(cluster), 0).items():
@@ -79,15 +79,14 @@ def test_a_damaged_part_takes_every_rank_to_the_step_before(tmp_path: Path, undi
         cluster.check_same_as(undisturbed(workers=2, JOB_EPOCHS="1"))
 
 
-def _codes(cluster: Cluster) -> list[int | None]:
+def _await_exit(cluster: Cluster, code: int) -> None:
     cluster.start()
-    cluster.wait(lambda: all(one.poll() is not None for one in cluster.processes.values()), "end of all")
-    return [process.returncode for process in cluster.processes.values()]
+    cluster.wait(lambda: code in [one.poll() for one in cluster.processes.values()], f"exit code {code}")
 
 
 def test_a_part_that_differs_between_ranks_is_named(tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2, environment={**SHARED, "JOB_OWN": "drifts"}) as cluster:
-        assert CheckpointStateError.exit_code in _codes(cluster)
+        _await_exit(cluster, CheckpointStateError.exit_code)
         assert "own: it is not the same on rank" in cluster.log("worker_0") + cluster.log("worker_1")
         assert "per_rank=['own']" in cluster.log("worker_0") + cluster.log("worker_1")
         assert not cluster.events(EventKind.CHECKPOINT_COMMITTED)
@@ -95,5 +94,5 @@ def test_a_part_that_differs_between_ranks_is_named(tmp_path: Path) -> None:
 
 def test_directories_that_are_not_shared_are_refused(tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2, environment={**SHARED, "JOB_LAYOUT": "apart"}) as cluster:
-        assert CheckpointNotSharedError.exit_code in _codes(cluster)
+        _await_exit(cluster, CheckpointNotSharedError.exit_code)
         assert not list((tmp_path / "ckpt").glob("*/*.ckpt"))

@@ -19,6 +19,7 @@ from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
+from tests.planted.shared import SHARED
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
@@ -42,6 +43,7 @@ BUGS: tuple[Bug, ...] = (
     + LAUNCHER
     + LOST_STORE
     + NUMBERS
+    + SHARED
     + SIMULATED
     + STANDBYS
     + TEMPLATE
