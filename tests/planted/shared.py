@@ -7,7 +7,7 @@ from tests.planted.bug import Bug
 SHARED = (
     Bug(
         "a part of another history is mixed in",
-        "I6",
+        "I8",
         "training/shared_load.py",
         '        ("replicated", manifest.replicated[:12], own.replicated[:12]),\n',
         "",
@@ -15,7 +15,7 @@ SHARED = (
     ),
     Bug(
         "another rank's damaged part is loaded",
-        "I6",
+        "I8",
         "training/shared_load.py",
         "    manifest = verify.check(other, only=FileRole.PART)\n",
         "    manifest = verify.check(other, only=FileRole.STATE)\n",
@@ -23,7 +23,7 @@ SHARED = (
     ),
     Bug(
         "what was put together is not compared with what was saved",
-        "I6",
+        "I8",
         "torch/shared_state.py",
         "    if fingerprint.joined(fingerprint.of_parts(shared.trees)) != replicated:\n",
         "    if not replicated:\n",
@@ -33,7 +33,7 @@ SHARED = (
     ),
     Bug(
         "a shared save is no copy",
-        "I6",
+        "I20",
         "torch/shared_state.py",
         "        self._part = copy.deepcopy(mine)\n",
         "        self._part = mine\n",
@@ -41,7 +41,7 @@ SHARED = (
     ),
     Bug(
         "batch statistics of one rank are given to all",
-        "I6",
+        "I20",
         "torch/state.py",
         "        return lambda part, key: part in whole or (part, key) in buffers\n",
         "        return lambda part, key: part in whole\n",
@@ -49,7 +49,7 @@ SHARED = (
     ),
     Bug(
         "a note of an earlier generation counts as seen",
-        "I6",
+        "I19",
         "training/shared_directory.py",
         "        return found == msgspec.structs.replace(self._note, rank=rank)\n",
         "        return found.rank == rank\n",
@@ -59,7 +59,7 @@ SHARED = (
     ),
     Bug(
         "one rank writes all that is shared",
-        "I6",
+        "I17",
         "torch/shared_plan.py",
         "        loads[rank] += size\n",
         "",
