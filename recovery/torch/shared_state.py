@@ -1,7 +1,7 @@
 """A state that all ranks share, cut in two: the tensors that one rank writes for all, and what each rank keeps for itself.
 
 Shared are the tensors of model parameters, optimizers and schedules and of further objects. A rank keeps its generators, its loaders,
-gradients, the model's buffers (batch statistics differ between ranks) and the objects that it was told to. The tree of the whole
+gradients, the model's buffers (batch statistics differ between ranks) and the objects that are named so. The tree of the whole
 state goes with what the rank keeps; in the place of a shared tensor it has that tensor's number.
 """
 
