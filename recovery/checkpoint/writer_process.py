@@ -65,7 +65,7 @@ class WriterProcess:
             SHA-256 of what was written, hex.
 
         Raises:
-            OSError: it was not written whole: the disk's own error, or the writer has ended or stands still. Then it is not used again.
+            OSError: it was not written whole: the disk's own error, or the writer has ended or was stopped. Then it is not used again.
         """
         socket.send_fds(self._channel, [str(size).encode()], [shared, target])
         answer = self._await_answer(target)

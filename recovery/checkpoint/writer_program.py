@@ -22,7 +22,7 @@ _NICENESS = 5
 
 
 class SharedMemory:
-    """The memory of the saves, mapped once: mapping it anew would cost a page fault for each 64 KiB of every save."""
+    """The memory of the saves, mapped once: mapping it for each would cost a page fault for each 64 KiB of every save."""
 
     def __init__(self) -> None:
         """Nothing is mapped yet."""
@@ -30,7 +30,7 @@ class SharedMemory:
         self._view = memoryview(b"")
 
     def take(self, descriptor: int) -> memoryview:
-        """Give what the descriptor stands for; it may be closed then."""
+        """Give the content of the memory behind a descriptor, which may be closed then."""
         inode = os.fstat(descriptor).st_ino
         if inode != self._inode:
             mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
@@ -76,7 +76,7 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[2]):
-        # It ended before the kernel was told.
+        # It ended before the call above.
         return
     # A signal to the whole group is the parent's to answer; it may still want a last save.
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

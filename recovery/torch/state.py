@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import gradients as gradients_of
-from recovery.torch.archive import Archive
+from recovery.torch.file_layout import FileLayout
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
@@ -102,7 +102,7 @@ class TrainState:
         """
         _Copy(self._take()).write(stream)
 
-    def lay_out(self) -> Archive:
+    def lay_out(self) -> FileLayout:
         """Say where every byte of the file that `write` would write will be, without reading a tensor.
 
         Raises:
@@ -112,7 +112,7 @@ class TrainState:
         if type(self).write is not TrainState.write:
             reason = f"{type(self).__name__} has a write() of its own"
             raise CannotLayOutError(reason)
-        return Archive(self._take())
+        return FileLayout(self._take())
 
     def snapshot(self) -> _Copy:
         """Copy the state, tensors included, so that a thread may write it while training goes on.

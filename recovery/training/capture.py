@@ -110,7 +110,7 @@ class Captures:
         self._in_use.release()
 
     def close(self) -> None:
-        """End the writer, also in the middle of a file, and give the memory back. A later capture begins anew."""
+        """End the writer, also in the middle of a file, and give the memory back. A later capture starts them again."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

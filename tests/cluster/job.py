@@ -22,7 +22,7 @@ from typing_extensions import override
 
 import recovery
 import recovery.torch as rt
-from recovery.torch.archive import Archive
+from recovery.torch.file_layout import FileLayout
 from recovery.torch.shared_state import SharedPieces
 from recovery.training import shared_directory
 
@@ -79,7 +79,7 @@ class SlowState(rt.TrainState):
     """A state whose saving or loading can be made slow, so that a test can kill in the middle of it."""
 
     @override
-    def lay_out(self) -> Archive:
+    def lay_out(self) -> FileLayout:
         file = super().lay_out()
         if SAVE_DELAY_MS:
             Path(f"saving_{os.environ['MS_NODE_ID']}").touch()

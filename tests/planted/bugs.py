@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.bug import Bug
+from tests.planted.captures import CAPTURES
 from tests.planted.drain import DRAIN
 from tests.planted.drain_orders import DRAIN_ORDERS
 from tests.planted.durability import DURABILITY
@@ -27,6 +28,7 @@ from tests.planted.training import TRAINING
 
 BUGS: tuple[Bug, ...] = (
     DURABILITY
+    + CAPTURES
     + DRAIN
     + DRAIN_ORDERS
     + SECURE_CHANNEL

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class Archive:
+class FileLayout:
     """A file that is not written yet."""
 
     def __init__(self, payload: object) -> None:
         """Lay out what torch.save would write of `payload`. Tensors are not read.
 
         Raises:
-            CannotLayOutError: what torch leaves room for is not what was seen of its tensors.
+            CannotLayOutError: the holes that torch leaves are not those of the tensors that were seen.
         """
         outline = _Outline()
         storages = _Storages()
@@ -37,11 +37,11 @@ class Archive:
         self.size = outline.end
         self._pieces = outline.pieces
         self._storages = storages.found
-        """Of all tensors, each once, in the order of the file. An empty one takes no room."""
+        """Of all tensors, each once, in the order of the file. An empty one has no place in it."""
         self._offsets = [offset for offset, _ in outline.holes]
-        room = [size for _, size in outline.holes]
-        if outline.goes_back or room != [storage.nbytes() for storage in self._storages]:
-            reason = f"torch.save leaves room for {len(room)} tensors in another way than {len(self._storages)} were seen"
+        sizes = [size for _, size in outline.holes]
+        if outline.goes_back or sizes != [storage.nbytes() for storage in self._storages]:
+            reason = f"torch.save leaves {len(sizes)} holes that are not those of the {len(self._storages)} tensors that were seen"
             raise CannotLayOutError(reason)
 
     def copy_to(self, memory: memoryview) -> None:
@@ -70,12 +70,12 @@ class Archive:
         )
 
     def is_read_from(self, path: Path, memory: memoryview) -> bool:
-        """Does torch.load give tensors whose bytes are those in `memory`, each where this archive has it?
+        """Does torch.load give tensors whose bytes are those in `memory`, each where this layout has it?
 
         Raises:
             Exception: torch.load refuses the file; it raises half a dozen types.
         """
-        loaded = Archive(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+        loaded = FileLayout(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
         return loaded._offsets == self._offsets and not loaded.differs_from(memory)
 
 
@@ -84,7 +84,7 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 class _Outline(io.RawIOBase):
-    """Takes what torch.save writes, and notes the room that it leaves."""
+    """Takes what torch.save writes, and notes the holes that it leaves."""
 
     def __init__(self) -> None:
         super().__init__()

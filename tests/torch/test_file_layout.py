@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from recovery.torch import TrainState
-from recovery.torch.archive import Archive
+from recovery.torch.file_layout import FileLayout
 from recovery.training.state import CannotLayOutError
 
 _BASE = torch.arange(24, dtype=torch.float32)
@@ -31,9 +31,9 @@ PAYLOADS: dict[str, Any] = {
 }
 
 
-def written(archive: Archive, path: Path) -> Path:
-    memory = bytearray(archive.size)
-    archive.copy_to(memoryview(memory))
+def written(layout: FileLayout, path: Path) -> Path:
+    memory = bytearray(layout.size)
+    layout.copy_to(memoryview(memory))
     path.write_bytes(memory)
     return path
 
@@ -50,7 +50,7 @@ def same(found: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_torch_load_gives_back_what_was_laid_out(tmp_path: Path, name: str) -> None:
-    path = written(Archive(PAYLOADS[name]), tmp_path / "file")
+    path = written(FileLayout(PAYLOADS[name]), tmp_path / "file")
 
     for mmap in (False, True):
         assert same(torch.load(path, weights_only=True, mmap=mmap), PAYLOADS[name])
@@ -65,41 +65,41 @@ def test_nothing_but_checksums_differs_from_what_torch_save_writes(tmp_path: Pat
     finally:
         torch.serialization.set_crc32_options(compute_crc32=True)
 
-    ours = written(Archive(PAYLOADS[name]), tmp_path / "ours")
+    ours = written(FileLayout(PAYLOADS[name]), tmp_path / "ours")
 
     assert ours.stat().st_size == len(by_torch.getvalue())
 
 
 def test_what_changes_behind_the_copy_is_not_in_the_file(tmp_path: Path) -> None:
     weight = torch.zeros(1_000)
-    archive = Archive({"weight": weight})
-    memory = bytearray(archive.size)
-    archive.copy_to(memoryview(memory))
+    layout = FileLayout({"weight": weight})
+    memory = bytearray(layout.size)
+    layout.copy_to(memoryview(memory))
     weight.fill_(1)
 
     (tmp_path / "file").write_bytes(memory)
     assert not torch.load(tmp_path / "file", weights_only=True)["weight"].any()
-    assert archive.differs_from(memoryview(memory))
+    assert layout.differs_from(memoryview(memory))
 
 
 def test_a_storage_by_itself_cannot_be_laid_out() -> None:
-    with pytest.raises(CannotLayOutError, match="1 tensors in another way than 0"):
-        Archive({"storage": torch.arange(4, dtype=torch.uint8).untyped_storage()})
+    with pytest.raises(CannotLayOutError, match="1 holes that are not those of the 0 tensors"):
+        FileLayout({"storage": torch.arange(4, dtype=torch.uint8).untyped_storage()})
 
 
 def test_a_copy_that_is_not_the_state_is_seen(tmp_path: Path) -> None:
-    archive = Archive({"weight": torch.arange(1_000), "bias": torch.ones(3)})
-    memory = bytearray(archive.size)
-    archive.copy_to(memoryview(memory))
+    layout = FileLayout({"weight": torch.arange(1_000), "bias": torch.ones(3)})
+    memory = bytearray(layout.size)
+    layout.copy_to(memoryview(memory))
     path = tmp_path / "file"
     path.write_bytes(memory)
-    assert not archive.differs_from(memoryview(memory))
-    assert archive.is_read_from(path, memoryview(memory))
+    assert not layout.differs_from(memoryview(memory))
+    assert layout.is_read_from(path, memoryview(memory))
 
     place = memory.index(torch.arange(1_000).numpy().tobytes()) + 4_001
     memory[place] ^= 1
-    assert archive.differs_from(memoryview(memory))
-    assert not archive.is_read_from(path, memoryview(memory))
+    assert layout.differs_from(memoryview(memory))
+    assert not layout.is_read_from(path, memoryview(memory))
 
 
 def test_a_training_state_is_laid_out_whole(tmp_path: Path) -> None:
