@@ -15,7 +15,7 @@ import msgspec
 
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names
-from recovery.checkpoint.contribution import Manifest, ManifestFile, not_of
+from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile, not_of
 from recovery.checkpoint.files import open_regular, reason_of
 from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointMissingError
 
@@ -74,11 +74,12 @@ def compare(path: Path, manifest: Manifest, wanted: Wanted) -> None:
         )
 
 
-def check(path: Path) -> Manifest:
+def check(path: Path, *, only: FileRole | None = None) -> Manifest:
     """Compare size and SHA-256 of every file of a checkpoint with its manifest.
 
     Args:
         path: of its first file, or of the folder that its files are in.
+        only: look at the files of this role alone.
 
     Raises:
         CheckpointMissingError: one of its files is not there.
@@ -89,6 +90,8 @@ def check(path: Path) -> Manifest:
     """
     manifest = _manifest_of(path)
     for one, file in zip(manifest.files, manifest.paths(path.parent), strict=True):
+        if only not in (None, one.role):
+            continue
         with _opened(file, one) as descriptor:
             found = digest_of(descriptor)
             if found != one.digest:

@@ -6,7 +6,7 @@ import copy
 import io
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,6 +21,7 @@ from recovery.torch import sharded
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
+from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
 from recovery.training.state import CannotLayOutError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class TrainState:
         lr_scheduler: Any = None,
         loader: ResumableLoader | None = None,
         gradients: bool = True,
+        per_rank: Iterable[str] = (),
         **objects: Any,
     ) -> None:
         """Name the parts.
@@ -54,10 +56,11 @@ class TrainState:
             lr_scheduler: one or a list.
             loader: the one that `Session.steps` draws batches from.
             gradients: False: they are not saved, since the loop clears them before each backward pass.
+            per_rank: names of parts that differ between ranks; `ModelCheckpoint(layout="shared")` then saves them for each rank.
             **objects: further parts by name: a second loader, a gradient scaler, running averages.
 
         Raises:
-            UsageError: a part has no `state_dict` and `load_state_dict`.
+            UsageError: a part has no `state_dict` and `load_state_dict`, or `per_rank` names none.
         """
         given = {
             "model": model,
@@ -67,6 +70,7 @@ class TrainState:
             **objects,
         }
         self._parts = {name: part for name, part in given.items() if part is not None}
+        self._per_rank = _named(per_rank, self._parts)
         self._loader = loader
         self._checked, self._saves_gradients, self._gradients_logged = False, gradients, False
         for name, part in self._parts.items():
@@ -135,6 +139,35 @@ class TrainState:
         except Exception as error:
             # torch raises half a dozen types for what is no file of ours.
             raise _unfit(str(path), f"cannot be loaded ({error})") from error
+        self._put(payload, path)
+
+    def take_shared(self, *, rank: int, world_size: int) -> SharedPieces:
+        """Copy what this rank writes where each tensor that all ranks share is written once.
+
+        Raises:
+            CheckpointStateError: as for `write`; also when a tensor cannot be shared.
+        """
+        return SharedPieces(self._take(), self._keeps_for_itself(), rank=rank, world_size=world_size)
+
+    def fingerprints(self, side: Path) -> dict[str, str]:
+        """Of a state's shared parts by name, as they were when `side` was saved; empty: it cannot be read."""
+        return fingerprints_of(side)
+
+    def read_shared(self, side: Path, parts: Sequence[Path], replicated: str) -> None:
+        """Load what the ranks have written as `take_shared` gave it.
+
+        Args:
+            side: this rank's own.
+            parts: of all ranks, verified.
+            replicated: fingerprint of the state that they share.
+
+        Raises:
+            CheckpointManifestError: they do not belong together. Nothing was loaded.
+            CheckpointStateError: what they are does not fit these parts.
+        """
+        self._put(join(side, parts, replicated), side)
+
+    def _put(self, payload: Any, path: Path) -> None:
         if not isinstance(payload, dict) or payload.get("format") not in (payloads.WHOLE, payloads.SHARDED):
             raise _unfit(str(path), "is no training state of this release")
         self._check_parts(payload["parts"])
@@ -192,6 +225,19 @@ class TrainState:
             step_in_epoch=place.step_in_epoch,
             world_size=place.world_size,
         )
+
+    def _keeps_for_itself(self) -> Callable[[str, str], bool]:
+        """Given a part and an entry of its state: does every rank keep it for itself?"""
+        whole = set(self._per_rank)
+        buffers: set[tuple[str, str]] = set()
+        for name, items in self._bare_parts().items():
+            if any(isinstance(item, ResumableLoader) for item in items):
+                whole.add(name)
+            for item in items:
+                if isinstance(item, torch.nn.Module):
+                    trained = {key for key, _ in item.named_parameters(remove_duplicate=False)}
+                    buffers.update((name, key) for key in item.state_dict() if key not in trained)
+        return lambda part, key: part in whole or (part, key) in buffers
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""
@@ -297,6 +343,18 @@ def _loads_safely(value: Any) -> bool:
     except Exception:  # noqa: BLE001 - pickle and torch raise a dozen types for what they refuse
         return False
     return True
+
+
+def _named(names: Iterable[str], parts: Mapping[str, Any]) -> frozenset[str]:
+    named = frozenset([names] if isinstance(names, str) else names)
+    unknown = sorted(named - set(parts))
+    if unknown:
+        raise UsageError(
+            field="per_rank",
+            reason=f"names {unknown}, and the parts are {sorted(parts)}",
+            next_step="Name parts that are given.",
+        )
+    return named
 
 
 def _items(part: Any) -> list[Any]:

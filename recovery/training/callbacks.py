@@ -17,11 +17,12 @@ from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError
-from recovery.training import capture, checkpoint_layout
+from recovery.training import capture, checkpoint_layout, shared_layout
 from recovery.training.capture import Captured
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Callback, Session
+from recovery.training.shared_layout import SharedLayout
 
 _logger = logging.getLogger("recovery.training")
 
@@ -55,7 +56,7 @@ class ModelCheckpoint(Callback):
     """Saves the training state every so many steps, keeps as many as the configuration says, and never too few to recover.
 
     Files are `<prefix>-<epoch>_<step in epoch>.ckpt` with a manifest beside each. Every rank saves into a directory of its
-    own. A save that fails costs nothing but itself: training goes on and older files stay.
+    own, or all into one directory, where what they have in common is written once (`layout="shared"`). A save that fails costs nothing but itself: training goes on and older files stay.
     """
 
     def __init__(
@@ -70,16 +71,18 @@ class ModelCheckpoint(Callback):
 
         Args:
             prefix: of the file names; `_1`, `_2`, ... is appended where another run has left files of that prefix.
-            directory: one per rank, made if absent; None: the current directory.
+            directory: one per rank, made if absent; None: the current directory. With layout "shared" one that all ranks see.
             config: when to save and what to keep; None: `CheckpointConfig()`, which saves every step and keeps five.
             layout: "rank": each rank's file holds the whole state; "sharded": its own shards of a state that is spread over the ranks
-                (FSDP2, HSDP, tensor parallel); None: whichever the state is.
+                (FSDP2, HSDP, tensor parallel); "shared": parameters, optimizers and schedules are written once, spread over the ranks, which all have the
+                same, and needs recovery.torch.TrainState; None: "sharded" or "rank", whichever the state is.
 
         Raises:
             SettingRangeError: there is no such layout.
         """
         checkpoint_layout.check_name(layout)
         self._wanted_layout, self._layout = layout, Layout.RANK
+        self._shared: SharedLayout | None = None
         self._wanted_prefix, self._prefix = prefix, prefix
         self._directory = Path(directory or ".").resolve()
         self._config = config or CheckpointConfig()
@@ -110,9 +113,13 @@ class ModelCheckpoint(Callback):
         if session.recovery_enabled:
             self._config.check_for_recovery()
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._prefix = catalogue.free_prefix(
-            self._directory, self._wanted_prefix, job=session.job, run=session.run
-        )
+        if self._layout is Layout.SHARED:
+            self._shared = SharedLayout(session, self._directory, self._wanted_prefix)
+            self._prefix = self._shared.prefix
+        else:
+            self._prefix = catalogue.free_prefix(
+                self._directory, self._wanted_prefix, job=session.job, run=session.run
+            )
         session.checkpoint_directory(self._directory, self._prefix)
         self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
         self._newest_step = session.step
@@ -129,6 +136,8 @@ class ModelCheckpoint(Callback):
     @override
     def on_step_end(self, session: Session) -> None:
         """Save when it is time."""
+        if self._shared is not None:
+            self._shared.after_step()
         if self._is_due(session):
             self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
             self._save(session)
@@ -139,6 +148,8 @@ class ModelCheckpoint(Callback):
         if session.step != self._newest_step:
             self._save(session)
         self._join()
+        if self._shared is not None:
+            self._shared.after_step()
 
     def _is_due(self, session: Session) -> bool:
         if self._config.save_checkpoint_steps:
@@ -154,9 +165,15 @@ class ModelCheckpoint(Callback):
         state = session.state
         assert state is not None, "callbacks run inside steps()"
         self._join()
-        save = PendingCheckpoint(session, self._name(session), layout=self._layout)
+        pieces = self._shared.take() if self._shared is not None else None
+        replicated = pieces.replicated if pieces is not None else ""
+        save = PendingCheckpoint(session, self._name(session), layout=self._layout, replicated=replicated)
         self._newest_step = save.step
         self._known[save.step] = ""
+        if pieces is not None:
+            files = shared_layout.contents(save.name, pieces)
+            self._behind(lambda: self._finish(session, save, self._stage(save, *files)))
+            return
         captured = capture.of_this_process().capture(state)
         if captured is not None:
             self._behind(lambda: self._finish_captured(session, save, captured))
@@ -190,9 +207,9 @@ class ModelCheckpoint(Callback):
             captured.close()
         self._finish(session, save, staged)
 
-    def _stage(self, save: PendingCheckpoint, content: Content | WrittenContent) -> Stage | None:
+    def _stage(self, save: PendingCheckpoint, *contents: Content | WrittenContent) -> Stage | None:
         try:
-            return stage(self._directory, [content])
+            return stage(self._directory, contents)
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return None
@@ -204,6 +221,8 @@ class ModelCheckpoint(Callback):
             manifest, path = staged.finish(save.manifest, session.place_is_ours)
         except CheckpointWriteError as error:
             self._not_saved(save, error)
+            return
+        if self._shared is not None and not self._shared.compare(manifest, path):
             return
         self._known[save.step] = manifest.digest
         session.checkpoint_published(catalogue.held_of(manifest, path))

@@ -9,20 +9,21 @@ from recovery.errors import SettingRangeError, UsageError
 from recovery.training.state import is_sharded
 
 _logger = logging.getLogger("recovery.training")
-_NAMES = ("rank", "sharded")
+_NAMES = ("rank", "sharded", "shared")
 
 
 def check_name(layout: str | None) -> None:
     """Refuse what is no layout.
 
     Raises:
-        SettingRangeError: it is none of "rank", "sharded" and None.
+        SettingRangeError: it is none of "rank", "sharded", "shared" and None.
     """
     if layout is not None and layout not in _NAMES:
         raise SettingRangeError(
             field="layout",
             value=layout,
-            rule="must be 'rank' (each rank saves the whole state), 'sharded' (each its own shards) or None (as the state is)",
+            rule="must be 'rank' (each rank saves the whole state), 'sharded' (each its own shards), 'shared' (all together write one "
+            "state into one directory) or None (as the state is)",
             next_step="Leave it out: the state itself tells.",
         )
 
@@ -43,6 +44,12 @@ def choose(layout: str | None, state: object, *, integrated: bool) -> Layout:
         raise _unfit(
             layout, "the state is spread over the ranks (it holds DTensors), so no rank has the whole of it"
         )
+    if layout == "shared":
+        if spread:
+            raise _unfit(
+                layout, "the state is spread over the ranks (it holds DTensors), so they have none in common"
+            )
+        return Layout.SHARED
     if layout == "sharded" and not spread:
         raise _unfit(layout, "the state is not spread over the ranks (it holds no DTensor)")
     if layout is None and spread:

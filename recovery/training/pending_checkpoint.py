@@ -12,13 +12,14 @@ from recovery.training.session import Session
 class PendingCheckpoint:
     """One checkpoint of this rank that is under way."""
 
-    def __init__(self, session: Session, name: str, *, layout: Layout) -> None:
+    def __init__(self, session: Session, name: str, *, layout: Layout, replicated: str = "") -> None:
         """Note where training stands.
 
         Args:
             session: of this entry, at the step that is saved.
             name: of the file.
             layout: how the state is spread over the ranks' files.
+            replicated: SHA-256 of the state that all ranks share, of which they hold a part; empty: they do not share one.
         """
         self.step = session.step
         self.name = name
@@ -36,6 +37,7 @@ class PendingCheckpoint:
             step_in_epoch=session.step_in_epoch,
             files=(),
             layout=layout,
+            replicated=replicated,
             versions=session.versions,
             integrated=layout is Layout.RANK,
         )

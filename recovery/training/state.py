@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
@@ -91,5 +91,44 @@ class LaysOut(Protocol):
 
         Raises:
             CannotLayOutError: it has to write itself.
+        """
+        ...
+
+
+class SharedPieces(Protocol):
+    """What one rank writes of a state that all ranks share, as the state was."""
+
+    @property
+    def replicated(self) -> str:
+        """SHA-256 (hex) of what all ranks share: the same on all of them."""
+        ...
+
+    def write_part(self, stream: BinaryIO) -> None:
+        """Write what this rank writes for all."""
+        ...
+
+    def write_side(self, stream: BinaryIO) -> None:
+        """Write what only this rank has."""
+        ...
+
+
+@runtime_checkable
+class SharesState(Protocol):
+    """A state of which every rank can write a part for all: `ModelCheckpoint(layout="shared")` saves it so."""
+
+    def take_shared(self, *, rank: int, world_size: int) -> SharedPieces:
+        """Copy what this rank writes, so that the state may change."""
+        ...
+
+    def fingerprints(self, side: Path) -> dict[str, str]:
+        """Of the shared parts by name, in a file that `write_side` wrote; empty: it cannot be read."""
+        ...
+
+    def read_shared(self, side: Path, parts: Sequence[Path], replicated: str) -> None:
+        """Load a rank's own file and all ranks' parts, by rank.
+
+        Raises:
+            CheckpointManifestError: together they are not the state that `replicated` names. Nothing was loaded.
+            CheckpointStateError: they do not fit this state.
         """
         ...

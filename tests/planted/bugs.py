@@ -22,6 +22,7 @@ from tests.planted.rollback import ROLLBACK
 from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
 from tests.planted.sharded import SHARDED
+from tests.planted.shared import SHARED
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
@@ -49,6 +50,7 @@ BUGS: tuple[Bug, ...] = (
     + LOST_STORE
     + NUMBERS
     + SHARDED
+    + SHARED
     + SIMULATED
     + STANDBYS
     + TEMPLATE
