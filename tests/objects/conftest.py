@@ -1,0 +1,40 @@
+"""Object storage for tests: a real S3 server on loopback where one is installed, and a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recovery.objects.store import ObjectStore
+
+BUCKET = "bucket"
+
+
+@pytest.fixture(scope="session")
+def s3_address() -> Iterator[str]:
+    pytest.importorskip("s3fs")
+    server_module = pytest.importorskip("moto.server")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["file", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "file":
+        pytest.importorskip("fsspec")
+        return ObjectStore(f"file://{tmp_path}/objects")
+    address = request.getfixturevalue("s3_address")
+    made = ObjectStore(
+        f"s3://{BUCKET}/{tmp_path.name}",
+        key="test",
+        secret="test",
+        client_kwargs={"endpoint_url": address, "region_name": "us-east-1"},
+    )
+    if not made._files.exists(BUCKET):
+        made._files.call_s3("create_bucket", Bucket=BUCKET)
+    return made
