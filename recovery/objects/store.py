@@ -138,7 +138,8 @@ class ObjectStore:
 def _writing(where: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001 each driver raises what its own client raises
+    # Each driver raises what its own client raises.
+    except Exception as error:
         raise CheckpointWriteError(path=where, reason=_reason(error)) from error
 
 
@@ -146,7 +147,7 @@ def _writing(where: str) -> Iterator[None]:
 def _reading(where: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001 as in _writing
+    except Exception as error:
         raise CheckpointManifestError(path=where, reason=_reason(error)) from error
 
 
