@@ -25,7 +25,7 @@ from recovery.checkpoint.verify import Wanted, check
 from recovery.core.converter import UNREADABLE
 from recovery.core.held import HeldCheckpoint
 from recovery.core.message_fields import Count, ShortText
-from recovery.errors import CheckpointManifestError
+from recovery.errors import CheckpointManifestError, CheckpointWriteError
 from recovery.objects.store import ObjectStore
 
 BYTES_MAX = 8 << 20
@@ -83,13 +83,18 @@ def upload(store: ObjectStore, checkpoint: Path) -> Commit | None:
     manifest = check(checkpoint)
     base = _base(manifest.job, manifest.run)
     step = f"{base}/step-{manifest.step}/generation-{manifest.generation}"
-    prefix = f"{base}/files/{secrets.token_hex(16)}/rank-{manifest.rank}"
-    for number, path in enumerate(manifest.paths(checkpoint.parent)):
-        store.put(f"{prefix}/{number}", path)
-    store.create(f"{prefix}/manifest.json", sealed_bytes(checkpoint))
-    added = Contribution(rank=manifest.rank, digest=manifest.digest, prefix=prefix)
-    store.create(f"{step}/rank-{manifest.rank}.json", _seal(added))
+    if _contribution_of(store, step, manifest.rank) is None:
+        prefix = f"{base}/files/{secrets.token_hex(16)}/rank-{manifest.rank}"
+        for number, path in enumerate(manifest.paths(checkpoint.parent)):
+            store.put(f"{prefix}/{number}", path)
+        store.create(f"{prefix}/manifest.json", sealed_bytes(checkpoint))
+        added = Contribution(rank=manifest.rank, digest=manifest.digest, prefix=prefix)
+        store.create(f"{step}/rank-{manifest.rank}.json", _seal(added))
     found = [_contribution_of(store, step, rank) for rank in range(manifest.world_size)]
+    own = found[manifest.rank]
+    if own is None or own.digest != manifest.digest:
+        reason = "another contribution of this rank to this step and generation was there first"
+        raise CheckpointWriteError(path=f"{store.url}/{step}/rank-{manifest.rank}.json", reason=reason)
     whole = tuple(one for one in found if one is not None)
     if len(whole) < manifest.world_size:
         return None

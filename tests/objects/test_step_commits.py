@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recovery.checkpoint import verify
-from recovery.errors import CheckpointDigestError, CheckpointManifestError
+from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointWriteError
 from recovery.objects import commits
 from recovery.objects.store import ObjectStore
 from tests.checkpoint.conftest import Save
@@ -46,7 +46,16 @@ def test_what_is_committed_stays_when_a_rank_comes_with_another_state(
     store: ObjectStore, tmp_path: Path
 ) -> None:
     commit = committed(store, tmp_path)
-    assert commits.upload(store, saved(tmp_path, 1, b"other")) == commit
+    with pytest.raises(CheckpointWriteError, match="was there first"):
+        commits.upload(store, saved(tmp_path, 1, b"other"))
+    assert commits.read(store, "job-a", 1, 7) == commit
+
+
+def test_a_contribution_that_is_there_is_not_sent_again(store: ObjectStore, tmp_path: Path) -> None:
+    first = saved(tmp_path, 0)
+    commits.upload(store, first)
+    commits.upload(store, first)
+    assert len(store.names("job-a/run-1/files")) == 1
 
 
 def test_a_file_damaged_in_the_storage_is_not_published(store: ObjectStore, tmp_path: Path) -> None:
