@@ -65,6 +65,7 @@ class Ours:
         name = f"train-1_{number}.ckpt"
 
         def finish() -> None:
+            captured.give_way()
             staged = stage(self._of.directory, [WrittenContent(name, captured.write)])
             captured.close()
             staged.finish(lambda files: self._of.manifest(number, files), lambda: True)
