@@ -48,7 +48,7 @@ class Assigns(torch.nn.Linear):
 
 def hooked() -> torch.nn.Module:
     module = torch.nn.Linear(3, 3)
-    module.register_load_state_dict_post_hook(lambda module, keys: None)
+    module.register_load_state_dict_post_hook(lambda module, keys: None)  # type: ignore[no-untyped-call]  # torch ships it without types
     return module
 
 
