@@ -94,7 +94,10 @@ class OursShared:
         def manifest(listed: tuple[ManifestFile, ...]) -> Manifest:
             return of.manifest(number, listed, Layout.SHARED, pieces.replicated)
 
-        return _behind(lambda: stage(self._place, files).finish(manifest, lambda: True) and None)
+        def finish() -> None:
+            stage(self._place, files).finish(manifest, lambda: True)
+
+        return _behind(finish)
 
 
 class Before:
