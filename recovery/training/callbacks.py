@@ -202,6 +202,7 @@ class ModelCheckpoint(Callback):
 
     def _finish_captured(self, session: Session, save: PendingCheckpoint, captured: Captured) -> None:
         try:
+            captured.give_way()
             staged = self._stage(save, WrittenContent(save.name, captured.write, save.role))
         finally:
             captured.close()
@@ -249,6 +250,7 @@ class ModelCheckpoint(Callback):
 
     def _join(self) -> None:
         if self._thread is not None:
+            capture.of_this_process().hurry()
             self._thread.join()
             self._thread = None
 
