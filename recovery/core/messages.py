@@ -282,6 +282,8 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
     committed_step: Count = 0
     standby: bool = False
     """It holds no rank, and is offered one when a rank is lost."""
+    durable_step: Count | None = None
+    """The newest step that lies on all ranks' disks, where a newer one is only in memory (0: none); None: it is the committed step."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
@@ -337,6 +339,8 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     """The job that the plan is of: another one than at admission when a lost store was rebuilt. Empty: the same."""
     incarnation: IncarnationNumber = Incarnation(0)
     """The node's incarnation, higher than at admission for the same reason. 0: the same."""
+    durable_step: Count | None = None
+    """As `Admitted.durable_step`."""
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):
@@ -351,6 +355,8 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed"):
 
     run: RunNumber
     step: Count
+    durable_step: Count | None = None
+    """As `Admitted.durable_step`: older files on disks go by this one."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):

@@ -21,6 +21,7 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import given_up, rebuild, rollback, takeover
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
+from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report.rank_progress import stored_newest_step
 from recovery.report.stored import Stored
@@ -37,6 +38,8 @@ class RankFile(msgspec.Struct, frozen=True, kw_only=True):
     verified: bool
     why_not: str
     """Empty when verified."""
+    tier: str
+    """`disk`, or `memory`: gone when its host restarts."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +170,14 @@ def _checked(stored: Stored, rank: Rank, node_id: str, held: HeldCheckpoint, *, 
             )
         except CheckpointError as error:
             why_not = str(error)
-    return RankFile(rank=int(rank), node_id=node_id, path=held.path, verified=not why_not, why_not=why_not)
+    return RankFile(
+        rank=int(rank),
+        node_id=node_id,
+        path=held.path,
+        verified=not why_not,
+        why_not=why_not,
+        tier=tier_of(held.path).value,
+    )
 
 
 def _plan(

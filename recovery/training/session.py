@@ -58,6 +58,8 @@ class Session:
         step_in_epoch: steps applied in that pass.
         loss: what the loop has reported last: float32 [] or a number; None before the first report.
         recovery_enabled: MS_ENABLE_RECOVERY=1: checkpoints are kept for a rollback.
+        recovery_path: where this process's store is; None when recovery is off.
+        memory: what the environment says about checkpoints in memory.
         loop_watch: whether training is inside its loop; for the run loop and integrations.
     """
 
@@ -70,7 +72,11 @@ class Session:
         self.job, self.run = admitted.job, int(plan.run)
         self.step, self.step_in_epoch = plan.step, plan.step_in_epoch
         self.epoch = plan.epoch or 1
-        self.recovery_enabled = service.recovery_enabled
+        self.recovery_enabled, self.recovery_path = (
+            service.recovery_enabled,
+            service.local_store.recovery_path,
+        )
+        self.memory = service.memory
         self.loss: Loss | None = None
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
@@ -166,8 +172,14 @@ class Session:
         return self._service.training_control.committed_step
 
     @property
+    def job_is_over(self) -> bool:
+        """Has the job finished, every rank of it?"""
+        verdict = self._service.training_control.verdict_if_any()
+        return verdict is not None and not verdict.code
+
+    @property
     def committed_before(self) -> int:
-        """The newest global step but one that every rank holds; 0 while fewer than two are known in this generation."""
+        """The newest global step but one that lies on every rank's disk; 0 while fewer than two are known in this generation."""
         return self._service.training_control.committed_before
 
     def restore(self, state: RestorableState) -> None:

@@ -100,7 +100,7 @@ class Executor:
             case ConfirmPlace():
                 self._training_control.confirm()
             case Retain():
-                self._training_control.note_committed(effect.step)
+                self._training_control.note_committed(effect.step, effect.durable_step)
             case Log():
                 level = logging.WARNING if effect.warning else logging.INFO
                 _logger.log(level, "event=%s %s", effect.event, effect.text)

@@ -99,14 +99,26 @@ def on_checkpoint_report(
     if state.checkpoints.knows(rank, held):
         # Reported again: what is written stays, committed or bad.
         return [state.answer(node, report.request_id, [])]
-    committed = state.checkpoints.add(rank, held)
+    is_committed = state.checkpoints.add(rank, held)
     records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
-    if not committed:
+    if not is_committed:
         return [state.answer(node, report.request_id, records)]
-    step = state.checkpoints.committed_step
-    records += [*state.checkpoints.committed_records(), *state.checkpoints.retire()]
-    records.append(state.event(EventKind.CHECKPOINT_COMMITTED, generation=state.job.generation, step=step))
-    answers = state.to_all(m.Committed(run=state.job.run, step=step))
+    durable = held.step <= state.checkpoints.durable_step
+    records += [*state.checkpoints.committed_records(held.step), *state.checkpoints.retire()]
+    records.append(
+        state.event(
+            EventKind.CHECKPOINT_COMMITTED,
+            generation=state.job.generation,
+            step=held.step,
+            reason="" if durable else "in memory",
+        )
+    )
+    committed = m.Committed(
+        run=state.job.run,
+        step=state.checkpoints.committed_step,
+        durable_step=state.checkpoints.durable_unless_committed,
+    )
+    answers = state.to_all(committed)
     return [state.answer(node, report.request_id, records, *answers)]
 
 

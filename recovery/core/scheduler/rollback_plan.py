@@ -33,6 +33,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
         because=generation.because[:1024],
         job=state.job.job,
         incarnation=node.record.incarnation,
+        durable_step=state.checkpoints.durable_unless_committed,
     )
 
 

@@ -49,7 +49,7 @@ class CheckpointMessages:
     def on_committed(self, committed: m.Committed) -> list[WorkerEffect]:
         """All ranks hold this step: older files may go."""
         self._committed_step = committed.step
-        return [Retain(committed.step)]
+        return [Retain(committed.step, committed.durable_step)]
 
     def on_published(self, published: s.CheckpointPublished, rank: Rank | None) -> list[WorkerEffect]:
         """A file is complete: report it, once this worker's own store has its row."""

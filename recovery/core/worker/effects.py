@@ -111,6 +111,8 @@ class Retain(msgspec.Struct, frozen=True, tag="retain"):
     """Let older checkpoints go: this step is held by all ranks."""
 
     step: int
+    durable_step: int | None = None
+    """As `messages.Committed.durable_step`."""
 
 
 WorkerEffect = Union[
