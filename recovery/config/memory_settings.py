@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recovery.config.setting import Kind, Setting
 
-_STEPS_MOST, _BYTES_MOST = 10**9, 10**12
+_STEPS_MOST, _BYTES_MOST = 10**9, 10**12 - 1
 
 MEMORY_TIER = (
     Setting(
@@ -28,7 +28,7 @@ MEMORY_TIER = (
         name="MS_MEMORY_CHECKPOINT_BYTES",
         kind=Kind.INTEGER,
         meaning="Bytes that one rank's checkpoints in memory may take together. There are two, and three for a moment where ranks are far apart. What does not fit is not saved there. 0: a quarter of what is free, shared by the ranks of the host.",
-        rule="must be a whole number from 0 to 1000000000",
+        rule="must be a whole number from 0 to 999999999999",
         example="0",
         default="0",
         low=0,
