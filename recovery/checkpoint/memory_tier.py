@@ -170,7 +170,7 @@ def _clear(root: Path, is_over: Callable[[Owner | None], bool]) -> None:
         # Somebody else clears it up too.
         return
     except BlockingIOError:
-        # A process of the job lives.
+        # A process of the job holds it.
         return
     except OSError as error:
         _logger.warning("event=memory_not_cleared path=%s reason=%r", root, reason_of(error))

@@ -340,7 +340,6 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     incarnation: IncarnationNumber = Incarnation(0)
     """The node's incarnation, higher than at admission for the same reason. 0: the same."""
     durable_step: Count | None = None
-    """As `Admitted.durable_step`."""
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):

@@ -245,7 +245,7 @@ def _disk(path: Path, there: Path) -> Check:
 
 
 def _memory(memory: MemorySettings, recovery_path: Path | None) -> Check:
-    """Room for the checkpoints in memory, by the size of what this job has saved. How many ranks a host has nobody knows here."""
+    """Space for the checkpoints in memory, by the size of what this job has saved. How many ranks a host has nobody knows here."""
     name, free = "memory", memory_tier.free_bytes(memory.base)
     kind = _file_system(memory.base) if memory.base.is_dir() else "no directory"
     if kind not in ("tmpfs", "ramfs"):

@@ -44,7 +44,7 @@ class MemoryCheckpoints:
         """0: there are none."""
         self._prefix, self._directory, self._bytes_max = "", Path(), 0
         self._too_little = -1
-        """Room that was too little for one; nothing is tried before there is more."""
+        """Bytes that did not suffice for one; nothing is tried before more are left."""
         self._thread: threading.Thread | None = None
 
     def begin(self, session: Session, prefix: str) -> None:
@@ -90,16 +90,16 @@ class MemoryCheckpoints:
         """
         assert session.state is not None, "callbacks run inside steps()"
         self.join()
-        room = self._make_room(session)
-        if room <= self._too_little:
+        left_bytes = self._make_space(session)
+        if left_bytes <= self._too_little:
             return
         name = names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
         save = PendingCheckpoint(session, name, integrated=self._integrated)
         if behind_steps:
             write = session.state.snapshot().write
-            self._behind(lambda: self._finish(session, save, self._stage(save, write, room)))
+            self._behind(lambda: self._finish(session, save, self._stage(save, write, left_bytes)))
         else:
-            staged = self._stage(save, session.state.write, room)
+            staged = self._stage(save, session.state.write, left_bytes)
             self._behind(lambda: self._finish(session, save, staged))
 
     def join(self) -> None:
@@ -112,7 +112,7 @@ class MemoryCheckpoints:
         self._thread = threading.Thread(target=work, name="recovery-save-memory", daemon=True)
         self._thread.start()
 
-    def _make_room(self, session: Session) -> int:
+    def _make_space(self, session: Session) -> int:
         """Remove what no plan needs any more; how many bytes are left for one more.
 
         The newest that all ranks hold stays, and until that is the newest of all, the two newest: ranks are one save apart at most.
@@ -127,24 +127,24 @@ class MemoryCheckpoints:
         self._keep_only(kept)
         return self._bytes_max - _bytes_of(kept)
 
-    def _stage(self, save: PendingCheckpoint, write: Write, room: int) -> Stage | None:
-        bounded = _Bounded(write, room)
+    def _stage(self, save: PendingCheckpoint, write: Write, left_bytes: int) -> Stage | None:
+        bounded = _Bounded(write, left_bytes)
         try:
             return stage(self._directory, [Content(save.name, bounded.write)])
         except Exception as error:
             # torch.save makes an error of its own of what its stream raises.
             if bounded.is_exceeded:
-                self._refuse(save, room)
+                self._refuse(save, left_bytes)
             elif isinstance(error, CheckpointWriteError):
                 self._not_saved(save, str(error))
             else:
                 raise
             return None
 
-    def _refuse(self, save: PendingCheckpoint, room: int) -> None:
-        """Say once that it does not fit, and try no more before there is more room."""
-        self._too_little = room
-        text = f"it takes more than the {room} bytes that are left of {self._bytes_max} (MS_MEMORY_CHECKPOINT_BYTES)"
+    def _refuse(self, save: PendingCheckpoint, left_bytes: int) -> None:
+        """Say once that it does not fit, and try no more before more is left."""
+        self._too_little = left_bytes
+        text = f"it takes more than the {left_bytes} bytes that are left of {self._bytes_max} (MS_MEMORY_CHECKPOINT_BYTES)"
         self._not_saved(save, text)
 
     def _finish(self, session: Session, save: PendingCheckpoint, staged: Stage | None) -> None:
@@ -178,7 +178,7 @@ class MemoryCheckpoints:
         return list(found)
 
     def _keep_only(self, kept: list[HeldCheckpoint]) -> None:
-        """Remove everything else: in memory there is no room for what is damaged, rolled back or was never finished."""
+        """Remove everything else: memory is too scarce for what is damaged, rolled back or was never finished."""
         spared = {Path(one.path).stem for one in kept}
         for file in sorted(self._directory.iterdir()):
             if file.stem in spared and not file.name.startswith("."):
@@ -193,10 +193,10 @@ class MemoryCheckpoints:
 
 
 class _Bounded:
-    """Writes no more than there is room for."""
+    """Writes no more bytes than are left."""
 
-    def __init__(self, write: Write, room: int) -> None:
-        self._write, self._room = write, room
+    def __init__(self, write: Write, left_bytes: int) -> None:
+        self._write, self._left_bytes = write, left_bytes
         self.is_exceeded = False
 
     def write(self, stream: BinaryIO) -> None:
@@ -207,10 +207,10 @@ class _Bounded:
         """Count bytes.
 
         Raises:
-            OSError: there is no room for them.
+            OSError: fewer are left.
         """
-        self._room -= count
-        if self._room < 0:
+        self._left_bytes -= count
+        if self._left_bytes < 0:
             self.is_exceeded = True
             raise OSError(errno.EDQUOT, "it takes more than its share of memory")
 
@@ -228,7 +228,7 @@ class _BoundedStream:
 
 
 _homes: dict[Path, MemoryHome] = {}
-"""Held for as long as this process lives, by base and job: between two generations the directory is in use."""
+"""Held until this process ends, by base and job: between two generations the directory is in use."""
 
 
 def _home_of(session: Session) -> MemoryHome:

@@ -12,6 +12,7 @@ from tests.planted.growth import GROWTH
 from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
+from tests.planted.memory import MEMORY
 from tests.planted.numbers import NUMBERS
 from tests.planted.principals import PRINCIPALS
 from tests.planted.proofs import PROOFS, WAITING
@@ -38,6 +39,7 @@ BUGS: tuple[Bug, ...] = (
     + ENDS
     + FILES
     + GROWTH
+    + MEMORY
     + LAST_WORDS
     + LAUNCHER
     + LOST_STORE

@@ -99,8 +99,8 @@ PLAN = (
         "a restart forgets that a step was committed",
         "I19",
         "core/checkpoints.py",
-        "self._ever_committed or record.state is CheckpointState.COMMITTED",
-        "self._ever_committed or record.state is CheckpointState.RETIRED",
+        "is_durable = record.state is CheckpointState.COMMITTED and",
+        "is_durable = record.state is CheckpointState.RETIRED and",
         (
             "tests/core/test_late_messages.py::test_a_restarted_scheduler_remembers_that_there_was_something_to_lose",
         ),
@@ -109,8 +109,8 @@ PLAN = (
         "the checkpoint index keeps every step",
         "I11",
         "core/checkpoints.py",
-        "if len(indexed) < INDEXED_STEPS:",
-        "if len(indexed) <= INDEXED_STEPS:",
+        "oldest = common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0",
+        "oldest = 0",
         (
             "tests/core/test_checkpoint_index.py::test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank",
         ),

@@ -302,8 +302,7 @@ class WorkerMachine:
         if self._heartbeats.awaits_confirmation or self._main_thread.in_generation:
             # How far it is: a scheduler that was restarted knows where it began.
             again.append(self._heartbeat())
-        step = admitted.committed_step
-        retain = [Retain(step, admitted.durable_step)] if step else []
+        retain = [Retain(admitted.committed_step, admitted.durable_step)] if admitted.committed_step else []
         return [Log("resumed", "the scheduler knows this process again"), *again, *retain]
 
     def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
