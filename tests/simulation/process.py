@@ -36,6 +36,7 @@ from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from tests.simulation.clock import OwnClock
 from tests.simulation.files import Content, Saved, checkpoint, is_usable
+from tests.simulation.memory import MemorySaves
 from tests.simulation.network import UP, Wire
 from tests.simulation.stops import Stop
 
@@ -63,7 +64,8 @@ class Process:
         self.plan: m.Rollback | None = None
         self.content: Content = ()
         self.step, self.phase, self.interrupted = 0, "", 0
-        self.committed_before = self.committed = 0
+        self.committed_before = self._durable = self.committed = 0
+        self.memory = MemorySaves(self)
         self.last_request: m.FromNode | None = None
         self._saving: tuple[m.Rollback, int] | None = None
         self._addresses: set[int] = set()
@@ -160,8 +162,7 @@ class Process:
         elif isinstance(effect, ConfirmPlace):
             self.confirmed = True
         elif isinstance(effect, Retain):
-            if effect.step > self.committed:
-                self.committed_before, self.committed = self.committed, effect.step
+            self._note_committed(effect.step, effect.durable_step)
         elif isinstance(effect, (StopAt, LetGo, LeaveAsAsked)):
             self.stop_asked.do(effect)
         elif isinstance(effect, Exit):
@@ -246,8 +247,15 @@ class Process:
         self.world.promises.plan_received(self, plan)
         self.plan, self.phase, self.step = plan, "loading", plan.step
         self.stop_asked.begin(plan)
-        self.committed_before, self.committed = 0, plan.committed_step
+        self.committed_before = self._durable = self.committed = 0
+        self._note_committed(plan.committed_step, plan.durable_step)
         self.clock.soon("training", 5, 500, lambda: self._load(plan))
+
+    def _note_committed(self, step: int, durable_step: int | None) -> None:
+        self.committed = max(self.committed, step)
+        durable_step = step if durable_step is None else durable_step
+        if durable_step > self._durable:
+            self.committed_before, self._durable = self._durable, durable_step
 
     def _load(self, plan: m.Rollback) -> None:
         if not self._is_in(plan):
@@ -266,6 +274,7 @@ class Process:
                 return
             self.content = file.content
         self.world.promises.loaded(plan, self.content)
+        self.memory.begin(plan)
         self.phase = "joining"
         if plan.rank == 0:
             self.clock.soon("training", 1, 20, lambda: self._listen(plan))
@@ -301,6 +310,8 @@ class Process:
         in_turn = step % self.world.shape.save_every == 0
         if in_turn:
             self._save(plan, step)
+        else:
+            self.memory.trained(plan, step)
         if not self.stop_asked.passes(step):
             if not in_turn and not self.stop_asked.cannot_save():
                 self._save(plan, step)
@@ -311,6 +322,7 @@ class Process:
         """The training function returned."""
         assert self.plan is not None, "only who has a plan finishes"
         self._saved()
+        self.memory.finish()
         self.phase = "done"
         self.handle(s.TrainingDone(self.request(), self.plan.generation, step))
 
@@ -365,6 +377,7 @@ class Process:
         if not self.alive or self.plan is not plan or self.phase == "hung":
             return
         self._saved()
+        self.memory.finish()
         self.world.parted(self, plan)
         if self.world.shape.scripts:
             self._script_ended(plan, collective_error)

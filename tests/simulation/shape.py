@@ -36,6 +36,8 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     """How many ends of processes their launchers report."""
     drains: bool = False
     """Ranks are asked to depart: SIGTERM, `recovery drain`."""
+    memory_every: int = 0
+    """Steps between two checkpoints in memory; 0: there are none."""
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
