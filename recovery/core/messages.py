@@ -349,7 +349,7 @@ class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):
     address: ShortText
 
 
-class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed"):
+class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed", omit_defaults=True):
     """All ranks hold this step; older ones may go by the rule of retention."""
 
     run: RunNumber

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.run import run, total
 
-SEEDS = range(40)
+SEEDS = range(24)
 
 
 @pytest.mark.faults
