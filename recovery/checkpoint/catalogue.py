@@ -83,20 +83,20 @@ def scan(
     return look(directory, prefix, job=job, run=run, rank=rank).held
 
 
-def look_all(places: Iterable[tuple[str, str]], *, job: str, run: int, rank: int | None) -> Look:
+def look_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, rank: int | None) -> Look:
     """List what a node holds of a run, over all directories and prefixes that it ever saved to: one file a step.
 
     A directory that cannot be listed is passed over as a whole, with its reason.
 
     Args:
-        places: directories with the prefix saved under.
+        places: directories with the prefix saved under; None: any.
         job: whose.
         run: of which run of the job.
         rank: of which rank; None: of any.
     """
     found: dict[int, HeldCheckpoint] = {}
     passed_over: dict[str, PassedOver] = {}
-    for path, prefix in sorted(set(places)):
+    for path, prefix in sorted(set(places), key=lambda place: (place[0], place[1] or "")):
         try:
             there = look(Path(path), prefix, job=job, run=run, rank=rank)
         except CheckpointManifestError as error:

@@ -44,7 +44,7 @@ class Staged:
         self._is_there = False
 
     def __enter__(self) -> Staged:
-        """Nothing is made before `write`."""
+        """Nothing is made before `write` or `open`."""
         return self
 
     def __exit__(
@@ -67,12 +67,27 @@ class Staged:
         Raises:
             OSError: a write failed; none is tried again on this file.
         """
+        writer = self.open()
+        _fill(writer, fill)
+        return writer.digest(), writer.size
+
+    def write_by(self, write: Callable[[int], tuple[str, int]]) -> tuple[str, int]:
+        """As `write`, by somebody who is given the descriptor of the empty file and says digest and size."""
+        return write(self._open())
+
+    def open(self) -> DigestingWriter:
+        """Make the temporary file, for a content that comes piece by piece; its writer drains before `settle`.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        return DigestingWriter(self._open())
+
+    def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._descriptor = os.open(self._temporary, flags, _OWNER_ONLY, dir_fd=self._directory)
         self._is_there = True
-        writer = DigestingWriter(self._descriptor)
-        _fill(writer, fill)
-        return writer.digest(), writer.size
+        return self._descriptor
 
     def settle(self) -> None:
         """Make the content durable under the temporary name.

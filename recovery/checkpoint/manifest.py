@@ -167,7 +167,20 @@ def read_for(path: Path, *, file: str) -> Manifest:
 
 
 def _read(path: Path) -> Manifest:
-    body, digest = _unsealed(path, _content(path))
+    return parse(path, _content(path))
+
+
+def parse(path: Path, content: bytes) -> Manifest:
+    """Check the bytes of a manifest, wherever they come from.
+
+    Args:
+        path: where they stand, or will; for the error.
+        content: at most BYTES_MAX.
+
+    Raises:
+        CheckpointManifestError: as `read`, but for what the file beside it is called.
+    """
+    body, digest = _unsealed(path, content)
     found = _decoded(path, body, _format_only).format
     if found > FORMAT:
         raise _refused(path, f"a newer release wrote it (format {found}, this release reads up to {FORMAT})")

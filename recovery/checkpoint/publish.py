@@ -33,9 +33,19 @@ class Content(msgspec.Struct, frozen=True):
     role: FileRole = FileRole.STATE
 
 
+class WrittenContent(msgspec.Struct, frozen=True):
+    """One file that somebody else writes, who digests what he writes: another process."""
+
+    name: str
+    """As of `Content`."""
+    write: Callable[[int], tuple[str, int]]
+    """Given the descriptor of an empty file, writes it and says its SHA-256 (hex) and size. An OSError fails the save."""
+    role: FileRole = FileRole.STATE
+
+
 def publish(
     directory: Path,
-    contents: Sequence[Content],
+    contents: Sequence[Content | WrittenContent],
     make_manifest: Callable[[tuple[ManifestFile, ...]], Manifest],
 ) -> tuple[Manifest, Path]:
     """Write the files of one checkpoint and their manifest, durable when this returns: `stage`, then `Stage.finish`.
@@ -45,7 +55,7 @@ def publish(
     return stage(directory, contents).finish(make_manifest, lambda: True)
 
 
-def stage(directory: Path, contents: Sequence[Content]) -> Stage:
+def stage(directory: Path, contents: Sequence[Content | WrittenContent]) -> Stage:
     """Write the bytes of one checkpoint, so that the state may change again. They are no checkpoint before `Stage.finish`.
 
     Args:
@@ -67,7 +77,10 @@ def stage(directory: Path, contents: Sequence[Content]) -> Stage:
         staged = []
         for content in contents:
             file = stack.enter_context(Staged(opened, content.name))
-            digest, file_bytes = file.write(content.write)
+            if isinstance(content, WrittenContent):
+                digest, file_bytes = file.write_by(content.write)
+            else:
+                digest, file_bytes = file.write(content.write)
             listed = ManifestFile(name=content.name, role=content.role, file_bytes=file_bytes, digest=digest)
             staged.append((file, listed))
         return Stage(path, opened, staged, stack.pop_all())
@@ -107,23 +120,48 @@ class Stage:
         Cost: two fsyncs for each file and for the manifest; when the name was in use, one more, and the old files are read whole.
         """
         path, files = self._path, tuple(listed for _, listed in self._staged)
-        with _as_write_error(path), self._stack as stack:
+        with _as_write_error(path), self._stack:
             for file, _ in self._staged:
                 file.settle()
             manifest, content = manifests.seal(make_manifest(files))
             assert manifest.files == files, "a manifest is of the files that were just written"
-            beside = stack.enter_context(Staged(self._opened, names.manifest_path(path).name))
-            beside.write(lambda stream: manifests.fill(content, stream))
-            beside.settle()
-            conflict = name_conflict.find(path, manifest)
-            check_place(path, place_is_ours)
-            name_conflict.resolve(self._opened, conflict)
-            for file, _ in self._staged:
-                check_place(path, place_is_ours)
-                file.rename()
-            check_place(path, place_is_ours)
-            beside.rename()
+            staged = [file for file, _ in self._staged]
+            give_names(path, self._opened, staged, (manifest, content), place_is_ours)
         return manifest, path
+
+
+def give_names(
+    path: Path,
+    opened: int,
+    staged: Sequence[Staged],
+    sealed: tuple[Manifest, bytes],
+    place_is_ours: Callable[[], bool],
+) -> None:
+    """Make files visible that are written and synced, and their manifest after them.
+
+    Args:
+        path: of the first one.
+        opened: descriptor of the directory.
+        staged: the files, in the manifest's order.
+        sealed: the manifest and its bytes.
+        place_is_ours: as for `Stage.finish`.
+
+    Raises:
+        CheckpointWriteError: the name is another's, or the place.
+        OSError: a call failed. No manifest stands there then.
+    """
+    manifest, content = sealed
+    with Staged(opened, names.manifest_path(path).name) as beside:
+        beside.write(lambda stream: manifests.fill(content, stream))
+        beside.settle()
+        conflict = name_conflict.find(path, manifest)
+        check_place(path, place_is_ours)
+        name_conflict.resolve(opened, conflict)
+        for file in staged:
+            check_place(path, place_is_ours)
+            file.rename()
+        check_place(path, place_is_ours)
+        beside.rename()
 
 
 def check_place(path: Path, place_is_ours: Callable[[], bool]) -> None:

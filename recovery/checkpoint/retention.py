@@ -6,7 +6,7 @@ Nothing else of ours removes a checkpoint. name_conflict.py only takes the manif
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -48,11 +48,12 @@ class Retention:
         self._trouble: dict[Path, str] = {}
         """What could not be done, as it was logged: logged again when it changes."""
 
-    def apply(self, *, committed_before: int) -> None:
+    def apply(self, *, committed_before: int, spared: Collection[int] = ()) -> None:
         """Remove what may go now. What cannot be looked at or removed stays, and is logged.
 
         Args:
             committed_before: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
+            spared: older steps that stay: what lies on other hosts, and what is being copied there.
         """
         try:
             held = self._held()
@@ -71,6 +72,7 @@ class Retention:
             committed_before=committed_before,
             keep_checkpoint_max=self._rule.keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=self._rule.keep_checkpoint_per_n_minutes,
+            spared=spared,
         )
         for one in held:
             if one.step in steps and not self._spares(Path(one.path)):

@@ -15,7 +15,7 @@ import msgspec
 
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names
-from recovery.checkpoint.contribution import Manifest, ManifestFile, not_of
+from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile, not_of
 from recovery.checkpoint.files import open_regular, reason_of
 from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointMissingError
 
@@ -45,6 +45,22 @@ def check_wanted(path: Path, wanted: Wanted) -> Manifest:
     Cost: reads all of it once.
     """
     manifest = check(path)
+    compare(path, manifest, wanted)
+    return manifest
+
+
+def compare(path: Path, manifest: Manifest, wanted: Wanted) -> None:
+    """Compare what a manifest says with what is looked for; the files are not read.
+
+    Args:
+        path: of the first file, for the error.
+        manifest: whichever was found.
+        wanted: what it must be.
+
+    Raises:
+        CheckpointManifestError: it is of another job, run, rank, world or step.
+        CheckpointDigestError: it is another contribution than that one.
+    """
     reason = not_of(manifest, job=wanted.job, run=wanted.run, rank=wanted.rank)
     if not reason and manifest.world_size != wanted.world_size:
         reason = f"it is of a world of {manifest.world_size} ranks, not of {wanted.world_size}"
@@ -56,14 +72,14 @@ def check_wanted(path: Path, wanted: Wanted) -> Manifest:
         raise CheckpointDigestError(
             path=path, field="sha256", expected=wanted.digest[:12], found=manifest.digest[:12]
         )
-    return manifest
 
 
-def check(path: Path) -> Manifest:
+def check(path: Path, *, only: FileRole | None = None) -> Manifest:
     """Compare size and SHA-256 of every file of a checkpoint with its manifest.
 
     Args:
         path: of its first file, or of the folder that its files are in.
+        only: look at the files of this role alone.
 
     Raises:
         CheckpointMissingError: one of its files is not there.
@@ -74,6 +90,8 @@ def check(path: Path) -> Manifest:
     """
     manifest = _manifest_of(path)
     for one, file in zip(manifest.files, manifest.paths(path.parent), strict=True):
+        if only not in (None, one.role):
+            continue
         with _opened(file, one) as descriptor:
             found = digest_of(descriptor)
             if found != one.digest:

@@ -23,12 +23,17 @@ class Command(NamedTuple):
     """One row."""
 
     name: str
-    """Also of its file, and of the function in it."""
+    """As it is typed."""
     panel: str
     """The heading that `recovery --help` shows it under."""
     help: str
     reads_own_flags: bool = False
     """What is typed behind it is handed on as it is, `--help` too."""
+
+    @property
+    def identifier(self) -> str:
+        """The name of its file, and of the function in it."""
+        return self.name.replace("-", "_")
 
 
 START, LOOK, MAINTAIN, MACHINE = "Start a job", "Look at a job", "Maintain a job", "Look at this machine"
@@ -76,6 +81,11 @@ COMMANDS = (
         "export",
         MAINTAIN,
         "Everything that is stored, in one JSON document, for a bug report. Holds no secrets.",
+    ),
+    Command(
+        "export-weights",
+        MAINTAIN,
+        "The weights out of a checkpoint, as safetensors: digests all ranks' files first. Needs the extra `weights`.",
     ),
     Command(
         "drain",
@@ -149,7 +159,7 @@ for _row in COMMANDS:
 def load(name: str) -> Any:
     """Import one command. Gives it as the group would hold it."""
     row = next(row for row in COMMANDS if row.name == name)
-    function = getattr(importlib.import_module(f"recovery.cli.{name}"), name)
+    function = getattr(importlib.import_module(f"recovery.cli.{row.identifier}"), row.identifier)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     if row.reads_own_flags:
         hands_on = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -210,6 +210,8 @@ def _rules(
     rejoin_window_ms = reader.decimal_ms("MS_REJOIN_WINDOW")
     rejoin = reader.choice("MS_REJOIN")
     standby_count = reader.whole("MS_STANDBY_NUM")
+    copies = "MS_CHECKPOINT_COPIES"
+    checkpoint_copies = reader.whole(copies) if reader.given(copies) else None
     reconnect_grace_ms = reader.decimal_ms("MS_RECONNECT_GRACE")
     abort_timeout_ms = reader.decimal_ms("MS_ABORT_TIMEOUT")
     drain_timeout_ms = reader.decimal_ms("MS_DRAIN_TIMEOUT")
@@ -237,6 +239,7 @@ def _rules(
         rejoin_wait=rejoin != "fail",
         rejoin_on_proof=rejoin == "proof",
         standby_count=standby_count,
+        checkpoint_copies=checkpoint_copies,
         allow_restart_from_zero=allow_restart_from_zero,
         rebuild_store=rebuild_store,
     ), warnings

@@ -7,34 +7,14 @@ To add a setting: one row here, one field in `recovery.config.Settings` or `reco
 from __future__ import annotations
 
 from recovery.config.memory_settings import MEMORY_TIER
-from recovery.config.setting import Fate, Kind, Setting
+from recovery.config.setting import Kind, Setting
+from recovery.config.settings_of_others import FRAMEWORK, WITHOUT_EFFECT
 
 _EVERY = "in every process"
 _RECOVERING = "when MS_ENABLE_RECOVERY=1"
 _DAY = 86_400
 _YEAR = 31_536_000
 _SWITCH = ("0", "1")
-
-
-def _passed(name: str, meaning: str) -> Setting:
-    return Setting(
-        name=name,
-        kind=Kind.ANY,
-        meaning=meaning,
-        rule="may be anything; the framework reads it, we leave it untouched",
-        fate=Fate.PASSED_THROUGH,
-    )
-
-
-def _accepted(name: str, meaning: str, because: str) -> Setting:
-    return Setting(
-        name=name,
-        kind=Kind.ANY,
-        meaning=meaning,
-        rule="may be anything; it has no effect",
-        fate=Fate.ACCEPTED,
-        because=because,
-    )
 
 
 CLUSTER = (
@@ -155,6 +135,15 @@ RECOVERY = (
         default="0",
         low=0,
         high=65_535,
+    ),
+    Setting(
+        name="MS_CHECKPOINT_COPIES",
+        kind=Kind.INTEGER,
+        meaning="On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler; in a worker 0 opens no port for it. Unset: 1 where the workers are on more than one host, else 0.",
+        rule="must be a whole number from 0 to 8",
+        example="1",
+        low=0,
+        high=8,
     ),
     Setting(
         name="MS_TAKEOVER_AFTER",
@@ -353,32 +342,6 @@ SECURE_CHANNEL = (
         meaning="File of mode 0600 whose one line is the password of server_cert_path. Read by the scheduler.",
         rule="must be the path of a file, in printable characters, without spaces at its ends",
         example="./server.password",
-    ),
-)
-
-FRAMEWORK = (
-    _passed("MS_HCCL_CM_INIT", "Ascend: HCCL forms its groups without a rank table."),
-    _passed("MS_ENABLE_LCCL", "Ascend: the LCCL library within one machine."),
-    _passed("MS_DISABLE_LCCL_KERNELS_LIST", "Ascend: operators that LCCL shall not take."),
-)
-
-WITHOUT_EFFECT = (
-    _accepted(
-        "MS_CLUSTER_RETRY_NUM",
-        "Number of networking tries.",
-        "waits are bounded by time here, not by a count: MS_TOPO_TIMEOUT",
-    ),
-    _accepted("MS_RECOVERY_INTERVAL", "Seconds between recoveries.", "upstream reads it and never uses it"),
-    _accepted(
-        "MS_SCHED_MANAGE_PORT",
-        "Port of the old scheduler's HTTP interface.",
-        "MS_SCHED_PORT serves workers and inspection alike",
-    ),
-    _accepted("MS_COMM_TYPE", "Transport of the old parameter server.", "there is one transport"),
-    _accepted(
-        "MS_INTERFACE",
-        "Network interface of the old parameter server.",
-        "the address decides: MS_SCHED_HOST and MS_WORKER_IP",
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from recovery.core.ids import Rank
 from recovery.core.messages import HeldCheckpoint, PassedOver
@@ -35,10 +36,14 @@ class CheckpointCoordinator:
         self._world_size = world_size
         self._held: dict[Rank, dict[int, HeldCheckpoint]] = {}
         self._invalid: set[tuple[Rank, int, str]] = set()
+        self._fetched: set[tuple[Rank, int, str, str]] = set()
+        """What a rank has fetched again, also where it lies: it was verified, whatever the rank's first file of that step is like."""
         self._committed: set[int] = set()
         """Steps of the lineage that all ranks held at some time."""
         self._unusable: dict[int, dict[Rank, Unusable]] = {}
         """By committed step: whose file of it is not usable any more."""
+        self.fetched_when_stopped: set[int] = set()
+        """Steps that a rank was fetching from other nodes when the scheduler's last process ended."""
         self.committed_step = 0
         """The newest step that all ranks hold, on whatever it lies."""
         self.durable_step = 0
@@ -61,6 +66,8 @@ class CheckpointCoordinator:
             if record.state is CheckpointState.INVALID:
                 self._invalid.add((record.rank, record.step, record.digest))
                 self._note_unusable(record.rank, record.step, record.path, record.reason)
+            elif record.state is CheckpointState.FETCHING:
+                self.fetched_when_stopped.add(record.step)
             elif record.state is not CheckpointState.RETIRED:
                 of_rank.setdefault(record.rank, []).append(to_held(record))
                 if record.state is CheckpointState.COMMITTED:
@@ -73,8 +80,11 @@ class CheckpointCoordinator:
 
     def knows(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
         """Is exactly this file in the index, as good or as bad?"""
-        bad = (rank, checkpoint.step, checkpoint.digest) in self._invalid
-        return bad or self.file_of(rank, checkpoint.step) == checkpoint
+        return self._is_bad(rank, checkpoint) or self.file_of(rank, checkpoint.step) == checkpoint
+
+    def _is_bad(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
+        named = (rank, checkpoint.step, checkpoint.digest)
+        return named in self._invalid and (*named, checkpoint.path) not in self._fetched
 
     def committed_records(self, step: int) -> list[CheckpointRecord]:
         """The rows of a step that all ranks hold, one per rank."""
@@ -156,10 +166,8 @@ class CheckpointCoordinator:
         return None if self.durable_step == self.committed_step else self.durable_step
 
     def _is_durable(self, step: int) -> bool:
-        """Do all ranks' files of a common step lie on disks?"""
-        return all(
-            tier_of(self._held[Rank(rank)][step].path) is Tier.DISK for rank in range(self._world_size)
-        )
+        """Do all ranks' files of a common step lie on disks? What a rank still fetches for its plan is a copy, and copies do."""
+        return all(tier_of(held[step].path) is Tier.DISK for held in self._held.values() if step in held)
 
     def _newest_durable(self) -> int:
         common = rollback.common_steps(self._held, self._world_size)
@@ -180,9 +188,7 @@ class CheckpointCoordinator:
         """
         before = self._held.get(rank, {})
         self._held[rank] = {
-            checkpoint.step: checkpoint
-            for checkpoint in held
-            if (rank, checkpoint.step, checkpoint.digest) not in self._invalid
+            checkpoint.step: checkpoint for checkpoint in held if not self._is_bad(rank, checkpoint)
         }
         reasons: dict[str | int, str] = {one.step: one.reason for one in passed_over if one.step}
         reasons.update((one.path, one.reason) for one in passed_over)
@@ -203,10 +209,24 @@ class CheckpointCoordinator:
         checkpoint = self._held.get(rank, {}).pop(step, None)
         if checkpoint is not None:
             self._invalid.add((rank, step, checkpoint.digest))
+            self._fetched.discard((rank, step, checkpoint.digest, checkpoint.path))
             # It is a file of a plan, so every rank held the step.
             self._committed.add(step)
             self._note_unusable(rank, step, checkpoint.path, reason)
         return checkpoint
+
+    def bring_back(self, rank: Rank, checkpoint: HeldCheckpoint) -> CheckpointRecord:
+        """A rank has fetched from others what its plan goes back to; the row that says that it holds it again."""
+        self._fetched.add((rank, checkpoint.step, checkpoint.digest, checkpoint.path))
+        self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
+        known = self._unusable.get(checkpoint.step, {})
+        known.pop(rank, None)
+        return to_record(rank, checkpoint, CheckpointState.COMMITTED)
+
+    def note_not_fetched(self, rank: Rank, step: int, reason: str) -> None:
+        """A rank could not fetch what its plan went back to."""
+        self._committed.add(step)
+        self._note_unusable(rank, step, "", reason)
 
     def _note_unusable(self, rank: Rank, step: int, path: str, reason: str) -> None:
         self._unusable.setdefault(step, {})[rank] = Unusable(path=path, reason=reason)
@@ -219,10 +239,21 @@ class CheckpointCoordinator:
             if step > target
         }
 
-    def target(self, *, allow_restart_from_zero: bool) -> rollback.Target:
-        """Choose the rollback target from the index as it is."""
+    def target(
+        self,
+        *,
+        allow_restart_from_zero: bool,
+        copied: Mapping[Rank, Mapping[int, HeldCheckpoint]] = MappingProxyType({}),
+    ) -> rollback.Target:
+        """Choose the rollback target from the index as it is.
+
+        Args:
+            allow_restart_from_zero: as `rollback.plan`.
+            copied: by rank and step, what other nodes can give it. Its own file goes first.
+        """
+        ranks = {*self._held, *copied}
         return rollback.plan(
-            self._held,
+            {rank: {**copied.get(rank, {}), **self._held.get(rank, {})} for rank in sorted(ranks)},
             world_size=self._world_size,
             ever_committed=self._ever_committed,
             allow_restart_from_zero=allow_restart_from_zero,
@@ -230,7 +261,8 @@ class CheckpointCoordinator:
 
     def roll_back(self, step: int) -> None:
         """Training goes on from `step`: what is newer belongs to a suffix that is trained again."""
-        self._ever_committed = self._ever_committed or (step > 0 and self._is_durable(step))
+        is_durable = step > 0 and self._is_durable(step)
+        self._ever_committed = self._ever_committed or is_durable
         for held in self._held.values():
             for newer in [other for other in held if other > step]:
                 del held[newer]
@@ -239,6 +271,6 @@ class CheckpointCoordinator:
         for held in self._held.values():
             for older in [other for other in held if len(indexed) == INDEXED_STEPS and other < indexed[0]]:
                 del held[older]
-        self.committed_step, self.durable_step = step, self._newest_durable()
+        self.committed_step, self.durable_step = step, step if is_durable else self._newest_durable()
         self._committed = {one for one in (*self._committed, step) if 0 < one <= step}
         self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}

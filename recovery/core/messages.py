@@ -10,7 +10,9 @@ from typing import Annotated, Union
 
 import msgspec
 
+from recovery.core.copy_messages import SOURCES_MAX, CopyFromNode, CopyFromScheduler
 from recovery.core.handover_messages import HandoverFromNode, HandoverFromScheduler
+from recovery.core.held import PASSED_OVER_MAX, HeldCheckpoint, HeldCopy, PassedOver, Source
 from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.message_fields import (
     Count,
@@ -48,38 +50,6 @@ class JobOutcome(str, Enum):
     def code(self) -> str:
         """Stable code of the error that every process ends with; empty for none."""
         return "" if self is JobOutcome.FINISHED else self.name
-
-
-class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's contribution to the checkpoint of a step, as its manifest describes it."""
-
-    run: RunNumber
-    generation: GenerationNumber
-    """The generation it was written in. With the plans of later generations this shows a rolled-back suffix."""
-    step: Count
-    """Global step, 1-based: this many steps are in it."""
-    epoch: Count
-    """1-based pass over the data that the step belongs to."""
-    step_in_epoch: Count
-    path: ShortText
-    """Of its first file, or of the folder that its files are in; the manifest stands beside it."""
-    digest: ShortText
-    """What names it: the SHA-256 (hex) of its manifest; of a manifest of format 1, which lists one file, that of the file."""
-    file_bytes: Count
-    """Of all its files together."""
-
-
-PASSED_OVER_MAX = 32
-"""Files that one Ready names at most, the newest; each has two texts of 1,024 characters. The rest is counted, and in the worker's own log."""
-
-
-class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that lies where this node's checkpoints belong and is none that it may use."""
-
-    path: ShortText
-    reason: ShortText
-    step: Count = 0
-    """Global step, where a manifest says it; 0: nobody knows."""
 
 
 class Began(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +122,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """When its generation ends it starts its program again in its place: its connection closes, and it comes back by its token."""
     request_secret: Token | None = None
     """The first 32 hex digits of its SHA-256 are `request_id`. Without it a repeat is not taken for the holder of the id."""
+    serves: ShortText = ""
+    """Where its files of checkpoints can be fetched (host:port); empty: nowhere."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -172,6 +144,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """Another job than the scheduler's that this node trained before, by its memory or its own store."""
     rank: RankNumber | None = None
     """Of a standby that answers an `Offer`: the rank whose files are listed. None: its own."""
+    copies: tuple[HeldCopy, ...] = ()
+    """Contributions of other ranks that it holds, newest step first, as many as fit into a message."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
@@ -339,7 +313,14 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     """The job that the plan is of: another one than at admission when a lost store was rebuilt. Empty: the same."""
     incarnation: IncarnationNumber = Incarnation(0)
     """The node's incarnation, higher than at admission for the same reason. 0: the same."""
+    sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
+    """Who has this rank's contribution when its own node does not: then `path` is empty, and `digest` says what is fetched first."""
+    file_bytes: Count = 0
+    """Of what is fetched; 0 without sources."""
+    written: GenerationNumber = Generation(0)
+    """The generation in which it was written; 0 without sources."""
     durable_step: Count | None = None
+    """As `Admitted.durable_step`."""
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):
@@ -354,6 +335,10 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed", omit
 
     run: RunNumber
     step: Count
+    copied: Count = 0
+    """The newest step that lies on other hosts as a whole: everybody's own file of it stays too. 0: none."""
+    copying: Count = 0
+    """The step whose copies are being made: its files are being read. 0: none."""
     durable_step: Count | None = None
     """As `Admitted.durable_step`: older files on disks go by this one."""
 
@@ -392,9 +377,10 @@ FromNode = Union[
     Done,
     Leave,
     HandoverFromNode,
+    CopyFromNode,
     Exited,
 ]
 FromScheduler = Union[
     Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, Committed, Offer,
-    HandoverFromScheduler, JobEnded,
+    HandoverFromScheduler, CopyFromScheduler, JobEnded,
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import get_args
 
 import msgspec
 
+from recovery.core import copy_messages as c
 from recovery.core import handover_messages as h
 from recovery.core import messages as m
 from recovery.core.ids import NodeId, Rank
@@ -82,6 +83,8 @@ SENDERS: dict[type[msgspec.Struct], Sender] = {
     m.Leave: _MEMBER,
     h.Depart: _MEMBER,
     h.Position: _MEMBER,
+    c.CopyReport: _MEMBER,
+    c.CopyFailed: _MEMBER,
 }
 """By message: who may send it. Nobody may send what has no row."""
 

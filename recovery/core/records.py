@@ -10,6 +10,7 @@ from typing import Union
 
 import msgspec
 
+from recovery.core.copy_records import CopyRecord
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint, Role
 
@@ -46,6 +47,8 @@ class CheckpointState(str, Enum):
     """The same step is held by every rank of the world."""
     INVALID = "invalid"
     """It failed its digest, or is gone. Never used again, never deleted by us."""
+    FETCHING = "fetching"
+    """The plan goes there, its own node does not have it, and fetches it from a node that holds a copy."""
     RETIRED = "retired"
     """Older than what the scheduler's checkpoint index keeps; its rank's directory says whether it is still there."""
 
@@ -103,6 +106,14 @@ class EventKind(str, Enum):
     """A file failed its digest; `details` names it. It is kept, the plan goes back further."""
     CHECKPOINT_PASSED_OVER = "checkpoint_passed_over"
     """A file was found and not taken, or is not there although it was committed; `details` is its path. Another event when it changes."""
+    CHECKPOINT_COPIED = "checkpoint_copied"
+    """Every rank's checkpoint of `step` lies on as many other hosts as it should."""
+    COPY_FAILED = "copy_failed"
+    """A checkpoint of the rank in `details` did not come from the nodes that `reason` names, or not at all."""
+    COPIES_LIMITED = "copies_limited"
+    """There are fewer hosts than MS_CHECKPOINT_COPIES asks for; `reason` says how many copies are made."""
+    CHECKPOINT_FETCHED = "checkpoint_fetched"
+    """A rank whose node had lost its checkpoint of `step` has it again, from a copy; `details` is its path there."""
     JOB_FINISHED = "job_finished"
     """Every rank is done."""
     JOB_FAILED = "job_failed"
@@ -291,6 +302,7 @@ Record = Union[
     IncarnationRecord,
     GenerationRecord,
     CheckpointRecord,
+    CopyRecord,
     StepRecord,
     ActivityRecord,
     EventRecord,

@@ -51,6 +51,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """True: a job that the workers know and the store does not is taken up again from what they report (MS_REBUILD_STORE)."""
     standby_count: int = 0
     """How many processes may wait without a rank until one is lost (MS_STANDBY_NUM)."""
+    checkpoint_copies: int | None = None
+    """On how many other hosts each rank's checkpoints lie (MS_CHECKPOINT_COPIES). None: as core/policy/copies.py says."""
     rejoin_on_proof: bool = False
     """True: a lost id may return at once where its process is known to be dead (MS_REJOIN=proof). False: the window always counts."""
     requests_remembered: int = 64

@@ -146,3 +146,13 @@ class CheckpointStateError(CheckpointError):
 
     code, exit_code = "CHECKPOINT_STATE", 44
     template = "{field}: {reason}. {next_step}"
+
+
+class CheckpointNotSharedError(CheckpointError):
+    """Checkpoints were to be spread over the ranks, and the ranks do not see one directory."""
+
+    code, exit_code = "CHECKPOINT_NOT_SHARED", 45
+    template = (
+        "directory={directory!r} with layout='shared': rank {rank} has not seen what the ranks {unseen} write there, in {seconds} s. "
+        "Name a directory that all hosts mount, the same on all ranks, or use layout='rank' with one directory per rank."
+    )

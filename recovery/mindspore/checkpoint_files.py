@@ -17,6 +17,7 @@ from mindspore.train import Callback
 from typing_extensions import override
 
 from recovery.checkpoint import adopt, catalogue, names, retention
+from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError, UsageError
@@ -110,7 +111,7 @@ class _SaverDirectory:
                 " MS_MEMORY_CHECKPOINT_STEPS has no effect"
             )
         self._session, self._saver = session, saver
-        self._integrated = bool(config.integrated_save)
+        self._layout = Layout.RANK if config.integrated_save else Layout.SHARDED
         self._directory = Path(saver._directory).resolve()  # noqa: SLF001 - as above
         self._newest = ""
         self._under_way: dict[str, PendingCheckpoint] = {}
@@ -130,7 +131,7 @@ class _SaverDirectory:
             return
         self._newest = newest
         name = Path(newest).name
-        self._under_way[name] = PendingCheckpoint(self._session, name, integrated=self._integrated)
+        self._under_way[name] = PendingCheckpoint(self._session, name, layout=self._layout)
         # The watch may have looked before this was noted.
         if (self._directory / name).exists():
             threading.Thread(target=self._adopt, name="recovery-adopt", daemon=True).start()
@@ -176,7 +177,8 @@ class _SaverDirectory:
             with contextlib.suppress(OSError):
                 retention.remove(path)
             self._adopted.remove(path)
-        self._retention.apply(committed_before=self._session.committed_before)
+        session = self._session
+        self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
 
     def _held(self) -> tuple[HeldCheckpoint, ...]:
         session = self._session

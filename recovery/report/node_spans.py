@@ -107,6 +107,10 @@ NO_CHANGE = frozenset(
         EventKind.CHECKPOINT_COMMITTED,
         EventKind.CHECKPOINT_INVALID,
         EventKind.CHECKPOINT_PASSED_OVER,
+        EventKind.CHECKPOINT_COPIED,
+        EventKind.CHECKPOINT_FETCHED,
+        EventKind.COPY_FAILED,
+        EventKind.COPIES_LIMITED,
         EventKind.JOB_FINISHED,
         EventKind.JOB_FAILED,
     }

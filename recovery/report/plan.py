@@ -18,7 +18,7 @@ from recovery.checkpoint import catalogue, verify
 from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy import given_up, rebuild, rollback, takeover
+from recovery.core.policy import copies, given_up, rebuild, rollback, takeover
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
 from recovery.core.tiers import tier_of
@@ -40,6 +40,8 @@ class RankFile(msgspec.Struct, frozen=True, kw_only=True):
     """Empty when verified."""
     tier: str
     """`disk`, or `memory`: gone when its host restarts."""
+    copy_of: tuple[str, ...] = ()
+    """The nodes that hold a copy, where the rank's own node has lost its file; empty: it loads its own."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +78,13 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
         return _plan(stored, "new_run", "the job is finished: the same path starts its next run, at step 0")
     coordinator, unseen = _index(stored)
     names = {node.rank: str(node.node_id) for node in stored.workers}
+    copied = _copied(stored)
     stepped_back: list[RankFile] = []
     while True:
-        target = coordinator.target(allow_restart_from_zero=allow_restart_from_zero)
+        target = coordinator.target(
+            allow_restart_from_zero=allow_restart_from_zero,
+            copied={rank: {step: held for step, (held, _) in of.items()} for rank, of in copied.items()},
+        )
         match target:
             case rollback.ToStart():
                 reason = _with_given_up(coordinator, target.reason, 0)
@@ -90,11 +96,21 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
             case rollback.ToCheckpoint():
                 files = [
                     _checked(stored, Rank(rank), names.get(Rank(rank), ""), held, unseen=Rank(rank) in unseen)
+                    if coordinator.file_of(Rank(rank), target.step) is not None
+                    else _copy(
+                        Rank(rank), names.get(Rank(rank), ""), held, copied[Rank(rank)][target.step][1]
+                    )
                     for rank, held in enumerate(target.files)
                 ]
-                bad = [file for file in files if not file.verified and Rank(file.rank) not in unseen]
+                bad = [
+                    file
+                    for file in files
+                    if not file.verified and not file.copy_of and Rank(file.rank) not in unseen
+                ]
                 if not bad:
-                    reason = _with_given_up(coordinator, f"every rank holds step {target.step}", target.step)
+                    fetched = [(Rank(one.rank), ", ".join(one.copy_of)) for one in files if one.copy_of]
+                    reason = "; ".join([f"every rank holds step {target.step}", *copies.who_fetches(fetched)])
+                    reason = _with_given_up(coordinator, reason, target.step)
                     return _plan(stored, "resume", reason, target.files[0], files, stepped_back)
                 for file in bad:
                     coordinator.reject(Rank(file.rank), target.step, file.why_not)
@@ -129,6 +145,34 @@ def _index(stored: Stored) -> tuple[CheckpointCoordinator, set[Rank]]:
             held = rollback.in_lineage(found.held, generations)
             coordinator.replace(node.rank, held, found.passed_over)
     return coordinator, unseen
+
+
+def _copied(stored: Stored) -> dict[Rank, dict[int, tuple[HeldCheckpoint, tuple[str, ...]]]]:
+    """By rank and step: what nodes that are not lost hold of others' checkpoints, and which nodes."""
+    generations = [one for one in stored.generations if one.run == stored.job.run]
+    here = {node.node_id for node in stored.nodes if node.state in (NodeState.LIVE, NodeState.SUSPECT)}
+    found: dict[Rank, dict[int, tuple[HeldCheckpoint, tuple[str, ...]]]] = {}
+    for one in stored.copies:
+        if one.run != stored.job.run or one.node_id not in here:
+            continue
+        if rollback.in_lineage((one.checkpoint,), generations):
+            of_rank = found.setdefault(one.rank, {})
+            _, others = of_rank.get(one.step, (one.checkpoint, ()))
+            of_rank[one.step] = (one.checkpoint, (*others, str(one.node_id)))
+    return found
+
+
+def _copy(rank: Rank, node_id: str, held: HeldCheckpoint, holders: tuple[str, ...]) -> RankFile:
+    why_not = f"its own node does not have it; {', '.join(holders)} verified a copy when it was made"
+    return RankFile(
+        rank=int(rank),
+        node_id=node_id,
+        path=held.path,
+        verified=False,
+        why_not=why_not,
+        tier=tier_of(held.path).value,
+        copy_of=holders,
+    )
 
 
 def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue.Look | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from recovery.core.copy_records import CopyRecord, CopyState
 from recovery.core.ids import Incarnation, NodeId
 from recovery.core.messages import Role
 from recovery.core.records import (
@@ -73,6 +74,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """Of the nodes that hold another place than that of their own name: the node id that held it first; empty: they hold none."""
     generations: tuple[GenerationRecord, ...]
     checkpoints: tuple[CheckpointRecord, ...]
+    copies: tuple[CopyRecord, ...] = ()
+    """On nodes of other ranks, as far as they are known."""
     warming_up: frozenset[NodeId] = frozenset()
     """Who was admitted, and has neither had a plan nor said that it can follow one."""
     scheduler_pid: int | None
@@ -138,6 +141,7 @@ def read(path: Path) -> Stored:
         nodes=tuple(sorted(state.nodes, key=lambda node: (node.rank is None, node.rank or 0, node.node_id))),
         generations=state.generations,
         checkpoints=state.checkpoints,
+        copies=tuple(one for one in state.copies if one.state is CopyState.HELD),
         # The event log may be long, and mostly there is nobody to ask it about.
         warming_up=had_no_plan & read_not_ready(path) if had_no_plan else frozenset(),
         scheduler_pid=owner.pid if owner is not None else None,

@@ -140,7 +140,7 @@ CHECKPOINTS = View(
         _field("generation", "in which it was written"),
         _word(
             "state",
-            "published, committed (all ranks hold the step), invalid, or retired (older than the index keeps)",
+            "published, committed (all ranks hold the step), fetching (its node gets it from a copy), invalid, or retired (older than the index keeps)",
         ),
         _field("epoch", "1-based", shown=False),
         _field("step_in_epoch", "1-based", shown=False),

@@ -93,7 +93,9 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
         machine = SchedulerMachine(next_incarnation(state.job), settings.rules)
         assert store is not None, "the state came from it"
         nodes = _as_of_now(state.nodes, store.away_ms())
-        machine.restore(nodes, state.generations, state.checkpoints, state.seats, state.processes)
+        machine.restore(
+            nodes, state.generations, state.checkpoints, state.seats, state.processes, state.copies
+        )
     if settings.recovery_path is not None:
         machine.state.archived_jobs, unreadable = archived_jobs(settings.recovery_path)
         for line in unreadable:

@@ -111,6 +111,18 @@ CHECKPOINTS = _table(
 )
 """`digest_of_file` is the record's `digest`: the column `digest` is the row's own in every table."""
 
+COPIES = _table(
+    "copies",
+    ("run", "step", "rank", "node_id"),
+    _number("run", "step", "rank"),
+    _text("node_id"),
+    _number("generation", "epoch", "step_in_epoch"),
+    _text("path", "digest_of_file"),
+    _number("file_bytes"),
+    _text("state", "reason"),
+)
+"""In the scheduler's store: which nodes hold copies of a rank's checkpoint."""
+
 STEP_PROGRESS = _table(
     "step_progress",
     ("node_id",),

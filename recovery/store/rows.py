@@ -18,6 +18,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from recovery.core import records
 from recovery.core.converter import Converter
+from recovery.core.copy_records import CopyRecord
 from recovery.errors import StoreCorruptError
 from recovery.store import models
 
@@ -71,6 +72,7 @@ SHAPES: Mapping[type[msgspec.Struct], Shape] = {
         (records.IncarnationRecord, models.INCARNATIONS),
         (records.GenerationRecord, models.GENERATIONS),
         (records.CheckpointRecord, models.CHECKPOINTS),
+        (CopyRecord, models.COPIES),
         (records.StepRecord, models.STEP_PROGRESS),
         (records.ActivityRecord, models.ACTIVITY),
         (records.EventRecord, models.EVENTS),

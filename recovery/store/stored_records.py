@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import Connection, Select
 
+from recovery.core.copy_records import CopyRecord, CopyState
 from recovery.core.ids import NodeId
 from recovery.core.records import (
     ActivityRecord,
@@ -23,7 +24,7 @@ from recovery.core.records import (
     SeatRecord,
     StepRecord,
 )
-from recovery.store.models import CHECKPOINTS
+from recovery.store.models import CHECKPOINTS, COPIES
 from recovery.store.rows import SHAPES, record_of
 
 RecordType = TypeVar("RecordType", bound=msgspec.Struct)
@@ -41,6 +42,8 @@ class SchedulerRecords(msgspec.Struct, frozen=True, kw_only=True):
     """Of all incarnations."""
     generations: tuple[GenerationRecord, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
+    copies: tuple[CopyRecord, ...] = ()
+    """Of other ranks' checkpoints, on nodes: those that are there, and those that are damaged."""
 
 
 class WorkerRecords(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +70,7 @@ def records_of(
 def check_rows(connection: Connection, path: Path) -> None:
     """Check the digest of every row that counts.
 
-    Events, activity and retired checkpoints are history, and a long one would delay each start.
+    Events, activity, retired checkpoints and copies that are gone are history, and a long one would delay each start.
 
     Raises:
         StoreCorruptError: names table and key.
@@ -75,6 +78,8 @@ def check_rows(connection: Connection, path: Path) -> None:
     for record in SHAPES:
         if record is CheckpointRecord:
             _checkpoints(connection, path)
+        elif record is CopyRecord:
+            _copies(connection, path)
         elif record not in (EventRecord, ActivityRecord):
             records_of(connection, record, path)
 
@@ -84,6 +89,13 @@ _NOT_RETIRED = SHAPES[CheckpointRecord].read.where(CHECKPOINTS.c.state != Checkp
 
 def _checkpoints(connection: Connection, path: Path) -> tuple[CheckpointRecord, ...]:
     return records_of(connection, CheckpointRecord, path, read=_NOT_RETIRED)
+
+
+_NOT_GONE = SHAPES[CopyRecord].read.where(COPIES.c.state != CopyState.GONE.value)
+
+
+def _copies(connection: Connection, path: Path) -> tuple[CopyRecord, ...]:
+    return records_of(connection, CopyRecord, path, read=_NOT_GONE)
 
 
 def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
@@ -97,6 +109,7 @@ def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
         processes=records_of(connection, ProcessRecord, path),
         generations=records_of(connection, GenerationRecord, path),
         checkpoints=_checkpoints(connection, path),
+        copies=_copies(connection, path),
     )
 
 

@@ -1,6 +1,6 @@
 """A world per generation: formed at a fresh rendezvous, broken from outside when the generation ends, closed behind it.
 
-Eight facts of PyTorch 2.13 shape this file.
+Nine facts of PyTorch 2.13 shape this file.
 
 1. A store that a client dials before it listens costs 5 s of back-off, so rank 0 publishes its address only once it listens.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
@@ -22,10 +22,13 @@ Eight facts of PyTorch 2.13 shape this file.
    listens on a socket of its address's own family, which halves the questions (the rest: name_service.py).
 8. c10d names a world by how often this process has begun one, and forgets the count only when a world that was formed is destroyed.
    Ranks of which some were interrupted while they formed the last world would look for each other under two names, for ever.
+9. A further group (`new_group`, a dimension of a device mesh) has sockets of its own, and a rank that waits in it is not woken by those of
+   the world. So every group that is formed inside a world is watched as the world was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import os
@@ -34,6 +37,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import psutil
 from torch import distributed
@@ -45,6 +49,7 @@ from recovery.errors import UsageError
 from recovery.torch import sockets
 from recovery.torch.name_service import ask_again_soon
 from recovery.torch.session_interface import SessionInterface
+from recovery.torch.sharded import forget_meshes
 from recovery.training.exception_hook import exception_hook_kept
 from recovery.worker.exec_in_place import close_in_children
 
@@ -57,6 +62,8 @@ _DIAL_LIMIT_MS = 60_000
 """How long an unreachable store is dialled, unless the generation ends before. A dead rank 0 is known within the lease."""
 _AGAIN_S = 0.02
 """Between two tries to break a world that is still being formed, and five times that between two dials."""
+
+_torchs_form_group = distributed.distributed_c10d._new_process_group_helper  # noqa: SLF001 - fact 9
 
 _world: World | None = None
 _kept_group: distributed.ProcessGroup | None = None
@@ -107,6 +114,8 @@ class World:
         self._session, self._backend, self._timeout = session, backend, timeout
         self._before = frozenset(sockets.open_sockets().values())
         self._formed: frozenset[int] | None = None
+        self._before_group: frozenset[int] | None = None
+        """What was open before the further group that is being formed; None: none is."""
         self._broken, self._form_left = threading.Event(), threading.Event()
         self._breaking, self._closed = threading.Lock(), False
 
@@ -125,6 +134,7 @@ class World:
         ask_again_soon()
         _use_interface_of(session.host)
         _keep_bucket_layout()
+        _watch_further_groups()
         store = self._meet()
         session.check()
         distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001 - fact 8
@@ -137,6 +147,36 @@ class World:
                 timeout=self._timeout,
             )
         self._formed = self._inodes()
+
+    @contextlib.contextmanager
+    def forming_group(self) -> Iterator[None]:
+        """Watch the sockets of one more group while it is formed, and from then on (fact 9).
+
+        Raises:
+            GenerationInterrupted: the generation ended before or meanwhile.
+        """
+        self._session.check()
+        self._before_group = frozenset(sockets.open_sockets().values())
+        self._form_left.clear()
+        try:
+            yield
+        finally:
+            self._formed = self._to_break()
+            self._before_group = None
+            self._form_left.set()
+        self._session.check()
+
+    @property
+    def takes_groups(self) -> bool:
+        """Is the world formed, and not closed?"""
+        return self._formed is not None and not self._closed
+
+    def _to_break(self) -> frozenset[int]:
+        """The sockets of the world and of its further groups, as far as they are there."""
+        formed, before_group = self._formed, self._before_group
+        if formed is None:
+            return self._inodes()
+        return formed if before_group is None else formed | (self._inodes() - before_group)
 
     def _meet(self) -> Store:
         session = self._session
@@ -194,7 +234,7 @@ class World:
 
     def descriptors(self) -> list[int]:
         """What a forked child must close."""
-        return sockets.descriptors_of(self._formed if self._formed is not None else self._inodes())
+        return sockets.descriptors_of(self._to_break())
 
     def wake(self) -> None:
         """Break the world under a main thread that waits in it. Called from the connection's thread."""
@@ -212,7 +252,7 @@ class World:
             if self._closed:
                 return 0
             self._closed = last
-            return sockets.shut_down(self._formed if self._formed is not None else self._inodes())
+            return sockets.shut_down(self._to_break())
 
     def _break_until_left(self) -> None:
         while not self._form_left.wait(_AGAIN_S):
@@ -222,6 +262,7 @@ class World:
         """End the group. Every rank does, or has died: nobody is waited for, so nothing may be left to wait on."""
         try:
             self._break(last=True)
+            forget_meshes()
             if distributed.is_initialized():
                 distributed.destroy_process_group()
         except Exception:
@@ -244,6 +285,19 @@ def _listen(host: str) -> socket.socket:
 def _keep_bucket_layout() -> None:
     """See fact 2 in this module's head. DistributedDataParallel asks for a rebuild before every forward pass; the answer is no."""
     setattr(Reducer, "_rebuild_buckets", lambda reducer: False)  # noqa: B010 - a method of a C++ class
+
+
+def _watch_further_groups() -> None:
+    """See fact 9 in this module's head: every group that torch makes comes through one function."""
+    setattr(distributed.distributed_c10d, "_new_process_group_helper", _form_group)  # noqa: B010 - a function of torch
+
+
+def _form_group(*arguments: Any, **named: Any) -> Any:
+    watched = (
+        _world.forming_group() if _world is not None and _world.takes_groups else contextlib.nullcontext()
+    )
+    with watched:
+        return _torchs_form_group(*arguments, **named)
 
 
 def _use_interface_of(host: str) -> None:

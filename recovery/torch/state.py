@@ -6,26 +6,35 @@ import copy
 import io
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from recovery.checkpoint import whole_step
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import gradients as gradients_of
+from recovery.torch import payload as payloads
+from recovery.torch import sharded
+from recovery.torch.file_layout import FileLayout
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
+from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
+from recovery.training.state import CannotLayOutError
+
+if TYPE_CHECKING:
+    from recovery.torch.resharding import SavedPlace
 
 _logger = logging.getLogger("recovery.torch")
-_FORMAT = 1
 
 
 class TrainState:
     """Model, optimizer, schedules, loaders, anything with `state_dict` and `load_state_dict`, gradients, and the random generators.
 
-    A list or tuple of such objects counts as one part. A model in DistributedDataParallel is saved without its wrapper.
+    A list or tuple of such objects counts as one part. A model in DistributedDataParallel is saved without its wrapper. Of what is spread over
+    the ranks (DTensors: FSDP2, HSDP, tensor parallel) each rank saves its own shards.
     """
 
     def __init__(
@@ -36,6 +45,7 @@ class TrainState:
         lr_scheduler: Any = None,
         loader: ResumableLoader | None = None,
         gradients: bool = True,
+        per_rank: Iterable[str] = (),
         **objects: Any,
     ) -> None:
         """Name the parts.
@@ -46,10 +56,11 @@ class TrainState:
             lr_scheduler: one or a list.
             loader: the one that `Session.steps` draws batches from.
             gradients: False: they are not saved, since the loop clears them before each backward pass.
+            per_rank: names of parts that differ between ranks; `ModelCheckpoint(layout="shared")` then saves them for each rank.
             **objects: further parts by name: a second loader, a gradient scaler, running averages.
 
         Raises:
-            UsageError: a part has no `state_dict` and `load_state_dict`.
+            UsageError: a part has no `state_dict` and `load_state_dict`, or `per_rank` names none.
         """
         given = {
             "model": model,
@@ -59,6 +70,7 @@ class TrainState:
             **objects,
         }
         self._parts = {name: part for name, part in given.items() if part is not None}
+        self._per_rank = _named(per_rank, self._parts)
         self._loader = loader
         self._checked, self._saves_gradients, self._gradients_logged = False, gradients, False
         for name, part in self._parts.items():
@@ -96,6 +108,18 @@ class TrainState:
         """
         _Copy(self._take()).write(stream)
 
+    def lay_out(self) -> FileLayout:
+        """Say where every byte of the file that `write` would write will be, without reading a tensor.
+
+        Raises:
+            CannotLayOutError: torch.save has to write it itself, or a subclass does.
+            CheckpointStateError: as for `write`.
+        """
+        if type(self).write is not TrainState.write:
+            reason = f"{type(self).__name__} has a write() of its own"
+            raise CannotLayOutError(reason)
+        return FileLayout(self._take())
+
     def snapshot(self) -> _Copy:
         """Copy the state, tensors included, so that a thread may write it while training goes on.
 
@@ -115,15 +139,41 @@ class TrainState:
         except Exception as error:
             # torch raises half a dozen types for what is no file of ours.
             raise _unfit(str(path), f"cannot be loaded ({error})") from error
-        if not isinstance(payload, dict) or payload.get("format") != _FORMAT:
+        self._put(payload, path)
+
+    def take_shared(self, *, rank: int, world_size: int) -> SharedPieces:
+        """Copy what this rank writes where each tensor that all ranks share is written once.
+
+        Raises:
+            CheckpointStateError: as for `write`; also when a tensor cannot be shared.
+        """
+        return SharedPieces(self._take(), self._keeps_for_itself(), rank=rank, world_size=world_size)
+
+    def fingerprints(self, side: Path) -> dict[str, str]:
+        """Of a state's shared parts by name, as they were when `side` was saved; empty: it cannot be read."""
+        return fingerprints_of(side)
+
+    def read_shared(self, side: Path, parts: Sequence[Path], replicated: str) -> None:
+        """Load what the ranks have written as `take_shared` gave it.
+
+        Args:
+            side: this rank's own.
+            parts: of all ranks, verified.
+            replicated: fingerprint of the state that they share.
+
+        Raises:
+            CheckpointManifestError: they do not belong together. Nothing was loaded.
+            CheckpointStateError: what they are does not fit these parts.
+        """
+        self._put(join(side, parts, replicated), side)
+
+    def _put(self, payload: Any, path: Path) -> None:
+        if not isinstance(payload, dict) or payload.get("format") not in (payloads.WHOLE, payloads.SHARDED):
             raise _unfit(str(path), "is no training state of this release")
-        parts = payload["parts"]
-        if set(parts) != set(self._parts):
-            missing, extra = sorted(set(self._parts) - set(parts)), sorted(set(parts) - set(self._parts))
-            reason = f"the checkpoint lacks {missing or 'nothing'} and has {extra or 'nothing'} besides"
-            raise _unfit("TrainState", reason)  # noqa: EM101 - a field, no message
+        self._check_parts(payload["parts"])
+        payload = sharded.put_back(payload, self._bare_parts())
         for name, part in self._parts.items():
-            _load(name, _items(part), parts[name])
+            _load(name, _items(part), payload["parts"][name])
         self._put_gradients(payload)
         for part in self._parts.values():
             for item in _items(part):
@@ -131,18 +181,89 @@ class TrainState:
                     item.prime()
         restore_random_state(payload["random"])
 
+    def read_sharded(self, directory: str | Path, step: int | None = None) -> SavedPlace:
+        """Begin with the checkpoint of another job, of any mesh and world size, sharded or whole: call it where `session.step` is 0.
+
+        Model, optimizer, schedules and further objects are loaded. The position in the data and the random generators are not: they
+        belong to the ranks that saved.
+
+        Args:
+            directory: where that job's ranks saved: their files, or a directory for each. All must be readable from here.
+            step: 1-based, over all epochs; None: the newest of which every rank's file is there.
+
+        Returns:
+            Where that job stood.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or does not fit these parts; says which.
+
+        Cost: each rank reads all files once to digest them, then what its own shards need. No collective.
+        """
+        from recovery.torch import resharding  # noqa: PLC0415 - as in sharded.py
+
+        found = whole_step.find(Path(directory), step)
+        saved = resharding.Saved(found)
+        parts = {
+            name: items
+            for name, items in self._bare_parts().items()
+            if not any(isinstance(item, ResumableLoader) for item in items)
+        }
+        for name, states in resharding.states_for(saved, parts).items():
+            _load(name, parts[name], states)
+        place = found.of
+        _logger.info(
+            "event=read_sharded step=%d world_size=%d path=%s loaded=%s not_loaded=%s; the random generators stay as they are",
+            place.step,
+            place.world_size,
+            directory,
+            ",".join(parts),
+            ",".join(sorted(set(saved.parts) - set(parts))) or "nothing",
+        )
+        return resharding.SavedPlace(
+            step=place.step,
+            epoch=place.epoch,
+            step_in_epoch=place.step_in_epoch,
+            world_size=place.world_size,
+        )
+
+    def _keeps_for_itself(self) -> Callable[[str, str], bool]:
+        """Given a part and an entry of its state: does every rank keep it for itself?"""
+        whole = set(self._per_rank)
+        buffers: set[tuple[str, str]] = set()
+        for name, items in self._bare_parts().items():
+            if any(isinstance(item, ResumableLoader) for item in items):
+                whole.add(name)
+            for item in items:
+                if isinstance(item, torch.nn.Module):
+                    trained = {key for key, _ in item.named_parameters(remove_duplicate=False)}
+                    buffers.update((name, key) for key in item.state_dict() if key not in trained)
+        return lambda part, key: part in whole or (part, key) in buffers
+
     def versions(self) -> dict[str, str]:
         """For the manifest."""
         return {"torch": str(torch.__version__)}
 
+    @property
+    def sharded(self) -> bool:
+        """Is it spread over the ranks, so that no rank's file holds all of it?"""
+        return sharded.is_sharded(self._bare_parts())
+
     def _take(self) -> dict[str, Any]:
         parts = {name: [item.state_dict() for item in items] for name, items in self._bare_parts().items()}
+        gradients = {"gradients": self._take_gradients()} if self._saves_gradients else {}
+        taken = sharded.split({"parts": parts, **gradients})
         if not self._checked:
-            for name, states in parts.items():
+            for name, states in taken["parts"].items():
                 _check(name, states, "")
             self._checked = True
-        taken = {"format": _FORMAT, "parts": parts, "random": capture_random_state()}
-        return {**taken, "gradients": self._take_gradients()} if self._saves_gradients else taken
+        number = payloads.SHARDED if payloads.SHARDS in taken else payloads.WHOLE
+        return {"format": number, **taken, "random": capture_random_state()}
+
+    def _check_parts(self, parts: Mapping[str, Any]) -> None:
+        if set(parts) != set(self._parts):
+            missing, extra = sorted(set(self._parts) - set(parts)), sorted(set(parts) - set(self._parts))
+            reason = f"the checkpoint lacks {missing or 'nothing'} and has {extra or 'nothing'} besides"
+            raise _unfit("TrainState", reason)  # noqa: EM101 - a field, no message
 
     def _take_gradients(self) -> dict[gradients_of.Key, torch.Tensor]:
         found = gradients_of.take(self._bare_parts())
@@ -222,6 +343,18 @@ def _loads_safely(value: Any) -> bool:
     except Exception:  # noqa: BLE001 - pickle and torch raise a dozen types for what they refuse
         return False
     return True
+
+
+def _named(names: Iterable[str], parts: Mapping[str, Any]) -> frozenset[str]:
+    named = frozenset([names] if isinstance(names, str) else names)
+    unknown = sorted(named - set(parts))
+    if unknown:
+        raise UsageError(
+            field="per_rank",
+            reason=f"names {unknown}, and the parts are {sorted(parts)}",
+            next_step="Name parts that are given.",
+        )
+    return named
 
 
 def _items(part: Any) -> list[Any]:

@@ -6,21 +6,24 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
 from typing_extensions import override
 
 from recovery import clock
 from recovery.checkpoint import catalogue, names
-from recovery.checkpoint.publish import Content, Stage, stage
+from recovery.checkpoint.contribution import Layout
+from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError
+from recovery.training import capture, checkpoint_layout, shared_layout
+from recovery.training.capture import Captured
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.memory_checkpoints import MemoryCheckpoints
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Callback, Session
+from recovery.training.shared_layout import SharedLayout
 
 _logger = logging.getLogger("recovery.training")
 
@@ -50,28 +53,39 @@ class LossMonitor(Callback):
             )
 
 
-class _Writable(Protocol):
-    def write(self, stream: BinaryIO) -> None: ...
-
-
 class ModelCheckpoint(Callback):
     """Saves the training state every so many steps, keeps as many as the configuration says, and never too few to recover.
 
     Files are `<prefix>-<epoch>_<step in epoch>.ckpt` with a manifest beside each. Every rank saves into a directory of its
-    own. A save that fails costs nothing but itself: training goes on and older files stay. With MS_MEMORY_CHECKPOINT_STEPS steps
-    between two saves are saved in memory too.
+    own, or all into one directory, where what they have in common is written once (`layout="shared"`). A save that fails costs
+    nothing but itself: training goes on and older files stay. With MS_MEMORY_CHECKPOINT_STEPS steps between two saves are saved in
+    memory too.
     """
 
     def __init__(
-        self, prefix: str = "CKP", directory: str | Path | None = None, config: CheckpointConfig | None = None
+        self,
+        prefix: str = "CKP",
+        directory: str | Path | None = None,
+        config: CheckpointConfig | None = None,
+        *,
+        layout: str | None = None,
     ) -> None:
         """Choose name, place and rule.
 
         Args:
             prefix: of the file names; `_1`, `_2`, ... is appended where another run has left files of that prefix.
-            directory: one per rank, made if absent; None: the current directory.
+            directory: one per rank, made if absent; None: the current directory. With layout "shared" one that all ranks see.
             config: when to save and what to keep; None: `CheckpointConfig()`, which saves every step and keeps five.
+            layout: "rank": each rank's file holds the whole state; "sharded": its own shards of a state that is spread over the ranks
+                (FSDP2, HSDP, tensor parallel); "shared": parameters, optimizers and schedules are written once, spread over the ranks, which all have the
+                same, and needs recovery.torch.TrainState; None: "sharded" or "rank", whichever the state is.
+
+        Raises:
+            SettingRangeError: there is no such layout.
         """
+        checkpoint_layout.check_name(layout)
+        self._wanted_layout, self._layout = layout, Layout.RANK
+        self._shared: SharedLayout | None = None
         self._wanted_prefix, self._prefix = prefix, prefix
         self._directory = Path(directory or ".").resolve()
         self._config = config or CheckpointConfig()
@@ -85,7 +99,7 @@ class ModelCheckpoint(Callback):
         self._thread: threading.Thread | None = None
         self._watch: DirectoryWatch | None = None
         self._retention: Retention | None = None
-        self._memory = MemoryCheckpoints(integrated=self._config.integrated_save)
+        self._memory = MemoryCheckpoints()
 
     @override
     def on_begin(self, session: Session) -> None:
@@ -93,16 +107,23 @@ class ModelCheckpoint(Callback):
 
         Raises:
             SettingRangeError: recovery is on, and the configuration keeps too few or never saves.
-            UsageError: the prefix cannot begin a file name.
+            UsageError: the prefix cannot begin a file name, or the layout does not fit the state.
             CheckpointManifestError: the directory cannot be listed.
             OSError: the directory cannot be made.
         """
+        self._layout = checkpoint_layout.choose(
+            self._wanted_layout, session.state, integrated=self._config.integrated_save
+        )
         if session.recovery_enabled:
             self._config.check_for_recovery()
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._prefix = catalogue.free_prefix(
-            self._directory, self._wanted_prefix, job=session.job, run=session.run
-        )
+        if self._layout is Layout.SHARED:
+            self._shared = SharedLayout(session, self._directory, self._wanted_prefix)
+            self._prefix = self._shared.prefix
+        else:
+            self._prefix = catalogue.free_prefix(
+                self._directory, self._wanted_prefix, job=session.job, run=session.run
+            )
         session.checkpoint_directory(self._directory, self._prefix)
         self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
         self._newest_step = session.step
@@ -111,7 +132,7 @@ class ModelCheckpoint(Callback):
         self._retention = Retention(
             lambda: self._scan(session), rule_of(self._config), spares=lambda path: False
         )
-        self._memory.begin(session, self._prefix)
+        self._memory.begin(session, self._prefix, self._layout)
         self._watch = DirectoryWatch(self._directory, lambda: self._rescan(session))
         self._watch.start()
         session.before_done(self._join)
@@ -120,6 +141,8 @@ class ModelCheckpoint(Callback):
     @override
     def on_step_end(self, session: Session) -> None:
         """Save when it is time."""
+        if self._shared is not None:
+            self._shared.after_step()
         if self._is_due(session):
             self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
             self._save(session)
@@ -132,6 +155,8 @@ class ModelCheckpoint(Callback):
         if session.step != self._newest_step:
             self._save(session)
         self._join()
+        if self._shared is not None:
+            self._shared.after_step()
 
     def _is_due(self, session: Session) -> bool:
         if self._config.save_checkpoint_steps:
@@ -140,21 +165,34 @@ class ModelCheckpoint(Callback):
         return bool(seconds) and clock.monotonic_ms() - self._saved_ms >= seconds * 1000
 
     def _save(self, session: Session) -> None:
-        """Take the state's bytes while no step changes it; what makes them durable happens behind the next steps.
+        """Copy the state while no step changes it; what writes the copy and makes it durable happens behind the next steps.
 
         One save at a time: a disk that cannot keep up slows training instead of filling memory.
         """
         state = session.state
         assert state is not None, "callbacks run inside steps()"
         self._join()
-        save = PendingCheckpoint(session, self._name(session), integrated=self._config.integrated_save)
+        pieces = self._shared.take() if self._shared is not None else None
+        replicated = pieces.replicated if pieces is not None else ""
+        save = PendingCheckpoint(session, self._name(session), layout=self._layout, replicated=replicated)
         self._newest_step = save.step
         self._known[save.step] = ""
-        if self._config.async_save:
+        if pieces is not None:
+            files = shared_layout.contents(save.name, pieces)
+            self._behind(lambda: self._finish(session, save, self._stage(save, *files)))
+            return
+        captured = capture.of_this_process().capture(state)
+        if captured is not None:
+            self._behind(lambda: self._finish_captured(session, save, captured))
+        elif self._config.async_save:
             snapshot = state.snapshot()
-            self._behind(lambda: self._finish(session, save, self._stage(save, snapshot)))
+            self._behind(
+                lambda: self._finish(
+                    session, save, self._stage(save, Content(save.name, snapshot.write, save.role))
+                )
+            )
         else:
-            staged = self._stage(save, state)
+            staged = self._stage(save, Content(save.name, state.write, save.role))
             self._behind(lambda: self._finish(session, save, staged))
 
     def _save_out_of_turn(self, session: Session) -> None:
@@ -169,9 +207,16 @@ class ModelCheckpoint(Callback):
         self._thread = threading.Thread(target=work, name="recovery-save", daemon=True)
         self._thread.start()
 
-    def _stage(self, save: PendingCheckpoint, state: _Writable) -> Stage | None:
+    def _finish_captured(self, session: Session, save: PendingCheckpoint, captured: Captured) -> None:
         try:
-            return stage(self._directory, [Content(save.name, state.write)])
+            staged = self._stage(save, WrittenContent(save.name, captured.write, save.role))
+        finally:
+            captured.close()
+        self._finish(session, save, staged)
+
+    def _stage(self, save: PendingCheckpoint, *contents: Content | WrittenContent) -> Stage | None:
+        try:
+            return stage(self._directory, contents)
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return None
@@ -184,10 +229,12 @@ class ModelCheckpoint(Callback):
         except CheckpointWriteError as error:
             self._not_saved(save, error)
             return
+        if self._shared is not None and not self._shared.compare(manifest, path):
+            return
         self._known[save.step] = manifest.digest
         session.checkpoint_published(catalogue.held_of(manifest, path))
         assert self._retention is not None, "on_begin has looked at the directory"
-        self._retention.apply(committed_before=session.committed_before)
+        self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
 
     def _not_saved(self, save: PendingCheckpoint, error: CheckpointWriteError) -> None:
         _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)

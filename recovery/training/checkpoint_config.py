@@ -23,7 +23,7 @@ class CheckpointConfig:
     integrated_save: bool
     """True: every rank's file holds the full state, as in data parallel training. False: its shard."""
     async_save: bool
-    """True: a thread writes a copy of the state while training goes on."""
+    """True: a thread writes a copy of the state while training goes on. A state of PyTorch costs a step one copy either way."""
 
     def __init__(
         self,

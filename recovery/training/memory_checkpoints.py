@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from recovery.checkpoint import catalogue, memory_tier, names
+from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.files import reason_of
 from recovery.checkpoint.memory_tier import MemoryHome
-from recovery.checkpoint.publish import Content, Stage, stage
+from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
 from recovery.checkpoint.retention import remove
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointError, CheckpointWriteError
+from recovery.training import capture
+from recovery.training.capture import Captured
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Session
 from recovery.worker.exec_in_place import close_in_children
@@ -33,13 +36,9 @@ Write = Callable[[BinaryIO], None]
 class MemoryCheckpoints:
     """One rank's checkpoints in memory, over one generation. Without MS_MEMORY_CHECKPOINT_STEPS it does nothing."""
 
-    def __init__(self, *, integrated: bool) -> None:
-        """Nothing is made before `begin`.
-
-        Args:
-            integrated: whether this rank's files hold the full state.
-        """
-        self._integrated = integrated
+    def __init__(self) -> None:
+        """Nothing is made before `begin`."""
+        self._layout = Layout.RANK
         self._every_steps = 0
         """0: there are none."""
         self._prefix, self._directory, self._bytes_max = "", Path(), 0
@@ -47,12 +46,13 @@ class MemoryCheckpoints:
         """Bytes that did not suffice for one; nothing is tried before more are left."""
         self._thread: threading.Thread | None = None
 
-    def begin(self, session: Session, prefix: str) -> None:
+    def begin(self, session: Session, prefix: str, layout: Layout) -> None:
         """Take this rank's directory, and clear up what other jobs and a rolled-back history have left.
 
         Args:
             session: at the step where the generation begins.
             prefix: of the files' names.
+            layout: of the files on the disk. What ranks write there together, each has for itself in memory: no peer's end takes a part.
         """
         settings = session.memory
         if session.local_rank == 0:
@@ -69,6 +69,7 @@ class MemoryCheckpoints:
             )
             return
         self._prefix, self._every_steps = prefix, settings.every_steps
+        self._layout = Layout.RANK if layout is Layout.SHARED else layout
         session.checkpoint_directory(self._directory, prefix)
         held = [one for one in self._held(session) if one.step <= session.step]
         self._keep_only(held)
@@ -86,7 +87,7 @@ class MemoryCheckpoints:
 
         Args:
             session: at the step.
-            behind_steps: a thread writes a copy of the state; False: the step waits for the write itself.
+            behind_steps: a state that cannot be captured is copied, and a thread writes the copy; False: the step waits for the write.
         """
         assert session.state is not None, "callbacks run inside steps()"
         self.join()
@@ -94,8 +95,12 @@ class MemoryCheckpoints:
         if left_bytes <= self._too_little:
             return
         name = names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
-        save = PendingCheckpoint(session, name, integrated=self._integrated)
-        if behind_steps:
+        save = PendingCheckpoint(session, name, layout=self._layout)
+        # A save on a slow disk that is under way has the memory for captures: this one is over sooner, and does not wait for it.
+        captured = capture.of_this_process().capture(session.state, waits=False)
+        if captured is not None:
+            self._behind(lambda: self._finish_captured(session, save, captured, left_bytes))
+        elif behind_steps:
             write = session.state.snapshot().write
             self._behind(lambda: self._finish(session, save, self._stage(save, write, left_bytes)))
         else:
@@ -127,10 +132,25 @@ class MemoryCheckpoints:
         self._keep_only(kept)
         return self._bytes_max - _bytes_of(kept)
 
+    def _finish_captured(
+        self, session: Session, save: PendingCheckpoint, captured: Captured, left_bytes: int
+    ) -> None:
+        try:
+            if captured.file.size > left_bytes:
+                self._refuse(save, left_bytes)
+                return
+            staged = stage(self._directory, [WrittenContent(save.name, captured.write, save.role)])
+        except CheckpointWriteError as error:
+            self._not_saved(save, str(error))
+            return
+        finally:
+            captured.close()
+        self._finish(session, save, staged)
+
     def _stage(self, save: PendingCheckpoint, write: Write, left_bytes: int) -> Stage | None:
         bounded = _Bounded(write, left_bytes)
         try:
-            return stage(self._directory, [Content(save.name, bounded.write)])
+            return stage(self._directory, [Content(save.name, bounded.write, save.role)])
         except Exception as error:
             # torch.save makes an error of its own of what its stream raises.
             if bounded.is_exceeded:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import msgspec
 
 from recovery.checkpoint.contribution import Layout, Manifest, ManifestFile
+from recovery.training.checkpoint_layout import role_in
 from recovery.training.session import Session
 
 
 class PendingCheckpoint:
     """One checkpoint of this rank that is under way."""
 
-    def __init__(self, session: Session, name: str, *, integrated: bool) -> None:
+    def __init__(self, session: Session, name: str, *, layout: Layout, replicated: str = "") -> None:
         """Note where training stands.
 
         Args:
             session: of this entry, at the step that is saved.
             name: of the file.
-            integrated: whether this rank's files hold the full state.
+            layout: how the state is spread over the ranks' files.
+            replicated: SHA-256 of the state that all ranks share, of which they hold a part; empty: they do not share one.
         """
         self.step = session.step
         self.name = name
+        self.role = role_in(layout)
+        """Of its file."""
         self._manifest = Manifest(
             job=session.job,
             run=session.run,
@@ -32,9 +36,10 @@ class PendingCheckpoint:
             epoch=session.epoch,
             step_in_epoch=session.step_in_epoch,
             files=(),
-            layout=Layout.RANK if integrated else Layout.SHARDED,
+            layout=layout,
+            replicated=replicated,
             versions=session.versions,
-            integrated=integrated,
+            integrated=layout is Layout.RANK,
         )
 
     def manifest(self, files: tuple[ManifestFile, ...]) -> Manifest:

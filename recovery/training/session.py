@@ -6,16 +6,23 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from recovery import clock
 from recovery.checkpoint import verify
+from recovery.checkpoint.contribution import Layout
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
-from recovery.errors import CheckpointError, GenerationInterrupted
+from recovery.errors import (
+    CheckpointError,
+    CheckpointManifestError,
+    CheckpointStateError,
+    GenerationInterrupted,
+)
+from recovery.training import shared_load, shared_names
 from recovery.training.early_exit import LoopWatch
-from recovery.training.state import RestorableState, TrainingState
+from recovery.training.state import RestorableState, SharesState, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
@@ -182,6 +189,11 @@ class Session:
         """The newest global step but one that lies on every rank's disk; 0 while fewer than two are known in this generation."""
         return self._service.training_control.committed_before
 
+    @property
+    def spared_steps(self) -> tuple[int, ...]:
+        """Older steps whose files stay as well: what lies on other hosts as a whole, and what is being copied there."""
+        return self._service.training_control.spared_steps
+
     def restore(self, state: RestorableState) -> None:
         """Load the plan's checkpoint into `state`, verified, or let it begin at step 0. `steps` does it by itself.
 
@@ -202,7 +214,7 @@ class Session:
     def _load(self, state: RestorableState) -> None:
         path = Path(self._plan.path)
         try:
-            verify.check_wanted(
+            manifest = verify.check_wanted(
                 path,
                 verify.Wanted(
                     job=self.job,
@@ -213,9 +225,13 @@ class Session:
                     digest=self._plan.digest,
                 ),
             )
+            parts = shared_load.checked_parts(path, manifest) if manifest.layout is Layout.SHARED else ()
         except CheckpointError as error:
             self._reject(str(error))
-        state.read(path)
+        if parts:
+            self._read_shared(state, path, parts, manifest.replicated)
+        else:
+            state.read(path)
         _logger.info(
             "event=restored rank=%d generation=%d step=%d path=%s",
             self.rank,
@@ -224,7 +240,21 @@ class Session:
             path,
         )
 
-    def _reject(self, reason: str) -> None:
+    def _read_shared(
+        self, state: RestorableState, path: Path, parts: tuple[Path, ...], replicated: str
+    ) -> None:
+        if not isinstance(state, SharesState):
+            raise CheckpointStateError(
+                field=str(path),
+                reason=f"is a part of a state that ranks share, and {type(state).__name__} cannot read one",
+                next_step="Give the state that the program has saved.",
+            )
+        try:
+            state.read_shared(shared_names.side_path(path), parts, replicated)
+        except CheckpointManifestError as error:
+            self._reject(str(error))
+
+    def _reject(self, reason: str) -> NoReturn:
         """Report the plan's file as unusable and wait for the next plan, which is the next older common step."""
         self._service.post(
             s.CheckpointRejected(

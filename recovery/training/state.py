@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 
 class RestorableState(Protocol):
@@ -44,9 +44,91 @@ class TrainingState(RestorableState, Protocol):
         ...
 
 
+def is_sharded(state: object) -> bool:
+    """Is this state spread over the ranks, so that no rank's file holds all of it? One that does not say is whole."""
+    return bool(getattr(state, "sharded", False))
+
+
 class Snapshot(Protocol):
     """A frozen copy of a training state."""
 
     def write(self, stream: BinaryIO) -> None:
         """Write it, in the same format as `TrainingState.write`."""
+        ...
+
+
+class CannotLayOutError(Exception):
+    """This state has to write itself; the text says why."""
+
+
+class LaidOut(Protocol):
+    """The file of a state that is not written yet."""
+
+    @property
+    def size(self) -> int:
+        """Of the file, in bytes."""
+        ...
+
+    def copy_to(self, memory: memoryview) -> None:
+        """Copy the whole file to memory of at least `size` bytes, so that the state may change."""
+        ...
+
+    def differs_from(self, memory: memoryview) -> bool:
+        """Does the state of now differ from what `copy_to` has copied?"""
+        ...
+
+    def is_read_from(self, path: Path, memory: memoryview) -> bool:
+        """Does reading the file give what is in memory? `path`: of the file that was written from it."""
+        ...
+
+
+@runtime_checkable
+class LaysOut(Protocol):
+    """A state that can say what its file will look like before it is written: a save then costs the step one copy."""
+
+    def lay_out(self) -> LaidOut:
+        """Say where every byte of the file will be.
+
+        Raises:
+            CannotLayOutError: it has to write itself.
+        """
+        ...
+
+
+class SharedPieces(Protocol):
+    """What one rank writes of a state that all ranks share, as the state was."""
+
+    @property
+    def replicated(self) -> str:
+        """SHA-256 (hex) of what all ranks share: the same on all of them."""
+        ...
+
+    def write_part(self, stream: BinaryIO) -> None:
+        """Write what this rank writes for all."""
+        ...
+
+    def write_side(self, stream: BinaryIO) -> None:
+        """Write what only this rank has."""
+        ...
+
+
+@runtime_checkable
+class SharesState(Protocol):
+    """A state of which every rank can write a part for all: `ModelCheckpoint(layout="shared")` saves it so."""
+
+    def take_shared(self, *, rank: int, world_size: int) -> SharedPieces:
+        """Copy what this rank writes, so that the state may change."""
+        ...
+
+    def fingerprints(self, side: Path) -> dict[str, str]:
+        """Of the shared parts by name, in a file that `write_side` wrote; empty: it cannot be read."""
+        ...
+
+    def read_shared(self, side: Path, parts: Sequence[Path], replicated: str) -> None:
+        """Load a rank's own file and all ranks' parts, by rank.
+
+        Raises:
+            CheckpointManifestError: together they are not the state that `replicated` names. Nothing was loaded.
+            CheckpointStateError: they do not fit this state.
+        """
         ...

@@ -13,6 +13,7 @@ import msgspec
 from recovery.core import message_fields as fields
 from recovery.core import messages as m
 from recovery.core.converter import UNREADABLE
+from recovery.core.copy_messages import CopyFailed
 from recovery.core.handover_messages import Depart, HandedOver, NotHandedOver, Position
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
@@ -35,6 +36,7 @@ PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
     m.JobEnded: (("reason", _SHORT),),
     Depart: (("reason", _SHORT),),
     Position: (("obstacle", _SHORT),),
+    CopyFailed: (("reason", _SHORT),),
     HandedOver: (("reason", _SHORT),),
     NotHandedOver: (("reason", _SHORT),),
 }

@@ -206,6 +206,11 @@ class ConnectionLimiter(web.Server):
             accepted.registering = False
             self._registering_count -= 1
 
+    def descriptors(self) -> list[int]:
+        """The sockets of all connections, for those who must close them in a forked child."""
+        raw = (accepted.transport.get_extra_info("socket") for accepted in list(self._accepted.values()))
+        return [one.fileno() for one in raw if one is not None and one.fileno() >= 0]
+
     def abort_all(self) -> None:
         """Close every socket at once."""
         for accepted in list(self._accepted.values()):

@@ -19,6 +19,22 @@ def is_local(host: str) -> bool:
     return False
 
 
+def address_towards(host: str, port: int) -> str:
+    """This host's address on the way to another one; empty: there is no way, or the name does not resolve. Sends nothing.
+
+    Args:
+        host: address or name.
+        port: any, of it.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
 def free_port(host: str) -> int:
     """A port of this host that nobody listens on right now, for programs that do not take the kernel's choice (port 0).
 

@@ -11,6 +11,7 @@ from typing_extensions import assert_never
 
 from recovery import clock
 from recovery.core.effects import Exit, Log, Persist, Report
+from recovery.core.held import HeldCopy
 from recovery.core.messages import Admitted
 from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
@@ -18,6 +19,7 @@ from recovery.core.worker.effects import (
     ConfirmPlace,
     Connect,
     Disconnect,
+    Fetch,
     FindCheckpoints,
     Interrupt,
     KeepPlaces,
@@ -28,6 +30,7 @@ from recovery.core.worker.effects import (
     OpenRendezvous,
     ReplaceProcess,
     Retain,
+    RetainCopies,
     Send,
     SetTimer,
     StopAt,
@@ -36,9 +39,11 @@ from recovery.core.worker.effects import (
 from recovery.core.worker.timers import WorkerTimer
 from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
+from recovery.worker.copy_work import CopyWork
 from recovery.worker.finished_job import FinishedJob
 from recovery.worker.jitter import jitter
-from recovery.worker.local_store import Found, LocalStore
+from recovery.worker.local_store import LocalStore
+from recovery.worker.searches import Found
 from recovery.worker.training_control import TrainingControl, Verdict
 
 _logger = logging.getLogger("recovery.worker")
@@ -49,18 +54,20 @@ _DIAL_S = DIAL_MS / 1000
 class Executor:
     """Effects to connection, timers, local store, training control and log."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that it joins
         self,
         *,
         client: Client,
         training_control: TrainingControl,
         local_store: LocalStore,
+        copy_work: CopyWork,
         abort_timeout_ms: int,
         deliver: Callable[[s.WorkerStimulus], None],
         replace: Callable[[str, s.Hangs], None],
     ) -> None:
         """Join the parts. Created inside the loop that it serves."""
         self._client, self._training_control, self._local_store = client, training_control, local_store
+        self._copy_work = copy_work
         self._deliver, self._replace = deliver, replace
         self._finished = FinishedJob(local_store.recovery_path)
         self._abort_s = abort_timeout_ms / 1000
@@ -74,7 +81,7 @@ class Executor:
             case Send():
                 self._client.send(effect.message)
             case Persist():
-                self._local_store.submit(effect)
+                self._persist(effect)
             case SetTimer():
                 self._set_timer(effect)
             case Connect():
@@ -100,14 +107,21 @@ class Executor:
             case ConfirmPlace():
                 self._training_control.confirm()
             case Retain():
-                self._training_control.note_committed(effect.step, effect.durable_step)
+                self._training_control.note_committed(
+                    effect.step, effect.spared, durable_step=effect.durable_step
+                )
+            case Fetch() | RetainCopies():
+                self._copy_work.carry_out(effect, self._local_store.new_request, self._deliver)
             case Log():
-                level = logging.WARNING if effect.warning else logging.INFO
-                _logger.log(level, "event=%s %s", effect.event, effect.text)
+                _log(effect)
             case Exit():
                 self._exit(effect)
             case _:
                 assert_never(effect)
+
+    def _persist(self, persist: Persist) -> None:
+        self._copy_work.note_saved(persist.records)
+        self._local_store.submit(persist)
 
     def _join(self, admitted: Admitted) -> None:
         self._finished.stop()
@@ -158,6 +172,8 @@ class Executor:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self) -> None:
+        # Before the dial: whoever is connected registers at once, and says where its files can be fetched.
+        serves = await asyncio.to_thread(self._copy_work.address)
         try:
             await self._client.connect(_DIAL_S)
         except ConnectError as error:
@@ -166,7 +182,7 @@ class Executor:
                 s.ConnectFailed(str(error), jitter(), finished=finished, not_let_in=error.not_let_in)
             )
         else:
-            self._deliver(s.Connected())
+            self._deliver(s.Connected(serves))
 
     async def _disconnect(self) -> None:
         await self._client.close()
@@ -188,7 +204,20 @@ class Executor:
             _logger.warning("event=checkpoints_not_found %s", error)
             found = Found()
         request, offered = self._local_store.new_request(), find.rank if find.offer is not None else None
-        self._deliver(s.CheckpointsFound(request, found.held, found.passed_over, found.past, rank=offered))
+        copies = await self._find_copies(find, found) if find.offer is None else ()
+        self._deliver(
+            s.CheckpointsFound(
+                request, found.held, found.passed_over, found.past, rank=offered, copies=copies
+            )
+        )
+
+    async def _find_copies(self, find: FindCheckpoints, found: Found) -> tuple[HeldCopy, ...]:
+        try:
+            return await asyncio.to_thread(self._copy_work.held, find.job, find.run, find.rank, found.held)
+        except (RecoveryError, OSError) as error:
+            # As above: without them this node is no source, and that is all.
+            _logger.warning("event=copies_not_found %s", error)
+            return ()
 
     def _set_timer(self, effect: SetTimer) -> None:
         older = self._timers.pop(effect.timer, None)
@@ -200,6 +229,10 @@ class Executor:
     def _due(self, timer: WorkerTimer) -> None:
         del self._timers[timer]
         self._deliver(s.TimerFired(timer, jitter()))
+
+
+def _log(line: Log) -> None:
+    _logger.log(logging.WARNING if line.warning else logging.INFO, "event=%s %s", line.event, line.text)
 
 
 def _sentence(error: RecoveryError) -> str:

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from recovery import clock
-from recovery.checkpoint import catalogue, names
+from recovery.checkpoint import names
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
-from recovery.core.messages import HeldCheckpoint, Offer, PassedOver, Past
+from recovery.core.messages import Offer, PassedOver, Past
 from recovery.core.records import (
     ActivityRecord,
     CheckpointRecord,
@@ -46,6 +46,7 @@ from recovery.errors import (
 from recovery.store.paths import worker_path
 from recovery.worker.exec_in_place import close_in_children, descriptors_of
 from recovery.worker.place_notes import PlaceNotes, past_in
+from recovery.worker.searches import Found, copies_of, look
 
 if TYPE_CHECKING:
     from recovery.store.repository import WorkerStore
@@ -59,15 +60,6 @@ the store made of a process that takes over a lost rank: at its first step, and 
 """
 _CLOSE_S = 2.0
 """How long the end of the process waits for the last rows. A write takes milliseconds; a full or stuck disk takes none of them ever."""
-
-
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search of the directories has found."""
-
-    held: tuple[HeldCheckpoint, ...] = ()
-    passed_over: tuple[PassedOver, ...] = ()
-    past: Past | None = None
-    """Another job that this node has trained; None: none that anybody remembers."""
 
 
 class LocalStore:
@@ -88,6 +80,8 @@ class LocalStore:
         """None: recovery is off, nothing is kept."""
         self._node_id, self._accept_without_wal = node_id, accept_without_wal
         self._place, self._takes_over = PlaceNotes(node_id, replaces), bool(replaces)
+        self.copies = copies_of(recovery_path, node_id, replaces)
+        """Contributions of other ranks, and those that were brought back for its own; None: recovery is off."""
         self._store: WorkerStore | None = None
         """None until this process may write it."""
         self._writer: Writer | None = None
@@ -281,7 +275,7 @@ class LocalStore:
             records += self._directories_of(self.recovery_path, node_id)
         places = {(record.path, record.prefix): record for record in records if record.run == offer.run}
         self._offered[offer.rank] = places
-        there = _look((*places.values(), *self._directories.values()), job, offer.run, offer.rank)
+        there = look(self.copies, (*places.values(), *self._directories.values()), job, offer.run, offer.rank)
         self._warn_of(there.passed_over)
         return Found(held=there.held, passed_over=there.passed_over)
 
@@ -344,11 +338,11 @@ class LocalStore:
             notes = self._place.read(self.recovery_path, job)
             known = of_place(known, notes.pasts)
             records += self._keep(notes.directories)
-        there = _look(records, job, run, rank)
+        there = look(self.copies, records, job, run, rank)
         if known is None:
             self._warn_of(there.passed_over)
             return Found(held=there.held, passed_over=there.passed_over)
-        of_past = _look(records, known.job, known.run, known.rank).held
+        of_past = look(self.copies, records, known.job, known.run, known.rank).held
         taken = {held.path for held in of_past}
         passed_over = tuple(one for one in there.passed_over if one.path not in taken)
         self._warn_of(passed_over)
@@ -373,11 +367,6 @@ class LocalStore:
                     "event=checkpoint_passed_over path=%s step=%d reason=%r", one.path, one.step, one.reason
                 )
         self._passed_over = frozenset(passed_over)
-
-
-def _look(records: tuple[DirectoryRecord, ...], job: str, run: RunId, rank: Rank | None) -> catalogue.Look:
-    places = [(record.path, record.prefix) for record in records if record.run == run]
-    return catalogue.look_all(places, job=job, run=run, rank=rank)
 
 
 def _key(record: Record) -> tuple[object, ...]:

@@ -24,10 +24,13 @@ from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
 from recovery.transport.access import Access
 from recovery.transport.client import Client
-from recovery.transport.job_token import Caller, JobToken
+from recovery.transport.job_token import Authenticator, Caller, JobToken
 from recovery.worker.blocking_calls import Calls
+from recovery.worker.copy_work import CopyWork
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
+from recovery.worker.file_address import host_of
+from recovery.worker.file_exchange import FileExchange
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
 from recovery.worker.training_control import TrainingControl
@@ -87,7 +90,21 @@ class WorkerService:
         self.machine = WorkerMachine(identity, rules)
         given, path = settings.job_token, settings.recovery_path
         token = JobToken.of(job_token_file.token_of(given, path))
-        self._caller = Caller(Kind.NODE, self.node_id, token, job_token_file.source_of(given, path))
+        stored = job_token_file.source_of(given, path)
+        self._access = Access(Caller(Kind.NODE, self.node_id, token, stored), self._channel)
+        copies, secure = self.local_store.copies, settings.secure_channel
+        self._copy_work = CopyWork(
+            copies,
+            FileExchange(
+                copies.served if copies is not None else lambda digest: None,
+                lambda: Authenticator(token, stored=stored),
+                lambda: channel_of(secure, Side.SERVER),
+            ),
+            world_size=rules.worker_count,
+            access=self._access,
+            host=lambda: host_of(settings),
+            place_is_ours=self.training_control.place_is_ours,
+        )
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -131,12 +148,13 @@ class WorkerService:
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=lambda reason: self._deliver(s.Disconnected(reason, jitter())),
-            access=Access(self._caller, self._channel),
+            access=self._access,
         )
         self._executor = Executor(
             client=self._client,
             training_control=self.training_control,
             local_store=self.local_store,
+            copy_work=self._copy_work,
             abort_timeout_ms=self._settings.rules.abort_timeout_ms,
             deliver=self._deliver,
             replace=self.replace_process,

@@ -59,6 +59,8 @@ class TrainingControl:
         """The newest step that all ranks hold, as far as is known in this generation; 0: none."""
         self.committed_before = self._durable_step = 0
         """The two newest steps that lie on all ranks' disks, likewise; the older one says which files may go."""
+        self.spared_steps: tuple[int, ...] = ()
+        """Older steps whose files stay: what lies on other hosts, and what is being copied there."""
         self._stop_point = StopPoint()
         self.never_stops = ""
         """Not empty: why the main thread stops at no step that is asked for. Set by the main thread, for the rest of the process."""
@@ -211,17 +213,21 @@ class TrainingControl:
                 key: value for key, value in self._rendezvous.items() if key >= plan.generation
             }
             self.committed_before = self._durable_step = self.committed_step = 0
-            self.note_committed(plan.committed_step, plan.durable_step)
+            self.note_committed(plan.committed_step, self.spared_steps, durable_step=plan.durable_step)
             self._stop_point.begin(plan.generation, plan.step)
             self._changed.notify_all()
 
-    def note_committed(self, step: int, durable_step: int | None = None) -> None:
+    def note_committed(
+        self, step: int, spared: tuple[int, ...] = (), *, durable_step: int | None = None
+    ) -> None:
         """All ranks hold this step. It is sent again after a reconnect, so a step may come twice.
 
         Args:
             step: the newest that all ranks hold.
+            spared: older ones whose files stay.
             durable_step: the newest that lies on all ranks' disks; None: the same.
         """
+        self.spared_steps = spared
         self.committed_step = max(self.committed_step, step)
         durable_step = step if durable_step is None else durable_step
         if durable_step > self._durable_step:

@@ -22,6 +22,9 @@ from typing_extensions import override
 
 import recovery
 import recovery.torch as rt
+from recovery.torch.file_layout import FileLayout
+from recovery.torch.shared_state import SharedPieces
+from recovery.training import shared_directory
 
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "4"))
 # 4 ranks x 153, batches of 8: the last one is ragged.
@@ -33,6 +36,10 @@ NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
 DATA = os.environ.get("JOB_DATA", "map")
 SAVE_DELAY_MS = int(os.environ.get("JOB_SAVE_DELAY_MS", "0"))
 LOAD_DELAY_MS = int(os.environ.get("JOB_LOAD_DELAY_MS", "0"))
+LAYOUT = os.environ.get("JOB_LAYOUT", "rank")
+"""Of the checkpoints: one directory for each rank, or one for all; apart: one for each rank where there should be one for all."""
+OWN = os.environ.get("JOB_OWN", "")
+"""drifts: a part differs between ranks; per_rank: it does, and the state is told so."""
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there: what a test does to the job is done by then."""
 
@@ -72,11 +79,20 @@ class SlowState(rt.TrainState):
     """A state whose saving or loading can be made slow, so that a test can kill in the middle of it."""
 
     @override
-    def write(self, stream: Any) -> None:
-        super().write(stream)
+    def lay_out(self) -> FileLayout:
+        file = super().lay_out()
         if SAVE_DELAY_MS:
             Path(f"saving_{os.environ['MS_NODE_ID']}").touch()
             time.sleep(SAVE_DELAY_MS / 1000)
+        return file
+
+    @override
+    def take_shared(self, *, rank: int, world_size: int) -> SharedPieces:
+        pieces = super().take_shared(rank=rank, world_size=world_size)
+        if SAVE_DELAY_MS:
+            Path(f"saving_{os.environ['MS_NODE_ID']}").touch()
+            time.sleep(SAVE_DELAY_MS / 1000)
+        return pieces
 
     @override
     def read(self, path: Path) -> None:
@@ -101,9 +117,18 @@ def train(session: recovery.Session) -> None:
     loader = rt.ResumableLoader(data, batch_size=8, session=session, num_workers=NUM_WORKERS)
     second = rt.ResumableLoader(Samples(2), batch_size=4, session=session, seed=9, num_workers=NUM_WORKERS)
     more: dict[str, Any] = {"second": second} if DATA == "two" else {}
+    if OWN:
+        more["own"] = nn.Linear(4, 4)
+        nn.init.constant_(more["own"].weight, session.rank)
+    if OWN == "per_rank":
+        more["per_rank"] = ["own"]
     state = SlowState(model=model, optimizer=optimizers, lr_scheduler=schedules, loader=loader, **more)
     config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=3)
-    saver = recovery.ModelCheckpoint("train", f"ckpt/{session.rank}", config)
+    layout = "rank" if LAYOUT == "rank" else "shared"
+    directory = "ckpt/shared" if LAYOUT == "shared" else f"ckpt/{session.rank}"
+    saver = recovery.ModelCheckpoint("train", directory, config, layout=layout)
+    if LAYOUT == "apart":
+        shared_directory.PATIENCE_MS = 500
     others = iter(second)
 
     with Path(f"samples_{session.rank}.jsonl").open("a") as log:

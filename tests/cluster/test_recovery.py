@@ -7,6 +7,7 @@ import random
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from recovery.core.records import EventKind
@@ -121,6 +122,24 @@ def test_kill_during_a_save_leaves_the_older_checkpoint(tmp_path: Path, undistur
         cluster.launch("worker_1")
         cluster.wait_end()
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == 10
+        cluster.check_same_as(undisturbed())
+
+
+def test_kill_while_the_writer_writes_leaves_the_older_checkpoint_and_no_writer(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
+        worker = cluster.processes["worker_1"].pid
+        [writer] = [one for one in psutil.Process(worker).children() if "writer_program" in one.cmdline()[-3]]
+        writer.suspend()
+        cluster.wait(lambda: any(tmp_path.glob(f"ckpt/*/.train-*.{worker}-*.tmp")), "a save that stands")
+        cluster.kill("worker_1")
+        writer.wait(20)
+        cluster.launch("worker_1")
+        cluster.wait_end()
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step
         cluster.check_same_as(undisturbed())
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.copy_records import CopyRecord
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, RequestId, ResumeToken, RunId
 from recovery.core.principals import Principal
@@ -77,6 +78,7 @@ class Desk:
             tuple(self.row(CheckpointRecord)),
             tuple(self.row(SeatRecord)),
             tuple(self.row(ProcessRecord)),
+            tuple(self.row(CopyRecord)),
         )
         self._do(self.machine.start(self.now))
 
@@ -185,6 +187,7 @@ _KEYS = {
     "ProcessRecord": ("node_id", "incarnation"),
     "GenerationRecord": ("run", "generation"),
     "CheckpointRecord": ("run", "step", "rank"),
+    "CopyRecord": ("run", "step", "rank", "node_id"),
     "StepRecord": ("node_id",),
 }
 

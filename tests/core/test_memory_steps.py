@@ -211,4 +211,4 @@ def test_a_handover_waits_for_the_disks() -> None:
 def test_a_worker_is_told_which_step_lies_on_disks() -> None:
     driven = DrivenWorker().training()
     driven.receive(m.Committed(run=checkpoint(1).run, step=20, durable_step=10))
-    assert driven.effects_of(we.Retain)[-1] == we.Retain(20, 10)
+    assert driven.effects_of(we.Retain)[-1] == we.Retain(20, (), 10)

@@ -123,3 +123,11 @@ def test_a_committed_step_that_this_rank_lacks_still_guards_the_newer_ones() -> 
 
 def test_nothing_held_is_nothing_removed() -> None:
     assert _ask([], 100, keep=2) == ()
+
+
+def test_what_lies_on_other_hosts_stays_on_its_owners_disk() -> None:
+    held = [Kept(step, 0.0) for step in (10, 20, 30, 40, 50)]
+    gone = removable(
+        held, committed_before=40, keep_checkpoint_max=1, keep_checkpoint_per_n_minutes=0, spared=(10, 30)
+    )
+    assert gone == (20,)

@@ -19,9 +19,9 @@ from tests.core.driven_worker import DrivenWorker, plan, refused
 def test_it_dials_registers_looks_and_says_ready() -> None:
     driven = DrivenWorker()
     assert driven.handle(s.Started(RequestId("r"), None))[-1] == we.Connect()
-    driven.handle(s.Connected())
+    driven.handle(s.Connected("10.0.0.1:7"))
     [register] = driven.sent(m.Register)
-    assert (register.token, register.generation) == (None, 0)
+    assert (register.token, register.generation, register.serves) == (None, 0, "10.0.0.1:7")
     driven.admitted()
     assert driven.effects_of(we.FindCheckpoints) == [we.FindCheckpoints("job", RunId(1))]
     driven.handle(s.CheckpointsFound(RequestId("f"), (checkpoint(10),)))

@@ -14,6 +14,8 @@ import msgspec
 from recovery import errors
 from recovery.config.table import SETTINGS
 from recovery.core import messages as m
+from recovery.core.copy_messages import FetchFault
+from recovery.core.held import HeldCopy, Source
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.policy.registration import Verdict
@@ -26,6 +28,10 @@ from recovery.transport.server import CLUSTER_PATH
 from tests.house.files import ROOT
 from tests.house.protocol_words import ANSWERS, CONVERSATION, FROM_SCHEDULER, HEAD, REFUSALS
 
+_INSIDE = (m.HeldCheckpoint, HeldCopy, m.PassedOver, m.Past, m.Began, Source, FetchFault, m.ProcessIdentity)
+_SOURCES = tuple(
+    f"recovery/core/{name}.py" for name in ("messages", "handover_messages", "copy_messages", "held")
+)
 _RULES = Rules(worker_count=1)
 _EXAMPLES: tuple[tuple[str, m.FromNode | m.FromScheduler], ...] = (
     (
@@ -65,7 +71,7 @@ def protocol_page() -> str:
         "## Messages from the scheduler\n",
         *(_message(kind) for kind in get_args(m.FromScheduler)),
         "## Inside them\n",
-        _message(m.HeldCheckpoint),
+        *(_message(kind) for kind in _INSIDE),
         _words(m.Role, "role"),
         _words(m.JobOutcome, "outcome"),
     ]
@@ -194,9 +200,9 @@ def _default(value: object) -> str:
 
 def _docstrings() -> dict[str, dict[str, str]]:
     """By class and field: the sentence that stands under the field."""
-    source = ast.parse((ROOT / "recovery/core/messages.py").read_text(encoding="utf-8"))
     found: dict[str, dict[str, str]] = {}
-    for node in source.body:
+    parsed = [ast.parse((ROOT / name).read_text(encoding="utf-8")) for name in _SOURCES]
+    for node in (node for source in parsed for node in source.body):
         if not isinstance(node, ast.ClassDef):
             continue
         for member, text in zip(node.body, node.body[1:], strict=False):
@@ -226,6 +232,8 @@ def _kind_of(info: Any) -> str:
         return f"text, at most {info.max_length:,} characters"
     if isinstance(info, msgspec.inspect.VarTupleType):
         return f"list of {_kind_of(info.item_type)}"
+    if isinstance(info, msgspec.inspect.StructType):
+        return str(info.cls.__name__)
     return _KINDS[type(info)]
 
 
@@ -233,5 +241,4 @@ _KINDS: dict[type[Any], str] = {
     msgspec.inspect.BoolType: "true or false",
     msgspec.inspect.NoneType: "nothing",
     msgspec.inspect.EnumType: "value (see below)",
-    msgspec.inspect.StructType: "HeldCheckpoint",
 }

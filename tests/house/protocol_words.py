@@ -157,6 +157,11 @@ ends that generation.
 **The end.** After `job_ended` (whatever the outcome) a node closes with 1000; requests are answered with `job_ended`, heartbeats still with
 `heartbeat_ack`. A process that registers while a finished scheduler ends receives `job_ended` too: the next run begins with the next scheduler.
 
+**Files between nodes.** A node that names itself in `serves` (`register`) answers there, over HTTP and with the same proofs as the scheduler's port,
+`GET /checkpoints/DIGEST/manifest` and `GET /checkpoints/DIGEST/files/N` (N from 0, in the manifest's order; `Range` is heard), where DIGEST names a
+contribution of `held` or `copies`. 404: it does not have it; 503: others are served, ask again. The manifest's seal (of format 1: the file's
+SHA-256) must be DIGEST, and each file what the manifest says: whoever fetches checks both. A node without `serves` is asked for nothing and ordered no copies.
+
 **Inspection.** `GET` of `/healthz` (text), `/status`, `/lost` (for launchers), `/generations`, `/checkpoints`, `/events`, `/drain` (JSON) on the same port, without registering. `POST /drain` with `{{"target": "NODE OR HOST"}}`, from
 the scheduler's own host only, begins a planned departure.
 
@@ -210,6 +215,14 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "a rank, to each `save_at` of its generation, at once; again if it then cannot save",
         "nothing; another `save_at` if one rank has passed the step",
     ),
+    "copy_report": (
+        "a node that has made a copy it was ordered to make",
+        "`received`; `copies_kept` to every node, if it was the last copy of that step",
+    ),
+    "copy_failed": (
+        "a node that could not fetch a contribution from the nodes that it names: of a copy, or its own of a plan with `sources`",
+        "`received`; of a plan (`generation`) that it gives up, `interrupt` to all: the next plan asks others, or goes back further",
+    ),
     "exited": (
         "a launcher alone, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id, and from the host that the node came from or names; from elsewhere with the `process` that it named",
         "a close (1000, `heard`)",
@@ -223,9 +236,12 @@ FROM_SCHEDULER: dict[str, str] = {
     "heartbeat_ack": "nothing: the scheduler is alive",
     "received": "forget the request: it is durable",
     "interrupt": "stop after the step; send `ready`. It comes twice, and may name a generation that is over for this node already: then nothing",
-    "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. A generation that is not newer than the own one: ignore",
+    "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. With `sources` instead of a path: fetch `digest` from one of them first. A generation that is not newer than the own one: ignore",
     "rendezvous": "connect to rank 0 there",
-    "committed": "checkpoints older than the newest two committed steps may go",
+    "committed": "checkpoints older than the newest two committed steps may go, but for the steps `copied` and `copying`",
+    "copy_order": "fetch the contribution `checkpoint.digest` from one of `sources`, in that order; verify it, keep it, send `copy_report`. It may come again: then nothing new. "
+    "A node that cannot: `copy_failed` with `gives_up`",
+    "copies_kept": "copies of steps older than `oldest` may go",
     "save_at": "answer `position`. `step` 0: no more. Else stop after that step, if it is not passed; save it, report it, and wait for the next message about it, an `interrupt`, or the end of the connection",
     "go_on": "train on, if it waits at a step of this drain",
     "handed_over": "end: it has left, and another process takes its rank",

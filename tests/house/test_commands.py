@@ -18,16 +18,16 @@ FOLDER = ROOT / "recovery" / "cli"
 def test_a_command_is_the_function_of_its_name_in_the_file_of_its_name(command: Command) -> None:
     functions = [
         node.name
-        for node in parsed(FOLDER / f"{command.name}.py").body
+        for node in parsed(FOLDER / f"{command.identifier}.py").body
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
     ]
 
-    assert command.name in functions
+    assert command.identifier in functions
     assert load(command.name).name == command.name
 
 
 def test_no_file_holds_the_command_of_another() -> None:
-    names = {command.name for command in COMMANDS}
+    names = {command.identifier for command in COMMANDS}
     files = {path.stem: parsed(path) for path in FOLDER.glob("*.py")}
 
     assert names <= set(files)

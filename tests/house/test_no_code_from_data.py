@@ -15,9 +15,13 @@ _CALLS = frozenset(
     {"eval", "exec", "compile", "os.system", "os.popen", "torch.jit.load", "subprocess.getoutput"}
 )
 _ALLOWED = frozenset(
-    {("recovery/launch/forked_child.py", "exec"), ("recovery/launch/forked_child.py", "compile")}
+    {
+        ("recovery/launch/forked_child.py", "exec"),
+        ("recovery/launch/forked_child.py", "compile"),
+        ("recovery/torch/file_layout.py", "pickle"),
+    }
 )
-"""There the user's own script is begun, as `python script` begins it."""
+"""There the user's own script is begun, as `python script` begins it; and torch.save is listened to while it writes, which reads nothing."""
 
 
 def _wrong(node: ast.AST) -> str:

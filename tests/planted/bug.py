@@ -31,6 +31,9 @@ PROMISES = {
     "I24": "nobody waits for a standby",
     "I25": "who can take a rank is let in and asked as soon as it is free",
     "I26": "a rank that is handed over loses no step, who stopped for it goes on, and who was asked to end ends",
+    "I27": "a plan names only who holds",
+    "I28": "what comes from another node is loaded only when it is what was named",
+    "I29": "a copy never outlives its lineage, and none that a plan needs is let go",
 }
 """What a bug breaks: the numbers of docs/guarantees.md."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tests.planted.bug import Bug
+from tests.planted.captures import CAPTURES
 from tests.planted.drain import DRAIN
 from tests.planted.drain_orders import DRAIN_ORDERS
 from tests.planted.durability import DURABILITY
 from tests.planted.ends import ENDS
 from tests.planted.files import FILES
 from tests.planted.growth import GROWTH
+from tests.planted.held_copies import HELD_COPIES
 from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
@@ -20,13 +22,17 @@ from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
 from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
+from tests.planted.sharded import SHARDED
+from tests.planted.shared import SHARED
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
 from tests.planted.training import TRAINING
+from tests.planted.transfers import TRANSFERS
 
 BUGS: tuple[Bug, ...] = (
     DURABILITY
+    + CAPTURES
     + DRAIN
     + DRAIN_ORDERS
     + SECURE_CHANNEL
@@ -39,13 +45,17 @@ BUGS: tuple[Bug, ...] = (
     + ENDS
     + FILES
     + GROWTH
+    + HELD_COPIES
     + MEMORY
     + LAST_WORDS
     + LAUNCHER
     + LOST_STORE
     + NUMBERS
+    + SHARDED
+    + SHARED
     + SIMULATED
     + STANDBYS
     + TEMPLATE
     + TRAINING
+    + TRANSFERS
 )

@@ -258,10 +258,10 @@ CHECKPOINTS = (
         "the manifest gets its name before the file",
         "I8",
         "checkpoint/publish.py",
-        "for file, _ in self._staged:\n                check_place(path, place_is_ours)\n                file.rename()\n"
-        "            check_place(path, place_is_ours)\n            beside.rename()",
-        "check_place(path, place_is_ours)\n            beside.rename()\n"
-        "            for file, _ in self._staged:\n                check_place(path, place_is_ours)\n                file.rename()",
+        "for file in staged:\n            check_place(path, place_is_ours)\n            file.rename()\n"
+        "        check_place(path, place_is_ours)\n        beside.rename()",
+        "check_place(path, place_is_ours)\n        beside.rename()\n"
+        "        for file in staged:\n            check_place(path, place_is_ours)\n            file.rename()",
         (
             "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",
         ),

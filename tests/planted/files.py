@@ -128,7 +128,7 @@ FILES = (
         "a process that was paused inside a save renames unasked",
         "I12",
         "checkpoint/publish.py",
-        "check_place(path, place_is_ours)\n                file.rename()",
+        "check_place(path, place_is_ours)\n            file.rename()",
         "file.rename()",
         (f"{_CONFLICT}::test_a_process_that_lost_its_place_gives_no_name_any_more",),
     ),

@@ -12,8 +12,8 @@ GROWTH: tuple[Bug, ...] = (
         "a rank tells of every checkpoint that it holds, whatever a frame carries",
         "I17",
         "core/policy/message_share.py",
-        "        if left < 0:",
-        "        if left < -(10**9):",
+        "        if left < 0:\n            break\n        chosen.add(one.step)",
+        "        if left < -(10**9):\n            break\n        chosen.add(one.step)",
         (_MUCH + "test_six_thousand_checkpoints_fit_into_one_message_newest_first",),
     ),
     Bug(

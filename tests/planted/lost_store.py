@@ -156,9 +156,9 @@ LOST_STORE = (
     Bug(
         "a rebuilt job's plan is not sent with its own name",
         "I8",
-        "core/worker/machine.py",
-        "job=plan.job or self._admitted.job,",
-        "job=self._admitted.job,",
+        "core/worker/plans.py",
+        "job=plan.job or admitted.job,",
+        "job=admitted.job,",
         (
             f"{MEMORY}::test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_is_asked_by_another",
         ),

@@ -137,8 +137,8 @@ PLAN = (
         "retention deletes the target",
         "I11",
         "core/policy/retention.py",
-        "if step < committed_before)",
-        "if step <= committed_before)",
+        "if step < committed_before and",
+        "if step <= committed_before and",
         ("tests/core/test_retention.py::test_the_newest_so_many_stay",),
     ),
     Bug(
@@ -259,7 +259,7 @@ GENERATIONS = (
     Bug(
         "a plan that was sent twice is opened twice",
         "I10",
-        "core/worker/machine.py",
+        "core/worker/plans.py",
         "if plan.generation <= self._main_thread.generation or",
         "if plan.generation < self._main_thread.generation or",
         (

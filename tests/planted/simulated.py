@@ -107,7 +107,7 @@ SIMULATED = (
         "a standby never says again what it knows when the store was lost",
         "I14",
         "core/worker/machine.py",
-        "        self._standby.on_joined()\n",
+        "        self._plans.standby.on_joined()\n",
         "",
         (
             "tests/core/test_standby_worker.py::test_what_was_offered_by_a_scheduler_that_has_lost_its_store_is_forgotten",

@@ -14,6 +14,10 @@ Content = tuple[tuple[int, int], ...]
 """How weights came to be: (generation, from step) of each stretch. Two ranks with different histories have different bits."""
 
 
+COPIES = ".copies-"
+"""In the name of a directory with what was fetched to a node."""
+
+
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint file on a node's disk."""
 
@@ -47,6 +51,15 @@ class Disks:
     def __getitem__(self, directory: str) -> dict[int, Saved]:
         """The files of a directory, by step."""
         return self._directories[directory]
+
+    def below(self, prefix: str) -> list[str]:
+        """Directories whose names begin so."""
+        return sorted(name for name in self._directories if name.startswith(prefix))
+
+    def lose(self, is_lost: Callable[[str], bool]) -> None:
+        """A disk is gone, with the directories on it."""
+        for name in [name for name in self._directories if is_lost(name)]:
+            del self._directories[name]
 
     def file_at(self, path: str) -> Saved | None:
         """What lies at a path."""

@@ -17,6 +17,7 @@ from recovery.core.worker.effects import (
     ConfirmPlace,
     Connect,
     Disconnect,
+    Fetch,
     FindCheckpoints,
     Interrupt,
     KeepPlaces,
@@ -26,6 +27,7 @@ from recovery.core.worker.effects import (
     OpenRendezvous,
     ReplaceProcess,
     Retain,
+    RetainCopies,
     Send,
     SetTimer,
     StopAt,
@@ -74,6 +76,8 @@ class Process:
         """By rank that was offered: which directories were looked into."""
         self.stop_asked = Stop(self)
         self.machine = WorkerMachine(identity, world.rules)
+        self.spared: tuple[int, ...] = ()
+        self._serves = world.exchange.serve(self)
         self.handle(s.Started(self.request(), token, hangs or s.Hangs()))
 
     def request(self) -> RequestId:
@@ -162,7 +166,10 @@ class Process:
         elif isinstance(effect, ConfirmPlace):
             self.confirmed = True
         elif isinstance(effect, Retain):
+            self.spared = effect.spared
             self._note_committed(effect.step, effect.durable_step)
+        elif isinstance(effect, (Fetch, RetainCopies)):
+            self.world.exchange.do(self, effect)
         elif isinstance(effect, (StopAt, LetGo, LeaveAsAsked)):
             self.stop_asked.do(effect)
         elif isinstance(effect, Exit):
@@ -188,7 +195,7 @@ class Process:
         wire = self.world.dialled(self)
         if wire is not None:
             self.wire = wire
-            self.handle(s.Connected())
+            self.handle(s.Connected(self._serves))
         elif self.world.network.is_blocked(self.name):
             # Nobody refuses: the dial's own deadline ends it.
             self.clock.later(5_000, lambda: self.handle(s.ConnectFailed("no answer", self._jitter())))
@@ -199,7 +206,7 @@ class Process:
         if not self.alive:
             return
         notes, looked_for = self.world.notes[self.name], None
-        places = {self.name, *notes.places}
+        places = {self.name, *notes.places, *self.world.exchange.own(self, find.rank)}
         if find.offer is not None:
             looked_for, past = find.rank, None
             said = {held.path.rpartition("/")[0] for held in find.offer.held}
@@ -216,7 +223,8 @@ class Process:
         if past is not None:
             of_past, _ = self._look(places, past.job, past.run, past.rank)
             past = msgspec.structs.replace(past, held=of_past)
-        self.handle(s.CheckpointsFound(self.request(), held, passed_over, past, rank=looked_for))
+        copies = self.world.exchange.held(self, find)
+        self.handle(s.CheckpointsFound(self.request(), held, passed_over, past, looked_for, copies))
 
     def _past(self, find: FindCheckpoints) -> m.Past | None:
         """What this process, its node's own store and the stores of the other ids of its place know of another job."""
@@ -263,9 +271,8 @@ class Process:
         self.content = ()
         if plan.step:
             file = self.world.disk.file_at(plan.path)
-            assert file is not None or self.world.promises.is_fenced(self), (
-                f"I11: the target {plan.step} of {self.name} was deleted"
-            )
+            is_gone = self.world.exchange.is_lost(self) or self.world.promises.is_fenced(self)
+            assert file is not None or is_gone, f"I11: the target {plan.step} of {self.name} was deleted"
             if file is None or not is_usable(file, plan):
                 self.clock.seen["a checkpoint was rejected when it was loaded"] += 1
                 self.phase = "rejected"
@@ -358,6 +365,7 @@ class Process:
             committed_before=self.committed_before,
             keep_checkpoint_max=self.world.shape.keep,
             keep_checkpoint_per_n_minutes=0,
+            spared=self.spared,
         ):
             self.world.promises.deleted(self, old)
             del disk[old]

@@ -12,6 +12,8 @@ I20  all ranks end with one history (run.py)
 I21  a rank is taken over from who is gone    I22     a rank has one holder (places.py, store_model.py)
 I23  a wrong word kills nobody                I24     nobody waits for a standby
 I25  who waits is let in at once               I26     a departure loses no step, and keeps nobody (stops.py)
+I27  a plan names only who holds               I28     what is fetched is verified (exchange.py)
+I29  a copy does not outlive its history (exchange.py)
 I7, I15, I16, I17 and the rest of I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
 """
 
@@ -35,6 +37,7 @@ from recovery.core.records import (
     EventRecord,
     IncarnationRecord,
     JobRecord,
+    JobState,
     NodeRecord,
     NodeState,
     RunRecord,
@@ -43,6 +46,7 @@ from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone, SchedulerStimulus
 from recovery.core.tiers import Tier, tier_of
+from tests.simulation.files import COPIES
 from tests.simulation.places import PlacePromises, Watch
 
 if TYPE_CHECKING:
@@ -70,6 +74,9 @@ class Promises:
         self._claims: dict[str, dict[int, m.HeldCheckpoint]] = {}
         """What each id has reported to the scheduler to hold, by step."""
         self._bad: set[str] = set()
+        """Digests of files that their ranks found to be bad."""
+        self._fetched: set[str] = set()
+        """Where files lie that were fetched since: they are good, whatever the first of the same digest was like."""
         self._applied: dict[int, list[int]] = {}
         self._applied_in: dict[int, tuple[int, int]] = {}
         self._run_of_steps = 0
@@ -113,6 +120,8 @@ class Promises:
         )
         # Every node reports again what it holds before there is a plan.
         self._claims.clear()
+        self._fetched.clear()
+        self.world.exchange.scheduler_started()
         self._bad = {
             row.digest for row in store.all(CheckpointRecord) if row.state is CheckpointState.INVALID
         }
@@ -177,6 +186,7 @@ class Promises:
 
         def after(effects: list[SchedulerEffect]) -> None:
             self._note_claims(speaker, message, sent, generation)
+            self.world.exchange.note(speaker, message, sent, generation)
             watch(effects)
             after_all(effects)
 
@@ -296,9 +306,18 @@ class Promises:
                 for record in effect.records:
                     if isinstance(record, EventRecord) and record.kind is EventKind.PLAN_MADE:
                         self._says_what_it_gives_up(record)
+                    elif isinstance(record, JobRecord):
+                        self._job_ended(scheduler, record)
                 for step in effect.then:
                     if isinstance(step, Answer) and isinstance(step.message, m.Rollback):
                         self._plan_made(scheduler, step.message)
+                        self.world.exchange.plan_made(scheduler, step.message)
+
+    def _job_ended(self, scheduler: SchedulerProcess, job: JobRecord) -> None:
+        """I9: a job does not end for want of a common checkpoint while there is one."""
+        if job.state is JobState.FAILED and job.reason.startswith("no step is held"):
+            common = self._newest_common(scheduler, job.run)
+            assert not common, f"I9: the job ended, and all ranks hold step {common}"
 
     def _says_what_it_gives_up(self, plan: EventRecord) -> None:
         """I19: newer steps that were committed, and that training would still go through, are named with whose file is not usable."""
@@ -310,7 +329,7 @@ class Promises:
             if row.run == plan.run
             and row.state is CheckpointState.COMMITTED
             and row.step > plan.step
-            and self._is_past(row)
+            and self.is_past(row)
         }
         for step in sorted(committed - self._let_go(committed), reverse=True)[:STEPS_NAMED]:
             self.world.clock.seen["a plan gave up a committed step"] += 1
@@ -380,25 +399,31 @@ class Promises:
 
     def _newest_common(self, scheduler: SchedulerProcess, run: int) -> int:
         """Counted again from what the ranks said, by histories instead of by generations."""
-        workers = [node.record.node_id for node in scheduler.machine.state.workers]
-        return self.newest_of([self._claims.get(name, {}) for name in workers], run)
+        claims = []
+        for node in scheduler.machine.state.workers:
+            of_others = self.world.exchange.claims_for(scheduler, node)
+            own = self.claims_of(node.record.node_id)
+            claims.append({**of_others, **{step: one for step, one in own.items() if self.is_past(one)}})
+        return self.newest_of(claims, run)
 
     def claims_of(self, name: str) -> dict[int, m.HeldCheckpoint]:
-        """What an id has reported to this scheduler to hold, by step."""
-        return self._claims.get(name, {})
+        """What an id has reported to this scheduler to hold and may be used, by step."""
+        return {step: one for step, one in self._claims.get(name, {}).items() if self._may_be_used(one)}
 
     def newest_of(self, claims: list[dict[int, m.HeldCheckpoint]], run: int) -> int:
         """The newest step that is in all of them, usable, and of the history that counts; 0: none."""
         common = set.intersection(*(set(held) for held in claims))
         for step in sorted(common, reverse=True):
             files = [held[step] for held in claims]
-            if all(
-                file.run == run and file.digest not in self._bad and self._is_past(file) for file in files
-            ):
+            if all(file.run == run and self.is_past(file) for file in files):
                 return step
         return 0
 
-    def _is_past(self, file: m.HeldCheckpoint | CheckpointRecord) -> bool:
+    def _may_be_used(self, file: m.HeldCheckpoint) -> bool:
+        """Was it never found to be bad, or fetched since?"""
+        return file.digest not in self._bad or file.path in self._fetched
+
+    def is_past(self, file: m.HeldCheckpoint | CheckpointRecord) -> bool:
         """Does training, as it was planned since, still go through this file?"""
         return not any(
             run == file.run and generation > file.generation and step < file.step
@@ -415,11 +440,16 @@ class Promises:
             if message.generation >= sent_generation and of_its_rank:
                 reported = message.past.held if message.past is not None else message.held
                 self._claims[name] = {held.step: held for held in reported}
-        elif isinstance(message, m.CheckpointReport) and self._is_past(message.checkpoint):
+        elif isinstance(message, m.CheckpointReport) and self.is_past(message.checkpoint):
             self._claims.setdefault(name, {})[message.checkpoint.step] = message.checkpoint
+            if COPIES in message.checkpoint.path:
+                self._fetched.add(message.checkpoint.path)
         elif isinstance(message, m.CheckpointInvalid) and message.generation == generation:
             self._claims.get(name, {}).pop(message.step, None)
             bad = self.world.disk.was_at(message.path)
+            self._fetched.discard(message.path)
+            if bad is None and self.world.exchange.has_lost_disks:
+                return
             assert bad is not None, f"I19: {name} says of a file that never was that it is bad: {message}"
             self._bad.add(bad.held.digest)
 
@@ -471,7 +501,7 @@ class Promises:
                 if file.rank == row.rank
                 and file.held.run == run
                 and file.held.digest not in self._bad
-                and self._is_past(file.held)
+                and self.is_past(file.held)
             }
             for row in holders
         ]
@@ -482,7 +512,7 @@ class Promises:
             if row.run == run
             and row.rank == 0
             and row.state is CheckpointState.COMMITTED
-            and self._is_past(row)
+            and self.is_past(row)
         ]
         newest = max(common, default=0)
         assert max(committed, default=0) >= newest, (
@@ -507,6 +537,7 @@ class Promises:
             f"I1: rank {plan.rank} was entered twice in generation {plan.generation}"
         )
         received[plan.rank] = process
+        self.world.exchange.plan_received(process, plan)
         if plan.step:
             assert self.world.disk.file_at(plan.path) is not None, (
                 f"I8: {process.name} was sent to a file that it does not hold"
@@ -571,7 +602,7 @@ class Promises:
             if row.run == run
             and row.rank == 0
             and row.state is CheckpointState.COMMITTED
-            and self._is_past(row)
+            and self.is_past(row)
             and row.step not in in_memory
         )
         assert step not in committed[-2:], (

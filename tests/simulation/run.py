@@ -9,6 +9,7 @@ import msgspec
 
 from recovery.core.records import RunRecord
 from tests.simulation import assignments
+from tests.simulation.disk_faults import disk_faults_of
 from tests.simulation.drains import drains_of
 from tests.simulation.faults import DRAWN, Fault, faults_of, inject, memory_faults_of
 from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, shape_of, spares_of
@@ -58,8 +59,13 @@ def run(
     if memory:
         spares = msgspec.structs.replace(spares, memory_every=2 + seed % 2)
     shape = shape_of(seed, kinds, workers=workers, spares=spares)
-    drawn = [*faults_of(seed, shape), *drains_of(seed, shape), *memory_faults_of(seed, shape)]
-    chosen = drawn if faults is None else faults
+    drawn = (
+        *faults_of(seed, shape),
+        *drains_of(seed, shape),
+        *disk_faults_of(seed, shape),
+        *memory_faults_of(seed, shape),
+    )
+    chosen = list(drawn) if faults is None else faults
     world = World(seed, shape)
     failure = ""
     try:
@@ -114,6 +120,7 @@ def total(outcomes: list[Outcome], field: str) -> Counter[str]:
 
 
 def _end_faults(world: World) -> None:
+    world.exchange.failing = 0.0
     world.hanging = world.failing_saves = world.slow_writes = world.network.stall_share = world.late_looks = (
         0.0
     )

@@ -36,6 +36,11 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     """How many ends of processes their launchers report."""
     drains: bool = False
     """Ranks are asked to depart: SIGTERM, `recovery drain`."""
+    copies: int | None = None
+    """MS_CHECKPOINT_COPIES; None: nodes do not serve files."""
+    failing_fetches: float = 0.0
+    """How many requests for a contribution are cut, or come too slowly."""
+    fetch_ms: tuple[int, int] = (1, 50)
     memory_every: int = 0
     """Steps between two checkpoints in memory; 0: there are none."""
 
@@ -96,6 +101,7 @@ def shape_of(
         heartbeat_ms_max=lease_ms // 6,
         standby_count=spares.standbys,
         rejoin_on_proof=spares.rejoin_on_proof,
+        checkpoint_copies=spares.copies,
     )
     if spares.drains:
         limit_ms = random.Random(f"{seed}/drain times").choice((1_000, 2_000, 5_000, 5_000))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from recovery.core.copy_records import CopyRecord
 from recovery.core.records import (
     CheckpointRecord,
     EventKind,
@@ -42,6 +43,7 @@ KEYS: dict[type, tuple[str, ...]] = {
     CheckpointRecord: ("run", "step", "rank"),
     SeatRecord: ("node_id",),
     ProcessRecord: ("node_id", "incarnation"),
+    CopyRecord: ("run", "step", "rank", "node_id"),
 }
 
 
@@ -107,6 +109,7 @@ class StoreModel:
             self.all(CheckpointRecord),
             self.all(SeatRecord),
             self.all(ProcessRecord),
+            self.all(CopyRecord),
         )
         return machine
 

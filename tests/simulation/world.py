@@ -16,6 +16,7 @@ from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import FindCheckpoints
 from tests.simulation import memory
 from tests.simulation.clock import Clock
+from tests.simulation.exchange import Exchange
 from tests.simulation.files import Disks
 from tests.simulation.network import UP, Network, Wire
 from tests.simulation.notes import Notes
@@ -54,6 +55,7 @@ class World:
             self._add_slot(f"s{index}", m.Role.WORKER, -1 - index, standby=True)
         self.disk = Disks(self._can_read)
         self.drains = DrainPromises(self)
+        self.exchange = Exchange(self)
         self.seconds: list[Process] = []
         """Further processes of an id whose first one runs, or is paused."""
         self.finished: set[str] = set()

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from recovery.core.copy_records import CopyRecord, CopyState
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import Role
 from recovery.core.records import (
@@ -81,6 +82,22 @@ def checkpoint(step: int, rank: int = 0) -> CheckpointRecord:
     )
 
 
+def copy(step: int, state: CopyState = CopyState.HELD, holder: str = "worker_1") -> CopyRecord:
+    return CopyRecord(
+        run=ONE,
+        step=step,
+        rank=Rank(0),
+        node_id=NodeId(holder),
+        generation=Generation(1),
+        epoch=1,
+        step_in_epoch=step,
+        path=f"copies/run-1/rank-0/train-1_{step}.ckpt",
+        digest="cd" * 32,
+        file_bytes=4_096,
+        state=state,
+    )
+
+
 def generation(number: int) -> GenerationRecord:
     return GenerationRecord(
         run=ONE,
@@ -113,6 +130,7 @@ ONE_OF_EACH: tuple[Record, ...] = (
     ),
     generation(1),
     checkpoint(100),
+    copy(100),
     StepRecord(
         node_id=NodeId("worker_3"),
         rank=Rank(3),

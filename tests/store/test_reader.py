@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from sqlalchemy.util import LRUCache
 
+from recovery.core.copy_records import CopyState
 from recovery.core.ids import NodeId
 from recovery.core.records import CheckpointState, EventKind, EventRecord
 from recovery.errors import RecoveryPathError, StoreCorruptError
@@ -31,6 +32,7 @@ from recovery.store.reader import (
 )
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store import samples
+from tests.store.any_records import copy
 
 
 @pytest.fixture
@@ -175,3 +177,13 @@ def test_who_has_not_said_that_it_is_ready_since_its_newest_admission(tmp_path: 
     store.apply([samples.job(), *(of(*one) for one in happened)], wall_ms=1)
     store.close()
     assert read_not_ready(tmp_path) == {"a", "c"}
+
+
+def test_copies_that_are_gone_are_history(tmp_path: Path) -> None:
+    store = SchedulerStore.open(tmp_path)
+    held, damaged = copy(10), copy(20, CopyState.DAMAGED)
+    store.apply([held, damaged, copy(30, CopyState.GONE), copy(40)], wall_ms=1)
+    store.apply([copy(40, CopyState.GONE)], wall_ms=2)
+    assert store.load().copies == (held, damaged)
+    store.close()
+    check_scheduler(tmp_path)

@@ -72,7 +72,20 @@ def _train(session: FakeSession, steps: int) -> None:
             report(first=True)
 
 
-_PROGRAMS = {"all_reduce": _all_reduce, "idle": _idle, "train": _train}
+def _pair(session: FakeSession, steps: int) -> None:
+    """Ranks 0 and 1 reduce in a group of their own, step after step; the others wait."""
+    pair = distributed.new_group([0, 1])
+    value = torch.ones(1000)
+    for step in range(steps if session.rank < 2 else 0):
+        session.check()
+        distributed.all_reduce(value, group=pair)
+        if step == 0:
+            report(first=True)
+    report(first=True)
+    session.await_interrupt()
+
+
+_PROGRAMS = {"pair": _pair, "all_reduce": _all_reduce, "idle": _idle, "train": _train}
 
 
 def _enter(order: dict[str, Any]) -> None:

@@ -74,6 +74,22 @@ def test_all_are_woken_when_one_is_stopped(ranks: Ranks) -> None:
 
 
 @pytest.mark.cluster
+def test_who_waits_in_a_group_of_its_own_for_one_that_is_stopped_is_woken(ranks: Ranks) -> None:
+    ranks.enter(1, "pair")
+    ranks.wait_all("first")
+    ranks.ranks[1].kill(signal.SIGSTOP)
+    _until_all_wait(ranks, but=1)
+    ranks.interrupt(1, but=(1,))
+
+    assert ranks.ranks[0].wait("left", 20)["collective"]
+    ranks.ranks[0].wait("closed_ms")
+    ranks.ranks[1].kill()
+    ranks.replace(1)
+    ranks.enter(2, "pair")
+    ranks.wait_all("first")
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_peer_that_dies_while_the_world_is_formed_holds_up_nobody(ranks: Ranks, victim: int) -> None:
     ranks.withhold_rendezvous = True

@@ -7,7 +7,7 @@ import os
 import random
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy
 import pytest
@@ -20,6 +20,7 @@ from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import ResumableLoader, TrainState
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.warm_up import warm_up
+from recovery.training.state import CannotLayOutError
 from tests.torch.fake_session import FakeSession
 from tests.untraced import ROOT
 from tests.warm.process import TORCH, run
@@ -209,3 +210,14 @@ def test_warming_up_moves_no_generator() -> None:
     before = repr(capture_random_state())
     warm_up()
     assert repr(capture_random_state()) == before
+
+
+def test_a_subclass_that_writes_in_its_own_way_is_asked_to_write() -> None:
+    class Own(TrainState):
+        @override
+        def write(self, stream: BinaryIO) -> None:
+            super().write(stream)
+
+    assert TrainState(model=nn.Linear(1, 1)).lay_out().size
+    with pytest.raises(CannotLayOutError, match="Own has a write"):
+        Own(model=nn.Linear(1, 1)).lay_out()

@@ -17,8 +17,9 @@ from recovery.store import reader
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
 from recovery.store.stored_records import WorkerRecords
-from recovery.worker.local_store import Found, LocalStore
+from recovery.worker.local_store import LocalStore
 from recovery.worker.place_notes import Notes, PlaceNotes
+from recovery.worker.searches import Found
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save
 from tests.transport.wire import run
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from recovery.core.messages import HeldCheckpoint
+from recovery.core.messages import HeldCheckpoint, HeldCopy
 
 FRAME_SHARE = 8
 """The list takes an eighth of a frame: some 600 files with paths of usual length, 30 with the longest there can be. A whole frame
@@ -39,3 +39,24 @@ def newest_that_fit(
             break
         chosen.add(one.step)
     return tuple(one for one in newest_first if one.step in chosen)
+
+
+def copies_that_fit(
+    held: Iterable[HeldCopy], *, committed_step: int, frame_bytes_max: int
+) -> tuple[HeldCopy, ...]:
+    """Choose which copies a message can carry, newest first; of one step by rank.
+
+    Args:
+        held: every copy that the node holds, in any order.
+        committed_step: as `newest_that_fit`: copies of that step go first.
+        frame_bytes_max: largest message, in bytes.
+    """
+    free = frame_bytes_max // FRAME_SHARE
+    newest_first = sorted(held, key=lambda one: (-one.checkpoint.step, one.rank))
+    chosen: set[HeldCopy] = set()
+    for one in sorted(newest_first, key=lambda one: one.checkpoint.step != committed_step):
+        free -= len(_encoder.encode(one))
+        if free < 0:
+            break
+        chosen.add(one)
+    return tuple(one for one in newest_first if one in chosen)

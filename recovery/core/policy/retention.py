@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -23,17 +23,20 @@ def removable(
     committed_before: int,
     keep_checkpoint_max: int,
     keep_checkpoint_per_n_minutes: int,
+    spared: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Name the steps that may be deleted now, oldest first.
 
     The two newest committed steps and everything newer always stay: the newest is where all ranks can go back to, the other one
-    where they go when a file of it is damaged, what is newer may become that at any moment.
+    where they go when a file of it is damaged, what is newer may become that at any moment. So does what is spared: a rank that has
+    lost its disk can go back to where others hold its copy, and everybody must go there with it.
 
     Args:
         held: one entry per step, in any order.
         committed_before: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
         keep_checkpoint_max: how many to keep, the newest; 0: the other rule decides. It wins when both are given.
         keep_checkpoint_per_n_minutes: keep one per this many minutes, the first of each stretch; 0: no rule.
+        spared: the newest step of which all copies are complete, and the one that is being copied.
 
     A wall clock set back keeps more for a while, never less: a step saved "before" the one ahead of it starts a new stretch.
     """
@@ -44,7 +47,7 @@ def removable(
         surplus = _within_a_stretch(ordered, stretch_s=keep_checkpoint_per_n_minutes * _SECONDS_PER_MINUTE)
     else:
         surplus = []
-    return tuple(step for step in surplus if step < committed_before)
+    return tuple(step for step in surplus if step < committed_before and step not in spared)
 
 
 def _within_a_stretch(ordered: Sequence[Kept], *, stretch_s: int) -> list[int]:

@@ -332,7 +332,8 @@ def _connect(
     node.connection, node.heard_ms, node.sent_generation, node.asked = connection, now_ms, 0, 0
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
     node.starts_again, node.comes_back = register.starts_again, False
-    node.waits_by_choice = register.standby
+    node.waits_by_choice, node.serves = register.standby, register.serves
+    state.copying.look = True
     state.lost_store.reported_generation = max(state.lost_store.reported_generation, register.generation)
     state.spared.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id

@@ -5,9 +5,10 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.checkpoints import INDEXED_STEPS
 from recovery.core.effects import Answer, Persist
+from recovery.core.ids import Rank
 from recovery.core.policy import rollback
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
-from recovery.core.scheduler import generations, lost_store, takeover
+from recovery.core.scheduler import copying, generations, lost_store, takeover
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -50,6 +51,7 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
         ]
         rolled_back = tuple(_rolled_back(one) for one in of_this_run if one not in held)
         state.checkpoints.replace(node.record.rank, held, (*rolled_back, *ready.passed_over))
+    records += state.copies.replace(node.record.node_id, _copies(state, ready))
     records += _passed_over(state, node, ready)
     effects.append(Persist(tuple(records), (_received(node, ready),)))
     return effects + generations.begin_if_all_ready(state, now_ms)
@@ -65,6 +67,14 @@ def _is_of_no_rank(node: Node, ready: m.Ready) -> bool:
 def _received(node: Node, ready: m.Ready) -> Answer:
     assert node.connection is not None, "it just spoke"
     return Answer(node.connection, m.Received(request_id=ready.request_id))
+
+
+def _copies(state: SchedulerState, ready: m.Ready) -> list[m.HeldCopy]:
+    """What it holds of other ranks, of this run, that leads to where training is now."""
+    of_lineage = rollback.in_lineage(
+        state.of_this_run(tuple(one.checkpoint for one in ready.copies)), state.generations
+    )
+    return [one for one in ready.copies if one.checkpoint in of_lineage]
 
 
 def _rolled_back(held: m.HeldCheckpoint) -> m.PassedOver:
@@ -93,6 +103,9 @@ def on_checkpoint_report(
 ) -> list[SchedulerEffect]:
     """It holds one more: the step is committed when every rank does."""
     rank, held = node.record.rank, report.checkpoint
+    fetching = state.copying.fetching.get(rank) if rank is not None else None
+    if rank is not None and fetching is not None and fetching.held.digest == held.digest:
+        return [state.answer(node, report.request_id, _brought_back(state, node, rank, held))]
     if rank is None or not rollback.in_lineage(state.of_this_run((held,)), state.generations):
         # Of another run or of a rolled-back suffix: it counts nowhere.
         return [state.answer(node, report.request_id, [])]
@@ -103,23 +116,25 @@ def on_checkpoint_report(
     records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
     if not is_committed:
         return [state.answer(node, report.request_id, records)]
-    durable = held.step <= state.checkpoints.durable_step
+    is_durable = held.step == state.checkpoints.durable_step
     records += [*state.checkpoints.committed_records(held.step), *state.checkpoints.retire()]
     records.append(
         state.event(
             EventKind.CHECKPOINT_COMMITTED,
             generation=state.job.generation,
             step=held.step,
-            reason="" if durable else "in memory",
+            reason="" if is_durable else "in memory",
         )
     )
-    committed = m.Committed(
-        run=state.job.run,
-        step=state.checkpoints.committed_step,
-        durable_step=state.checkpoints.durable_unless_committed,
-    )
-    answers = state.to_all(committed)
+    answers = state.to_all(copying.committed(state, held.step))
     return [state.answer(node, report.request_id, records, *answers)]
+
+
+def _brought_back(state: SchedulerState, node: Node, rank: Rank, held: m.HeldCheckpoint) -> list[Record]:
+    """It has fetched what its plan goes back to."""
+    del state.copying.fetching[rank]
+    fetched = state.node_event(EventKind.CHECKPOINT_FETCHED, node, step=held.step, details=held.path)
+    return [state.checkpoints.bring_back(rank, held), fetched]
 
 
 def on_checkpoint_invalid(
@@ -137,5 +152,8 @@ def on_checkpoint_invalid(
     ]
     if checkpoint is not None:
         records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
+    # It may have lain among this node's copies.
+    copy = state.copies.reject(node.record.node_id, node.record.rank, bad.step, bad.reason)
+    records += [copy] if copy is not None else []
     reason = f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
     return [state.answer(node, bad.request_id, records), *generations.interrupt(state, reason, now_ms)]

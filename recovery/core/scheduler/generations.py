@@ -19,8 +19,9 @@ from recovery.core.records import (
     Record,
     to_record,
 )
-from recovery.core.scheduler import job_end, lost_store
+from recovery.core.scheduler import copying, job_end, lost_store, sources
 from recovery.core.scheduler.attendance import all_ranks_ready, wait_for_all_ranks
+from recovery.core.scheduler.copy_state import Fetching
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.job import WAITING, JobFact
 from recovery.core.scheduler.rollback_plan import missing_files, rollback_for, why_there
@@ -83,7 +84,9 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
         if isinstance(taken_up, Exit):
             return [taken_up]
         records = [*taken_up, *_assign_ranks(state)]
-    target = state.checkpoints.target(allow_restart_from_zero=state.rules.allow_restart_from_zero)
+    target = state.checkpoints.target(
+        allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=sources.copies_for_plan(state)
+    )
     if isinstance(target, rollback.NoCommonStep):
         why = given_up.sentence(state.checkpoints.given_up(0))
         reason = (
@@ -122,7 +125,7 @@ def _begin(
     """Write the plan, then send it to every rank."""
     files = target.files if isinstance(target, rollback.ToCheckpoint) else ()
     step = target.step if isinstance(target, rollback.ToCheckpoint) else 0
-    records += missing_files(state, step)
+    records += [*missing_files(state, step), *_fetch(state, files)]
     reason = why_there(state, target, step)
     # Workers may know more generations than a store that was lost; so may a standby that held a rank before.
     newest = state.lost_store.reported_generation
@@ -139,6 +142,7 @@ def _begin(
     )
     state.generations.append(generation)
     state.checkpoints.roll_back(generation.step)
+    records += copying.begin_generation(state, generation.step)
     state.rendezvous, state.deadline_ms = None, None
     state.reported_declines.clear()
     job = state.change_job(JobFact.PLAN_MADE, generation=generation.generation)
@@ -152,8 +156,30 @@ def _begin(
         node.sent_generation = generation.generation
         assert node.connection is not None, "who is ready is connected"
         answers.append(Answer(node.connection, rollback_for(state, node)))
-    records += [to_record(Rank(rank), held, CheckpointState.COMMITTED) for rank, held in enumerate(files)]
+    records += [_row_of(state, Rank(rank), held) for rank, held in enumerate(files)]
     if 0 < state.checkpoints.durable_step < step:
         # From here on every rank keeps its file of it.
         records += state.checkpoints.committed_records(state.checkpoints.durable_step)
     return Persist((*records, job, generation, event), tuple(answers))
+
+
+def _fetch(state: SchedulerState, files: tuple[m.HeldCheckpoint, ...]) -> list[Record]:
+    """Note which ranks do not have what the plan goes back to, and who gives it to them. What lies among a node's own copies is its own."""
+    state.copying.fetching.clear()
+    records: list[Record] = []
+    nodes = {node.record.rank: node for node in state.workers}
+    for rank, held in ((Rank(index), held) for index, held in enumerate(files)):
+        if state.checkpoints.file_of(rank, held.step) is not None:
+            continue
+        if nodes[rank].record.node_id in state.copies.holders(rank, held.step):
+            records.append(state.checkpoints.bring_back(rank, held))
+        else:
+            state.copying.fetching[rank] = Fetching(held, sources.holders_here(state, rank, held.step))
+    return records
+
+
+def _row_of(state: SchedulerState, rank: Rank, held: m.HeldCheckpoint) -> Record:
+    """What the plan goes back to. A rank that has to fetch it holds it when it says so."""
+    if rank in state.copying.fetching:
+        return to_record(rank, held, CheckpointState.FETCHING, "its own node does not have it")
+    return to_record(rank, held, CheckpointState.COMMITTED)

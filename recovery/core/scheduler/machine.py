@@ -1,7 +1,7 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
 Here stands only which module handles what. A process registers: registration.py. Who is here: liveness.py. What ranks report:
-checkpoint_messages.py, training_messages.py. Who takes over a lost rank: takeover.py. How a rank is handed over before its process
+checkpoint_messages.py, copy_reports.py, training_messages.py. Which checkpoints are copied to other hosts: copying.py. Who takes over a lost rank: takeover.py. How a rank is handed over before its process
 ends: drain.py. How generations end and begin: generations.py. How the job ends: job_end.py.
 """
 
@@ -13,6 +13,8 @@ from typing_extensions import assert_never
 
 from recovery.core import messages as m
 from recovery.core import principals
+from recovery.core.copy_messages import CopyFailed, CopyReport
+from recovery.core.copy_records import CopyRecord
 from recovery.core.effects import Answer, Persist
 from recovery.core.handover_messages import Depart, HandoverFromNode, Position
 from recovery.core.ids import ConnectionId, RequestId
@@ -28,6 +30,8 @@ from recovery.core.rules import Rules
 from recovery.core.scheduler import (
     attendance,
     checkpoint_messages,
+    copy_reports,
+    copying,
     drain,
     generations,
     invariants,
@@ -75,6 +79,8 @@ _FromSpeaker = Union[
     m.Done,
     m.Leave,
     HandoverFromNode,
+    CopyReport,
+    CopyFailed,
 ]
 """What only a registered node may send."""
 
@@ -98,9 +104,11 @@ class SchedulerMachine:
         checkpoints: tuple[CheckpointRecord, ...],
         seats: tuple[SeatRecord, ...] = (),
         processes: tuple[ProcessRecord, ...] = (),
+        copies: tuple[CopyRecord, ...] = (),
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
         restore.restore(self.state, nodes, generations, checkpoints, seats)
+        restore.restore_copies(self.state, copies)
         restore.restore_processes(self.state, processes)
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
@@ -124,9 +132,9 @@ class SchedulerMachine:
         return effects
 
     def _follow(self, now_ms: int) -> list[SchedulerEffect]:
-        """A rank that is handed over leaves its place vacant, and a vacant place is offered."""
+        """A rank that is handed over leaves its place vacant, and a vacant place is offered. What is committed is copied."""
         effects = drain.follow(self.state, now_ms)
-        return [*effects, *takeover.offer_vacant(self.state, now_ms)]
+        return [*effects, *takeover.offer_vacant(self.state, now_ms), *copying.follow(self.state)]
 
     def _take(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         match stimulus:
@@ -232,6 +240,10 @@ class SchedulerMachine:
                 return drain.on_depart(state, node, message, now_ms)
             case Position():
                 return drain.on_position(state, node, message)
+            case CopyReport():
+                return copy_reports.on_copy_report(state, node, message)
+            case CopyFailed():
+                return copy_reports.on_copy_failed(state, node, message, now_ms)
             case _:
                 assert_never(message)
 

@@ -43,8 +43,8 @@ class Node:
         self.lease_check_ms = heard_ms
         """When its lease is looked at next. If that is long past, the scheduler itself was paused."""
         self.window_ends_ms = heard_ms + record.rejoin_left_ms
-        self.came_from = ""
-        """Address that its newest connection came from; empty: this scheduler has not seen it."""
+        self.came_from = self.serves = ""
+        """Address that its newest connection came from, and where its files can be fetched (host:port), as it said there; empty: unknown, none."""
         self.process: ProcessIdentity | None = None
         """Which process its current incarnation is: with it, its end can be proven. None: it did not say."""
         self.is_watched = False

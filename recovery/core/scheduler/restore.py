@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
+from recovery.core.copy_records import CopyRecord
 from recovery.core.effects import Persist
 from recovery.core.records import (
     CheckpointRecord,
@@ -16,7 +17,7 @@ from recovery.core.records import (
     RunRecord,
     SeatRecord,
 )
-from recovery.core.scheduler import attendance, generations, job_end, proof
+from recovery.core.scheduler import attendance, copying, generations, job_end, proof
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING, JobFact
 from recovery.core.scheduler.liveness import WINDOW_NOTE_MS
@@ -39,6 +40,12 @@ def restore(
     of_others = {record.node_id: record.seat for record in seats}
     for record in nodes:
         state.put(Node(record, heard_ms=0, seat=of_others.get(record.node_id)))
+
+
+def restore_copies(state: SchedulerState, copies: tuple[CopyRecord, ...]) -> None:
+    """Which nodes held copies. Called behind `restore`. What is missing of the newest committed step is ordered again."""
+    state.copies.load((one for one in copies if one.run == state.job.run), state.generations)
+    copying.restore(state)
 
 
 def restore_processes(state: SchedulerState, processes: tuple[ProcessRecord, ...]) -> None:
@@ -111,5 +118,7 @@ def _go_on(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     step = state.generations[-1].step
     if state.checkpoints.committed_step < step:
         # It ended between writing that a file of the plan is bad and ending the generation: who waits for that end has its answer.
-        return generations.interrupt(state, f"the checkpoint of step {step} is not usable", now_ms)
+        was_fetched = step in state.checkpoints.fetched_when_stopped
+        why = "was being fetched when the scheduler ended" if was_fetched else "is not usable"
+        return generations.interrupt(state, f"the checkpoint of step {step} {why}", now_ms)
     return []

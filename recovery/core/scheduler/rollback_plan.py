@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.ids import Rank
-from recovery.core.policy import given_up, ranks, rollback
+from recovery.core.ids import Generation, Rank
+from recovery.core.policy import copies, given_up, ranks, rollback
 from recovery.core.records import EventKind, Record
+from recovery.core.scheduler import sources
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
@@ -17,6 +18,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     assert rank is not None, "a plan is for ranks"
     local_rank, local_world_size = _local_places(state)[rank]
     file = state.checkpoints.file_of(rank, generation.step)
+    fetching = state.copying.fetching.get(rank)
     return m.Rollback(
         generation=generation.generation,
         run=generation.run,
@@ -28,11 +30,14 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
         local_rank=local_rank,
         local_world_size=local_world_size,
         path=file.path if file else "",
-        digest=file.digest if file else "",
+        digest=file.digest if file else fetching.held.digest if fetching else "",
         committed_step=state.checkpoints.committed_step,
         because=generation.because[:1024],
         job=state.job.job,
         incarnation=node.record.incarnation,
+        sources=fetching.sources if fetching else (),
+        file_bytes=fetching.held.file_bytes if fetching else 0,
+        written=fetching.held.generation if fetching else Generation(0),
         durable_step=state.checkpoints.durable_unless_committed,
     )
 
@@ -53,6 +58,9 @@ def _local_places(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
 def why_there(state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart, step: int) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
+    reasons += copies.who_fetches(
+        [(rank, sources.names(one.sources)) for rank, one in state.copying.fetching.items()]
+    )
     why = given_up.sentence(state.checkpoints.given_up(step))
     if why:
         reasons.append(why)

@@ -8,6 +8,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointCoordinator
+from recovery.core.copy_index import CopyIndex
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
 from recovery.core.policy import rollback
@@ -21,6 +22,7 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.copy_state import Copying
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node
@@ -73,6 +75,7 @@ class SchedulerState:
         self.speakers: dict[ConnectionId, NodeId] = {}
         """Whose current incarnation speaks on a connection."""
         self.checkpoints = CheckpointCoordinator(rules.world_size)
+        self.copies, self.copying = CopyIndex(), Copying()
         self.generations: list[GenerationRecord] = []
         """Of this run, oldest first."""
         self.rendezvous: m.Rendezvous | None = None

@@ -17,7 +17,7 @@ from recovery.core.policy.message_share import newest_that_fit
 from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
-from recovery.core.scheduler import attendance, generations, job_end, lost_store, places
+from recovery.core.scheduler import attendance, generations, job_end, lost_store, places, sources
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
@@ -255,7 +255,11 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
         return []
     rank = holder.record.rank
     assert rank is not None, "a Ready with a rank answers an offer of it"
-    fault = policy.fault_of(state.checkpoints.needed_of(rank), state.held_by(ready, rank))
+    needed = state.checkpoints.needed_of(rank)
+    fault = policy.fault_of(needed, state.held_by(ready, rank))
+    if needed is not None and fault and sources.is_elsewhere(state, standby, needed, rank):
+        # Other nodes have copies of it, and give it one when it follows the plan.
+        fault = ""
     if fault and not state.offers[seat].is_last:
         return _declined(state, seat, fault)
     del state.offers[seat]

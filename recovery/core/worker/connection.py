@@ -89,6 +89,8 @@ class Connection:
         """Request id of the registration, the same over the whole process. Set when it starts."""
         self._secret = ""
         """What the request id is made of: it shows that a repeat is this process's own. Set when it starts."""
+        self._serves = ""
+        """Where this node's files of checkpoints can be fetched; empty: nowhere. Set when a dial succeeds."""
         self._token: ResumeToken | None = None
         """Resume token to register with. None: this process has none, or the scheduler did not know the one it had."""
         self._dial_is_due = False
@@ -224,8 +226,9 @@ class Connection:
 
     # --- registering ---------------------------------------------------------------------------------------------------
 
-    def on_connected(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
+    def on_connected(self, connected: s.Connected, standing: Standing, now_ms: int) -> list[WorkerEffect]:
         """A dial succeeded: register."""
+        self._serves = connected.serves
         self._move(ConnectionFact.OPENED)
         self._dials_failed, self._not_let_in_since_ms = 0, None
         return self._register(standing, now_ms)
@@ -251,6 +254,7 @@ class Connection:
             replaces=self._identity.replaces,
             starts_again=self._identity.starts_again,
             request_secret=ResumeToken(self._secret),
+            serves=self._serves,
         )
         return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 

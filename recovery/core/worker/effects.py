@@ -8,7 +8,7 @@ import msgspec
 
 from recovery.core.effects import Exit, Log, Persist
 from recovery.core.ids import Generation, Rank, RunId
-from recovery.core.messages import Admitted, FromNode, Offer, Past, Rollback
+from recovery.core.messages import Admitted, Began, FromNode, HeldCheckpoint, Offer, Past, Rollback, Source
 from recovery.core.worker.stimuli import Hangs
 from recovery.core.worker.timers import WorkerTimer
 
@@ -111,8 +111,40 @@ class Retain(msgspec.Struct, frozen=True, tag="retain"):
     """Let older checkpoints go: this step is held by all ranks."""
 
     step: int
+    spared: tuple[int, ...] = ()
+    """Steps that stay as well: the newest that lies on other hosts as a whole, and the one that is being copied there."""
     durable_step: int | None = None
     """As `messages.Committed.durable_step`."""
+
+
+class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
+    """Get a contribution by its digest, verify it and publish it among this node's copies; `Fetched` or `FetchFailed` follows.
+
+    One that lies there already, intact, is not fetched again. What fails at one source is asked of the next.
+    """
+
+    fetch_id: int
+    """1, 2, 3, ... of this process."""
+    job: str
+    rank: Rank
+    """Whose contribution; of a plan this node's own."""
+    checkpoint: HeldCheckpoint
+    """What is wanted; its path means nothing here."""
+    sources: tuple[Source, ...]
+    """To be asked in this order."""
+    for_plan: bool = False
+    """The main thread waits for it, as all ranks do: it goes ahead of copies."""
+
+
+class RetainCopies(msgspec.Struct, frozen=True, tag="retain_copies"):
+    """Let the copies of a run go that no plan can need any more, as `core/policy/copies.is_needed` says."""
+
+    job: str
+    run: RunId
+    oldest: int
+    """Older steps of the run may go; 0: none is too old."""
+    began: tuple[Began, ...]
+    """Plans that this process was given: what was written before one of them and is newer than its step was rolled back."""
 
 
 WorkerEffect = Union[
@@ -133,6 +165,8 @@ WorkerEffect = Union[
     KeepPlaces,
     ConfirmPlace,
     Retain,
+    Fetch,
+    RetainCopies,
     Log,
     Exit,
 ]

@@ -9,6 +9,8 @@ what it needs. What the main thread does and where the connection stands are two
     checkpoint_messages.py   saved, damaged, held, committed checkpoints
     heartbeats.py            numbers the heartbeats, confirms this process's place after a pause
     job_memory.py            what is known of the job, for a scheduler that has lost its store
+    fetches.py               copies of others' checkpoints, and what a plan has fetched first
+    plans.py                 follows the plans, at once or when what they go back to lies here
     standby.py               answers the offer of a rank
     departure.py             how this process leaves by its own decision
     handover.py              hands its rank over before it leaves, stops at a step when asked
@@ -18,11 +20,11 @@ what it needs. What the main thread does and where the connection stands are two
 
 from __future__ import annotations
 
-import msgspec
 from typing_extensions import assert_never
 
 from recovery.core import messages as m
-from recovery.core.effects import Log, Persist
+from recovery.core.copy_messages import CopiesKept, CopyFailed, CopyOrder, CopyReport
+from recovery.core.effects import Log
 from recovery.core.ids import Incarnation, RequestId
 from recovery.core.policy import backoff
 from recovery.core.rules import Rules
@@ -32,21 +34,19 @@ from recovery.core.worker.connection import Connection, GivenUp, Identity, Stand
 from recovery.core.worker.departure import Departure, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.effects import (
     ConfirmPlace,
-    FindCheckpoints,
     NoteAdmission,
     OpenRendezvous,
-    Retain,
     Send,
     SetTimer,
     WorkerEffect,
 )
+from recovery.core.worker.fetches import Fetches
 from recovery.core.worker.handover import STOPPED, Handover
 from recovery.core.worker.heartbeats import Heartbeats
-from recovery.core.worker.job_memory import JobMemory
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.patience import unreachable_limit_ms
+from recovery.core.worker.plans import Plans
 from recovery.core.worker.requests import Requests
-from recovery.core.worker.standby import Standby, waits_for
 from recovery.core.worker.timers import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from recovery.core.worker.wait_note import WaitNote
@@ -71,10 +71,10 @@ class WorkerMachine:
         self._departure = Departure(self._requests)
         self._handover = Handover(rules, self._main_thread, self._requests, self._departure)
         self._heartbeats = Heartbeats()
-        self._memory = JobMemory()
-        self._standby = Standby()
-        self._admitted: m.Admitted | None = None
-        """The last admission, with what later plans said of job, run and incarnation. None: there was none."""
+        self._fetches = Fetches(self._requests)
+        self._plans = Plans(
+            rules, self._wait, self._connection, self._main_thread, self._checkpoints, self._fetches
+        )
 
     @property
     def state(self) -> WorkerState:
@@ -84,12 +84,12 @@ class WorkerMachine:
     @property
     def admitted(self) -> m.Admitted | None:
         """The last admission, with what later plans said of job, run and incarnation; None: there was none."""
-        return self._admitted
+        return self._plans.admitted
 
     @property
     def past(self) -> m.Past | None:
         """What this process remembers of the job it trains; None: it was given no plan."""
-        return self._memory.past
+        return self._plans.memory.past
 
     @property
     def hangs(self) -> s.Hangs:
@@ -110,7 +110,7 @@ class WorkerMachine:
             case s.Started():
                 return self._on_started(stimulus, now_ms)
             case s.Connected():
-                return self._on_connected(now_ms)
+                return self._connection.on_connected(stimulus, self._standing, now_ms)
             case s.ConnectFailed():
                 return self._on_connect_failed(stimulus, now_ms)
             case s.Disconnected():
@@ -123,7 +123,7 @@ class WorkerMachine:
             case s.StateRestored():
                 return self._main_thread.on_state_restored(stimulus)
             case s.StepsDone():
-                return self._main_thread.on_steps_done(stimulus, now_ms, self._admitted)
+                return self._main_thread.on_steps_done(stimulus, now_ms, self.admitted)
             case s.CheckpointPublished():
                 return self._checkpoints.on_published(stimulus, self._main_thread.rank)
             case s.CheckpointRejected():
@@ -131,13 +131,17 @@ class WorkerMachine:
             case s.RendezvousOpened():
                 return self._main_thread.on_rendezvous_opened(stimulus)
             case s.CheckpointsFound():
-                return self._on_checkpoints_found(stimulus)
+                return self._plans.on_checkpoints_found(stimulus)
+            case s.Fetched():
+                return [] if self._leaving else self._plans.on_fetched(stimulus)
+            case s.FetchFailed():
+                return [] if self._leaving else self._fetches.on_failed(stimulus)
             case s.StoreRefused():
                 return self._on_store_refused(stimulus, now_ms)
             case s.TrainingStopped():
                 return self._on_training_stopped(stimulus, now_ms)
             case s.DataPlaneBroke():
-                return self._main_thread.on_data_plane_broke(stimulus, now_ms, self._admitted)
+                return self._main_thread.on_data_plane_broke(stimulus, now_ms, self.admitted)
             case s.TrainingRaised():
                 return self._leave_with(failure_of(stimulus), "TRAINING_RAISED", stimulus.error, now_ms)
             case s.TrainingDone():
@@ -156,10 +160,11 @@ class WorkerMachine:
     def check(self) -> None:
         """Assert what is always true between two stimuli. Tests and the simulation call it after each one."""
         self._main_thread.check(ready=self._checkpoints.ready is not None, done=self._requests.is_done)
-        self._connection.check(self._admitted.token if self._admitted else None)
+        self._connection.check(self.admitted.token if self.admitted else None)
         self._requests.check()
         self._heartbeats.check()
-        if self._admitted is None:
+        self._fetches.check(idle=not self._main_thread.in_generation)
+        if self.admitted is None:
             outside = (WorkerState.OUTSIDE, WorkerState.LEAVING)
             assert self._main_thread.state in outside, (
                 "who was never admitted neither waits for a plan nor trains"
@@ -182,15 +187,19 @@ class WorkerMachine:
             case m.Received():
                 return self._on_received(message)
             case m.Interrupt():
-                return self._on_interrupt(message, now_ms)
+                return self._plans.on_interrupt(message, now_ms)
             case m.Rollback():
-                return self._on_rollback(message, now_ms)
+                return self._plans.on_rollback(message, now_ms)
             case m.Rendezvous():
                 return [OpenRendezvous(message.generation, message.address)]
             case m.Committed():
                 return self._checkpoints.on_committed(message)
             case m.Offer():
-                return self._standby.on_offer(message, self._admitted, self._main_thread.state)
+                return self._plans.standby.on_offer(message, self.admitted, self._main_thread.state)
+            case CopyOrder():
+                return [] if self._leaving else self._fetches.on_order(message, self.admitted)
+            case CopiesKept():
+                return self._fetches.on_kept(message, self.past)
             case m.JobEnded():
                 return self._on_job_ended(message)
             case _:
@@ -224,16 +233,13 @@ class WorkerMachine:
         self._main_thread.hangs.begin(started.hangs)
         return self._connection.on_started(started, now_ms)
 
-    def _on_connected(self, now_ms: int) -> list[WorkerEffect]:
-        return self._connection.on_connected(self._standing, now_ms)
-
     @property
     def _standing(self) -> Standing:
-        incarnation = self._admitted.incarnation if self._admitted else Incarnation(0)
-        return Standing(incarnation, self._main_thread.generation, self._memory.job)
+        incarnation = self.admitted.incarnation if self.admitted else Incarnation(0)
+        return Standing(incarnation, self._main_thread.generation, self._plans.memory.job)
 
     def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
-        outside, member = self._main_thread.state is WorkerState.OUTSIDE, self._admitted is not None
+        outside, member = self._main_thread.state is WorkerState.OUTSIDE, self.admitted is not None
         limit_ms = unreachable_limit_ms(
             self._rules, leaving=self._leaving, member=member, trains_on=self._trains_on()
         )
@@ -262,7 +268,7 @@ class WorkerMachine:
                 return [self._departure.exit()]
             case m.CheckpointReport():
                 return self._requests.send_done_if_due()
-            case m.CheckpointInvalid() | m.Done() | None:
+            case m.CheckpointInvalid() | m.Done() | CopyReport() | CopyFailed() | None:
                 return []
             case _:
                 assert_never(answered)
@@ -270,7 +276,7 @@ class WorkerMachine:
     def _on_heartbeat_due(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
         again = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
         beat = [self._heartbeat()] if self._connection.is_admitted else []
-        return [*beat, *self._main_thread.note_progress(now_ms, self._admitted), again]
+        return [*beat, *self._main_thread.note_progress(now_ms, self.admitted), again]
 
     def _heartbeat(self) -> Send:
         return self._heartbeats.send(self._main_thread.progress.generation, self._main_thread.progress.step)
@@ -283,9 +289,9 @@ class WorkerMachine:
         return [Log("paused", text, warning=True), *beat]
 
     def _on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
-        before, self._admitted = self._admitted, admitted
+        before, self._plans.admitted = self.admitted, admitted
         watched = self._connection.on_admitted(admitted, now_ms)
-        self._checkpoints.admitted(admitted.committed_step)
+        self._checkpoints.admitted(admitted)
         self._main_thread.admit()
         is_known = before is not None and admitted.resumed and before.job == admitted.job
         next_ = self._resume(admitted) if is_known else self._join(admitted, now_ms)
@@ -302,49 +308,25 @@ class WorkerMachine:
         if self._heartbeats.awaits_confirmation or self._main_thread.in_generation:
             # How far it is: a scheduler that was restarted knows where it began.
             again.append(self._heartbeat())
-        retain = [Retain(admitted.committed_step, admitted.durable_step)] if admitted.committed_step else []
-        return [Log("resumed", "the scheduler knows this process again"), *again, *retain]
+        return [
+            Log("resumed", "the scheduler knows this process again"),
+            *again,
+            *self._checkpoints.retain(),
+        ]
 
     def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """This process is a new incarnation to the scheduler."""
-        self._standby.on_joined()
+        self._plans.standby.on_joined()
+        self._fetches.forget_plan()
         beat = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         if self._main_thread.in_generation:
             # The scheduler's store is not the one that knew this process.
             next_ = self._main_thread.interrupt("the scheduler admitted this process as a new one", now_ms)
         else:
-            next_ = [*self._wait_for_all_ready(now_ms), self._find_checkpoints()]
+            next_ = self._plans.wait_for_next(now_ms)
         return [NoteAdmission(admitted), beat, *next_, *self._requests.send_all()]
 
-    # --- generations ---------------------------------------------------------------------------------------------------
-
-    def _on_rollback(self, plan: m.Rollback, now_ms: int) -> list[WorkerEffect]:
-        if plan.generation <= self._main_thread.generation or self._leaving:
-            # Sent twice, or too late.
-            return []
-        if self._main_thread.in_generation:
-            return self._main_thread.postpone(plan, now_ms)
-        return self._open(plan)
-
-    def _open(self, plan: m.Rollback) -> list[WorkerEffect]:
-        assert self._admitted is not None, "a plan is for members"
-        opened = self._main_thread.open(plan)
-        self._checkpoints.planned(plan.committed_step)
-        self._wait.end()
-        self._admitted = msgspec.structs.replace(
-            self._admitted,
-            job=plan.job or self._admitted.job,
-            run=plan.run,
-            standby=False,
-            incarnation=plan.incarnation or self._admitted.incarnation,
-        )
-        own = self._connection.own_record(plan, self._admitted)
-        kept = self._standby.on_plan(plan)
-        return [opened, *kept, Persist(self._memory.note(plan, self._admitted, self._rules, own))]
-
-    def _on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
-        """Stop the main thread. One that is idle is ready, which the scheduler may not have heard."""
-        return [*self._main_thread.on_interrupt(interrupt, now_ms), *self._checkpoints.send_ready()]
+    # --- what the main thread does -----------------------------------------------------------------------------------------
 
     def _on_abort_due(self, now_ms: int) -> list[WorkerEffect]:
         outcome = self._main_thread.on_abort_due(RequestId(f"{self._connection.register_id}.hung"))
@@ -357,25 +339,9 @@ class WorkerMachine:
     def _on_training_stopped(self, stopped: s.TrainingStopped, now_ms: int) -> list[WorkerEffect]:
         if self._leaving:
             return []
-        effects = self._main_thread.on_stopped(stopped, now_ms, self._admitted)
+        effects = self._main_thread.on_stopped(stopped, now_ms, self.admitted)
         self._requests.forget_done()
-        if self._main_thread.next_plan is not None:
-            return [*effects, *self._open(self._main_thread.next_plan)]
-        return [*effects, *self._wait_for_all_ready(now_ms), self._find_checkpoints()]
-
-    def _wait_for_all_ready(self, now_ms: int) -> list[WorkerEffect]:
-        return self._wait.begin(waits_for(self._admitted, self._rules), now_ms)
-
-    def _find_checkpoints(self) -> FindCheckpoints:
-        assert self._admitted is not None, "who searches is admitted"
-        return self._checkpoints.find(self._admitted, self._main_thread.rank, self._memory.past)
-
-    def _on_checkpoints_found(self, found: s.CheckpointsFound) -> list[WorkerEffect]:
-        if self._main_thread.state is not WorkerState.IDLE or not self._standby.is_answer(found.rank):
-            return []
-        return self._checkpoints.on_found(
-            found, self._main_thread.generation, self._main_thread.progress.step
-        )
+        return [*effects, *self._plans.follow_next(now_ms)]
 
     def _on_training_done(self, done: s.TrainingDone, now_ms: int) -> list[WorkerEffect]:
         request = m.Done(request_id=done.request_id, generation=done.generation, step=done.step)
@@ -391,10 +357,12 @@ class WorkerMachine:
         self, last: m.Failure | m.Leave, code: str, reason: str, now_ms: int
     ) -> list[WorkerEffect]:
         self._main_thread.leave()
-        return self._departure.begin(last, code, reason, now_ms, admitted=self._admitted is not None)
+        self._fetches.forget_plan()
+        return self._departure.begin(last, code, reason, now_ms, admitted=self.admitted is not None)
 
     def _on_job_ended(self, ended: m.JobEnded) -> list[WorkerEffect]:
-        return [*nothing_to_do(self._admitted, ended), *self._end(ended.outcome.code, ended.reason)]
+        return [*nothing_to_do(self.admitted, ended), *self._end(ended.outcome.code, ended.reason)]
 
     def _end(self, code: str, reason: str) -> list[WorkerEffect]:
+        self._fetches.forget_plan()
         return [self._departure.exit(code, reason), *self._main_thread.end(reason)]

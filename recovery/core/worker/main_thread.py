@@ -111,6 +111,11 @@ class MainThread:
         self._next_plan, self._rendezvous, self._broke = None, None, None
         return OpenGeneration(plan)
 
+    def accept(self, plan: m.Rollback) -> None:
+        """A plan has come that begins when its checkpoint lies here: this rank is of its generation, and is not in it yet."""
+        self._generation, self._rank = plan.generation, plan.rank
+        self._next_plan = None
+
     def postpone(self, plan: m.Rollback, now_ms: int) -> list[WorkerEffect]:
         """A plan has come while it is in a generation: the interrupt of that one was lost on the way."""
         self._next_plan = plan

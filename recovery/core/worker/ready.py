@@ -6,7 +6,7 @@ import msgspec
 
 from recovery.core.ids import Generation
 from recovery.core.messages import PASSED_OVER_MAX, Ready
-from recovery.core.policy.message_share import newest_that_fit
+from recovery.core.policy.message_share import copies_that_fit, newest_that_fit
 from recovery.core.worker.stimuli import CheckpointsFound
 
 
@@ -37,4 +37,5 @@ def make_ready(
         passed_over_more=len(found.passed_over) - len(named),
         past=past,
         rank=found.rank,
+        copies=copies_that_fit(found.copies, committed_step=committed_step, frame_bytes_max=frame_bytes_max),
     )

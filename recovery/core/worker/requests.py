@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Union
 
+from recovery.core.copy_messages import CopyFailed, CopyReport
 from recovery.core.effects import Log
 from recovery.core.ids import RequestId
 from recovery.core.messages import CheckpointInvalid, CheckpointReport, Done, Failure, Leave
@@ -18,7 +19,7 @@ REPORT_PATIENCE_MS = 5_000
 """How long Done waits for the answers to a rank's last checkpoint reports, each of which waits for the rank's own store. Half of it could
 pass on a slow disk, and a report would leave before its row; twice of it only holds up the end of a job whose disk is full."""
 
-Request = Union[CheckpointReport, CheckpointInvalid, Failure, Done, Leave]
+Request = Union[CheckpointReport, CheckpointInvalid, CopyReport, CopyFailed, Failure, Done, Leave]
 
 
 class Requests:

@@ -6,8 +6,9 @@ from typing import Union
 
 import msgspec
 
+from recovery.core.copy_messages import FetchFault
 from recovery.core.ids import Generation, Rank, RequestId, ResumeToken
-from recovery.core.messages import FromScheduler, HeldCheckpoint, PassedOver, Past
+from recovery.core.messages import FromScheduler, HeldCheckpoint, HeldCopy, PassedOver, Past
 from recovery.core.worker.timers import WorkerTimer
 
 
@@ -31,6 +32,9 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 class Connected(msgspec.Struct, frozen=True, tag="connected"):
     """The dial succeeded."""
+
+    serves: str = ""
+    """Where this node's files of checkpoints can be fetched (host:port); empty: nowhere."""
 
 
 class ConnectFailed(msgspec.Struct, frozen=True, tag="connect_failed"):
@@ -114,6 +118,30 @@ class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
     """Another job than the one that was asked for, by this process's memory or its own store."""
     rank: Rank | None = None
     """The rank that was offered and whose files were looked for; None: it was this node's own."""
+    copies: tuple[HeldCopy, ...] = ()
+    """Contributions of other ranks of this job and run that lie among this node's copies."""
+
+
+class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
+    """What `Fetch` asked for lies here, verified and durable."""
+
+    request_id: RequestId
+    """For the report of it; what failed before it came is reported under a name made from this."""
+    fetch_id: int
+    checkpoint: HeldCheckpoint
+    """As its manifest says; `path`: where it lies here."""
+    failures: tuple[FetchFault, ...] = ()
+    """Sources that were asked before and did not give it."""
+
+
+class FetchFailed(msgspec.Struct, frozen=True, tag="fetch_failed"):
+    """No source gave what `Fetch` asked for."""
+
+    request_id: RequestId
+    fetch_id: int
+    failures: tuple[FetchFault, ...]
+    reason: str = ""
+    """Not empty: it lies with this node and not with a source (no space left), and no source is to blame."""
 
 
 class StoreRefused(msgspec.Struct, frozen=True, tag="store_refused"):
@@ -208,6 +236,8 @@ WorkerStimulus = Union[
     CheckpointRejected,
     RendezvousOpened,
     CheckpointsFound,
+    Fetched,
+    FetchFailed,
     StoreRefused,
     TrainingStopped,
     DataPlaneBroke,

@@ -1,0 +1,74 @@
+"""A copy of a checkpoint on another node, as the scheduler's store holds it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from recovery.core.held import HeldCheckpoint
+from recovery.core.ids import Generation, NodeId, Rank, RunId
+
+
+class CopyState(str, Enum):
+    """What is known of a copy of a rank's checkpoint on another node."""
+
+    HELD = "held"
+    """Verified when it arrived, durable on its holder."""
+    DAMAGED = "damaged"
+    """It failed its digest when it was fetched. Never used again, never deleted by us."""
+    GONE = "gone"
+    """Its holder has let it go, or lost it."""
+
+
+class CopyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of one rank's checkpoint of one step on another node. Key: run, step, rank, node_id."""
+
+    run: RunId
+    step: int
+    rank: Rank
+    node_id: NodeId
+    """Who holds it."""
+    generation: Generation
+    epoch: int
+    step_in_epoch: int
+    path: str
+    """Where it lies on its holder."""
+    digest: str
+    file_bytes: int
+    state: CopyState
+    reason: str = ""
+
+    @property
+    def checkpoint(self) -> HeldCheckpoint:
+        """What it is a copy of, where it lies on its holder."""
+        return HeldCheckpoint(
+            run=self.run,
+            generation=self.generation,
+            step=self.step,
+            epoch=self.epoch,
+            step_in_epoch=self.step_in_epoch,
+            path=self.path,
+            digest=self.digest,
+            file_bytes=self.file_bytes,
+        )
+
+
+def to_copy_record(
+    node_id: NodeId, rank: Rank, held: HeldCheckpoint, state: CopyState, reason: str = ""
+) -> CopyRecord:
+    """Give a copy the form that is stored."""
+    return CopyRecord(
+        run=held.run,
+        step=held.step,
+        rank=rank,
+        node_id=node_id,
+        generation=held.generation,
+        epoch=held.epoch,
+        step_in_epoch=held.step_in_epoch,
+        path=held.path,
+        digest=held.digest,
+        file_bytes=held.file_bytes,
+        state=state,
+        reason=reason,
+    )

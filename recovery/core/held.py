@@ -1,0 +1,56 @@
+"""What a node says of the checkpoints that lie with it: its own, and copies of other ranks'."""
+
+from __future__ import annotations
+
+import msgspec
+
+from recovery.core.message_fields import Count, GenerationNumber, NodeName, RankNumber, RunNumber, ShortText
+
+
+class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's contribution to the checkpoint of a step, as its manifest describes it."""
+
+    run: RunNumber
+    generation: GenerationNumber
+    """The generation it was written in. With the plans of later generations this shows a rolled-back suffix."""
+    step: Count
+    """Global step, 1-based: this many steps are in it."""
+    epoch: Count
+    """1-based pass over the data that the step belongs to."""
+    step_in_epoch: Count
+    path: ShortText
+    """Of its first file, or of the folder that its files are in; the manifest stands beside it."""
+    digest: ShortText
+    """What names it: the SHA-256 (hex) of its manifest; of a manifest of format 1, which lists one file, that of the file."""
+    file_bytes: Count
+    """Of all its files together."""
+
+
+PASSED_OVER_MAX = 32
+"""Files that one Ready names at most, the newest; each has two texts of 1,024 characters. The rest is counted, and in the worker's own log."""
+
+
+class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that lies where this node's checkpoints belong and is none that it may use."""
+
+    path: ShortText
+    reason: ShortText
+    step: Count = 0
+    """Global step, where a manifest says it; 0: nobody knows."""
+
+
+class HeldCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """A contribution of another rank that a node holds, verified when it arrived."""
+
+    rank: RankNumber
+    """Whose it is."""
+    checkpoint: HeldCheckpoint
+    """`path`: where the copy lies on the node that holds it."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A node from which a contribution can be fetched by its digest."""
+
+    node_id: NodeName
+    address: ShortText
+    """Of its file server (host:port). Another process of the same id has another one."""

@@ -1,0 +1,96 @@
+"""What holders report of copies: one is there, one did not come. And what a rank reports that fetched what its plan goes back to."""
+
+from __future__ import annotations
+
+from recovery.core.copy_messages import CopyFailed, CopyReport, FetchFault
+from recovery.core.policy import rollback
+from recovery.core.records import EventKind, Record
+from recovery.core.scheduler import copying, generations
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import SchedulerState
+
+
+def on_copy_report(state: SchedulerState, node: Node, report: CopyReport) -> list[SchedulerEffect]:
+    """A copy is there."""
+    held, name = report.checkpoint, node.record.node_id
+    if not rollback.in_lineage(state.of_this_run((held,)), state.generations):
+        # Of another run or of a rolled-back suffix: it counts nowhere.
+        return [state.answer(node, report.request_id, [])]
+    records: list[Record] = [state.copies.add(name, report.rank, held)]
+    if (report.rank, name) not in state.copying.pending or held.step != state.copying.step:
+        return [state.answer(node, report.request_id, records)]
+    more, answers = copying.settle(state, report.rank, name, failed=False)
+    return [state.answer(node, report.request_id, [*records, *more], *answers)]
+
+
+def on_copy_failed(
+    state: SchedulerState, node: Node, failed: CopyFailed, now_ms: int
+) -> list[SchedulerEffect]:
+    """A copy did not come from the nodes that are named. What is damaged there is never used again."""
+    if failed.run != state.job.run:
+        return [state.answer(node, failed.request_id, [])]
+    records: list[Record] = [_event(state, node, failed)]
+    records += [
+        record for fault in failed.failures if fault.damaged for record in _reject(state, failed, fault)
+    ]
+    if failed.generation:
+        return _of_plan(state, node, failed, records, now_ms)
+    key = (failed.rank, node.record.node_id)
+    if not failed.gives_up or key not in state.copying.pending or failed.step != state.copying.step:
+        return [state.answer(node, failed.request_id, records)]
+    more, answers = copying.settle(state, *key, failed=True)
+    return [state.answer(node, failed.request_id, [*records, *more], *answers)]
+
+
+def _of_plan(
+    state: SchedulerState, node: Node, failed: CopyFailed, records: list[Record], now_ms: int
+) -> list[SchedulerEffect]:
+    """What a plan goes back to did not come: the next one names other sources, or goes back further."""
+    of_this = failed.generation == state.job.generation and failed.rank == node.record.rank
+    if not failed.gives_up or not of_this:
+        return [state.answer(node, failed.request_id, records)]
+    # What is named here is not named in a plan again, or the same plan would be made for ever.
+    state.copying.not_given |= {(one.source.address, failed.digest) for one in failed.failures}
+    if failed.reason or not failed.failures:
+        state.copying.not_taken.add((failed.rank, node.record.incarnation, failed.digest))
+    why = _why(failed)
+    state.checkpoints.note_not_fetched(failed.rank, failed.step, why)
+    reason = f"{node.record.node_id} could not fetch its checkpoint of step {failed.step}: {why}"
+    return [
+        state.answer(node, failed.request_id, records),
+        *generations.interrupt(state, reason, now_ms),
+    ]
+
+
+def _reject(state: SchedulerState, failed: CopyFailed, fault: FetchFault) -> list[Record]:
+    """A source's copy is damaged. The owner's own file is looked at when it is loaded, whatever another node makes of it."""
+    name = fault.source.node_id
+    held = state.copies.holders(failed.rank, failed.step).get(name)
+    if held is None or held.digest != failed.digest:
+        return []
+    record = state.copies.reject(name, failed.rank, failed.step, fault.reason)
+    assert record is not None, "it is known to hold one"
+    event = state.node_event(
+        EventKind.CHECKPOINT_INVALID,
+        state.nodes[name],
+        step=failed.step,
+        reason=f"its copy for rank {failed.rank}: {fault.reason}",
+        details=held.path,
+    )
+    return [record, event]
+
+
+def _event(state: SchedulerState, node: Node, failed: CopyFailed) -> Record:
+    return state.node_event(
+        EventKind.COPY_FAILED,
+        node,
+        step=failed.step,
+        reason=_why(failed),
+        details=f"rank {failed.rank}{'' if failed.gives_up else ', which came from another node'}",
+    )
+
+
+def _why(failed: CopyFailed) -> str:
+    faults = [f"{one.source.node_id}: {one.reason}" for one in failed.failures]
+    return "; ".join([*faults, *([failed.reason] if failed.reason else [])]) or "no node was named"

@@ -1,0 +1,178 @@
+"""Copies of a step are ordered when it is committed on the disks: one step at a time, so that a slow network never queues more than one.
+
+Nothing of what is under way is stored: the next scheduler orders what is missing of the newest committed step.
+"""
+
+from __future__ import annotations
+
+from recovery.core import messages as m
+from recovery.core.copy_messages import SOURCES_MAX, CopiesKept, CopyOrder
+from recovery.core.effects import Answer, Persist
+from recovery.core.held import HeldCheckpoint, Source
+from recovery.core.ids import NodeId, Rank
+from recovery.core.policy import copies as policy
+from recovery.core.policy import rollback
+from recovery.core.records import EventKind, JobState, Record
+from recovery.core.scheduler import sources
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.state import SchedulerState
+
+
+def committed(state: SchedulerState, step: int) -> m.Committed:
+    """What is said to all ranks when a step is committed. If it lies on their disks, it is copied next.
+
+    What is in memory is gone so soon that a copy would come too late.
+    """
+    copying = state.copying
+    if step == state.checkpoints.durable_step:
+        copying.due = step
+    return m.Committed(
+        run=state.job.run,
+        step=state.checkpoints.committed_step,
+        durable_step=state.checkpoints.durable_unless_committed,
+        copied=copying.copied_step,
+        copying=copying.step,
+    )
+
+
+def begin_generation(state: SchedulerState, step: int) -> list[Record]:
+    """A plan goes to `step`: what was ordered is of the generation before it. What is missing of what lies on disks is copied first."""
+    copying = state.copying
+    copying.stop()
+    copying.copied = tuple(one for one in copying.copied if one <= step)
+    copying.due = state.checkpoints.durable_step
+    return [*state.copies.roll_back(step)]
+
+
+def restore(state: SchedulerState) -> None:
+    """Take over what is stored: which steps all have their copies, as the hosts are that are known."""
+    hosts = {node.record.rank: node.record.host for node in state.workers if node.record.rank is not None}
+    count = policy.count(state.rules.checkpoint_copies, len(set(hosts.values())))
+    steps = rollback.common_steps(
+        {rank: _copied_steps(state, rank, count) for rank in hosts}, state.rules.world_size
+    )
+    state.copying.copied = tuple(steps[-2:]) if count else ()
+    state.copying.due = state.checkpoints.durable_step
+
+
+def _copied_steps(state: SchedulerState, rank: Rank, count: int) -> list[int]:
+    return [step for step in state.copies.steps_of(rank) if len(state.copies.holders(rank, step)) >= count]
+
+
+def follow(state: SchedulerState) -> list[SchedulerEffect]:
+    """Order what can be ordered now. Called after every stimulus."""
+    copying = state.copying
+    if state.job.state is not JobState.RUNNING:
+        return []
+    effects: list[SchedulerEffect] = []
+    if copying.due and not copying.step and _all_are_here(state):
+        effects += _begin(state)
+    if copying.step and copying.look:
+        copying.look = False
+        orders = _orders(state)
+        effects += [Persist((), orders)] if orders else []
+    return effects
+
+
+def _all_are_here(state: SchedulerState) -> bool:
+    """Is everybody connected? A scheduler that was restarted knows nobody's address before."""
+    return all(node.connection is not None for node in state.workers)
+
+
+def _begin(state: SchedulerState) -> list[SchedulerEffect]:
+    """Begin with the newest durable step, as far as its copies are not there."""
+    copying = state.copying
+    copying.step, copying.due, copying.look = copying.due, 0, True
+    nodes = {node.record.rank: node for node in state.workers if node.record.rank is not None and node.serves}
+    hosts = {rank: node.record.host for rank, node in nodes.items()}
+    count = policy.count(state.rules.checkpoint_copies, len(set(hosts.values())))
+    records: list[Record] = _limited(state, count, len(set(hosts.values())))
+    for rank, holders in policy.holders(hosts, count).items():
+        for holder in holders:
+            name = nodes[holder].record.node_id
+            if name not in state.copies.holders(rank, copying.step):
+                copying.pending[rank, name] = None
+    if not copying.pending:
+        # Without hosts to copy to, or after a plan that went back to what is copied: it is no news.
+        copying.stop()
+    return [Persist(tuple(records))] if records else []
+
+
+def _limited(state: SchedulerState, count: int, hosts: int) -> list[Record]:
+    """An event says once that there are fewer hosts than copies need."""
+    wanted = state.rules.checkpoint_copies
+    before, state.copying.limited_to = state.copying.limited_to, count
+    if not wanted or count in (wanted, before):
+        return []
+    reason = (
+        f"MS_CHECKPOINT_COPIES={wanted} needs {wanted + 1} hosts whose workers give files, there are {hosts}: "
+        f"{count} of each checkpoint"
+    )
+    return [state.event(EventKind.COPIES_LIMITED, generation=state.job.generation, reason=reason)]
+
+
+def _contribution(state: SchedulerState, rank: Rank) -> HeldCheckpoint | None:
+    """What a rank has added to the step: its own file, or a copy while its node fetches it. Of one history there is one."""
+    step = state.copying.step
+    own = state.checkpoints.file_of(rank, step)
+    return own or next(iter(state.copies.holders(rank, step).values()), None)
+
+
+def _orders(state: SchedulerState) -> tuple[Answer, ...]:
+    """What was not ordered yet on the holder's connection, of what somebody can give."""
+    copying = state.copying
+    owners = {node.record.rank: node for node in state.workers}
+    found: list[Answer] = []
+    for (rank, name), ordered_on in copying.pending.items():
+        holder = state.nodes[name].connection
+        if holder is None or holder == ordered_on:
+            continue
+        wanted = _contribution(state, rank)
+        given_by = _who_gives(state, owners[rank], rank, name)
+        if wanted is not None and given_by:
+            order = CopyOrder(run=state.job.run, rank=rank, checkpoint=wanted, sources=given_by)
+            copying.pending[rank, name] = holder
+            found.append(Answer(holder, order))
+    return tuple(found)
+
+
+def _who_gives(state: SchedulerState, owner: Node, rank: Rank, holder: NodeId) -> tuple[Source, ...]:
+    """The owner first: its disk has it, and who holds another copy has work of its own."""
+    step = state.copying.step
+    own = sources.source(owner) if state.checkpoints.file_of(rank, step) is not None else None
+    others = [one for one in sources.holders_here(state, rank, step) if one.node_id != holder]
+    return (*((own,) if own is not None else ()), *others)[:SOURCES_MAX]
+
+
+def settle(
+    state: SchedulerState, rank: Rank, holder: NodeId, *, failed: bool
+) -> tuple[list[Record], tuple[Answer, ...]]:
+    """A copy that was ordered is there, or was given up. Gives what is to be written and said when it was the last one.
+
+    Args:
+        state: where.
+        rank: whose contribution.
+        holder: who was to hold it.
+        failed: it was given up, so the step is not copied as a whole.
+    """
+    copying = state.copying
+    del copying.pending[rank, holder]
+    copying.has_failed = copying.has_failed or failed
+    return ([], ()) if copying.pending else _complete(state)
+
+
+def _complete(state: SchedulerState) -> tuple[list[Record], tuple[Answer, ...]]:
+    """No copy of the step is missing any more but those that were given up. The newest committed step is next."""
+    copying = state.copying
+    step, failed = copying.step, copying.has_failed
+    copying.stop()
+    if failed:
+        return [], ()
+    copying.note_copied(step)
+    event = state.event(EventKind.CHECKPOINT_COPIED, generation=state.job.generation, step=step)
+    if state.job.state is not JobState.RUNNING:
+        # A plan is being made: nobody is asked to let go what it may need.
+        return [event], ()
+    kept = CopiesKept(run=state.job.run, copied=step, oldest=copying.oldest)
+    return [event, *state.copies.retire(copying.oldest)], state.to_all(kept)

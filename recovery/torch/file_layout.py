@@ -1,0 +1,164 @@
+"""The file that torch.save would write, laid out in memory: everything but the tensors' bytes, and where those belong.
+
+torch itself lays it out (`torch.serialization.skip_data` leaves holes for the data), so the format is torch's in every release. In place of
+each tensor's CRC-32 stands that of nothing: torch.load does not look at it, and the SHA-256 of the whole file covers every byte.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle  # noqa: TID251 - torch.save's own writer, which is listened to; nothing is read with it
+import types
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import torch
+from typing_extensions import override
+
+from recovery.training.state import CannotLayOutError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class FileLayout:
+    """A file that is not written yet."""
+
+    def __init__(self, payload: object) -> None:
+        """Lay out what torch.save would write of `payload`. Tensors are not read.
+
+        Raises:
+            CannotLayOutError: the holes that torch leaves are not those of the tensors that were seen.
+        """
+        outline = _Outline()
+        storages = _Storages()
+        with torch.serialization.skip_data():
+            torch.save(payload, cast("IO[bytes]", outline), pickle_module=storages.as_pickle_module())
+        self.size = outline.end
+        self._pieces = outline.pieces
+        self._storages = storages.found
+        """Of all tensors, each once, in the order of the file. An empty one has no place in it."""
+        self._offsets = [offset for offset, _ in outline.holes]
+        sizes = [size for _, size in outline.holes]
+        if outline.goes_back or sizes != [storage.nbytes() for storage in self._storages]:
+            reason = f"torch.save leaves {len(sizes)} holes that are not those of the {len(self._storages)} tensors that were seen"
+            raise CannotLayOutError(reason)
+
+    def copy_to(self, memory: memoryview) -> None:
+        """Copy everything to where it belongs; tensors of a device arrive before this returns.
+
+        Args:
+            memory: at least `size` bytes.
+        """
+        for offset, piece in self._pieces:
+            memory[offset : offset + len(piece)] = piece
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        devices = set()
+        for offset, storage in zip(self._offsets, self._storages, strict=True):
+            whole[offset : offset + storage.nbytes()].copy_(_bytes_of(storage), non_blocking=True)
+            devices.add(storage.device)
+        for device in devices:
+            if device.type != "cpu":
+                torch.accelerator.synchronize(device)
+
+    def differs_from(self, memory: memoryview) -> bool:
+        """Are the tensors' bytes of now others than those that `copy_to` has put there?"""
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        return not all(
+            torch.equal(whole[offset : offset + storage.nbytes()], _bytes_of(storage).cpu())
+            for offset, storage in zip(self._offsets, self._storages, strict=True)
+        )
+
+    def is_read_from(self, path: Path, memory: memoryview) -> bool:
+        """Does torch.load give tensors whose bytes are those in `memory`, each where this layout has it?
+
+        Raises:
+            Exception: torch.load refuses the file; it raises half a dozen types.
+        """
+        loaded = FileLayout(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+        return loaded._offsets == self._offsets and not loaded.differs_from(memory)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+class _Outline(io.RawIOBase):
+    """Takes what torch.save writes, and notes the holes that it leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._position = 0
+        self.pieces: list[tuple[int, bytes]] = []
+        """Offset and content of what is no tensor."""
+        self.holes: list[tuple[int, int]] = []
+        """Offset and size of what is left for tensors."""
+        self.goes_back = False
+
+    @property
+    def end(self) -> int:
+        return self._position
+
+    @override
+    def writable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self._position
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        target = offset + (self._position if whence == io.SEEK_CUR else 0)
+        # torch would make another error of one that is raised here.
+        self.goes_back = self.goes_back or whence == io.SEEK_END or target < self._position
+        if target > self._position:
+            self.holes.append((self._position, target - self._position))
+        self._position = target
+        return target
+
+    @override
+    def write(self, data: ReadableBuffer, /) -> int:
+        taken = bytes(memoryview(data).cast("B"))
+        self.pieces.append((self._position, taken))
+        self._position += len(taken)
+        return len(taken)
+
+
+class _Storages:
+    """The storages that torch.save meets, in its order: it numbers each at the tensor in which it meets it first."""
+
+    def __init__(self) -> None:
+        self.found: list[torch.UntypedStorage] = []
+        self._seen: set[int] = set()
+
+    def as_pickle_module(self) -> Any:
+        """What torch.save takes as its `pickle_module`."""
+        storages = self
+
+        class Pickler(pickle.Pickler):
+            @override
+            def reducer_override(self, obj: Any) -> Any:
+                if isinstance(obj, torch.Tensor):
+                    storages.note(obj)
+                return NotImplemented
+
+        module = types.ModuleType("recovery_archive")
+        module.Pickler = Pickler  # type: ignore[attr-defined]  # a module made here has what it is given
+        return module
+
+    def note(self, tensor: torch.Tensor) -> None:
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            # A sparse tensor is made of others, which come next.
+            return
+        key = cast("int", storage._cdata)  # noqa: SLF001 - what torch.save itself tells storages apart by
+        if key not in self._seen:
+            self._seen.add(key)
+            if storage.nbytes():
+                self.found.append(storage)

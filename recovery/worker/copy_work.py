@@ -1,0 +1,144 @@
+"""Carries out what the machine asks for copies: brings them here, lets them go, and says what this node holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.verify import Wanted
+from recovery.core.held import HeldCheckpoint, HeldCopy
+from recovery.core.ids import Rank, RequestId, RunId
+from recovery.core.policy.copies import is_needed
+from recovery.core.records import CheckpointRecord, Record
+from recovery.core.worker import stimuli as s
+from recovery.core.worker.effects import Fetch, RetainCopies
+from recovery.transport.access import Access
+from recovery.worker.fetching import Brought, NotFetchedError, Wish
+
+if TYPE_CHECKING:
+    from recovery.worker.copy_files import Copies
+    from recovery.worker.file_exchange import FileExchange
+
+_logger = logging.getLogger("recovery.worker")
+_NO_PLACE = "this node keeps nothing: it has no MS_RECOVERY_PATH"
+
+
+class CopyWork:
+    """The copies of one node, as its machine sees them. Belongs to the connection's loop; what blocks runs elsewhere."""
+
+    def __init__(
+        self,
+        copies: Copies | None,
+        exchange: FileExchange,
+        *,
+        world_size: int,
+        access: Access,
+        host: Callable[[], str],
+        place_is_ours: Callable[[], bool],
+    ) -> None:
+        """Join the parts.
+
+        Args:
+            copies: where they lie; None: recovery is off.
+            exchange: brings them.
+            world_size: of the job.
+            access: how other nodes' file servers are asked.
+            host: where others reach this node; empty: nowhere, or nobody is to. May block.
+            place_is_ours: asked before a name is given, from a thread that may wait.
+        """
+        self._copies, self._exchange = copies, exchange
+        self._world_size, self._access, self._place_is_ours = world_size, access, place_is_ours
+        self._host = host
+
+    def carry_out(
+        self,
+        effect: Fetch | RetainCopies,
+        new_request: Callable[[], RequestId],
+        deliver: Callable[[s.WorkerStimulus], None],
+    ) -> None:
+        """Do one effect.
+
+        Args:
+            effect: what is asked for.
+            new_request: draws the id of the report that follows.
+            deliver: takes what came of a `Fetch`, in the loop of now.
+        """
+        loop = asyncio.get_running_loop()
+        if isinstance(effect, RetainCopies):
+            if self._copies is not None:
+                loop.run_in_executor(None, _retain, self._copies, effect)
+            return
+        if self._copies is None:
+            deliver(s.FetchFailed(new_request(), effect.fetch_id, (), _NO_PLACE))
+            return
+        wish = Wish(
+            wanted=Wanted(
+                job=effect.job,
+                run=effect.checkpoint.run,
+                rank=effect.rank,
+                world_size=self._world_size,
+                step=effect.checkpoint.step,
+                digest=effect.checkpoint.digest,
+            ),
+            directory=self._copies.directory(effect.job, effect.checkpoint.run, effect.rank),
+            sources=effect.sources,
+            access=self._access,
+            place_is_ours=self._place_is_ours,
+        )
+
+        def came(outcome: Brought | NotFetchedError) -> None:
+            if isinstance(outcome, Brought):
+                deliver(s.Fetched(new_request(), effect.fetch_id, outcome.checkpoint, outcome.faults))
+            else:
+                deliver(s.FetchFailed(new_request(), effect.fetch_id, outcome.faults, outcome.own_reason))
+
+        def leave_thread(outcome: Brought | NotFetchedError) -> None:
+            loop.call_soon_threadsafe(came, outcome)
+
+        self._exchange.fetch(wish, leave_thread, ahead=effect.for_plan)
+
+    def address(self) -> str:
+        """Where others fetch what this node holds (host:port); empty: nowhere. Blocks."""
+        host = self._host() if self._copies is not None else ""
+        return self._exchange.address(host) if host else ""
+
+    def note_saved(self, records: Iterable[Record]) -> None:
+        """This node has saved checkpoints that others may ask for."""
+        for record in records:
+            if isinstance(record, CheckpointRecord) and self._copies is not None:
+                self._copies.note_own(record.digest, record.path)
+
+    def held(
+        self, job: str, run: RunId, rank: Rank | None, own: Iterable[HeldCheckpoint]
+    ) -> tuple[HeldCopy, ...]:
+        """List the copies of other ranks, newest step first, and note what this node holds itself. Blocks.
+
+        Args:
+            job: whose.
+            run: of which run of it.
+            rank: this node's own; None: it was never given one.
+            own: what was found of that.
+        """
+        if self._copies is None:
+            return ()
+        for one in own:
+            self._copies.note_own(one.digest, one.path)
+        self._copies.sweep()
+        return tuple(
+            HeldCopy(rank=whose, checkpoint=found)
+            for whose, found in self._copies.held(job, run)
+            if whose != rank
+        )
+
+
+def _retain(copies: Copies, effect: RetainCopies) -> None:
+    began = [(one.generation, one.step) for one in effect.began]
+    try:
+        copies.keep_only(
+            effect.job, effect.run, lambda _, copy: is_needed(copy, oldest=effect.oldest, began=began)
+        )
+    except OSError as error:
+        _logger.warning("event=copies_not_retained reason=%r", reason_of(error))

@@ -1,0 +1,162 @@
+"""Serves and fetches files of checkpoints, in a thread with a loop of its own: a slow disk or peer costs no heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
+
+from recovery.errors import RecoveryError
+from recovery.worker.blocking_calls import Calls
+from recovery.worker.exec_in_place import close_in_children
+from recovery.worker.fetching import Brought, NotFetchedError, Wish, fetch
+
+if TYPE_CHECKING:
+    from recovery.tls.channel import Channel
+    from recovery.transport.file_server import FileServer, Served
+    from recovery.transport.job_token import Authenticator
+
+_logger = logging.getLogger("recovery.worker")
+_AT_ONCE = 2
+"""Fetches under way at once; the others wait for their turn. One would leave the wire idle while it verifies."""
+_CLOSE_S = 1.0
+"""How long the end of the process waits until what was half fetched is removed."""
+
+_NO_TURN = contextlib.nullcontext()
+
+Outcome = Callable[[Brought | NotFetchedError], None]
+
+
+class FileExchange:
+    """One per process, made and used from any thread; its own begins with the first use."""
+
+    def __init__(
+        self,
+        served: Callable[[str], Served | None],
+        authenticator: Callable[[], Authenticator],
+        channel: Callable[[], Channel | None],
+    ) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            served: finds what others ask for, by digest. May block.
+            authenticator: makes what finds out who asks.
+            channel: makes the secure channel's listening side; None: plain text. May raise what is wrong with it.
+        """
+        self._served, self._authenticator, self._channel = served, authenticator, channel
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread
+        self._server: FileServer | None = None
+        self._address: str | None = None
+        """Where it serves; empty: it cannot; None: it has not been asked to."""
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._fetches: set[asyncio.Task[None]] = set()
+
+    def address(self, host: str) -> str:
+        """Where this node serves; the port is opened at the first call. Blocks for some 50 ms then.
+
+        Args:
+            host: an address of this host that the other nodes reach.
+
+        Returns:
+            host:port; empty: it cannot serve, and has logged why.
+        """
+        with self._starting:
+            if self._address is None:
+                opening = asyncio.run_coroutine_threadsafe(self._serve(host), self._running())
+                try:
+                    self._address = opening.result()
+                except (RecoveryError, OSError) as error:
+                    _logger.warning(
+                        "event=copies_not_served other nodes get no checkpoints from here: %s", error
+                    )
+                    self._address = ""
+            return self._address
+
+    def fetch(self, wish: Wish, outcome: Outcome, *, ahead: bool = False) -> None:
+        """Bring a contribution here.
+
+        Args:
+            wish: what, and from where.
+            outcome: called in the exchange's thread, once, unless the process ends before.
+            ahead: somebody waits for it: it takes no turn.
+        """
+        with self._starting:
+            loop = self._running()
+        loop.call_soon_threadsafe(self._begin, wish, outcome, _NO_TURN if ahead else self._turns)
+
+    # --- its thread ----------------------------------------------------------------------------------------------------
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._loop.set_default_executor(Calls(thread_name_prefix="recovery-files"))
+            self._thread = threading.Thread(target=self._loop.run_forever, name="recovery-files", daemon=True)
+            self._thread.start()
+            atexit.register(self._at_exit, os.getpid())
+        return self._loop
+
+    async def _serve(self, host: str) -> str:
+        # aiohttp's server side: 40 ms, which a job on one host need not spend.
+        from recovery.transport.file_server import FileServer  # noqa: PLC0415 - as above
+
+        channel = await asyncio.to_thread(self._channel)
+        server = FileServer(self._served, authenticator=self._authenticator(), channel=channel)
+        port = await server.start(host)
+        self._server = server
+        close_in_children(server.descriptors)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _begin(self, wish: Wish, outcome: Outcome, turns: AbstractAsyncContextManager[None]) -> None:
+        assert self._loop is not None, "this runs in it"
+        work = self._loop.create_task(self._fetch(wish, outcome, turns))
+        self._fetches.add(work)
+        work.add_done_callback(self._fetches.discard)
+
+    async def _fetch(self, wish: Wish, outcome: Outcome, turns: AbstractAsyncContextManager[None]) -> None:
+        async with turns:
+            try:
+                found: Brought | NotFetchedError = await fetch(wish)
+            except NotFetchedError as error:
+                found = error
+            except Exception as error:
+                _logger.exception("event=fetch_failed digest=%s", wish.wanted.digest)
+                found = NotFetchedError((), f"{type(error).__name__}: {error}")
+        outcome(found)
+
+    def _at_exit(self, pid: int) -> None:
+        """Drop what is half fetched. Others are served on: a script may wait for its peers after this. A forked child has no thread."""
+        if os.getpid() == pid:
+            self._call(self._drop)
+
+    def close(self) -> None:
+        """Drop what is half fetched, cut what is served, and end the thread."""
+        self._call(self._stop)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CLOSE_S)
+            self._loop.close()
+            self._loop = None
+
+    def _call(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+                asyncio.run_coroutine_threadsafe(work(), self._loop).result(_CLOSE_S)
+
+    async def _drop(self) -> None:
+        for work in self._fetches:
+            work.cancel()
+        if self._fetches:
+            await asyncio.wait(self._fetches)
+
+    async def _stop(self) -> None:
+        await self._drop()
+        if self._server is not None:
+            await self._server.stop()

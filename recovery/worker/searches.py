@@ -1,0 +1,49 @@
+"""Where a node looks for checkpoints of a rank: wherever it has saved, and among its copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from recovery.checkpoint import catalogue
+from recovery.core.held import HeldCheckpoint, PassedOver
+from recovery.core.ids import NodeId, Rank, RunId
+from recovery.core.messages import Past
+from recovery.core.policy.ranks import place_of
+from recovery.core.records import DirectoryRecord
+from recovery.worker.copy_files import Copies
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search of the directories has found."""
+
+    held: tuple[HeldCheckpoint, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
+    past: Past | None = None
+    """Another job that this node has trained; None: none that anybody remembers."""
+
+
+def copies_of(recovery_path: Path | None, node_id: NodeId, replaces: str) -> Copies | None:
+    """Name the copies of a node's place; None: recovery is off, there are none."""
+    return Copies(recovery_path, place_of(node_id, replaces)) if recovery_path is not None else None
+
+
+def look(
+    copies: Copies | None, records: tuple[DirectoryRecord, ...], job: str, run: RunId, rank: Rank | None
+) -> catalogue.Look:
+    """Look wherever a rank's checkpoints may lie.
+
+    Args:
+        copies: of this node; what was brought back for its own rank lies among them. None: there are none.
+        records: directories that were saved to.
+        job: whose.
+        run: of which run of it.
+        rank: of which rank; None: this process was never given one.
+    """
+    places: list[tuple[str, str | None]] = [
+        (record.path, record.prefix) for record in records if record.run == run
+    ]
+    if copies is not None and rank is not None:
+        places.append((str(copies.directory(job, run, rank)), None))
+    return catalogue.look_all(places, job=job, run=run, rank=rank)

@@ -1,0 +1,143 @@
+"""The process that writes checkpoints: what it is given, or an error, and it never outlives its parent."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import recovery
+from recovery.checkpoint.kept_memory import KeptMemory
+from recovery.checkpoint.writer_process import WriterProcess
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def writer() -> Iterator[WriterProcess]:
+    one = WriterProcess(stuck_s=1)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def memory() -> Iterator[KeptMemory]:
+    one = KeptMemory()
+    yield one
+    one.release()
+
+
+def filled(memory: KeptMemory, content: bytes) -> KeptMemory:
+    memory.take(len(content))[: len(content)] = content
+    return memory
+
+
+def written(writer: WriterProcess, memory: KeptMemory, size: int, path: Path) -> str:
+    with path.open("wb") as file:
+        return writer.write(memory.descriptor, size, file.fileno())
+
+
+def until_gone(pid: int) -> None:
+    """It may stay as a zombie where nobody of this test is its parent."""
+    deadline = time.monotonic() + DEADLINE_S
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, f"{pid} is still there"
+        time.sleep(0.01)
+
+
+def test_it_writes_and_digests_what_lies_in_the_memory_each_time(
+    writer: WriterProcess, memory: KeptMemory, tmp_path: Path
+) -> None:
+    # The second is smaller than the memory, the third needs a new one.
+    for content in (os.urandom(3_000_000), b"small", os.urandom(9_000_000), b"x"):
+        filled(memory, content)
+
+        digest = written(writer, memory, len(content), tmp_path / "file")
+
+        assert (tmp_path / "file").read_bytes() == content
+        assert digest == hashlib.sha256(content).hexdigest()
+
+
+def test_a_full_disk_is_an_error_and_the_writer_goes_on(
+    writer: WriterProcess, memory: KeptMemory, tmp_path: Path
+) -> None:
+    filled(memory, b"content")
+    with pytest.raises(OSError, match="No space left") as caught:
+        written(writer, memory, 7, Path("/dev/full"))
+
+    assert caught.value.errno == errno.ENOSPC
+    assert written(writer, memory, 7, tmp_path / "file")
+
+
+def test_a_writer_that_was_killed_is_an_error_that_says_so(
+    writer: WriterProcess, memory: KeptMemory, tmp_path: Path
+) -> None:
+    filled(memory, b"content")
+    os.kill(writer.pid, signal.SIGKILL)
+
+    with pytest.raises(OSError, match=r"has ended|Broken pipe"):
+        written(writer, memory, 7, tmp_path / "file")
+    until_gone(writer.pid)
+    assert not writer.is_alive
+
+
+def test_a_writer_that_was_stopped_is_given_up_and_ended(
+    writer: WriterProcess, memory: KeptMemory, tmp_path: Path
+) -> None:
+    filled(memory, b"content")
+    os.kill(writer.pid, signal.SIGSTOP)
+
+    with pytest.raises(OSError, match="written nothing for 1 s"):
+        written(writer, memory, 7, tmp_path / "file")
+    assert not writer.is_alive
+
+
+def test_signals_to_the_whole_group_do_not_end_it(
+    writer: WriterProcess, memory: KeptMemory, tmp_path: Path
+) -> None:
+    filled(memory, b"content")
+    # Its answer shows that it is past its start.
+    written(writer, memory, 7, tmp_path / "file")
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(writer.pid, number)
+
+    assert written(writer, memory, 7, tmp_path / "file") == hashlib.sha256(b"content").hexdigest()
+
+
+_PARENT = """
+import os, sys
+from recovery.checkpoint.kept_memory import KeptMemory
+from recovery.checkpoint.writer_process import WriterProcess
+writer, memory = WriterProcess(), KeptMemory()
+memory.take(8)
+with open(sys.argv[1], "wb") as file:
+    writer.write(memory.descriptor, 8, file.fileno())
+print(writer.pid, flush=True)
+os._exit(0) if sys.argv[2] == "exit" else sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_it_dies_with_its_parent(tmp_path: Path, end: str) -> None:
+    root = str(Path(recovery.__file__).parents[1])
+    command = [sys.executable, "-c", _PARENT, str(tmp_path / "file"), end]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root}
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        if end == "kill":
+            parent.kill()
+        parent.wait(DEADLINE_S)
+
+    until_gone(pid)

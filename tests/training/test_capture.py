@@ -1,0 +1,175 @@
+"""A state is captured by one copy and written by another process, or it writes itself and a line says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from recovery.training.capture import Captured, Captures
+from recovery.training.state import CannotLayOutError
+
+SIZE = 100_000
+
+
+class Bytes:
+    """A state of bytes that is its own layout; each way in which one can be wrong is a switch."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value, self.size = value, SIZE
+        self.refusal: Exception | None = None
+        self.copies_wrongly = self.reads_wrongly = False
+
+    def lay_out(self) -> Bytes:
+        if self.refusal is not None:
+            raise self.refusal
+        return self
+
+    def copy_to(self, memory: memoryview) -> None:
+        memory[: self.size] = self.content()
+
+    def content(self) -> bytes:
+        return bytes([self.value]) * self.size
+
+    def differs_from(self, memory: memoryview) -> bool:
+        return self.copies_wrongly or memory[: self.size] != self.content()
+
+    def is_read_from(self, path: Path, memory: memoryview) -> bool:
+        return not self.reads_wrongly and path.read_bytes() == memory[: self.size]
+
+
+@pytest.fixture
+def captures() -> Iterator[Captures]:
+    one = Captures()
+    yield one
+    one.close()
+
+
+def write(captured: Captured | None, path: Path) -> bytes:
+    assert captured is not None
+    try:
+        with path.open("wb") as file:
+            captured.write(file.fileno())
+    finally:
+        captured.close()
+    return path.read_bytes()
+
+
+def test_what_is_written_is_the_state_as_it_was(captures: Captures, tmp_path: Path) -> None:
+    state = Bytes(1)
+    captured = captures.capture(state)
+    state.value = 2
+
+    assert write(captured, tmp_path / "file") == bytes([1]) * SIZE
+    assert write(captures.capture(state), tmp_path / "file") == bytes([2]) * SIZE
+
+
+def test_a_thousand_saves_take_no_more_memory_than_one(captures: Captures, tmp_path: Path) -> None:
+    state, this = Bytes(), psutil.Process()
+
+    def used() -> tuple[int, int, int]:
+        return this.num_fds(), this.num_threads(), captures.writer_pid or 0
+
+    write(captures.capture(state), tmp_path / "file")
+    before, memory = used(), this.memory_info().rss
+    for value in range(1_000):
+        state.value = value % 256
+        write(captures.capture(state), tmp_path / "file")
+
+    assert used() == before
+    # A leak of one state in ten would be 10 MB.
+    assert this.memory_info().rss - memory < 5_000_000
+
+
+def test_the_next_capture_waits_until_the_one_before_is_written(captures: Captures, tmp_path: Path) -> None:
+    first = captures.capture(Bytes(1))
+    second: list[Captured | None] = []
+    waiting = threading.Thread(target=lambda: second.append(captures.capture(Bytes(2))), daemon=True)
+    waiting.start()
+    waiting.join(0.2)
+    assert not second
+
+    assert write(first, tmp_path / "file") == bytes([1]) * SIZE
+    waiting.join(20)
+    assert write(second[0], tmp_path / "file") == bytes([2]) * SIZE
+
+
+def test_a_writer_that_ended_costs_at_most_the_save_that_it_was_in(
+    captures: Captures, tmp_path: Path
+) -> None:
+    write(captures.capture(Bytes(1)), tmp_path / "file")
+    first = captures.writer_pid
+    assert first is not None
+
+    captured = captures.capture(Bytes(2))
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(OSError, match=r"has ended|Broken pipe"):
+        write(captured, tmp_path / "file")
+
+    assert write(captures.capture(Bytes(3)), tmp_path / "file") == bytes([3]) * SIZE
+    assert captures.writer_pid not in (None, first)
+
+
+@pytest.mark.parametrize(
+    "refusal", [CannotLayOutError("of its kind"), MemoryError("too much"), OSError("no more processes")]
+)
+def test_why_a_state_writes_itself_is_said_once(
+    captures: Captures, caplog: pytest.LogCaptureFixture, tmp_path: Path, refusal: Exception
+) -> None:
+    state = Bytes()
+    state.refusal = refusal
+
+    assert captures.capture(state) is None
+    assert captures.capture(state) is None
+    assert caplog.text.count("event=not_captured") == 1
+    assert str(refusal) in caplog.text
+
+    state.refusal = None
+    assert write(captures.capture(state), tmp_path / "file") == state.content()
+
+
+def test_a_state_that_lays_nothing_out_writes_itself(
+    captures: Captures, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert captures.capture(object()) is None
+    assert not caplog.text
+    assert captures.writer_pid is None
+
+
+def test_what_a_state_raises_of_its_own_passes_through_and_blocks_nobody(
+    captures: Captures, tmp_path: Path
+) -> None:
+    state = Bytes()
+    state.refusal = KeyError("of the user")
+    with pytest.raises(KeyError, match="of the user"):
+        captures.capture(state)
+
+    assert write(captures.capture(Bytes(1)), tmp_path / "file")
+
+
+def test_a_copy_that_differs_from_the_state_is_never_written(
+    captures: Captures, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = Bytes()
+    state.copies_wrongly = True
+
+    assert captures.capture(state) is None
+    assert "event=capture_given_up" in caplog.text
+    assert captures.capture(Bytes()) is None
+
+
+def test_a_first_file_that_is_not_read_back_is_no_checkpoint_and_later_states_write_themselves(
+    captures: Captures, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    state = Bytes()
+    state.reads_wrongly = True
+
+    with pytest.raises(OSError, match="not what was copied"):
+        write(captures.capture(state), tmp_path / "file")
+    assert "event=capture_given_up" in caplog.text
+    assert captures.capture(Bytes()) is None
