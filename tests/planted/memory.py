@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 _STEPS = "tests/core/test_memory_steps.py"
+_COPIES = "tests/core/test_memory_and_copies.py"
 _TIER = "tests/checkpoint/test_memory_tier.py"
 _SAVES = "tests/training/test_memory_checkpoints.py"
 
@@ -37,8 +38,8 @@ MEMORY = (
         "a job fails for what was only in memory",
         "I9",
         "core/checkpoints.py",
-        "self._ever_committed = self._ever_committed or (step > 0 and self._is_durable(step))",
-        "self._ever_committed = self._ever_committed or step > 0",
+        "self._ever_committed = self._ever_committed or is_durable\n        for held",
+        "self._ever_committed = self._ever_committed or step > 0\n        for held",
         (f"{_STEPS}::test_a_plan_at_a_step_in_memory_makes_nothing_durable",),
     ),
     Bug(
@@ -104,5 +105,53 @@ MEMORY = (
         "held = [one for one in self._held(session) if one.step <= session.step]",
         "held = self._held(session)",
         (f"{_SAVES}::test_a_generation_that_begins_removes_what_was_rolled_back_or_never_finished",),
+    ),
+    Bug(
+        "what is in memory is copied to other hosts",
+        "I29",
+        "core/scheduler/copying.py",
+        "    if step == state.checkpoints.durable_step:\n",
+        "    if step:\n",
+        (f"{_COPIES}::test_what_is_in_memory_is_not_copied_and_what_is_copied_goes_on",),
+    ),
+    Bug(
+        "a plan at a step in memory leaves the disk step before it without copies",
+        "I27",
+        "core/scheduler/copying.py",
+        "\n    copying.due = state.checkpoints.durable_step",
+        "\n    copying.due = 0",
+        (f"{_COPIES}::test_a_plan_at_a_step_in_memory_has_the_disk_step_before_it_copied",),
+    ),
+    Bug(
+        "a scheduler that starts again copies what is in memory",
+        "I29",
+        "core/scheduler/copying.py",
+        "state.copying.due = state.checkpoints.durable_step",
+        "state.copying.due = state.checkpoints.committed_step",
+        (f"{_COPIES}::test_a_scheduler_that_starts_again_copies_what_lies_on_disks",),
+    ),
+    Bug(
+        "a step that a rank still fetches counts as none on the disks",
+        "I11",
+        "core/checkpoints.py",
+        "step if is_durable else self._newest_durable()",
+        "self._newest_durable()",
+        (f"{_COPIES}::test_a_step_that_a_rank_still_fetches_is_durable",),
+    ),
+    Bug(
+        "a worker that connects again forgets what lies on disks",
+        "I11",
+        "core/worker/checkpoint_messages.py",
+        "self._committed_step, self._durable_step = admitted.committed_step, admitted.durable_step",
+        "self._committed_step, self._durable_step = admitted.committed_step, None",
+        (f"{_COPIES}::test_a_worker_that_connects_again_keeps_what_is_copied_and_what_lies_on_disks",),
+    ),
+    Bug(
+        "a captured state takes more memory than its share",
+        "I17",
+        "training/memory_checkpoints.py",
+        "if captured.file.size > left_bytes:",
+        "if captured.file.size < 0:",
+        (f"{_SAVES}::test_a_captured_state_that_does_not_fit_is_not_saved_and_the_next_capture_begins",),
     ),
 )

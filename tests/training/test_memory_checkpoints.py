@@ -14,7 +14,9 @@ import recovery
 from recovery.config import MemorySettings
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.tiers import Tier, tier_of
-from recovery.training import memory_checkpoints
+from recovery.training import capture, memory_checkpoints
+from tests.cluster.small_job import Tally
+from tests.training.test_capture import SIZE, Bytes
 from tests.training.test_save_out_of_turn import OneRank
 
 CONFIG = {"save_checkpoint_steps": 10, "keep_checkpoint_max": 9}
@@ -57,10 +59,18 @@ class Rank(OneRank):
         return [one.step for one in self.reported if tier_of(one.path) is tier]
 
 
+class LaidOut(Tally):
+    """A state that can be captured."""
+
+    def lay_out(self) -> Bytes:
+        return Bytes(1)
+
+
 @pytest.fixture(autouse=True)
 def _leave_memory() -> Iterator[None]:
     """What a process holds until its end, a test lets go of at its own."""
     yield
+    capture.of_this_process().close()
     while memory_checkpoints._homes:
         memory_checkpoints._homes.popitem()[1].leave(job_is_over=True)
 
@@ -122,6 +132,46 @@ def test_all_that_is_held_stays_within_the_bound(tmp_path: Path, base: Path) -> 
     held = list(rank.directories[1].glob("*.ckpt"))
     assert sum(file.stat().st_size for file in held) <= 2 * one + 4
     assert len(held) == 2
+
+
+def test_a_state_that_can_be_captured_is_written_by_another_process(tmp_path: Path, base: Path) -> None:
+    rank = Rank(base)
+    rank.state = LaidOut()
+    rank.train(saver(tmp_path), 9, asked_at=())
+    assert rank.steps_in(Tier.MEMORY) == [2, 4, 6, 8]
+    assert capture.of_this_process().writer_pid is not None
+    [newest] = [Path(one.path) for one in rank.reported if one.step == 8]
+    assert newest.read_bytes() == bytes([1]) * SIZE
+
+
+def test_a_captured_state_that_does_not_fit_is_not_saved_and_the_next_capture_begins(
+    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = Rank(base, bytes_max=SIZE - 1)
+    rank.state = LaidOut()
+    rank.train(saver(tmp_path), 20, asked_at=())
+    assert (rank.steps_in(Tier.MEMORY), rank.steps_in(Tier.DISK)) == ([], [10, 20])
+    assert caplog.text.count("event=memory_checkpoint_not_saved") == 1
+    assert rank.in_memory == []
+
+
+@pytest.mark.parametrize("async_save", [False, True])
+def test_a_save_in_memory_does_not_wait_for_a_slow_disk(tmp_path: Path, base: Path, async_save: bool) -> None:
+    """The disk's save has the memory for captures until it is written."""
+    slow = capture.of_this_process().capture(Bytes(2))
+    assert slow is not None
+    rank = Rank(base)
+    rank.state = LaidOut()
+    session: Any = rank
+    by_ranks = saver(tmp_path, async_save=async_save)
+    by_ranks.on_begin(session)
+    rank.step, rank.epoch, rank.step_in_epoch = 2, 1, 2
+    by_ranks.on_step_end(session)
+    for settle in rank.closers:
+        settle()
+    assert rank.steps_in(Tier.MEMORY) == [2]
+    assert Path(rank.reported[0].path).read_bytes() == b'{"value": "", "batch": 0}'
+    slow.close()
 
 
 def test_a_generation_that_begins_removes_what_was_rolled_back_or_never_finished(
