@@ -17,12 +17,11 @@ from recovery.core.worker import stimuli as s
 from recovery.errors import (
     CheckpointError,
     CheckpointManifestError,
-    CheckpointStateError,
     GenerationInterrupted,
 )
-from recovery.training import shared_load, shared_names
+from recovery.training import shared_load
 from recovery.training.early_exit import LoopWatch
-from recovery.training.state import RestorableState, SharesState, TrainingState
+from recovery.training.state import RestorableState, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
@@ -229,7 +228,10 @@ class Session:
         except CheckpointError as error:
             self._reject(str(error))
         if parts:
-            self._read_shared(state, path, parts, manifest.replicated)
+            try:
+                shared_load.read(state, path, parts, manifest.replicated)
+            except CheckpointManifestError as error:
+                self._reject(str(error))
         else:
             state.read(path)
         _logger.info(
@@ -239,20 +241,6 @@ class Session:
             self.step,
             path,
         )
-
-    def _read_shared(
-        self, state: RestorableState, path: Path, parts: tuple[Path, ...], replicated: str
-    ) -> None:
-        if not isinstance(state, SharesState):
-            raise CheckpointStateError(
-                field=str(path),
-                reason=f"is a part of a state that ranks share, and {type(state).__name__} cannot read one",
-                next_step="Give the state that the program has saved.",
-            )
-        try:
-            state.read_shared(shared_names.side_path(path), parts, replicated)
-        except CheckpointManifestError as error:
-            self._reject(str(error))
 
     def _reject(self, reason: str) -> NoReturn:
         """Report the plan's file as unusable and wait for the next plan, which is the next older common step."""

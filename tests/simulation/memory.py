@@ -36,6 +36,20 @@ def losses_of(seed: int) -> list[tuple[int, int]]:
     return [(at_ms, draw.randrange(10**6)) for at_ms in times]
 
 
+class Known:
+    """What a process knows in a generation of what all ranks hold, as `worker/training_control.py` keeps it."""
+
+    def __init__(self) -> None:
+        self.committed = self.committed_before = self._durable = 0
+
+    def note(self, step: int, durable_step: int | None) -> None:
+        """All ranks hold this step, and that one on their disks; None: it is the same."""
+        self.committed = max(self.committed, step)
+        durable_step = step if durable_step is None else durable_step
+        if durable_step > self._durable:
+            self.committed_before, self._durable = self._durable, durable_step
+
+
 class MemorySaves:
     """What `training/memory_checkpoints.py` does, for one process."""
 
@@ -84,7 +98,7 @@ class MemorySaves:
     def _make_space(self, plan: m.Rollback) -> None:
         disk, place = self._process.world.disk, self._place(plan)
         held = sorted(disk[place], reverse=True)
-        committed = [step for step in held if step <= self._process.committed][:1]
+        committed = [step for step in held if step <= self._process.known.committed][:1]
         kept = committed if committed == held[:1] else {*held[:2], *committed}
         assert len(kept) <= KEPT_MAX, f"I17: {self._process.name} holds steps {kept} in memory"
         for step in held:

@@ -38,7 +38,7 @@ from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from tests.simulation.clock import OwnClock
 from tests.simulation.files import Content, Saved, checkpoint, is_usable
-from tests.simulation.memory import MemorySaves
+from tests.simulation.memory import Known, MemorySaves
 from tests.simulation.network import UP, Wire
 from tests.simulation.stops import Stop
 
@@ -66,7 +66,7 @@ class Process:
         self.plan: m.Rollback | None = None
         self.content: Content = ()
         self.step, self.phase, self.interrupted = 0, "", 0
-        self.committed_before = self._durable = self.committed = 0
+        self.known = Known()
         self.memory = MemorySaves(self)
         self.last_request: m.FromNode | None = None
         self._saving: tuple[m.Rollback, int] | None = None
@@ -167,7 +167,7 @@ class Process:
             self.confirmed = True
         elif isinstance(effect, Retain):
             self.spared = effect.spared
-            self._note_committed(effect.step, effect.durable_step)
+            self.known.note(effect.step, effect.durable_step)
         elif isinstance(effect, (Fetch, RetainCopies)):
             self.world.exchange.do(self, effect)
         elif isinstance(effect, (StopAt, LetGo, LeaveAsAsked)):
@@ -255,15 +255,9 @@ class Process:
         self.world.promises.plan_received(self, plan)
         self.plan, self.phase, self.step = plan, "loading", plan.step
         self.stop_asked.begin(plan)
-        self.committed_before = self._durable = self.committed = 0
-        self._note_committed(plan.committed_step, plan.durable_step)
+        self.known = Known()
+        self.known.note(plan.committed_step, plan.durable_step)
         self.clock.soon("training", 5, 500, lambda: self._load(plan))
-
-    def _note_committed(self, step: int, durable_step: int | None) -> None:
-        self.committed = max(self.committed, step)
-        durable_step = step if durable_step is None else durable_step
-        if durable_step > self._durable:
-            self.committed_before, self._durable = self._durable, durable_step
 
     def _load(self, plan: m.Rollback) -> None:
         if not self._is_in(plan):
@@ -362,7 +356,7 @@ class Process:
         self.handle(s.CheckpointPublished(self.request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],
-            committed_before=self.committed_before,
+            committed_before=self.known.committed_before,
             keep_checkpoint_max=self.world.shape.keep,
             keep_checkpoint_per_n_minutes=0,
             spared=self.spared,

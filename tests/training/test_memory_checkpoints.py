@@ -53,7 +53,7 @@ class Rank(OneRank):
         self.reported.append(checkpoint)
         self.most = max(self.most, len([name for name in self.in_memory if name.endswith(".ckpt")]))
         if self.commits:
-            self.committed_step = checkpoint.step
+            self.committed_step = max(self.committed_step, checkpoint.step)
 
     def steps_in(self, tier: Tier) -> list[int]:
         return [one.step for one in self.reported if tier_of(one.path) is tier]
