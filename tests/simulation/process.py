@@ -209,7 +209,8 @@ class Process:
         places = {self.name, *notes.places, *self.world.exchange.own(self, find.rank)}
         if find.offer is not None:
             looked_for, past = find.rank, None
-            said = {held.path.rpartition("/")[0] for held in find.offer.held}
+            # What another node still fetches lies nowhere yet.
+            said = {held.path.rpartition("/")[0] for held in find.offer.held} - {""}
             theirs = self.world.notes[find.offer.replaced].places
             places |= {*said, str(find.offer.replaced), *theirs}
             self._offered[find.offer.rank] = places - {self.name}

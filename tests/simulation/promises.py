@@ -73,6 +73,8 @@ class Promises:
         self._histories: dict[tuple[int, int], Content] = {}
         self._claims: dict[str, dict[int, m.HeldCheckpoint]] = {}
         """What each id has reported to the scheduler to hold, by step."""
+        self._of_rank: dict[str, int] = {}
+        """By id: whose files it brought from a job that this scheduler did not know."""
         self._bad: set[str] = set()
         """Digests of files that their ranks found to be bad."""
         self._fetched: set[str] = set()
@@ -120,6 +122,7 @@ class Promises:
         )
         # Every node reports again what it holds before there is a plan.
         self._claims.clear()
+        self._of_rank.clear()
         self._fetched.clear()
         self.world.exchange.scheduler_started()
         self._bad = {
@@ -403,6 +406,9 @@ class Promises:
         for node in scheduler.machine.state.workers:
             of_others = self.world.exchange.claims_for(scheduler, node)
             own = self.claims_of(node.record.node_id)
+            if self._of_rank.get(node.record.node_id, node.record.rank) != node.record.rank:
+                # It brought the files of the rank that it had in a job whose store is lost, and has another one now.
+                own = {}
             claims.append({**of_others, **{step: one for step, one in own.items() if self.is_past(one)}})
         return self.newest_of(claims, run)
 
@@ -440,6 +446,9 @@ class Promises:
             if message.generation >= sent_generation and of_its_rank:
                 reported = message.past.held if message.past is not None else message.held
                 self._claims[name] = {held.step: held for held in reported}
+                self._of_rank.pop(name, None)
+                if message.past is not None:
+                    self._of_rank[name] = message.past.rank
         elif isinstance(message, m.CheckpointReport) and self.is_past(message.checkpoint):
             self._claims.setdefault(name, {})[message.checkpoint.step] = message.checkpoint
             if COPIES in message.checkpoint.path:
