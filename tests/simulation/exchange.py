@@ -16,6 +16,7 @@ from recovery.core.policy import copies as policy
 from recovery.core.records import NodeState
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, FindCheckpoints, RetainCopies
+from tests.simulation import memory
 from tests.simulation.files import COPIES, Saved
 from tests.simulation.slots import Slot
 
@@ -176,7 +177,8 @@ class Exchange:
             if process.slot.host == host:
                 world.kill(process)
         self._disks_lost[host] = world.clock.now
-        world.disk.lose(lambda directory: world.host_of(directory) == host)
+        # Its memory is another fault; but nobody knows any more that something lies there.
+        world.disk.lose(lambda directory: not memory.host_of(directory) and world.host_of(directory) == host)
         for slot in world.slots.values():
             if slot.host == host:
                 for name in slot.ids:
