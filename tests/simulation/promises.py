@@ -345,12 +345,14 @@ class Promises:
 
     def _let_go(self, committed: set[int]) -> set[int]:
         """Which of these steps were in memory and are older than what ranks keep there: nobody counts on them."""
-        in_memory = {
-            row.step
+        in_memory = [
+            row
             for row in self.world.store.all(CheckpointRecord)
             if row.step in committed and tier_of(row.path) is Tier.MEMORY
-        }
-        return set(sorted(in_memory, reverse=True)[IN_MEMORY_STEPS:])
+        ]
+        # A rank that had let go of its file before the others did has no row that says so.
+        retired = {row.step for row in in_memory if row.state is CheckpointState.RETIRED}
+        return {*retired, *sorted({row.step for row in in_memory}, reverse=True)[IN_MEMORY_STEPS:]}
 
     def _plan_made(self, scheduler: SchedulerProcess, plan: m.Rollback) -> None:
         if self._builds_again:
