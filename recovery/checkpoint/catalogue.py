@@ -14,6 +14,7 @@ from recovery.checkpoint.contribution import Manifest, not_of
 from recovery.checkpoint.files import reason_of, temporary_pattern
 from recovery.core.ids import Generation, RunId
 from recovery.core.messages import HeldCheckpoint, PassedOver
+from recovery.core.tiers import Tier, tier_of
 from recovery.errors import CheckpointError, CheckpointManifestError
 
 _Owner = tuple[str, int]
@@ -104,12 +105,17 @@ def look_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, ra
         passed_over.update((one.path, one) for one in there.passed_over)
         for held in there.held:
             known = found.get(held.step)
-            if known is None or known.generation < held.generation:
+            if known is None or _worth(known) < _worth(held):
                 found[held.step] = held
     return Look(
         tuple(found[step] for step in sorted(found, reverse=True)),
         tuple(sorted(passed_over.values(), key=lambda one: (-one.step, one.path))),
     )
+
+
+def _worth(held: HeldCheckpoint) -> tuple[int, bool]:
+    """Of one step the newest history counts, and of that the file that outlasts the host."""
+    return held.generation, tier_of(held.path) is Tier.DISK
 
 
 def _files_of_orphaned_manifests(listed: tuple[str, ...]) -> list[str]:

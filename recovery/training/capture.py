@@ -52,14 +52,19 @@ class Captures:
         """Process id of the writer; None: there is none."""
         return self._writer.pid if self._writer is not None and self._writer.is_alive else None
 
-    def capture(self, state: object) -> Captured | None:
+    def capture(self, state: object, *, waits: bool = True) -> Captured | None:
         """Copy a state as it is now; None: it has to write itself, and a line has said why.
 
-        Waits until the capture before is written. In the main thread: the writer dies with the thread that began it.
+        In the main thread: the writer dies with the thread that began it.
+
+        Args:
+            state: which.
+            waits: until the capture before is written; False: then there is none.
         """
         if not isinstance(state, LaysOut) or self._given_up:
             return None
-        self._in_use.acquire()
+        if not self._in_use.acquire(blocking=waits):
+            return None
         self._is_waited_for.clear()
         began_ms = clock.monotonic_ms()
         try:

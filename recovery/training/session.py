@@ -17,12 +17,11 @@ from recovery.core.worker import stimuli as s
 from recovery.errors import (
     CheckpointError,
     CheckpointManifestError,
-    CheckpointStateError,
     GenerationInterrupted,
 )
-from recovery.training import shared_load, shared_names
+from recovery.training import shared_load
 from recovery.training.early_exit import LoopWatch
-from recovery.training.state import RestorableState, SharesState, TrainingState
+from recovery.training.state import RestorableState, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
@@ -65,6 +64,8 @@ class Session:
         step_in_epoch: steps applied in that pass.
         loss: what the loop has reported last: float32 [] or a number; None before the first report.
         recovery_enabled: MS_ENABLE_RECOVERY=1: checkpoints are kept for a rollback.
+        recovery_path: where this process's store is; None when recovery is off.
+        memory: what the environment says about checkpoints in memory.
         loop_watch: whether training is inside its loop; for the run loop and integrations.
     """
 
@@ -77,7 +78,11 @@ class Session:
         self.job, self.run = admitted.job, int(plan.run)
         self.step, self.step_in_epoch = plan.step, plan.step_in_epoch
         self.epoch = plan.epoch or 1
-        self.recovery_enabled = service.recovery_enabled
+        self.recovery_enabled, self.recovery_path = (
+            service.recovery_enabled,
+            service.local_store.recovery_path,
+        )
+        self.memory = service.memory
         self.loss: Loss | None = None
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
@@ -173,8 +178,14 @@ class Session:
         return self._service.training_control.committed_step
 
     @property
+    def job_is_over(self) -> bool:
+        """Has the job finished, every rank of it?"""
+        verdict = self._service.training_control.verdict_if_any()
+        return verdict is not None and not verdict.code
+
+    @property
     def committed_before(self) -> int:
-        """The newest global step but one that every rank holds; 0 while fewer than two are known in this generation."""
+        """The newest global step but one that lies on every rank's disk; 0 while fewer than two are known in this generation."""
         return self._service.training_control.committed_before
 
     @property
@@ -217,7 +228,10 @@ class Session:
         except CheckpointError as error:
             self._reject(str(error))
         if parts:
-            self._read_shared(state, path, parts, manifest.replicated)
+            try:
+                shared_load.read(state, path, parts, manifest.replicated)
+            except CheckpointManifestError as error:
+                self._reject(str(error))
         else:
             state.read(path)
         _logger.info(
@@ -227,20 +241,6 @@ class Session:
             self.step,
             path,
         )
-
-    def _read_shared(
-        self, state: RestorableState, path: Path, parts: tuple[Path, ...], replicated: str
-    ) -> None:
-        if not isinstance(state, SharesState):
-            raise CheckpointStateError(
-                field=str(path),
-                reason=f"is a part of a state that ranks share, and {type(state).__name__} cannot read one",
-                next_step="Give the state that the program has saved.",
-            )
-        try:
-            state.read_shared(shared_names.side_path(path), parts, replicated)
-        except CheckpointManifestError as error:
-            self._reject(str(error))
 
     def _reject(self, reason: str) -> NoReturn:
         """Report the plan's file as unusable and wait for the next plan, which is the next older common step."""

@@ -14,6 +14,7 @@ from tests.planted.held_copies import HELD_COPIES
 from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
+from tests.planted.memory import MEMORY
 from tests.planted.numbers import NUMBERS
 from tests.planted.principals import PRINCIPALS
 from tests.planted.proofs import PROOFS, WAITING
@@ -45,6 +46,7 @@ BUGS: tuple[Bug, ...] = (
     + FILES
     + GROWTH
     + HELD_COPIES
+    + MEMORY
     + LAST_WORDS
     + LAUNCHER
     + LOST_STORE

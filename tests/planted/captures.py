@@ -56,8 +56,8 @@ CAPTURES = (
         "a capture begins while the one before is still written",
         "I20",
         "training/capture.py",
-        "        self._in_use.acquire()\n",
-        "        self._in_use.acquire(blocking=False)\n",
+        "if not self._in_use.acquire(blocking=waits):",
+        "if not self._in_use.acquire(blocking=False):",
         (f"{_CAPTURE}::test_the_next_capture_waits_until_the_one_before_is_written",),
     ),
     Bug(

@@ -24,7 +24,7 @@ class Copying:
         self.step = 0
         """The step whose copies are being made; 0: none."""
         self.due = 0
-        """The newest committed step, until its copies are begun; 0: none waits."""
+        """The newest step that is committed on the disks, until its copies are begun; 0: none waits."""
         self.pending: dict[tuple[Rank, NodeId], ConnectionId | None] = {}
         """By rank and holder: a copy of `step` that is not there yet, and the connection on which it was ordered."""
         self.has_failed = False
