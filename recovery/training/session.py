@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 from recovery import clock
 from recovery.checkpoint import verify
-from recovery.checkpoint.contribution import Layout
+from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
@@ -20,7 +20,7 @@ from recovery.errors import (
     CheckpointStateError,
     GenerationInterrupted,
 )
-from recovery.training import shared_load, shared_names
+from recovery.training import folder_load, shared_load, shared_names
 from recovery.training.early_exit import LoopWatch
 from recovery.training.state import RestorableState, SharesState, TrainingState
 from recovery.training.step_log import StepLog
@@ -82,6 +82,8 @@ class Session:
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
         self.loop_watch = LoopWatch()
+        self._resumes_from: Path | None = None
+        """The folder of the plan, once it is verified and handed out."""
         self._first_step_reported = False
         self._savers: list[Callable[[], None]] = []
         self._settlers: list[Callable[[], None]] = []
@@ -199,20 +201,60 @@ class Session:
             state.begin()
         self._service.post(s.StateRestored(self._plan.generation))
 
+    @property
+    def resume_from(self) -> Path | None:
+        """The folder that a framework wrote and that training goes on from, verified; None: training begins.
+
+        What is in it is for the training function to load, before `steps`. `step`, `epoch` and `step_in_epoch` stand where it was saved.
+
+        Raises:
+            GenerationInterrupted: it is not what it was saved as; another plan follows.
+            CheckpointStateError: the plan goes back to a file that ModelCheckpoint saved, which `steps` loads by itself.
+        """
+        if not self._plan.step:
+            return None
+        if self._resumes_from is None:
+            path = Path(self._plan.path)
+            if not self._plan.path.endswith("/"):
+                raise CheckpointStateError(
+                    field=str(path),
+                    reason="is no folder that a framework wrote",
+                    next_step="Leave it to session.steps, which loads what ModelCheckpoint has saved.",
+                )
+            try:
+                folder_load.check_others(path, self._checked(path))
+            except CheckpointError as error:
+                self._reject(str(error))
+            self._resumes_from = path
+            self._restored(path)
+        return self._resumes_from
+
+    def _checked(self, path: Path) -> Manifest:
+        """Compare the plan's checkpoint with its manifest, and that with the plan."""
+        return verify.check_wanted(
+            path,
+            verify.Wanted(
+                job=self.job,
+                run=self.run,
+                rank=self.rank,
+                world_size=self.world_size,
+                step=self._plan.step,
+                digest=self._plan.digest,
+            ),
+        )
+
     def _load(self, state: RestorableState) -> None:
         path = Path(self._plan.path)
+        if self._plan.path.endswith("/"):
+            if self._resumes_from is None:
+                raise CheckpointStateError(
+                    field=str(path),
+                    reason="is a folder that a framework wrote, and nothing has loaded it",
+                    next_step="Load what session.resume_from names before the steps.",
+                )
+            return
         try:
-            manifest = verify.check_wanted(
-                path,
-                verify.Wanted(
-                    job=self.job,
-                    run=self.run,
-                    rank=self.rank,
-                    world_size=self.world_size,
-                    step=self._plan.step,
-                    digest=self._plan.digest,
-                ),
-            )
+            manifest = self._checked(path)
             parts = shared_load.checked_parts(path, manifest) if manifest.layout is Layout.SHARED else ()
         except CheckpointError as error:
             self._reject(str(error))
@@ -220,6 +262,9 @@ class Session:
             self._read_shared(state, path, parts, manifest.replicated)
         else:
             state.read(path)
+        self._restored(path)
+
+    def _restored(self, path: Path) -> None:
         _logger.info(
             "event=restored rank=%d generation=%d step=%d path=%s",
             self.rank,
