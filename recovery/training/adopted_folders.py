@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import logging
 import re
@@ -14,7 +15,7 @@ from typing_extensions import override
 from recovery.checkpoint import adopt, catalogue, folders
 from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.files import reason_of
-from recovery.checkpoint.retention import Retention, Rule
+from recovery.checkpoint.retention import Retention, Rule, remove
 from recovery.errors import CheckpointWriteError, SettingRangeError, UsageError
 from recovery.training.pending_checkpoint import PendingCheckpoint, Position, position_of
 from recovery.training.session import Callback, Session
@@ -183,6 +184,7 @@ class _Adopter:
             _check_keep(keep)
         self._session, self._directory = session, directory
         self._shared_by = session.world_size if shared else 1
+        self._adopted: set[Path] = set()
         self._others: SharedDirectory | None = None
         if self._shared_by > 1:
             note = Note(
@@ -231,8 +233,18 @@ class _Adopter:
             _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
             return
         session.checkpoint_published(catalogue.held_of(manifest, folder))
+        self._adopted.add(folder)
+        self._forget_gone()
         if self._retention is not None:
             self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
+
+    def _forget_gone(self) -> None:
+        """A framework may remove its folders itself: the manifest of one that is gone goes too."""
+        for folder in [one for one in self._adopted if not one.exists()]:
+            # A manifest without its folder is no checkpoint, so one that stays does no harm.
+            with contextlib.suppress(OSError):
+                remove(folder, rank=self._session.rank)
+            self._adopted.remove(folder)
 
 
 _adopters: weakref.WeakKeyDictionary[Session, dict[Path, _Adopter]] = weakref.WeakKeyDictionary()

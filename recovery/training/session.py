@@ -6,23 +6,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from recovery import clock
-from recovery.checkpoint import verify
-from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
-from recovery.errors import (
-    CheckpointError,
-    CheckpointManifestError,
-    CheckpointStateError,
-    GenerationInterrupted,
-)
-from recovery.training import folder_load, shared_load, shared_names
 from recovery.training.early_exit import LoopWatch
-from recovery.training.state import RestorableState, SharesState, TrainingState
+from recovery.training.planned_checkpoint import PlannedCheckpoint
+from recovery.training.state import RestorableState, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
@@ -82,8 +74,7 @@ class Session:
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
         self.loop_watch = LoopWatch()
-        self._resumes_from: Path | None = None
-        """The folder of the plan, once it is verified and handed out."""
+        self._planned = PlannedCheckpoint(service, plan, admitted.job)
         self._first_step_reported = False
         self._savers: list[Callable[[], None]] = []
         self._settlers: list[Callable[[], None]] = []
@@ -196,7 +187,7 @@ class Session:
         """
         self.versions = state.versions()
         if self._plan.step:
-            self._load(state)
+            self._planned.load(state)
         else:
             state.begin()
         self._service.post(s.StateRestored(self._plan.generation))
@@ -211,91 +202,7 @@ class Session:
             GenerationInterrupted: it is not what it was saved as; another plan follows.
             CheckpointStateError: the plan goes back to a file that ModelCheckpoint saved, which `steps` loads by itself.
         """
-        if not self._plan.step:
-            return None
-        if self._resumes_from is None:
-            path = Path(self._plan.path)
-            if not self._plan.path.endswith("/"):
-                raise CheckpointStateError(
-                    field=str(path),
-                    reason="is no folder that a framework wrote",
-                    next_step="Leave it to session.steps, which loads what ModelCheckpoint has saved.",
-                )
-            try:
-                folder_load.check_others(path, self._checked(path))
-            except CheckpointError as error:
-                self._reject(str(error))
-            self._resumes_from = path
-            self._restored(path)
-        return self._resumes_from
-
-    def _checked(self, path: Path) -> Manifest:
-        """Compare the plan's checkpoint with its manifest, and that with the plan."""
-        return verify.check_wanted(
-            path,
-            verify.Wanted(
-                job=self.job,
-                run=self.run,
-                rank=self.rank,
-                world_size=self.world_size,
-                step=self._plan.step,
-                digest=self._plan.digest,
-            ),
-        )
-
-    def _load(self, state: RestorableState) -> None:
-        path = Path(self._plan.path)
-        if self._plan.path.endswith("/"):
-            if self._resumes_from is None:
-                raise CheckpointStateError(
-                    field=str(path),
-                    reason="is a folder that a framework wrote, and nothing has loaded it",
-                    next_step="Load what session.resume_from names before the steps.",
-                )
-            return
-        try:
-            manifest = self._checked(path)
-            parts = shared_load.checked_parts(path, manifest) if manifest.layout is Layout.SHARED else ()
-        except CheckpointError as error:
-            self._reject(str(error))
-        if parts:
-            self._read_shared(state, path, parts, manifest.replicated)
-        else:
-            state.read(path)
-        self._restored(path)
-
-    def _restored(self, path: Path) -> None:
-        _logger.info(
-            "event=restored rank=%d generation=%d step=%d path=%s",
-            self.rank,
-            self.generation,
-            self.step,
-            path,
-        )
-
-    def _read_shared(
-        self, state: RestorableState, path: Path, parts: tuple[Path, ...], replicated: str
-    ) -> None:
-        if not isinstance(state, SharesState):
-            raise CheckpointStateError(
-                field=str(path),
-                reason=f"is a part of a state that ranks share, and {type(state).__name__} cannot read one",
-                next_step="Give the state that the program has saved.",
-            )
-        try:
-            state.read_shared(shared_names.side_path(path), parts, replicated)
-        except CheckpointManifestError as error:
-            self._reject(str(error))
-
-    def _reject(self, reason: str) -> NoReturn:
-        """Report the plan's file as unusable and wait for the next plan, which is the next older common step."""
-        self._service.post(
-            s.CheckpointRejected(
-                self._service.new_request(), self._plan.generation, self._plan.step, self._plan.path, reason
-            )
-        )
-        self._service.training_control.await_end(self._plan.generation)
-        raise GenerationInterrupted(self.generation, reason)
+        return self._planned.folder() if self._plan.step else None
 
     def applied(self, *, step: int, epoch: int, step_in_epoch: int) -> None:
         """A step is applied. `steps` counts by itself; a loop that is not ours calls this after each of its own.
