@@ -73,6 +73,7 @@ def adopt_folder(
     check_path(folder / "")
     try:
         before = _ours(folder, rank, shared_by)
+        _check_carried(folder, make_manifest(_not_read_yet(folder, before)))
         files = tuple(_settled(folder / name, f"{folder.name}/{name}") for name in before)
         for within in sorted({parent for name in before for parent in (folder / name).parents}):
             if folder.parent in (within, *within.parents):
@@ -83,7 +84,6 @@ def adopt_folder(
         raise CheckpointWriteError(path=folder, reason=reason_of(error)) from error
     beside = names.rank_manifest_path(folder, rank) if shared_by > 1 else names.manifest_path(folder)
     manifest = make_manifest(files)
-    _check_carried(folder, manifest)
     _check_free(beside, manifest)
     return manifests.write(beside, manifest, before_rename=lambda: check_place(folder, place_is_ours))
 
@@ -98,6 +98,15 @@ def _ours(folder: Path, rank: int, shared_by: int) -> dict[str, tuple[int, ...]]
     if not found:
         raise OSError(errno.ENOENT, f"no file in it is of rank {rank}")
     return found
+
+
+def _not_read_yet(folder: Path, found: dict[str, tuple[int, ...]]) -> tuple[ManifestFile, ...]:
+    return tuple(
+        ManifestFile(
+            name=f"{folder.name}/{name}", role=FileRole.FOREIGN, file_bytes=facts[1], digest="0" * 64
+        )
+        for name, facts in found.items()
+    )
 
 
 def _settled(path: Path, name: str) -> ManifestFile:
@@ -117,7 +126,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def _check_carried(folder: Path, manifest: Manifest) -> None:
-    """Refuse what could not be read back: names that no manifest carries, too many files."""
+    """Refuse what could not be read back, before anything is read: names that no manifest carries, too many files."""
     beside = names.manifest_path(folder)
     try:
         content = manifests.seal(manifest)[1]

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -44,11 +45,11 @@ class Training:
         return {"model": model, "optimizer": optimizer, f"rank{self.rank}": own}
 
     def save(self, folder: Path) -> None:
-        dcp.save(self.taken(), checkpoint_id=folder)
+        save(self.taken(), checkpoint_id=folder)
 
     def load(self, folder: Path) -> None:
         found = self.taken()
-        dcp.load(found, checkpoint_id=folder)
+        load(found, checkpoint_id=folder)
         set_state_dict(
             self.net, self.optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
         )
