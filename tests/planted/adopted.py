@@ -42,7 +42,7 @@ ADOPTED: tuple[Bug, ...] = (
     ),
     Bug(
         "a file of the user is written over by a manifest",
-        "I21",
+        "I19",
         "checkpoint/adopt.py",
         "    _check_free(beside, manifest)\n",
         "",
@@ -50,7 +50,7 @@ ADOPTED: tuple[Bug, ...] = (
     ),
     Bug(
         "the first rank removes what the others still need",
-        "I21",
+        "I11",
         "checkpoint/retention.py",
         "    _unlink(folder, [file for file in files if file not in needed])\n",
         "    _unlink(folder, files)\n",

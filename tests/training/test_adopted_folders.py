@@ -26,7 +26,7 @@ class Rank(OneRank):
 
     def __init__(self, rank: int = 0, world_size: int = 1, generation: int = 1) -> None:
         super().__init__()
-        self.rank, self.world_size, self.generation = rank, world_size, generation  # type: ignore[misc]  # OneRank is one of one
+        self.rank, self.world_size, self.generation = rank, world_size, generation
         self.places: list[tuple[Path, str]] = []
         self.published: list[HeldCheckpoint] = []
 
