@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from recovery.core.records import EventKind
-from tests.cluster import folder_job
+from tests.cluster import folder_job, inspected
 from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed, undisturbed_runs
 
@@ -54,3 +55,21 @@ def test_a_damaged_folder_takes_every_rank_to_the_one_before(
         assert left == {
             f"step_{step}{beside}" for step in (10, 20, 30) for beside in ("", ".rank0.json", ".rank1.json")
         }
+        _looked_at(cluster.directory)
+
+
+def _looked_at(directory: Path) -> None:
+    """What people are told of it: where it lies, and what is damaged."""
+    path, folder = str(directory / "recovery"), directory / "ckpt" / "step_30"
+    shown = json.dumps(inspected.answer("checkpoints", path))
+    assert f"{folder}/" in shown
+    assert inspected.run("verify", path).returncode == 0
+    part = folder / "__1_0.distcp"
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    (directory / "ckpt" / "step_20").rename(directory / "elsewhere")
+
+    done = inspected.run("verify", path)
+    assert done.returncode != 0
+    # Of step 30 one rank's file, of step 20 the manifests of both.
+    assert done.stdout.count("a manifest without its folder") == 2
+    assert part.name in done.stdout
