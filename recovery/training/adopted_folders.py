@@ -38,7 +38,7 @@ def adopt_folder(session: Session, path: str | Path, *, shared: bool = True, kee
     nothing but itself: a log line says why, and training goes on.
 
     Args:
-        session: of this entry. A loop that is not `steps` has told it of the step by `applied`.
+        session: of this entry. A loop that is not `steps` calls `applied` first.
         path: of the folder.
         shared: all ranks write this one folder, as torch.distributed.checkpoint does; each then digests the files whose names carry its
             number, and rank 0 all others. False: it is this rank's own, and it digests all of it.
@@ -91,7 +91,7 @@ class AdoptFolders(Callback):
             raise SettingRangeError(
                 field="pattern",
                 value=pattern,
-                rule="must be a name with {step} in it once: a folder without a number cannot be told from one of another step",
+                rule="must be a name with {step} in it once: nothing else says of which step a folder is",
                 next_step='Use for example pattern="checkpoint-{step}", or call adopt_folder after the save.',
             )
         _check_keep(keep)

@@ -84,6 +84,7 @@ def test_a_folder_is_taken_when_it_is_finished_as_of_its_own_step(tmp_path: Path
 def test_what_lay_there_before_is_taken_only_when_it_is_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    write(tmp_path / "checkpoint-11")
     write(tmp_path / "checkpoint-12")
     rank, adopter = Rank(generation=2), rt.AdoptFolders(tmp_path)
     adopter.on_begin(rank.at(10))
