@@ -6,21 +6,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from recovery import clock
-from recovery.checkpoint import verify
-from recovery.checkpoint.contribution import Layout
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
-from recovery.errors import (
-    CheckpointError,
-    CheckpointManifestError,
-    GenerationInterrupted,
-)
-from recovery.training import shared_load
 from recovery.training.early_exit import LoopWatch
+from recovery.training.planned_checkpoint import PlannedCheckpoint
 from recovery.training.state import RestorableState, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
@@ -87,6 +80,7 @@ class Session:
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
         self.loop_watch = LoopWatch()
+        self._planned = PlannedCheckpoint(service, plan, admitted.job)
         self._first_step_reported = False
         self._savers: list[Callable[[], None]] = []
         self._settlers: list[Callable[[], None]] = []
@@ -205,52 +199,22 @@ class Session:
         """
         self.versions = state.versions()
         if self._plan.step:
-            self._load(state)
+            self._planned.load(state)
         else:
             state.begin()
         self._service.post(s.StateRestored(self._plan.generation))
 
-    def _load(self, state: RestorableState) -> None:
-        path = Path(self._plan.path)
-        try:
-            manifest = verify.check_wanted(
-                path,
-                verify.Wanted(
-                    job=self.job,
-                    run=self.run,
-                    rank=self.rank,
-                    world_size=self.world_size,
-                    step=self._plan.step,
-                    digest=self._plan.digest,
-                ),
-            )
-            parts = shared_load.checked_parts(path, manifest) if manifest.layout is Layout.SHARED else ()
-        except CheckpointError as error:
-            self._reject(str(error))
-        if parts:
-            try:
-                shared_load.read(state, path, parts, manifest.replicated)
-            except CheckpointManifestError as error:
-                self._reject(str(error))
-        else:
-            state.read(path)
-        _logger.info(
-            "event=restored rank=%d generation=%d step=%d path=%s",
-            self.rank,
-            self.generation,
-            self.step,
-            path,
-        )
+    @property
+    def resume_from(self) -> Path | None:
+        """The folder that a framework wrote and that training goes on from, verified; None: training begins.
 
-    def _reject(self, reason: str) -> NoReturn:
-        """Report the plan's file as unusable and wait for the next plan, which is the next older common step."""
-        self._service.post(
-            s.CheckpointRejected(
-                self._service.new_request(), self._plan.generation, self._plan.step, self._plan.path, reason
-            )
-        )
-        self._service.training_control.await_end(self._plan.generation)
-        raise GenerationInterrupted(self.generation, reason)
+        What is in it is for the training function to load, before `steps`. `step`, `epoch` and `step_in_epoch` stand where it was saved.
+
+        Raises:
+            GenerationInterrupted: it is not what it was saved as; another plan follows.
+            CheckpointStateError: the plan goes back to a file that ModelCheckpoint saved, which `steps` loads by itself.
+        """
+        return self._planned.folder() if self._plan.step else None
 
     def applied(self, *, step: int, epoch: int, step_in_epoch: int) -> None:
         """A step is applied. `steps` counts by itself; a loop that is not ours calls this after each of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.planted.adopted import ADOPTED
 from tests.planted.bug import Bug
 from tests.planted.captures import CAPTURES
 from tests.planted.drain import DRAIN
@@ -32,6 +33,7 @@ from tests.planted.transfers import TRANSFERS
 
 BUGS: tuple[Bug, ...] = (
     DURABILITY
+    + ADOPTED
     + CAPTURES
     + DRAIN
     + DRAIN_ORDERS

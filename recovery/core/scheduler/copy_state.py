@@ -35,6 +35,8 @@ class Copying:
         """Has something changed by which an order may be sent?"""
         self.limited_to: int | None = None
         """How many copies there are instead of the number that was asked for, as an event has said."""
+        self.folders_said = False
+        """Has an event said that folders are not copied?"""
         self.fetching: dict[Rank, Fetching] = {}
         """Ranks whose own nodes do not have what the plan goes back to. Until they say that they have."""
         self.not_given: set[tuple[str, str]] = set()

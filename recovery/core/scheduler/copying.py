@@ -84,6 +84,9 @@ def _begin(state: SchedulerState) -> list[SchedulerEffect]:
     """Begin with the newest durable step, as far as its copies are not there."""
     copying = state.copying
     copying.step, copying.due, copying.look = copying.due, 0, True
+    if any(_is_folder(state, Rank(rank)) for rank in range(state.rules.world_size)):
+        copying.stop()
+        return _folders_stay(state)
     nodes = {node.record.rank: node for node in state.workers if node.record.rank is not None and node.serves}
     hosts = {rank: node.record.host for rank, node in nodes.items()}
     count = policy.count(state.rules.checkpoint_copies, len(set(hosts.values())))
@@ -97,6 +100,21 @@ def _begin(state: SchedulerState) -> list[SchedulerEffect]:
         # Without hosts to copy to, or after a plan that went back to what is copied: it is no news.
         copying.stop()
     return [Persist(tuple(records))] if records else []
+
+
+def _is_folder(state: SchedulerState, rank: Rank) -> bool:
+    wanted = _contribution(state, rank)
+    return wanted is not None and wanted.is_folder
+
+
+def _folders_stay(state: SchedulerState) -> list[SchedulerEffect]:
+    """What a framework wrote as a folder is not copied. Where copies were to be made an event says so once, not at every commit."""
+    hosts = len({node.record.host for node in state.workers if node.serves})
+    if state.copying.folders_said or not policy.count(state.rules.checkpoint_copies, hosts):
+        return []
+    state.copying.folders_said = True
+    reason = "its checkpoints are folders that a framework wrote, and these are not copied to other hosts"
+    return [Persist((state.event(EventKind.COPIES_LIMITED, generation=state.job.generation, reason=reason),))]
 
 
 def _limited(state: SchedulerState, count: int, hosts: int) -> list[Record]:
