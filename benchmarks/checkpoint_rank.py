@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
 import statistics
@@ -22,6 +24,8 @@ from recovery.torch import TrainState
 
 STEP_S = 0.01
 STEPS_BETWEEN = 10
+RESTORES = 5
+RESTORED = ("verified", "torch_load", "torch_load_applied")
 _SIDE = 1_000
 _LAYER_BYTES = 3 * 4 * (_SIDE * _SIDE + _SIDE)
 """A layer's weights and AdamW's two averages of them."""
@@ -69,12 +73,13 @@ def cpu_of_a_step(steps: int) -> float:
 def one_save(way: Way, number: int) -> dict[str, float]:
     """Save, and train on until it is durable."""
     dist.barrier()
-    cpu, began = cpu_s(), time.perf_counter()
+    cpu, thread, began = cpu_s(), time.thread_time(), time.perf_counter()
     durable = way.save(number)
-    stall = time.perf_counter() - began
+    stall, busy = time.perf_counter() - began, time.thread_time() - thread
     ended, steps, middle = _train_until(durable)
     return {
         "stall_ms": 1e3 * stall,
+        "stall_cpu_ms": 1e3 * busy,
         "durable_ms": 1e3 * (ended - began),
         "cpu_ms": 1e3 * (cpu_s() - cpu),
         "steps": steps,
@@ -104,26 +109,36 @@ def _train_until(durable: Durable) -> tuple[float, int, float]:
 
 
 def restore_row(directory: Path, state: TrainState, size: int) -> dict[str, Any]:
-    """Load a checkpoint of ours as a plan does, verified; beside it torch.load of the same file into the same objects."""
+    """Load a checkpoint of ours as a plan does, verified; beside it torch.load of the same file, and its tensors put into the same objects."""
     name = names.file_name("load", epoch=1, step_in_epoch=1)
     of = OfRank(state, {}, directory, dist.get_rank(), dist.get_world_size())
     _, path = publish(directory, [Content(name, state.write)], lambda files: of.manifest(1, files))
-    times: dict[str, list[float]] = {"verified_ms": [], "torch_load_ms": [], "torch_load_applied_ms": []}
-    for _ in range(5):
-        for kind, taken in times.items():
-            model, optimizer, fresh = built(size)
+    taken: dict[str, list[float]] = {}
+    for number in range(RESTORES):
+        for kind in RESTORED if number % 2 else RESTORED[::-1]:
+            objects = built(size)
+            # A restore comes at the start of a process, whose memory is fresh; the allocator would have given it that of the time before.
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)
             dist.barrier()
-            began = time.perf_counter()
-            if kind == "verified_ms":
-                verify.check(path)
-                fresh.read(path)
-            else:
-                loaded = torch.load(path, weights_only=True)
-                if kind == "torch_load_applied_ms":
-                    model.load_state_dict(loaded["parts"]["model"][0])
-                    optimizer.load_state_dict(loaded["parts"]["optimizer"][0])
-            taken.append(1e3 * (time.perf_counter() - began))
-    return {kind: statistics.median(taken) for kind, taken in times.items()}
+            began, cpu = time.perf_counter(), time.process_time()
+            _restore(kind, path, *objects)
+            taken.setdefault(f"{kind}_ms", []).append(1e3 * (time.perf_counter() - began))
+            taken.setdefault(f"{kind}_cpu_ms", []).append(1e3 * (time.process_time() - cpu))
+    return {kind: statistics.median(times) for kind, times in taken.items()}
+
+
+def _restore(
+    kind: str, path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainState
+) -> None:
+    if kind == "verified":
+        verify.check(path)
+        state.read(path)
+        return
+    loaded = torch.load(path, weights_only=True)
+    if kind == "torch_load_applied":
+        model.load_state_dict(loaded["parts"]["model"][0])
+        optimizer.load_state_dict(loaded["parts"]["optimizer"][0])
 
 
 def main() -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from recovery.checkpoint import folders, names, verify
 from recovery.checkpoint import manifest as manifests
-from recovery.checkpoint import names, verify
 from recovery.checkpoint.contribution import Manifest, not_of
 from recovery.checkpoint.files import reason_of, temporary_pattern
 from recovery.core.ids import Generation, RunId
 from recovery.core.messages import HeldCheckpoint, PassedOver
+from recovery.core.tiers import Tier, tier_of
 from recovery.errors import CheckpointError, CheckpointManifestError
 
 _Owner = tuple[str, int]
@@ -21,6 +22,10 @@ _Owner = tuple[str, int]
 
 _TEXT_CHARS_MAX = 1_024
 """As `message_fields.ShortText`."""
+
+
+FOLDERS = ""
+"""In place of a prefix: not files, but the folders of a directory."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -37,7 +42,7 @@ def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int |
 
     Args:
         directory: where; an absent one holds none.
-        prefix: of their names; None: any.
+        prefix: of the files' names; `FOLDERS`: folders that a framework wrote, whatever their names; None: any file and folder.
         job: whose.
         run: of which run of the job.
         rank: saved by which rank; None: any.
@@ -70,9 +75,41 @@ def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int |
             passed_over.append(_passed_over(path, reason, manifest))
         else:
             held.append((manifest, path))
+    if prefix in (None, FOLDERS):
+        _look_at_folders(directory.absolute(), listed, (job, run, rank), held, passed_over)
     held.sort(key=lambda one: (one[0].step, one[0].generation, one[0].incarnation), reverse=True)
     passed_over.sort(key=lambda one: (-one.step, one.path))
     return Look(tuple(held_of(manifest, path) for manifest, path in held), tuple(passed_over))
+
+
+def _look_at_folders(
+    directory: Path,
+    listed: tuple[str, ...],
+    wanted: tuple[str, int, int | None],
+    held: list[tuple[Manifest, Path]],
+    passed_over: list[PassedOver],
+) -> None:
+    """As `look`. A folder without a manifest is the framework's alone, and a JSON file without a folder may be anything."""
+    job, run, rank = wanted
+    for beside, folder, whose in folders.manifests_in(directory, listed):
+        if None not in (rank, whose) and whose != rank:
+            continue
+        try:
+            manifest = manifests.read(beside)
+        except CheckpointManifestError as error:
+            if folder.is_dir():
+                passed_over.append(_passed_over(folder, str(error), None))
+            continue
+        if not manifest.is_folder or names.manifest_beside(folder, manifest.rank) != beside:
+            continue
+        reason = not_of(manifest, job=job, run=run, rank=rank)
+        try:
+            if not reason:
+                held.append((verify.check_size(folder, rank=manifest.rank), folder))
+        except CheckpointError as error:
+            reason = str(error)
+        if reason:
+            passed_over.append(_passed_over(folder, reason, manifest))
 
 
 def scan(
@@ -104,12 +141,17 @@ def look_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, ra
         passed_over.update((one.path, one) for one in there.passed_over)
         for held in there.held:
             known = found.get(held.step)
-            if known is None or known.generation < held.generation:
+            if known is None or _worth(known) < _worth(held):
                 found[held.step] = held
     return Look(
         tuple(found[step] for step in sorted(found, reverse=True)),
         tuple(sorted(passed_over.values(), key=lambda one: (-one.step, one.path))),
     )
+
+
+def _worth(held: HeldCheckpoint) -> tuple[int, bool]:
+    """Of one step the newest history counts, and of that the file that outlasts the host."""
+    return held.generation, tier_of(held.path) is Tier.DISK
 
 
 def _files_of_orphaned_manifests(listed: tuple[str, ...]) -> list[str]:
@@ -203,7 +245,7 @@ def held_of(manifest: Manifest, path: Path) -> HeldCheckpoint:
         step=manifest.step,
         epoch=manifest.epoch,
         step_in_epoch=manifest.step_in_epoch,
-        path=str(path),
+        path=f"{path}/" if manifest.is_folder else str(path),
         digest=manifest.digest,
         file_bytes=manifest.file_bytes,
     )

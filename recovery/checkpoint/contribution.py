@@ -87,6 +87,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return _first_part(self.files[0].name)
 
     @property
+    def is_folder(self) -> bool:
+        """Do its files lie in a folder that a framework wrote?"""
+        return "/" in self.files[0].name
+
+    @property
     def file_bytes(self) -> int:
         """Size of all files together, in bytes."""
         return sum(one.file_bytes for one in self.files)

@@ -123,7 +123,7 @@ def write(path: Path, manifest: Manifest, *, before_rename: Callable[[], None] |
     Raises:
         CheckpointWriteError: it could not be written; what was under `path` before is still there.
     """
-    assert path.name == names.manifest_path(Path(manifest.file)).name, "a manifest stands beside its file"
+    assert _may_be_called(path.name, manifest), "a manifest stands beside its file"
     sealed, content = seal(manifest)
     try:
         with opened_directory(path.parent) as directory, Staged(directory, path.name) as staged:
@@ -149,9 +149,15 @@ def read(path: Path) -> Manifest:
         CheckpointManifestError: it is absent, unreadable, too big, of a newer format, changed, or not of a file beside it.
     """
     manifest = _read(path)
-    if names.manifest_path(Path(manifest.file)).name != path.name:
+    if not _may_be_called(path.name, manifest):
         raise _refused(path, f"it is of another file ({manifest.file!r})")
     return manifest
+
+
+def _may_be_called(name: str, manifest: Manifest) -> bool:
+    file = Path(manifest.file)
+    of_rank = manifest.is_folder and name == names.rank_manifest_path(file, manifest.rank).name
+    return of_rank or name == names.manifest_path(file).name
 
 
 def read_for(path: Path, *, file: str) -> Manifest:

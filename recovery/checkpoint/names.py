@@ -71,9 +71,34 @@ def parse(name: str) -> CheckpointName | None:
     return CheckpointName(prefix=match["prefix"], epoch=int(match["epoch"]), step_in_epoch=int(match["step"]))
 
 
-def manifest_path(file: Path) -> Path:
-    """Name the manifest beside a checkpoint file: `train-2_400.json`."""
-    return file.with_name(Path(file.name).stem + MANIFEST_SUFFIX)
+def manifest_path(path: Path) -> Path:
+    """Name the manifest beside a checkpoint: of a file `train-2_400.json`, of a folder that one rank has for itself `step_500.json`."""
+    name = path.name if is_folder(path.name) else Path(path.name).stem
+    return path.with_name(name + MANIFEST_SUFFIX)
+
+
+def is_folder(name: str) -> bool:
+    """Is this the name of a checkpoint that is a folder? Its name may have dots; only those of files end as files do."""
+    return not name.endswith(SUFFIXES)
+
+
+def rank_manifest_path(folder: Path, rank: int) -> Path:
+    """Name a rank's manifest beside a folder that all ranks write together: `step_500.rank1.json`."""
+    return folder.with_name(f"{folder.name}.rank{rank}{MANIFEST_SUFFIX}")
+
+
+def manifest_beside(path: Path, rank: int | None) -> Path:
+    """Find which manifest is a rank's own: a folder has one, or one for each rank.
+
+    Args:
+        path: of a checkpoint file or folder.
+        rank: whose; None: nobody's in particular.
+    """
+    if rank is not None and is_folder(path.name):
+        own = rank_manifest_path(path, rank)
+        if own.exists():
+            return own
+    return manifest_path(path)
 
 
 def _fault(prefix: str) -> str:

@@ -70,7 +70,7 @@ def stage(directory: Path, contents: Sequence[Content | WrittenContent]) -> Stag
     name = contents[0].name
     assert names.parse(name) is not None, f"{name!r} is no checkpoint name"
     path = directory.absolute() / name
-    _check_path(path)
+    check_path(path)
     with _as_write_error(path), contextlib.ExitStack() as stack:
         ensure_directory(path.parent)
         opened = stack.enter_context(opened_directory(path.parent))
@@ -184,8 +184,12 @@ def _as_write_error(path: Path) -> Iterator[None]:
         raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
 
 
-def _check_path(path: Path) -> None:
-    """Refuse a path that no message could carry, before anything is written."""
+def check_path(path: Path) -> None:
+    """Refuse a path that no message could carry, before anything is written.
+
+    Raises:
+        CheckpointWriteError: it is too long, or not UTF-8.
+    """
     text = str(path)
     if len(text) > PATH_CHARS_MAX:
         raise CheckpointWriteError(path=path, reason=f"its path is longer than {PATH_CHARS_MAX} characters")

@@ -5,14 +5,16 @@ Nothing else of ours removes a checkpoint. name_conflict.py only takes the manif
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
+from recovery.checkpoint import folders, names
 from recovery.checkpoint import manifest as manifests
-from recovery.checkpoint import names
 from recovery.checkpoint.files import reason_of
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy.retention import Kept, removable
@@ -36,6 +38,8 @@ class Retention:
         held: Callable[[], Sequence[HeldCheckpoint]],
         rule: Rule,
         spares: Callable[[Path], bool],
+        *,
+        rank: int | None = None,
     ) -> None:
         """Nothing is removed before `apply`.
 
@@ -43,8 +47,9 @@ class Retention:
             held: the rank's checkpoints as they are now, of one step the newest generation first.
             rule: what is kept.
             spares: True for a file that the framework removes itself; it counts as kept, and stays.
+            rank: whose manifests, of folders that have one for each rank.
         """
-        self._held, self._rule, self._spares = held, rule, spares
+        self._held, self._rule, self._spares, self._rank = held, rule, spares, rank
         self._trouble: dict[Path, str] = {}
         """What could not be done, as it was logged: logged again when it changes."""
 
@@ -90,7 +95,7 @@ class Retention:
 
     def _remove(self, path: Path) -> None:
         try:
-            remove(path)
+            remove(path, rank=self._rank)
         except OSError as error:
             self._log(path, reason_of(error))
         else:
@@ -102,13 +107,20 @@ class Retention:
             _logger.warning("event=checkpoint_not_removed path=%s reason=%r", path, reason)
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, *, rank: int | None = None) -> None:
     """Remove a checkpoint: its files, then its manifest, which until then says whose they were. What is gone already is gone.
+
+    Args:
+        path: of its first file, or of its folder.
+        rank: whose part, of a folder that all ranks write together; the last rank leaves no folder.
 
     Raises:
         OSError: a file could not be removed; the manifest then stays beside it.
     """
-    beside = names.manifest_path(path)
+    beside = names.manifest_beside(path, rank)
+    if names.is_folder(path.name):
+        _remove_folder(path, beside)
+        return
     for file in (*_files_of(path, beside), beside):
         file.unlink(missing_ok=True)
 
@@ -118,4 +130,47 @@ def _files_of(path: Path, beside: Path) -> tuple[Path, ...]:
     try:
         return manifests.read_for(beside, file=path.name).paths(path.parent)
     except CheckpointManifestError:
-        return (path,)
+        return () if names.is_folder(path.name) else (path,)
+
+
+def _remove_folder(folder: Path, beside: Path) -> None:
+    """Remove what the manifest lists but for what another rank's manifest lists too, then the manifest.
+
+    Two ranks may do so at the same time, so the last look is behind one's own manifest.
+    """
+    files = _files_of(folder, beside)
+    if not files and beside.exists():
+        raise OSError(errno.EINVAL, "its manifest cannot be read, so nobody knows which files are its own")
+    needed = _listed_by_others(folder, beside)
+    _unlink(folder, [file for file in files if file not in needed])
+    beside.unlink(missing_ok=True)
+    if _listed_by_others(folder, beside):
+        return
+    if needed:
+        _unlink(folder, files)
+    if folder.exists():
+        _logger.warning(
+            "event=folder_not_removed path=%s reason='there is more in it than was saved'", folder
+        )
+
+
+def _listed_by_others(folder: Path, beside: Path) -> frozenset[Path]:
+    others = [one for one in folders.manifests_of_ranks(folder) if one != beside]
+    return frozenset(file for other in others for file in _files_of(folder, other))
+
+
+def _unlink(folder: Path, files: Sequence[Path]) -> None:
+    """Remove files, and the folders that are empty then. What is in them besides is not ours: it stays, and they with it."""
+    for file in files:
+        # A folder within may be gone as a whole.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            file.unlink()
+    within = {parent for file in files for parent in file.parents if folder in (parent, *parent.parents)}
+    for one in sorted(within, key=lambda path: len(path.parts), reverse=True):
+        try:
+            one.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise

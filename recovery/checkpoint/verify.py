@@ -44,7 +44,7 @@ def check_wanted(path: Path, wanted: Wanted) -> Manifest:
 
     Cost: reads all of it once.
     """
-    manifest = check(path)
+    manifest = check(path, rank=wanted.rank)
     compare(path, manifest, wanted)
     return manifest
 
@@ -74,12 +74,13 @@ def compare(path: Path, manifest: Manifest, wanted: Wanted) -> None:
         )
 
 
-def check(path: Path, *, only: FileRole | None = None) -> Manifest:
+def check(path: Path, *, only: FileRole | None = None, rank: int | None = None) -> Manifest:
     """Compare size and SHA-256 of every file of a checkpoint with its manifest.
 
     Args:
         path: of its first file, or of the folder that its files are in.
         only: look at the files of this role alone.
+        rank: whose manifest, of a folder that has one for each rank; None: it has one.
 
     Raises:
         CheckpointMissingError: one of its files is not there.
@@ -88,7 +89,7 @@ def check(path: Path, *, only: FileRole | None = None) -> Manifest:
 
     Cost: reads all of it once.
     """
-    manifest = _manifest_of(path)
+    manifest = _manifest_of(path, rank)
     for one, file in zip(manifest.files, manifest.paths(path.parent), strict=True):
         if only not in (None, one.role):
             continue
@@ -99,24 +100,24 @@ def check(path: Path, *, only: FileRole | None = None) -> Manifest:
     return manifest
 
 
-def check_size(path: Path) -> Manifest:
+def check_size(path: Path, *, rank: int | None = None) -> Manifest:
     """Compare only the sizes with the manifest: what a scan can afford.
 
     Raises:
         CheckpointError: as `check`, but for changed bytes of an unchanged size.
     """
-    manifest = _manifest_of(path)
+    manifest = _manifest_of(path, rank)
     for one, file in zip(manifest.files, manifest.paths(path.parent), strict=True):
         with _opened(file, one):
             pass
     return manifest
 
 
-def _manifest_of(path: Path) -> Manifest:
+def _manifest_of(path: Path, rank: int | None) -> Manifest:
     # A file that is gone says more than that its manifest is gone too.
     if not os.path.lexists(path):
         raise CheckpointMissingError(path=path)
-    return manifests.read_for(names.manifest_path(path), file=path.name)
+    return manifests.read_for(names.manifest_beside(path, rank), file=path.name)
 
 
 @contextlib.contextmanager

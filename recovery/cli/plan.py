@@ -56,7 +56,8 @@ def _show(state: Stored, found: Plan) -> None:
             else Text(f"not verified: {file.why_not}", style="yellow")
         )
         console.print(
-            Text.assemble(f"  rank {file.rank} ({file.node_id})  {file.path}  ", result), soft_wrap=True
+            Text.assemble(f"  rank {file.rank} ({file.node_id})  {file.path}  ({file.tier})  ", result),
+            soft_wrap=True,
         )
     for file in found.stepped_back:
         console.print(Text(f"  not usable: rank {file.rank}: {file.why_not}", style="red"), soft_wrap=True)

@@ -7,10 +7,12 @@ several variables). start_methods.py and rank_table.py translate other ways to s
 
 from __future__ import annotations
 
+from recovery.config.settings import MemorySettings as MemorySettings
 from recovery.config.settings import SecureChannel as SecureChannel
 from recovery.config.settings import Settings as Settings
 from recovery.config.settings import SettingsRole as SettingsRole
 from recovery.config.settings import load as load
+from recovery.config.settings import memory_base as memory_base
 from recovery.config.settings import secure_channel as secure_channel
 from recovery.config.settings import sources as sources
 from recovery.config.settings import under_pytest as under_pytest

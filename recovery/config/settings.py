@@ -48,6 +48,17 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
     server_password_file: Path | None = None
 
 
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the environment says about checkpoints in memory."""
+
+    every_steps: int = 0
+    """Global steps between two of them; 0: there are none."""
+    base: Path = Path("/dev/shm")  # noqa: S108 - each user's directory there is checked to be the user's own
+    """Absolute: the tmpfs that they lie on."""
+    bytes_max: int = 0
+    """Of one rank's at any time; 0: a quarter of what is free, shared by the ranks of the host."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the environment holds about this process. Durations are in `rules`, in milliseconds."""
 
@@ -74,6 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     takeover_after_ms: int | None
     """After how long a launcher starts a lost rank beside its own; None: never."""
     secure_channel: SecureChannel
+    memory: MemorySettings
     rules: Rules
     sources: tuple[Source, ...]
     """One per row of the table, in its order."""
@@ -125,6 +137,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         replaces=reader.node_id("MS_REPLACES", required=False) or NodeId(""),
         takeover_after_ms=reader.whole_ms("MS_TAKEOVER_AFTER"),
         secure_channel=channel,
+        memory=_memory(reader, recovering=recovering),
         rules=rules,
         sources=reader.sources(),
         warnings=(*warnings, *ignored),
@@ -141,6 +154,27 @@ def secure_channel(environ: Mapping[str, str] | None = None) -> SecureChannel:
         SettingError: one of the variables is wrong.
     """
     return _secure_channel(Reader(os.environ if environ is None else environ))[0]
+
+
+def memory_base(environ: Mapping[str, str]) -> Path:
+    """Where checkpoints in memory lie: for a launcher, which is no process of a job and clears up behind one.
+
+    Raises:
+        SettingError: the variable is wrong.
+    """
+    return _memory(Reader(environ), recovering=False).base
+
+
+def _memory(reader: Reader, *, recovering: bool) -> MemorySettings:
+    defaults = MemorySettings()
+    every_steps, bytes_max = (
+        reader.whole("MS_MEMORY_CHECKPOINT_STEPS"),
+        reader.whole("MS_MEMORY_CHECKPOINT_BYTES"),
+    )
+    base = reader.path("MS_MEMORY_CHECKPOINT_PATH", required=False)
+    return MemorySettings(
+        every_steps=every_steps if recovering else 0, base=base or defaults.base, bytes_max=bytes_max
+    )
 
 
 def sources(environ: Mapping[str, str]) -> tuple[Source, ...]:

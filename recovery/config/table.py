@@ -6,6 +6,7 @@ To add a setting: one row here, one field in `recovery.config.Settings` or `reco
 
 from __future__ import annotations
 
+from recovery.config.memory_settings import MEMORY_TIER
 from recovery.config.setting import Kind, Setting
 from recovery.config.settings_of_others import FRAMEWORK, WITHOUT_EFFECT
 
@@ -347,6 +348,7 @@ SECURE_CHANNEL = (
 GROUPS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Cluster", CLUSTER),
     ("Recovery", RECOVERY),
+    ("Memory tier", MEMORY_TIER),
     ("Timing", TIMING),
     ("Secure channel", SECURE_CHANNEL),
     ("Handed to the framework", FRAMEWORK),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from recovery.core.ids import Rank
 from recovery.core.messages import HeldCheckpoint, PassedOver
 from recovery.core.policy import rollback
-from recovery.core.policy.given_up import MISSING, Unusable
+from recovery.core.policy.given_up import LOST_MEMORY, MISSING, Unusable
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
@@ -16,11 +16,16 @@ from recovery.core.records import (
     to_held,
     to_record,
 )
+from recovery.core.tiers import Tier, tier_of
 
 INDEXED_STEPS = 16
 """Common steps that stay in the index. A plan asks every rank again which files it holds, so older ones are only history; a job of 1,000
 ranks that kept all of them would need 0.5 MB of memory for each save and read all of them at each start of the scheduler. Fewer would hide
 from people what the ranks' directories still hold."""
+
+
+IN_MEMORY_STEPS = 2
+"""Common steps in memory that stay in the index: each rank holds no more of them (`training/memory_checkpoints.py`)."""
 
 
 class CheckpointCoordinator:
@@ -40,16 +45,24 @@ class CheckpointCoordinator:
         self.fetched_when_stopped: set[int] = set()
         """Steps that a rank was fetching from other nodes when the scheduler's last process ended."""
         self.committed_step = 0
+        """The newest step that all ranks hold, on whatever it lies."""
+        self.durable_step = 0
+        """The newest one of which all ranks' files lie on disks: what is kept for it outlasts any host."""
         self._ever_committed = False
-        """Was any step of this run ever held by all ranks? Until then a return to step 0 loses nothing that was promised."""
+        """Did any step of this run ever lie on all ranks' disks? Until then a return to step 0 loses nothing that was promised."""
 
     def load(self, records: Iterable[CheckpointRecord], generations: Sequence[GenerationRecord]) -> None:
         """Take over what is stored of this run."""
-        self._ever_committed = any(generation.step for generation in generations)
+        records = tuple(records)
+        in_memory = {record.step for record in records if tier_of(record.path) is Tier.MEMORY}
+        self._ever_committed = any(
+            generation.step and generation.step not in in_memory for generation in generations
+        )
         of_rank: dict[Rank, list[HeldCheckpoint]] = {}
         committed: set[tuple[Rank, int]] = set()
         for record in records:
-            self._ever_committed = self._ever_committed or record.state is CheckpointState.COMMITTED
+            is_durable = record.state is CheckpointState.COMMITTED and record.step not in in_memory
+            self._ever_committed = self._ever_committed or is_durable
             if record.state is CheckpointState.INVALID:
                 self._invalid.add((record.rank, record.step, record.digest))
                 self._note_unusable(record.rank, record.step, record.path, record.reason)
@@ -63,6 +76,7 @@ class CheckpointCoordinator:
             self._held[rank] = {one.step: one for one in rollback.in_lineage(held, generations)}
         self._committed = {step for rank, step in committed if step in self._held[rank]}
         self.committed_step = rollback.newest_common(self._held, self._world_size)
+        self.durable_step = self._newest_durable()
 
     def knows(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
         """Is exactly this file in the index, as good or as bad?"""
@@ -72,9 +86,8 @@ class CheckpointCoordinator:
         named = (rank, checkpoint.step, checkpoint.digest)
         return named in self._invalid and (*named, checkpoint.path) not in self._fetched
 
-    def committed_records(self) -> list[CheckpointRecord]:
-        """The rows of the newest committed step, one per rank."""
-        step = self.committed_step
+    def committed_records(self, step: int) -> list[CheckpointRecord]:
+        """The rows of a step that all ranks hold, one per rank."""
         return [
             to_record(rank, self._held[rank][step], CheckpointState.COMMITTED)
             for rank in (Rank(index) for index in range(self._world_size))
@@ -95,8 +108,11 @@ class CheckpointCoordinator:
         return tuple(self._held.get(rank, {}).values())
 
     def needed_of(self, rank: Rank) -> HeldCheckpoint | None:
-        """A rank's file of the newest step that all ranks hold; None: there is no such step."""
-        step = rollback.newest_common(self._held, self._world_size)
+        """A rank's file of the newest step that lies on all ranks' disks; None: there is no such step.
+
+        What lies in memory is none that another host could need: it is gone with the rank's own.
+        """
+        step = self._newest_durable()
         return self.file_of(rank, step) if step else None
 
     def file_of(self, rank: Rank, step: int) -> HeldCheckpoint | None:
@@ -104,27 +120,58 @@ class CheckpointCoordinator:
         return self._held.get(rank, {}).get(step)
 
     def add(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
-        """A rank holds one more that is not in the index yet (`knows`). Returns whether its step is committed by it."""
-        self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
-        self._unusable.get(checkpoint.step, {}).pop(rank, None)
-        if checkpoint.step <= self.committed_step or not self._is_common(checkpoint.step):
+        """A rank holds one more that is not in the index yet (`knows`). Returns whether its step is committed by it.
+
+        A step can be on its way to the disks while a newer one is committed in memory: then it is committed behind that one.
+        """
+        step = checkpoint.step
+        self._held.setdefault(rank, {})[step] = checkpoint
+        self._unusable.get(step, {}).pop(rank, None)
+        if not self._is_common(step):
             return False
-        self.committed_step, self._ever_committed = checkpoint.step, True
-        self._committed.add(checkpoint.step)
+        becomes_durable = step > self.durable_step and self._is_durable(step)
+        if step <= self.committed_step and not becomes_durable:
+            return False
+        self.committed_step = max(self.committed_step, step)
+        if becomes_durable:
+            self.durable_step, self._ever_committed = step, True
+        self._committed.add(step)
         return True
 
     def retire(self) -> list[CheckpointRecord]:
-        """Take out of the index what is older than its newest `INDEXED_STEPS` common steps; the rows that say so."""
-        indexed = rollback.common_steps(self._held, self._world_size)[-INDEXED_STEPS:]
-        if len(indexed) < INDEXED_STEPS:
-            return []
-        self._committed = {step for step in self._committed if step >= indexed[0]}
-        self._unusable = {step: ranks for step, ranks in self._unusable.items() if step >= indexed[0]}
-        return [
-            to_record(rank, steps.pop(step), CheckpointState.RETIRED)
+        """Take out of the index what is older than its newest `INDEXED_STEPS` common steps; the rows that say so.
+
+        Of those in memory the ranks themselves keep `IN_MEMORY_STEPS`.
+        """
+        common = rollback.common_steps(self._held, self._world_size)
+        in_memory = [step for step in common if not self._is_durable(step)]
+        oldest = common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0
+        oldest_in_memory = in_memory[-IN_MEMORY_STEPS] if len(in_memory) >= IN_MEMORY_STEPS else 0
+        goes = [
+            (rank, step)
             for rank, steps in self._held.items()
-            for step in [one for one in steps if one < indexed[0]]
+            for step, one in steps.items()
+            if step < oldest or (step < oldest_in_memory and tier_of(one.path) is Tier.MEMORY)
         ]
+        gone = {step for _, step in goes}
+        self._committed = {step for step in self._committed if step >= oldest and step not in gone}
+        self._unusable = {
+            step: ranks for step, ranks in self._unusable.items() if step >= oldest and step not in gone
+        }
+        return [to_record(rank, self._held[rank].pop(step), CheckpointState.RETIRED) for rank, step in goes]
+
+    @property
+    def durable_unless_committed(self) -> int | None:
+        """`durable_step` as messages say it: None where it is the committed step."""
+        return None if self.durable_step == self.committed_step else self.durable_step
+
+    def _is_durable(self, step: int) -> bool:
+        """Do all ranks' files of a common step lie on disks? What a rank still fetches for its plan is a copy, and copies do."""
+        return all(tier_of(held[step].path) is Tier.DISK for held in self._held.values() if step in held)
+
+    def _newest_durable(self) -> int:
+        common = rollback.common_steps(self._held, self._world_size)
+        return max((step for step in common if self._is_durable(step)), default=0)
 
     def _is_common(self, step: int) -> bool:
         return all(step in self._held.get(Rank(rank), {}) for rank in range(self._world_size))
@@ -154,7 +201,8 @@ class CheckpointCoordinator:
             directory = path.rpartition("/")[0]
             reason = reasons.get(path) or reasons.get(directory) or reasons.get(step)
             if reason is not None or known is None:
-                self._note_unusable(rank, step, path, reason or MISSING)
+                missing = LOST_MEMORY if tier_of(path) is Tier.MEMORY else MISSING
+                self._note_unusable(rank, step, path, reason or missing)
 
     def reject(self, rank: Rank, step: int, reason: str) -> HeldCheckpoint | None:
         """A rank's file failed. It is never used again; returns what the index said of it."""
@@ -213,6 +261,8 @@ class CheckpointCoordinator:
 
     def roll_back(self, step: int) -> None:
         """Training goes on from `step`: what is newer belongs to a suffix that is trained again."""
+        is_durable = step > 0 and self._is_durable(step)
+        self._ever_committed = self._ever_committed or is_durable
         for held in self._held.values():
             for newer in [other for other in held if other > step]:
                 del held[newer]
@@ -221,7 +271,6 @@ class CheckpointCoordinator:
         for held in self._held.values():
             for older in [other for other in held if len(indexed) == INDEXED_STEPS and other < indexed[0]]:
                 del held[older]
-        self.committed_step = step
+        self.committed_step, self.durable_step = step, step if is_durable else self._newest_durable()
         self._committed = {one for one in (*self._committed, step) if 0 < one <= step}
         self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}
-        self._ever_committed = self._ever_committed or step > 0

@@ -19,11 +19,16 @@ class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """1-based pass over the data that the step belongs to."""
     step_in_epoch: Count
     path: ShortText
-    """Of its first file, or of the folder that its files are in; the manifest stands beside it."""
+    """Of its first file, or of the folder that its files are in, which ends with a slash; the manifest stands beside it."""
     digest: ShortText
     """What names it: the SHA-256 (hex) of its manifest; of a manifest of format 1, which lists one file, that of the file."""
     file_bytes: Count
     """Of all its files together."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Did a framework write it by itself, as a folder?"""
+        return self.path.endswith("/")
 
 
 PASSED_OVER_MAX = 32

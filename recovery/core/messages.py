@@ -256,6 +256,8 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
     committed_step: Count = 0
     standby: bool = False
     """It holds no rank, and is offered one when a rank is lost."""
+    durable_step: Count | None = None
+    """The newest step that lies on all ranks' disks, where a newer one is only in memory (0: none); None: it is the committed step."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
@@ -317,6 +319,8 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     """Of what is fetched; 0 without sources."""
     written: GenerationNumber = Generation(0)
     """The generation in which it was written; 0 without sources."""
+    durable_step: Count | None = None
+    """As `Admitted.durable_step`."""
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):
@@ -335,6 +339,8 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed", omit
     """The newest step that lies on other hosts as a whole: everybody's own file of it stays too. 0: none."""
     copying: Count = 0
     """The step whose copies are being made: its files are being read. 0: none."""
+    durable_step: Count | None = None
+    """As `Admitted.durable_step`: older files on disks go by this one."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):

@@ -111,7 +111,7 @@ class EventKind(str, Enum):
     COPY_FAILED = "copy_failed"
     """A checkpoint of the rank in `details` did not come from the nodes that `reason` names, or not at all."""
     COPIES_LIMITED = "copies_limited"
-    """There are fewer hosts than MS_CHECKPOINT_COPIES asks for; `reason` says how many copies are made."""
+    """There are fewer hosts than MS_CHECKPOINT_COPIES asks for, or checkpoints are folders; `reason` says how many copies are made, or why none."""
     CHECKPOINT_FETCHED = "checkpoint_fetched"
     """A rank whose node had lost its checkpoint of `step` has it again, from a copy; `details` is its path there."""
     JOB_FINISHED = "job_finished"

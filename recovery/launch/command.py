@@ -25,6 +25,7 @@ from recovery.launch import (
     console,
     credentials,
     host_address,
+    memory,
     placement,
     python_command,
     script,
@@ -102,15 +103,16 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         kernel_log=KernelLog(),
         earlier=_earlier(environment, contact, placed, beginner),
     )
+    memory.clear_up(environment, job_is_over=False)
     agent = Agent(placed, context)
     if not given.join:
-        pid = background.hand_over(log_dir, lambda: asyncio.run(_run(agent, [])))
+        pid = background.hand_over(log_dir, lambda: asyncio.run(_run(agent, [], environment)))
         console.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if console.console.is_terminal and not simulates:
         shown.append(status_line.show(*scheduler, access))
-    code = asyncio.run(_run(agent, shown))
+    code = asyncio.run(_run(agent, shown, environment))
     log.flush_streams()
     return code
 
@@ -254,7 +256,9 @@ def _tails(given: Arguments, placed: Sequence[placement.Placed], log_dir: Path) 
     return shown
 
 
-async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:
+async def _run(
+    agent: Agent, shown: Sequence[Coroutine[Any, Any, None]], environment: Mapping[str, str]
+) -> int:
     """The agent, with what is shown beside it; the cause of a failure comes last, where one looks first."""
     showing = [asyncio.create_task(_beside(one)) for one in (asyncio.to_thread(warm_up), *shown)]
     try:
@@ -264,6 +268,7 @@ async def _run(agent: Agent, shown: Sequence[Coroutine[Any, Any, None]]) -> int:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        memory.clear_up(environment, job_is_over=True)
     agent.show_cause()
     return code
 

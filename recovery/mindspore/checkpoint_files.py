@@ -105,6 +105,11 @@ class _SaverDirectory:
         )
         if session.recovery_enabled:
             self._config.check_for_recovery()
+        if session.memory.every_steps:
+            _logger.warning(
+                "event=memory_checkpoints_off MindSpore writes its files itself: they go to the disk alone, and"
+                " MS_MEMORY_CHECKPOINT_STEPS has no effect"
+            )
         self._session, self._saver = session, saver
         self._layout = Layout.RANK if config.integrated_save else Layout.SHARDED
         self._directory = Path(saver._directory).resolve()  # noqa: SLF001 - as above

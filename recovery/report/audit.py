@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from recovery import clock
-from recovery.checkpoint import names, verify
+from recovery.checkpoint import folders, names, verify
+from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.files import is_temporary
 from recovery.core.records import CheckpointState
 from recovery.errors import CheckpointError, RecoveryError
@@ -64,7 +65,31 @@ def checkpoints(stored: Stored) -> Iterator[Finding]:
                 yield from _file(entry)
             elif _is_orphaned_manifest(entry):
                 yield Finding(path=str(entry), what="a manifest without its checkpoint file")
+        yield from _folders(directory, seen)
     yield from _missing(stored, seen)
+
+
+def _folders(directory: Path, seen: set[str]) -> Iterator[Finding]:
+    """Check the folders of a directory that have a manifest; others are the framework's alone."""
+    listed = tuple(sorted(entry.name for entry in directory.iterdir()))
+    for beside, folder, rank in folders.manifests_in(directory, listed):
+        if not _is_manifest_of_folder(beside):
+            continue
+        if not folder.exists():
+            yield Finding(path=str(beside), what="a manifest without its folder")
+            continue
+        seen.add(f"{folder}/")
+        try:
+            verify.check(folder, rank=rank)
+        except CheckpointError as error:
+            yield Finding(path=str(folder), what=str(error))
+
+
+def _is_manifest_of_folder(entry: Path) -> bool:
+    try:
+        return entry.suffix == names.MANIFEST_SUFFIX and manifests.read(entry).is_folder
+    except CheckpointError:
+        return False
 
 
 def _file(entry: Path) -> Iterator[Finding]:

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from recovery import clock, config
-from recovery.config import Settings, SettingsRole
+from recovery.checkpoint import memory_tier
+from recovery.config import MemorySettings, Settings, SettingsRole
 from recovery.config.reader import OFF
 from recovery.errors import RecoveryError, RecoveryPathError
 from recovery.report import stored as stored_state
@@ -30,6 +31,10 @@ _SHARED = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
 """File systems on which SQLite's shared memory or the kernel's locks do not hold between hosts."""
 _KEPT = 5
 """CheckpointConfig's default keep_checkpoint_max."""
+_IN_MEMORY = 2
+"""Checkpoints of a rank that are in memory at one time."""
+_MEMORY_SHARE = 4
+"""As `training/memory_checkpoints.py` shares what is free."""
 _CLOCK_S = 2.0
 _DIAL_S = 3.0
 _TOOL_S = 20.0
@@ -70,6 +75,8 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
     yield from _secure_channel(settings)
     if settings.recovery_path is not None:
         yield from _path(settings.recovery_path)
+    if settings.memory.every_steps:
+        yield _memory(settings.memory, settings.recovery_path)
     yield from _frameworks()
     yield from _ascend(environ)
 
@@ -235,6 +242,35 @@ def _disk(path: Path, there: Path) -> Check:
         found += f"; {_KEPT} checkpoints of all ranks take {needed / 1e9:,.3f} GB"
     step = "" if ok else "Free space, save elsewhere, or lower keep_checkpoint_max."
     return Check(name="disk", ok=ok, found=found, next_step=step)
+
+
+def _memory(memory: MemorySettings, recovery_path: Path | None) -> Check:
+    """Space for the checkpoints in memory, by the size of what this job has saved. How many ranks a host has nobody knows here."""
+    name, free = "memory", memory_tier.free_bytes(memory.base)
+    kind = _file_system(memory.base) if memory.base.is_dir() else "no directory"
+    if kind not in ("tmpfs", "ramfs"):
+        step = "Mount a tmpfs there, or set MS_MEMORY_CHECKPOINT_PATH to one."
+        return Check(name=name, ok=False, found=f"{memory.base} is {kind}, not in memory", next_step=step)
+    limit = memory.bytes_max or free // _MEMORY_SHARE
+    needed = _newest_bytes(recovery_path) * _IN_MEMORY
+    ok = limit >= max(needed, 1)
+    found = f"{free / 1e9:,.1f} GB free in {memory.base}, of which ranks take {limit / 1e9:,.3f} GB"
+    if needed:
+        found += f"; {_IN_MEMORY} checkpoints of one rank take {needed / 1e9:,.3f} GB"
+    step = (
+        "" if ok else "Raise MS_MEMORY_CHECKPOINT_BYTES, enlarge the tmpfs, or leave checkpoints to the disk."
+    )
+    return Check(name=name, ok=ok, found=found, next_step=step)
+
+
+def _newest_bytes(recovery_path: Path | None) -> int:
+    """What the largest contribution of the newest saved step takes; 0: nothing was saved, or nobody can say."""
+    try:
+        saved = () if recovery_path is None else stored_state.read(recovery_path).checkpoints
+    except RecoveryError:
+        return 0
+    newest = max((one.step for one in saved), default=0)
+    return max((one.file_bytes for one in saved if one.step == newest), default=0)
 
 
 # --- frameworks and devices -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import copies, given_up, rebuild, rollback, takeover
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
+from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report.rank_progress import stored_newest_step
 from recovery.report.stored import Stored
@@ -37,6 +38,8 @@ class RankFile(msgspec.Struct, frozen=True, kw_only=True):
     verified: bool
     why_not: str
     """Empty when verified."""
+    tier: str
+    """`disk`, or `memory`: gone when its host restarts."""
     copy_of: tuple[str, ...] = ()
     """The nodes that hold a copy, where the rank's own node has lost its file; empty: it loads its own."""
 
@@ -162,7 +165,13 @@ def _copied(stored: Stored) -> dict[Rank, dict[int, tuple[HeldCheckpoint, tuple[
 def _copy(rank: Rank, node_id: str, held: HeldCheckpoint, holders: tuple[str, ...]) -> RankFile:
     why_not = f"its own node does not have it; {', '.join(holders)} verified a copy when it was made"
     return RankFile(
-        rank=int(rank), node_id=node_id, path=held.path, verified=False, why_not=why_not, copy_of=holders
+        rank=int(rank),
+        node_id=node_id,
+        path=held.path,
+        verified=False,
+        why_not=why_not,
+        tier=tier_of(held.path).value,
+        copy_of=holders,
     )
 
 
@@ -205,7 +214,14 @@ def _checked(stored: Stored, rank: Rank, node_id: str, held: HeldCheckpoint, *, 
             )
         except CheckpointError as error:
             why_not = str(error)
-    return RankFile(rank=int(rank), node_id=node_id, path=held.path, verified=not why_not, why_not=why_not)
+    return RankFile(
+        rank=int(rank),
+        node_id=node_id,
+        path=held.path,
+        verified=not why_not,
+        why_not=why_not,
+        tier=tier_of(held.path).value,
+    )
 
 
 def _plan(

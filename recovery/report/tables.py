@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from recovery.core.records import CheckpointRecord
+from recovery.core.tiers import tier_of
 
 
 class Column(NamedTuple):
@@ -151,6 +152,12 @@ CHECKPOINTS = View(
             shown=False,
         ),
         _field("reason", "why it is invalid"),
+        # Last, so that whoever reads CSV by number finds the others where they were.
+        Column(
+            "tier",
+            "disk, or memory: it is gone when its host restarts",
+            lambda checkpoint: tier_of(checkpoint.path).value,
+        ),
     ),
 )
 GENERATIONS = View(

@@ -5,10 +5,13 @@ A time of one boot means nothing after another: then nobody knows, and a window 
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from pathlib import Path
+
+from sqlalchemy import Connection
 from sqlalchemy.dialects.sqlite import insert
 
 from recovery import clock
+from recovery.store.meta import meta_text
 from recovery.store.models import META
 
 _NAME = "last_write"
@@ -26,9 +29,9 @@ def note_write_time(connection: Connection, boot: str) -> None:
     connection.execute(row.on_conflict_do_update(index_elements=[META.c.name], set_={"value": value}))
 
 
-def ms_since_last_write(connection: Connection) -> int | None:
+def ms_since_last_write(connection: Connection, path: Path) -> int | None:
     """Milliseconds since the last write before this one; None: unknown."""
-    found = connection.execute(select(META.c.value).where(META.c.name == _NAME)).scalar_one_or_none()
+    found = meta_text(connection, _NAME, path)
     boot, _, at_ms = (found or "").partition(" ")
     if not boot or boot != clock.boot_id() or not at_ms.isascii() or not at_ms.isdigit():
         return None

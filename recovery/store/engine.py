@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, update
 
 from recovery.errors import (
     StoreCorruptError,
@@ -28,6 +28,7 @@ from recovery.errors import (
 )
 from recovery.store.connections import connect, harden, raw_connection, read_only, translated
 from recovery.store.file_identity import FileIdentity
+from recovery.store.meta import meta_text
 from recovery.store.migrations import REVISIONS, migrate
 from recovery.store.models import META, METADATA, VERSION
 from recovery.store.paths import APPLICATION_ID, companion, fsync_directory, is_there
@@ -134,8 +135,7 @@ def check_file(connection: Connection, path: Path, owner: str) -> None:
         raise StoreCorruptError(path=str(path), reason=str(verdict))
     migrate(connection, path)
     with connection.begin():
-        found = connection.execute(select(META.c.value).where(META.c.name == "owner")).scalar_one_or_none()
-        mark = connection.execute(select(META.c.value).where(META.c.name == "dirty")).scalar_one_or_none()
+        found, mark = meta_text(connection, "owner", path), meta_text(connection, "dirty", path)
     if mark not in ("0", "1"):
         raise StoreCorruptError(path=str(path), reason="it does not say whether it was closed")
     if found != owner:

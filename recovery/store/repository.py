@@ -147,7 +147,7 @@ class SchedulerStore(_Store):
     def away_ms(self) -> int | None:
         """How long ago the last write was; None: nobody can say, for the machine was restarted since, or it is another one."""
         with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
-            return ms_since_last_write(self._database.connection)
+            return ms_since_last_write(self._database.connection, self._path)
 
     def load(self) -> SchedulerRecords:
         """Read all records that the next process begins with.

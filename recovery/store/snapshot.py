@@ -20,8 +20,9 @@ from sqlalchemy import Connection, NullPool, create_engine, event, select
 
 from recovery.errors import RecoveryPathError, StoreError, StoreWalMissingError, StoreWriteError
 from recovery.store.connections import raw_connection, read_only, translated
+from recovery.store.meta import meta_text
 from recovery.store.migrations import REVISIONS, migrate
-from recovery.store.models import META, METADATA, VERSION
+from recovery.store.models import METADATA, VERSION
 from recovery.store.paths import absent, companion, is_there
 from recovery.store.write_count import Commits
 
@@ -79,7 +80,11 @@ def _ask(path: Path, question: Callable[[Connection], Answer], accept_without_wa
         if not is_there(path):
             raise absent(path)
         with _opened(path) as stored, _as_of_now(stored, path) as connection, connection.begin():
-            if not companion(path, "-wal").exists() and not accept_without_wal and _is_dirty(connection):
+            if (
+                not companion(path, "-wal").exists()
+                and not accept_without_wal
+                and _is_dirty(connection, path)
+            ):
                 raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
             commits.check(connection, accept_fewer=accept_without_wal)
             return question(connection)
@@ -140,9 +145,9 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN")
 
 
-def _is_dirty(connection: Connection) -> bool:
+def _is_dirty(connection: Connection, path: Path) -> bool:
     """Does the file say that it was not closed cleanly? In the transaction of `connection`."""
-    return connection.execute(select(META.c.value).where(META.c.name == "dirty")).scalar_one_or_none() != "0"
+    return meta_text(connection, "dirty", path) != "0"
 
 
 def _copied(path: Path, directory: Path) -> Path:

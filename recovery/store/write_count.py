@@ -12,10 +12,11 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 from sqlalchemy.dialects.sqlite import insert
 
 from recovery.errors import StoreCorruptError, StoreRowsMissingError
+from recovery.store.meta import meta_text
 from recovery.store.models import META
 from recovery.store.paths import companion
 
@@ -48,7 +49,7 @@ class Commits:
             StoreRowsMissingError: the file holds fewer writes than were acknowledged.
             StoreCorruptError: it does not say how many it holds.
         """
-        found = connection.execute(select(META.c.value).where(META.c.name == _NAME)).scalar_one_or_none()
+        found = meta_text(connection, _NAME, self._path)
         self._identity, self._count = _parsed(found or first_value(), self._path)
         identity, known = self._noted
         if identity == self._identity and known > self._count and not accept_fewer:

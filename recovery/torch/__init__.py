@@ -13,6 +13,7 @@ from recovery.torch.random_state import capture_random_state, restore_random_sta
 from recovery.torch.state import TrainState
 from recovery.torch.warm_up import warm_up
 from recovery.training import hooks
+from recovery.training.adopted_folders import AdoptFolders, adopt_folder
 
 hooks.register(
     warm_up=hooks.WarmUp(warm_up, imports=("torch._dynamo",)),
@@ -20,4 +21,4 @@ hooks.register(
     collective_error=is_collective_error,
 )
 
-__all__ = ["ResumableLoader", "TrainState", "init_process_group"]
+__all__ = ["AdoptFolders", "ResumableLoader", "TrainState", "adopt_folder", "init_process_group"]

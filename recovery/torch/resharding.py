@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,8 +33,8 @@ from typing_extensions import override
 from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.whole_step import WholeStep
 from recovery.errors import CheckpointStateError
+from recovery.torch import mapped_file, shard_fit, shard_map
 from recovery.torch import payload as payloads
-from recovery.torch import shard_fit, shard_map
 from recovery.torch.shard_map import At
 
 _Offsets = tuple[int, ...]
@@ -64,7 +65,7 @@ class Saved:
         self._whole = whole
         # Whole states are alike on all ranks.
         paths = whole.paths if whole.of.layout is Layout.SHARDED else whole.paths[:1]
-        self._payloads = [_payload(str(path)) for path in paths]
+        self._payloads = [_payload(path) for path in paths]
         self.parts: Mapping[str, Any] = self._payloads[0]["parts"]
         """Of rank 0, with its local tensors."""
         self._chunks: defaultdict[At, dict[_Offsets, torch.Tensor]] = defaultdict(dict)
@@ -263,14 +264,14 @@ def unfit(field: str, reason: str) -> CheckpointStateError:
     )
 
 
-def _payload(path: str) -> Mapping[str, Any]:
+def _payload(path: Path) -> Mapping[str, Any]:
     try:
-        payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        payload = mapped_file.load(path)
     except Exception as error:
         # torch raises half a dozen types for what is no file of ours.
-        raise unfit(path, f"cannot be loaded ({error})") from error
+        raise unfit(str(path), f"cannot be loaded ({error})") from error
     if not isinstance(payload, dict) or "parts" not in payload:
-        raise unfit(path, "is no training state")
+        raise unfit(str(path), "is no training state")
     return payload
 
 

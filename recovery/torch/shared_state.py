@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import torch
 
 from recovery.errors import CheckpointManifestError, CheckpointStateError
-from recovery.torch import fingerprint
+from recovery.torch import fingerprint, mapped_file
 from recovery.torch.shared_plan import owners
 
 _FORMAT = 1
@@ -184,7 +184,7 @@ def join(side: Path, parts: Sequence[Path], replicated: str) -> dict[str, Any]:
 
 def _loaded(path: Path, holds: str) -> dict[str, Any]:
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        loaded = mapped_file.load(path)
     except Exception as error:
         # torch raises half a dozen types for what is no file of ours.
         raise CheckpointManifestError(path=path, reason=f"it cannot be loaded ({error})") from error

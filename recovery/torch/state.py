@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from recovery.checkpoint import whole_step
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import gradients as gradients_of
+from recovery.torch import mapped_file, sharded
 from recovery.torch import payload as payloads
-from recovery.torch import sharded
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
@@ -135,7 +135,7 @@ class TrainState:
             CheckpointStateError: the file does not fit these parts.
         """
         try:
-            payload = torch.load(path, map_location="cpu", weights_only=True)
+            payload = mapped_file.load(path)
         except Exception as error:
             # torch raises half a dozen types for what is no file of ours.
             raise _unfit(str(path), f"cannot be loaded ({error})") from error
@@ -171,6 +171,7 @@ class TrainState:
         if not isinstance(payload, dict) or payload.get("format") not in (payloads.WHOLE, payloads.SHARDED):
             raise _unfit(str(path), "is no training state of this release")
         self._check_parts(payload["parts"])
+        payload = mapped_file.own(payload, self._bare_parts())
         payload = sharded.put_back(payload, self._bare_parts())
         for name, part in self._parts.items():
             _load(name, _items(part), payload["parts"][name])

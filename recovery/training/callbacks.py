@@ -20,6 +20,7 @@ from recovery.errors import CheckpointWriteError
 from recovery.training import capture, checkpoint_layout, shared_layout
 from recovery.training.capture import Captured
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
+from recovery.training.memory_checkpoints import MemoryCheckpoints
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Callback, Session
 from recovery.training.shared_layout import SharedLayout
@@ -56,7 +57,9 @@ class ModelCheckpoint(Callback):
     """Saves the training state every so many steps, keeps as many as the configuration says, and never too few to recover.
 
     Files are `<prefix>-<epoch>_<step in epoch>.ckpt` with a manifest beside each. Every rank saves into a directory of its
-    own, or all into one directory, where what they have in common is written once (`layout="shared"`). A save that fails costs nothing but itself: training goes on and older files stay.
+    own, or all into one directory, where what they have in common is written once (`layout="shared"`). A save that fails costs
+    nothing but itself: training goes on and older files stay. With MS_MEMORY_CHECKPOINT_STEPS steps between two saves are saved in
+    memory too.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class ModelCheckpoint(Callback):
         self._thread: threading.Thread | None = None
         self._watch: DirectoryWatch | None = None
         self._retention: Retention | None = None
+        self._memory = MemoryCheckpoints()
 
     @override
     def on_begin(self, session: Session) -> None:
@@ -128,6 +132,7 @@ class ModelCheckpoint(Callback):
         self._retention = Retention(
             lambda: self._scan(session), rule_of(self._config), spares=lambda path: False
         )
+        self._memory.begin(session, self._prefix, self._layout)
         self._watch = DirectoryWatch(self._directory, lambda: self._rescan(session))
         self._watch.start()
         session.before_done(self._join)
@@ -141,6 +146,8 @@ class ModelCheckpoint(Callback):
         if self._is_due(session):
             self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
             self._save(session)
+        elif self._memory.is_due(session):
+            self._memory.save(session, behind_steps=self._config.async_save)
 
     @override
     def on_end(self, session: Session) -> None:
@@ -202,6 +209,7 @@ class ModelCheckpoint(Callback):
 
     def _finish_captured(self, session: Session, save: PendingCheckpoint, captured: Captured) -> None:
         try:
+            captured.give_way()
             staged = self._stage(save, WrittenContent(save.name, captured.write, save.role))
         finally:
             captured.close()
@@ -249,6 +257,7 @@ class ModelCheckpoint(Callback):
 
     def _join(self) -> None:
         if self._thread is not None:
+            capture.of_this_process().hurry()
             self._thread.join()
             self._thread = None
 

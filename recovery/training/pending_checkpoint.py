@@ -9,10 +9,31 @@ from recovery.training.checkpoint_layout import role_in
 from recovery.training.session import Session
 
 
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """A point between two steps."""
+
+    step: int
+    epoch: int
+    step_in_epoch: int
+
+
+def position_of(session: Session) -> Position:
+    """Where training stands."""
+    return Position(step=session.step, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
+
+
 class PendingCheckpoint:
     """One checkpoint of this rank that is under way."""
 
-    def __init__(self, session: Session, name: str, *, layout: Layout, replicated: str = "") -> None:
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        *,
+        layout: Layout,
+        replicated: str = "",
+        position: Position | None = None,
+    ) -> None:
         """Note where training stands.
 
         Args:
@@ -20,8 +41,10 @@ class PendingCheckpoint:
             name: of the file.
             layout: how the state is spread over the ranks' files.
             replicated: SHA-256 of the state that all ranks share, of which they hold a part; empty: they do not share one.
+            position: where training stood when it was saved; None: where it stands.
         """
-        self.step = session.step
+        position = position or position_of(session)
+        self.step = position.step
         self.name = name
         self.role = role_in(layout)
         """Of its file."""
@@ -32,9 +55,9 @@ class PendingCheckpoint:
             world_size=session.world_size,
             incarnation=session.incarnation,
             generation=session.generation,
-            step=session.step,
-            epoch=session.epoch,
-            step_in_epoch=session.step_in_epoch,
+            step=position.step,
+            epoch=position.epoch,
+            step_in_epoch=position.step_in_epoch,
             files=(),
             layout=layout,
             replicated=replicated,

@@ -6,23 +6,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from recovery import clock
-from recovery.checkpoint import verify
-from recovery.checkpoint.contribution import Layout
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
-from recovery.errors import (
-    CheckpointError,
-    CheckpointManifestError,
-    CheckpointStateError,
-    GenerationInterrupted,
-)
-from recovery.training import shared_load, shared_names
 from recovery.training.early_exit import LoopWatch
-from recovery.training.state import RestorableState, SharesState, TrainingState
+from recovery.training.planned_checkpoint import PlannedCheckpoint
+from recovery.training.state import RestorableState, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
@@ -65,6 +57,8 @@ class Session:
         step_in_epoch: steps applied in that pass.
         loss: what the loop has reported last: float32 [] or a number; None before the first report.
         recovery_enabled: MS_ENABLE_RECOVERY=1: checkpoints are kept for a rollback.
+        recovery_path: where this process's store is; None when recovery is off.
+        memory: what the environment says about checkpoints in memory.
         loop_watch: whether training is inside its loop; for the run loop and integrations.
     """
 
@@ -77,11 +71,16 @@ class Session:
         self.job, self.run = admitted.job, int(plan.run)
         self.step, self.step_in_epoch = plan.step, plan.step_in_epoch
         self.epoch = plan.epoch or 1
-        self.recovery_enabled = service.recovery_enabled
+        self.recovery_enabled, self.recovery_path = (
+            service.recovery_enabled,
+            service.local_store.recovery_path,
+        )
+        self.memory = service.memory
         self.loss: Loss | None = None
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
         self.loop_watch = LoopWatch()
+        self._planned = PlannedCheckpoint(service, plan, admitted.job)
         self._first_step_reported = False
         self._savers: list[Callable[[], None]] = []
         self._settlers: list[Callable[[], None]] = []
@@ -173,8 +172,14 @@ class Session:
         return self._service.training_control.committed_step
 
     @property
+    def job_is_over(self) -> bool:
+        """Has the job finished, every rank of it?"""
+        verdict = self._service.training_control.verdict_if_any()
+        return verdict is not None and not verdict.code
+
+    @property
     def committed_before(self) -> int:
-        """The newest global step but one that every rank holds; 0 while fewer than two are known in this generation."""
+        """The newest global step but one that lies on every rank's disk; 0 while fewer than two are known in this generation."""
         return self._service.training_control.committed_before
 
     @property
@@ -194,63 +199,22 @@ class Session:
         """
         self.versions = state.versions()
         if self._plan.step:
-            self._load(state)
+            self._planned.load(state)
         else:
             state.begin()
         self._service.post(s.StateRestored(self._plan.generation))
 
-    def _load(self, state: RestorableState) -> None:
-        path = Path(self._plan.path)
-        try:
-            manifest = verify.check_wanted(
-                path,
-                verify.Wanted(
-                    job=self.job,
-                    run=self.run,
-                    rank=self.rank,
-                    world_size=self.world_size,
-                    step=self._plan.step,
-                    digest=self._plan.digest,
-                ),
-            )
-            parts = shared_load.checked_parts(path, manifest) if manifest.layout is Layout.SHARED else ()
-        except CheckpointError as error:
-            self._reject(str(error))
-        if parts:
-            self._read_shared(state, path, parts, manifest.replicated)
-        else:
-            state.read(path)
-        _logger.info(
-            "event=restored rank=%d generation=%d step=%d path=%s",
-            self.rank,
-            self.generation,
-            self.step,
-            path,
-        )
+    @property
+    def resume_from(self) -> Path | None:
+        """The folder that a framework wrote and that training goes on from, verified; None: training begins.
 
-    def _read_shared(
-        self, state: RestorableState, path: Path, parts: tuple[Path, ...], replicated: str
-    ) -> None:
-        if not isinstance(state, SharesState):
-            raise CheckpointStateError(
-                field=str(path),
-                reason=f"is a part of a state that ranks share, and {type(state).__name__} cannot read one",
-                next_step="Give the state that the program has saved.",
-            )
-        try:
-            state.read_shared(shared_names.side_path(path), parts, replicated)
-        except CheckpointManifestError as error:
-            self._reject(str(error))
+        What is in it is for the training function to load, before `steps`. `step`, `epoch` and `step_in_epoch` stand where it was saved.
 
-    def _reject(self, reason: str) -> NoReturn:
-        """Report the plan's file as unusable and wait for the next plan, which is the next older common step."""
-        self._service.post(
-            s.CheckpointRejected(
-                self._service.new_request(), self._plan.generation, self._plan.step, self._plan.path, reason
-            )
-        )
-        self._service.training_control.await_end(self._plan.generation)
-        raise GenerationInterrupted(self.generation, reason)
+        Raises:
+            GenerationInterrupted: it is not what it was saved as; another plan follows.
+            CheckpointStateError: the plan goes back to a file that ModelCheckpoint saved, which `steps` loads by itself.
+        """
+        return self._planned.folder() if self._plan.step else None
 
     def applied(self, *, step: int, epoch: int, step_in_epoch: int) -> None:
         """A step is applied. `steps` counts by itself; a loop that is not ours calls this after each of its own.

@@ -1,4 +1,4 @@
-"""Before a state that the ranks share is loaded: does every rank's part belong to it?"""
+"""A state that the ranks share is loaded from all their parts, when every part belongs to it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from recovery.checkpoint import verify
 from recovery.checkpoint.contribution import FileRole, Manifest
-from recovery.errors import CheckpointManifestError
+from recovery.errors import CheckpointManifestError, CheckpointStateError
 from recovery.training import shared_names
+from recovery.training.state import RestorableState, SharesState
 
 
 def checked_parts(path: Path, own: Manifest) -> tuple[Path, ...]:
@@ -26,6 +27,28 @@ def checked_parts(path: Path, own: Manifest) -> tuple[Path, ...]:
     Cost: reads the parts of the other ranks once.
     """
     return tuple(path if rank == own.rank else _checked(path, rank, own) for rank in range(own.world_size))
+
+
+def read(state: RestorableState, path: Path, parts: tuple[Path, ...], replicated: str) -> None:
+    """Load a state from the parts of all ranks and what only this one has.
+
+    Args:
+        state: what the checkpoint fits into.
+        path: of this rank's part.
+        parts: checked, by rank.
+        replicated: SHA-256 of what the ranks share, as the manifests say it.
+
+    Raises:
+        CheckpointStateError: it does not fit the state, or the state cannot be read from parts.
+        CheckpointManifestError: the parts are not of this state.
+    """
+    if not isinstance(state, SharesState):
+        raise CheckpointStateError(
+            field=str(path),
+            reason=f"is a part of a state that ranks share, and {type(state).__name__} cannot read one",
+            next_step="Give the state that the program has saved.",
+        )
+    state.read_shared(shared_names.side_path(path), parts, replicated)
 
 
 def _checked(path: Path, rank: int, own: Manifest) -> Path:

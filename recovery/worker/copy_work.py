@@ -108,7 +108,8 @@ class CopyWork:
     def note_saved(self, records: Iterable[Record]) -> None:
         """This node has saved checkpoints that others may ask for."""
         for record in records:
-            if isinstance(record, CheckpointRecord) and self._copies is not None:
+            # A folder is not copied, so nobody asks for it.
+            if isinstance(record, CheckpointRecord) and self._copies and not record.path.endswith("/"):
                 self._copies.note_own(record.digest, record.path)
 
     def held(
@@ -125,6 +126,8 @@ class CopyWork:
         if self._copies is None:
             return ()
         for one in own:
+            if one.is_folder:
+                continue
             self._copies.note_own(one.digest, one.path)
         self._copies.sweep()
         return tuple(

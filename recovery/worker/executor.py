@@ -107,7 +107,9 @@ class Executor:
             case ConfirmPlace():
                 self._training_control.confirm()
             case Retain():
-                self._training_control.note_committed(effect.step, effect.spared)
+                self._training_control.note_committed(
+                    effect.step, effect.spared, durable_step=effect.durable_step
+                )
             case Fetch() | RetainCopies():
                 self._copy_work.carry_out(effect, self._local_store.new_request, self._deliver)
             case Log():

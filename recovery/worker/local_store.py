@@ -23,9 +23,10 @@ import msgspec
 
 from recovery import clock
 from recovery.checkpoint import names
+from recovery.checkpoint.catalogue import FOLDERS
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
-from recovery.core.messages import Offer, PassedOver, Past
+from recovery.core.messages import HeldCheckpoint, Offer, PassedOver, Past
 from recovery.core.records import (
     ActivityRecord,
     CheckpointRecord,
@@ -267,9 +268,11 @@ class LocalStore:
         """
         if self.recovery_path is None:
             return Found()
-        said = [(str(Path(held.path).parent), names.parse(Path(held.path).name)) for held in offer.held]
+        said = [(str(Path(held.path).parent), _prefix_of(held)) for held in offer.held]
         records = [
-            DirectoryRecord(path=path, prefix=parsed.prefix, run=offer.run) for path, parsed in said if parsed
+            DirectoryRecord(path=path, prefix=prefix, run=offer.run)
+            for path, prefix in said
+            if prefix is not None
         ]
         for node_id in (offer.replaced, self._node_id):
             records += self._directories_of(self.recovery_path, node_id)
@@ -378,6 +381,14 @@ def _key(record: Record) -> tuple[object, ...]:
     if isinstance(record, DirectoryRecord):
         return (DirectoryRecord, record.path, record.prefix)
     return (type(record),)
+
+
+def _prefix_of(held: HeldCheckpoint) -> str | None:
+    """What a directory is searched for to find a checkpoint again; None: its name is none."""
+    if held.is_folder:
+        return FOLDERS
+    parsed = names.parse(Path(held.path).name)
+    return parsed.prefix if parsed else None
 
 
 def _is_progress(persist: Persist) -> bool:

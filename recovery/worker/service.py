@@ -60,7 +60,7 @@ class WorkerService:
         self._settings = settings
         self._channel = channel_of(settings.secure_channel, Side.CLIENT)
         rules = settings.rules
-        self.step_log = settings.step_log
+        self.step_log, self.memory = settings.step_log, settings.memory
         self.recovery_enabled = rules.recovery_enabled
         self.training_control = TrainingControl(
             pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause

@@ -55,8 +55,10 @@ class TrainingControl:
         """False after a pause, until the scheduler has confirmed that this incarnation is still the one."""
         self._wakers: list[Callable[[], None]] = []
         """Called when the generation ends: they wake a main thread that sits in a collective."""
-        self.committed_before = self.committed_step = 0
-        """The two newest steps that all ranks hold, as far as is known in this generation; 0: none."""
+        self.committed_step = 0
+        """The newest step that all ranks hold, as far as is known in this generation; 0: none."""
+        self.committed_before = self._durable_step = 0
+        """The two newest steps that lie on all ranks' disks, likewise; the older one says which files may go."""
         self.spared_steps: tuple[int, ...] = ()
         """Older steps whose files stay: what lies on other hosts, and what is being copied there."""
         self._stop_point = StopPoint()
@@ -210,15 +212,26 @@ class TrainingControl:
             self._rendezvous = {
                 key: value for key, value in self._rendezvous.items() if key >= plan.generation
             }
-            self.committed_before, self.committed_step = 0, plan.committed_step
+            self.committed_before = self._durable_step = self.committed_step = 0
+            self.note_committed(plan.committed_step, self.spared_steps, durable_step=plan.durable_step)
             self._stop_point.begin(plan.generation, plan.step)
             self._changed.notify_all()
 
-    def note_committed(self, step: int, spared: tuple[int, ...] = ()) -> None:
-        """All ranks hold this step. It is sent again after a reconnect, so a step may come twice."""
+    def note_committed(
+        self, step: int, spared: tuple[int, ...] = (), *, durable_step: int | None = None
+    ) -> None:
+        """All ranks hold this step. It is sent again after a reconnect, so a step may come twice.
+
+        Args:
+            step: the newest that all ranks hold.
+            spared: older ones whose files stay.
+            durable_step: the newest that lies on all ranks' disks; None: the same.
+        """
         self.spared_steps = spared
-        if step > self.committed_step:
-            self.committed_before, self.committed_step = self.committed_step, step
+        self.committed_step = max(self.committed_step, step)
+        durable_step = step if durable_step is None else durable_step
+        if durable_step > self._durable_step:
+            self.committed_before, self._durable_step = self._durable_step, durable_step
 
     def open_rendezvous(self, generation: int, address: str) -> None:
         """Rank 0 listens at this address."""

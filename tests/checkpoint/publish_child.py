@@ -1,10 +1,10 @@
 """A process that publishes while the system calls of it are counted, and stops it at any of them: a script, no test.
 
-usage: publish_child.py {trace|kill|fail} {fresh|again|fresh set|again set} ROOT
+usage: publish_child.py {trace|kill|fail} {fresh|again|fresh set|again set|fresh folder|again folder} ROOT
 
 trace prints the calls in order. kill dies by SIGKILL before the call number N, for every N; fail makes call number N fail with
 EIO instead. Each N has a directory of its own, ROOT/N, in which an older checkpoint is there before. A set is a checkpoint of
-three files.
+three files. A folder is one that a framework has written: what is stopped makes a checkpoint of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile
+from recovery.checkpoint.adopt import adopt_folder
+from recovery.checkpoint.contribution import FileRole, Layout, Manifest, ManifestFile
 from recovery.checkpoint.publish import Content, publish
 from recovery.errors import CheckpointWriteError
 
@@ -63,34 +64,69 @@ def _short(path: Any) -> str:
     return ".".join(["", *name.split(".")[1:3], "tmp"]) if name.endswith(".tmp") else name
 
 
+def of_step(
+    step: int, files: tuple[ManifestFile, ...], generation: int, layout: Layout = Layout.RANK
+) -> Manifest:
+    return Manifest(
+        job="job-a",
+        run=1,
+        rank=0,
+        world_size=1,
+        incarnation=1,
+        generation=generation,
+        step=step,
+        epoch=1,
+        step_in_epoch=step,
+        files=files,
+        layout=layout,
+        versions={},
+        integrated=layout is Layout.RANK,
+    )
+
+
 def save(directory: Path, name: str, content: bytes, generation: int, others: tuple[str, ...] = ()) -> None:
     def write(stream: Any) -> None:
         stream.write(content[:5])
         stream.write(content[5:])
 
     def manifest(files: tuple[ManifestFile, ...]) -> Manifest:
-        return Manifest(
-            job="job-a",
-            run=1,
-            rank=0,
-            world_size=1,
-            incarnation=1,
-            generation=generation,
-            step=int(name[8]),
-            epoch=1,
-            step_in_epoch=int(name[8]),
-            files=files,
-            versions={},
-            integrated=True,
-        )
+        return of_step(int(name[8]), files, generation)
 
     stem = Path(name).stem
     beside = [Content(f"{stem}.{other}", write, FileRole.SIDE) for other in others]
     publish(directory, [Content(name, write), *beside], manifest)
 
 
+def adopt_step(directory: Path, step: int, content: bytes, generation: int) -> None:
+    """A framework has written over the folder, if there was one; then it becomes a checkpoint."""
+    folder = directory / f"step_{step}"
+    (folder / "within").mkdir(parents=True, exist_ok=True)
+    for name in ("a", "within/b"):
+        (folder / name).write_bytes(content)
+    adopt_folder(
+        folder,
+        lambda files: of_step(step, files, generation, Layout.FOREIGN),
+        lambda: True,
+        rank=0,
+        shared_by=1,
+    )
+
+
+def attempt_folder(mode: str, scenario: str, directory: Path, stop_at: int) -> Stopper:
+    """As `attempt`."""
+    adopt_step(directory, 1, b"the older state", 1)
+    if scenario.startswith("again"):
+        adopt_step(directory, 2, b"saved before the rollback", 1)
+    stopper = Stopper(mode, stop_at)
+    stopper.install()
+    adopt_step(directory, 2, b"saved  after the rollback", 2)
+    return stopper
+
+
 def attempt(mode: str, scenario: str, directory: Path, stop_at: int) -> Stopper:
     """One process: an older checkpoint, then the one that is stopped."""
+    if scenario.endswith("folder"):
+        return attempt_folder(mode, scenario, directory, stop_at)
     # A set that is saved again has another file than before, so one of the old ones is written over by none.
     before, after = (("side", "old"), ("side", "new")) if scenario.endswith("set") else ((), ())
     save(directory, "train-1_1.ckpt", b"the older state", 1, before)

@@ -52,7 +52,9 @@ def test_a_lost_hosts_ranks_are_started_beside_those_of_another(tmp_path: Path, 
 
 @pytest.mark.slow
 def test_a_host_that_cannot_read_the_files_says_so_and_stops_trying(tmp_path: Path, host: Host) -> None:
-    with LaunchedCluster(tmp_path, workers=4, environment={**LOST, "MS_TAKEOVER_AFTER": "4"}) as cluster:
+    # Else this host would have copies of the lost one's files.
+    lost = {**LOST, "MS_TAKEOVER_AFTER": "4", "MS_CHECKPOINT_COPIES": "0"}
+    with LaunchedCluster(tmp_path, workers=4, environment=lost) as cluster:
         start_first(cluster, host, "--cluster_time_out=40")
         start_second(cluster, host, "--cluster_time_out=40")
         cluster.wait_step(12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,8 @@ def test_a_killed_rank_comes_back_to_its_own_shards(
         cluster.wait_end()
 
         cluster.check_same_as(undisturbed(workers=workers, JOB_MESH=mesh))
-        assert "event=restored rank=1 generation=2 step=10" in cluster.log("worker_1")
+        # On a busy machine the kill may come behind the save of step 20.
+        assert re.search("event=restored rank=1 generation=2 step=[12]0 ", cluster.log("worker_1"))
         assert "event=layout_chosen layout=sharded" in cluster.log("worker_0")
 
 

@@ -283,9 +283,9 @@ class Worker:
         self.generation = plan.generation
         return plan
 
-    def save(self, step: int) -> m.HeldCheckpoint:
-        """Report a checkpoint."""
-        held = checkpoint(step, generation=self.generation, path=f"{self.node_id}/{step}")
+    def save(self, step: int, *, path: str = "") -> m.HeldCheckpoint:
+        """Report a checkpoint, of a file that the step names unless a path does."""
+        held = checkpoint(step, generation=self.generation, path=path or f"{self.node_id}/{step}")
         self.send(m.CheckpointReport(request_id=self.request(), checkpoint=held))
         return held
 

@@ -61,7 +61,14 @@ class DrivenWorker:
         self.handle(s.Connected())
         return self
 
-    def admitted(self, *, resumed: bool = False, committed: int = 0, standby: bool = False) -> DrivenWorker:
+    def admitted(
+        self,
+        *,
+        resumed: bool = False,
+        committed: int = 0,
+        durable: int | None = None,
+        standby: bool = False,
+    ) -> DrivenWorker:
         if self.machine.admitted is None:
             self.registering()
         self.receive(
@@ -76,6 +83,7 @@ class DrivenWorker:
                 resumed=resumed,
                 committed_step=committed,
                 standby=standby,
+                durable_step=durable,
             )
         )
         return self

@@ -42,7 +42,7 @@ class Long:
     def save(self, step: int, *, ranks: int = RANKS) -> None:
         for rank in range(ranks):
             if self.index.add(Rank(rank), saved(step)):
-                for row in (*self.index.committed_records(), *self.index.retire()):
+                for row in (*self.index.committed_records(step), *self.index.retire()):
                     self.rows[row.step, row.rank] = row
 
     def states(self) -> dict[int, set[CheckpointState]]:

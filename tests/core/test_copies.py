@@ -246,3 +246,23 @@ def test_copies_that_are_complete_when_a_plan_is_made_are_noted_and_nobody_lets_
         (20, 0, "worker_1"),
         (20, 1, "worker_0"),
     ]
+
+
+# --- folders ------------------------------------------------------------------------------------------------------------
+
+
+def test_folders_are_not_copied_and_an_event_says_so_once() -> None:
+    desk = Desk(RULES)
+    workers = servers(desk)
+    for step in (10, 20):
+        for worker in workers:
+            worker.save(step, path=f"/ckpt/step_{step}/")
+
+    assert [one.step for one in desk.row(CheckpointRecord) if one.state is CheckpointState.COMMITTED]
+    assert not [order for worker in workers for order in orders(worker)]
+    [reason] = [one.reason for one in desk.events if one.kind is EventKind.COPIES_LIMITED]
+    assert "folders" in reason
+    # A file is copied again.
+    for worker in workers:
+        worker.save(30)
+    assert [one.checkpoint.step for one in orders(workers[0])] == [30]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.planted.adopted import ADOPTED
 from tests.planted.bug import Bug
 from tests.planted.captures import CAPTURES
 from tests.planted.drain import DRAIN
@@ -14,6 +15,7 @@ from tests.planted.held_copies import HELD_COPIES
 from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
+from tests.planted.memory import MEMORY
 from tests.planted.numbers import NUMBERS
 from tests.planted.principals import PRINCIPALS
 from tests.planted.proofs import PROOFS, WAITING
@@ -31,6 +33,7 @@ from tests.planted.transfers import TRANSFERS
 
 BUGS: tuple[Bug, ...] = (
     DURABILITY
+    + ADOPTED
     + CAPTURES
     + DRAIN
     + DRAIN_ORDERS
@@ -45,6 +48,7 @@ BUGS: tuple[Bug, ...] = (
     + FILES
     + GROWTH
     + HELD_COPIES
+    + MEMORY
     + LAST_WORDS
     + LAUNCHER
     + LOST_STORE

@@ -6,6 +6,7 @@ from tests.planted.bug import Bug
 
 _LAYOUT = "tests/torch/test_file_layout.py"
 _CAPTURE = "tests/training/test_capture.py"
+_MAPPED = "tests/torch/test_mapped_file.py"
 _WRITER = "tests/checkpoint/test_writer_process.py"
 
 CAPTURES = (
@@ -55,8 +56,8 @@ CAPTURES = (
         "a capture begins while the one before is still written",
         "I20",
         "training/capture.py",
-        "        self._in_use.acquire()\n",
-        "        self._in_use.acquire(blocking=False)\n",
+        "if not self._in_use.acquire(blocking=waits):",
+        "if not self._in_use.acquire(blocking=False):",
         (f"{_CAPTURE}::test_the_next_capture_waits_until_the_one_before_is_written",),
     ),
     Bug(
@@ -82,5 +83,53 @@ CAPTURES = (
         "waited_s = 0.0 if now > written else waited_s + _LOOK_S",
         "waited_s = 0.0",
         (f"{_WRITER}::test_a_writer_that_was_stopped_is_given_up_and_ended",),
+    ),
+    Bug(
+        "what follows a capture begins at once",
+        "I14",
+        "training/capture.py",
+        "        self._is_waited_for.wait(at_most_s)\n",
+        "        self._is_waited_for.wait(0)\n",
+        (f"{_CAPTURE}::test_what_follows_a_capture_gives_way_to_other_ranks_until_somebody_waits_for_it",),
+    ),
+    Bug(
+        "what follows a capture gives way to ranks although somebody waits for it",
+        "I14",
+        "training/capture.py",
+        "        self._is_waited_for.set()\n",
+        "        self._is_waited_for.is_set()\n",
+        (f"{_CAPTURE}::test_what_follows_a_capture_gives_way_to_other_ranks_until_somebody_waits_for_it",),
+    ),
+    Bug(
+        "an optimizer goes on in a file that may be deleted",
+        "I20",
+        "torch/mapped_file.py",
+        'return {**payload, "parts": {**states, **copy.deepcopy(kept)}}',
+        'return {**payload, "parts": {**states, **kept}}',
+        (f"{_MAPPED}::test_a_restored_state_is_nowhere_in_the_file",),
+    ),
+    Bug(
+        "a module that keeps an extra state in its own way is taken for one of torch's",
+        "I20",
+        "torch/mapped_file.py",
+        '            and _is_torchs(module, "set_extra_state")\n',
+        "",
+        (f"{_MAPPED}::test_a_restored_state_is_nowhere_in_the_file",),
+    ),
+    Bug(
+        "a module that loads in its own way is taken for one of torch's",
+        "I20",
+        "torch/mapped_file.py",
+        '        and _is_torchs(item, "load_state_dict")\n',
+        "",
+        (f"{_MAPPED}::test_a_restored_state_is_nowhere_in_the_file",),
+    ),
+    Bug(
+        "tensors that share memory are copied apart",
+        "I20",
+        "torch/mapped_file.py",
+        "**copy.deepcopy(kept)}}",
+        "**{name: [{key: copy.deepcopy(one) for key, one in state.items()} for state in part] for name, part in kept.items()}}}",
+        (f"{_MAPPED}::test_a_restored_state_is_nowhere_in_the_file",),
     ),
 )

@@ -35,7 +35,7 @@ DRAIN = (
         "a rank is handed over before all ranks hold the step",
         "I10",
         "core/scheduler/drain.py",
-        "if drain.state is DrainState.SAVING and state.checkpoints.committed_step >= drain.step:",
+        "if drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step:",
         "if drain.state is DrainState.SAVING:",
         (_HANDED_OVER,),
     ),

@@ -96,8 +96,8 @@ FILES = (
         "a file that was brought back stays unusable",
         "I9",
         "core/checkpoints.py",
-        "self._unusable.get(checkpoint.step, {}).pop(rank, None)\n        if checkpoint.step <= self.committed_step",
-        "self._unusable.get(checkpoint.step, {}).get(rank)\n        if checkpoint.step <= self.committed_step",
+        "self._unusable.get(step, {}).pop(rank, None)\n        if not self",
+        "self._unusable.get(step, {}).get(rank)\n        if not self",
         (f"{_CORE}::test_a_rank_that_saves_a_given_up_step_again_has_it",),
     ),
     Bug(

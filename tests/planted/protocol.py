@@ -36,7 +36,7 @@ ANSWERS = (
         "a commit is sent that is not written",
         "I5",
         "core/scheduler/checkpoint_messages.py",
-        "[*state.checkpoints.committed_records(), *state.checkpoints.retire()]",
+        "[*state.checkpoints.committed_records(held.step), *state.checkpoints.retire()]",
         "state.checkpoints.retire()",
         ("tests/core/test_scheduler_machine.py::test_a_step_is_committed_when_every_rank_holds_it",),
     ),

@@ -144,3 +144,13 @@ def test_the_file_of_the_token_is_looked_at_and_its_text_is_not_shown(tmp_path: 
 )
 def test_where_the_token_comes_from_is_said(tmp_path: Path, given: dict[str, str], found: str) -> None:
     assert checks(tmp_path, **given)["job token"].found == found
+
+
+def test_memory_for_checkpoints_is_looked_at_where_it_is_asked_for(tmp_path: Path) -> None:
+    assert "memory" not in checks(tmp_path)
+    check = checks(tmp_path, MS_MEMORY_CHECKPOINT_STEPS="5")["memory"]
+    assert check.ok, check
+    assert "GB free in /dev/shm" in check.found
+    check = checks(tmp_path, MS_MEMORY_CHECKPOINT_STEPS="5", MS_MEMORY_CHECKPOINT_PATH="/proc")["memory"]
+    assert (check.ok, check.found) == (False, "/proc is proc, not in memory")
+    assert "MS_MEMORY_CHECKPOINT_PATH" in check.next_step

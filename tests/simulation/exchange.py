@@ -16,6 +16,7 @@ from recovery.core.policy import copies as policy
 from recovery.core.records import NodeState
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, FindCheckpoints, RetainCopies
+from tests.simulation import memory
 from tests.simulation.files import COPIES, Saved
 from tests.simulation.slots import Slot
 
@@ -176,7 +177,8 @@ class Exchange:
             if process.slot.host == host:
                 world.kill(process)
         self._disks_lost[host] = world.clock.now
-        world.disk.lose(lambda directory: world.host_of(directory) == host)
+        # Its memory is another fault; but nobody knows any more that something lies there.
+        world.disk.lose(lambda directory: not memory.host_of(directory) and world.host_of(directory) == host)
         for slot in world.slots.values():
             if slot.host == host:
                 for name in slot.ids:
@@ -257,11 +259,11 @@ class Exchange:
             (str(row.node_id), int(row.rank), row.digest) for row in rows if row.state is CopyState.DAMAGED
         }
 
-    def plan_made(self, scheduler: SchedulerProcess, plan: m.Rollback) -> None:
-        """I27: a plan names who holds, is here, and can be asked, and never its own node."""
+    def plan_made(self, scheduler: SchedulerProcess, plan: m.Rollback, *, is_new: bool) -> None:
+        """I27: a plan names who holds, is here, and can be asked, and never its own node. Sent again it names whom it named."""
         self.world.promises.checked["I27"] += bool(plan.sources)
         assert bool(plan.path or plan.sources) == bool(plan.step), f"I27: a rank is sent nowhere: {plan}"
-        for source in plan.sources:
+        for source in plan.sources if is_new else ():
             self.world.clock.seen["a plan named a holder"] += 1
             holder = scheduler.machine.state.nodes[source.node_id]
             claimed = self._claims.get(str(source.node_id), {}).get((plan.rank, plan.step))

@@ -10,6 +10,7 @@ import msgspec
 
 from recovery.core.ids import RequestId
 from recovery.core.worker import stimuli as s
+from tests.simulation import memory
 from tests.simulation.network import DOWN, UP
 from tests.simulation.process import Process
 from tests.simulation.shape import FAULTS_UNTIL_MS, Shape, losses_of
@@ -17,6 +18,7 @@ from tests.simulation.slots import SCHEDULER_HOST
 from tests.simulation.world import World
 
 STORE_LOST = "store lost"
+MEMORY_LOST = "memory lost"
 _WAYS = ((UP,), (DOWN,), (UP, DOWN))
 
 
@@ -41,6 +43,12 @@ def faults_of(seed: int, shape: Shape) -> list[Fault]:
 
 def _losses(seed: int) -> list[Fault]:
     return [Fault(at_ms, STORE_LOST, number) for at_ms, number in losses_of(seed)]
+
+
+def memory_faults_of(seed: int, shape: Shape) -> list[Fault]:
+    """When hosts restart, in the jobs that have checkpoints in memory."""
+    losses = memory.losses_of(seed) if shape.spares.memory_every else []
+    return [Fault(at_ms, MEMORY_LOST, number) for at_ms, number in losses]
 
 
 def inject(world: World, fault: Fault) -> None:
@@ -245,6 +253,16 @@ def _host(world: World, draw: random.Random) -> None:
         world.kill_scheduler()
 
 
+def _memory_lost(world: World, draw: random.Random) -> None:
+    """A host restarts: its processes are killed, and what was in its memory is gone."""
+    host = f"h{draw.randrange(world.shape.spares.hosts)}"
+    for process in world.living:
+        if process.slot.host == host:
+            world.kill(process)
+    if world.disk.lose_memory(host):
+        world.clock.seen["a host lost its memory"] += 1
+
+
 def _takers(world: World, draw: random.Random) -> None:
     """The next standby that is offered a rank dies, hangs or is cut off just then, or the scheduler or the lost one does something."""
     what, delay_ms = draw.choice(sorted(IN_AN_OFFER)), draw.choice((0, 1, 5, 20, 100))
@@ -302,4 +320,5 @@ WHOLE: dict[str, Callable[[World, random.Random], None]] = {
 DRAWN = (*ONE, *WHOLE)
 """Which of them are on is drawn for each seed."""
 WHOLE[STORE_LOST] = _lose_store
+WHOLE[MEMORY_LOST] = _memory_lost
 KINDS = (*DRAWN, STORE_LOST)

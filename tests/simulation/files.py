@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.tiers import MEMORY_DIRECTORY_PREFIX, Tier, tier_of
 
 Content = tuple[tuple[int, int], ...]
 """How weights came to be: (generation, from step) of each stretch. Two ranks with different histories have different bits."""
@@ -43,6 +44,8 @@ class Disks:
             can_read: whether a node (first) reaches a directory (second).
         """
         self._directories: defaultdict[str, dict[int, Saved]] = defaultdict(dict)
+        self._gone: dict[str, Saved] = {}
+        """By path: what was in memory last, and is not there any more."""
         self.can_read = can_read
 
     def __getitem__(self, directory: str) -> dict[int, Saved]:
@@ -62,6 +65,27 @@ class Disks:
         """What lies at a path."""
         directory, _, step = path.rpartition("/")
         return self._directories[directory].get(int(step))
+
+    def let_go(self, directory: str, step: int) -> None:
+        """A file in memory is gone."""
+        file = self._directories[directory].pop(step)
+        self._gone[file.held.path] = file
+
+    def lose_memory(self, host: str) -> bool:
+        """A host restarts. Was there anything in its memory?"""
+        lost = [
+            (directory, step)
+            for directory, files in self._directories.items()
+            for step in files
+            if directory.startswith(f"{MEMORY_DIRECTORY_PREFIX}{host}/")
+        ]
+        for directory, step in lost:
+            self.let_go(directory, step)
+        return bool(lost)
+
+    def was_at(self, path: str) -> Saved | None:
+        """What lies at a path, or did in memory."""
+        return self.file_at(path) or self._gone.get(path)
 
     def look(
         self, node: str, directories: Iterable[str], *, job: str, run: int, rank: int | None
@@ -87,12 +111,16 @@ class Disks:
                 fault = file.fault or ("it is of another rank" if of_another else "")
                 if fault:
                     passed_over.append(m.PassedOver(path=file.held.path, reason=fault, step=step))
-                elif step not in held or held[step].generation < file.held.generation:
+                elif step not in held or _worth(held[step]) < _worth(file.held):
                     held[step] = file.held
         return (
             tuple(held[step] for step in sorted(held, reverse=True)),
             tuple(sorted(passed_over, key=lambda one: (-one.step, one.path))),
         )
+
+
+def _worth(held: m.HeldCheckpoint) -> tuple[int, bool]:
+    return held.generation, tier_of(held.path) is Tier.DISK
 
 
 def is_usable(file: Saved, plan: m.Rollback) -> bool:

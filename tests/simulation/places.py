@@ -20,6 +20,7 @@ from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.timers import RebuildTimer
+from recovery.core.tiers import Tier, tier_of
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -68,11 +69,11 @@ class PlacePromises:
     # --- I21, I22: a rank is taken over ---------------------------------------------------------------------------------
 
     def before_answer(self, scheduler: SchedulerProcess, standby: Node, message: m.FromNode) -> Watch:
-        """I21: an answer takes a rank only with the newest step that all ranks hold, of that rank's own files."""
+        """I21: an answer takes a rank only with the newest step that lies on all ranks' disks, of that rank's own files."""
         if not (isinstance(message, m.Ready) and standby.is_standby and message.rank is not None):
             return lambda effects: None
         holders = [node for node in scheduler.machine.state.workers if node.record.rank is not None]
-        claims = [self._promises.claims_of(node.record.node_id) for node in holders]
+        claims = [_on_disks(self._promises.claims_of(node.record.node_id)) for node in holders]
         needed = self._promises.newest_of(claims, scheduler.machine.state.job.run) if claims else 0
         offers = scheduler.machine.state.offers.values()
         is_last = any(one.is_last for one in offers if one.standby == standby.record.node_id)
@@ -133,7 +134,7 @@ class PlacePromises:
         )
         if file is not None and file.held.digest == plan.digest:
             assert file.rank == plan.rank, f"I21: rank {plan.rank} was sent to a file of rank {file.rank}"
-        if directory != process.name:
+        if directory != process.name and tier_of(plan.path) is Tier.DISK:
             self.world.clock.seen["a rank went on from files that another node saved"] += 1
 
     # --- I23: proofs ----------------------------------------------------------------------------------------------------
@@ -207,3 +208,7 @@ class PlacePromises:
 def _standing(node: Node) -> tuple[NodeState, int, ConnectionId | None]:
     """What a node holds."""
     return node.record.state, node.window_ends_ms, node.connection
+
+
+def _on_disks(claims: dict[int, m.HeldCheckpoint]) -> dict[int, m.HeldCheckpoint]:
+    return {step: held for step, held in claims.items() if tier_of(held.path) is Tier.DISK}

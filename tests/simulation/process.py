@@ -38,6 +38,7 @@ from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from tests.simulation.clock import OwnClock
 from tests.simulation.files import Content, Saved, checkpoint, is_usable
+from tests.simulation.memory import Known, MemorySaves
 from tests.simulation.network import UP, Wire
 from tests.simulation.stops import Stop
 
@@ -65,7 +66,8 @@ class Process:
         self.plan: m.Rollback | None = None
         self.content: Content = ()
         self.step, self.phase, self.interrupted = 0, "", 0
-        self.committed_before = self.committed = 0
+        self.known = Known()
+        self.memory = MemorySaves(self)
         self.last_request: m.FromNode | None = None
         self._saving: tuple[m.Rollback, int] | None = None
         self._addresses: set[int] = set()
@@ -165,8 +167,7 @@ class Process:
             self.confirmed = True
         elif isinstance(effect, Retain):
             self.spared = effect.spared
-            if effect.step > self.committed:
-                self.committed_before, self.committed = self.committed, effect.step
+            self.known.note(effect.step, effect.durable_step)
         elif isinstance(effect, (Fetch, RetainCopies)):
             self.world.exchange.do(self, effect)
         elif isinstance(effect, (StopAt, LetGo, LeaveAsAsked)):
@@ -208,7 +209,8 @@ class Process:
         places = {self.name, *notes.places, *self.world.exchange.own(self, find.rank)}
         if find.offer is not None:
             looked_for, past = find.rank, None
-            said = {held.path.rpartition("/")[0] for held in find.offer.held}
+            # What another node still fetches lies nowhere yet.
+            said = {held.path.rpartition("/")[0] for held in find.offer.held} - {""}
             theirs = self.world.notes[find.offer.replaced].places
             places |= {*said, str(find.offer.replaced), *theirs}
             self._offered[find.offer.rank] = places - {self.name}
@@ -254,7 +256,8 @@ class Process:
         self.world.promises.plan_received(self, plan)
         self.plan, self.phase, self.step = plan, "loading", plan.step
         self.stop_asked.begin(plan)
-        self.committed_before, self.committed = 0, plan.committed_step
+        self.known = Known()
+        self.known.note(plan.committed_step, plan.durable_step)
         self.clock.soon("training", 5, 500, lambda: self._load(plan))
 
     def _load(self, plan: m.Rollback) -> None:
@@ -273,6 +276,7 @@ class Process:
                 return
             self.content = file.content
         self.world.promises.loaded(plan, self.content)
+        self.memory.begin(plan)
         self.phase = "joining"
         if plan.rank == 0:
             self.clock.soon("training", 1, 20, lambda: self._listen(plan))
@@ -308,6 +312,8 @@ class Process:
         in_turn = step % self.world.shape.save_every == 0
         if in_turn:
             self._save(plan, step)
+        else:
+            self.memory.trained(plan, step)
         if not self.stop_asked.passes(step):
             if not in_turn and not self.stop_asked.cannot_save():
                 self._save(plan, step)
@@ -318,6 +324,7 @@ class Process:
         """The training function returned."""
         assert self.plan is not None, "only who has a plan finishes"
         self._saved()
+        self.memory.finish()
         self.phase = "done"
         self.handle(s.TrainingDone(self.request(), self.plan.generation, step))
 
@@ -350,7 +357,7 @@ class Process:
         self.handle(s.CheckpointPublished(self.request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],
-            committed_before=self.committed_before,
+            committed_before=self.known.committed_before,
             keep_checkpoint_max=self.world.shape.keep,
             keep_checkpoint_per_n_minutes=0,
             spared=self.spared,
@@ -373,6 +380,7 @@ class Process:
         if not self.alive or self.plan is not plan or self.phase == "hung":
             return
         self._saved()
+        self.memory.finish()
         self.world.parted(self, plan)
         if self.world.shape.scripts:
             self._script_ended(plan, collective_error)

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.checkpoints import IN_MEMORY_STEPS
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, RequestId
-from recovery.core.policy.given_up import STEPS_NAMED
+from recovery.core.policy.given_up import LOST_MEMORY, STEPS_NAMED
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
@@ -44,6 +45,7 @@ from recovery.core.records import (
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone, SchedulerStimulus
+from recovery.core.tiers import Tier, tier_of
 from tests.simulation.files import COPIES
 from tests.simulation.places import PlacePromises, Watch
 
@@ -71,6 +73,8 @@ class Promises:
         self._histories: dict[tuple[int, int], Content] = {}
         self._claims: dict[str, dict[int, m.HeldCheckpoint]] = {}
         """What each id has reported to the scheduler to hold, by step."""
+        self._of_rank: dict[str, int] = {}
+        """By id: whose files it brought from a job that this scheduler did not know."""
         self._bad: set[str] = set()
         """Digests of files that their ranks found to be bad."""
         self._fetched: set[str] = set()
@@ -118,6 +122,7 @@ class Promises:
         )
         # Every node reports again what it holds before there is a plan.
         self._claims.clear()
+        self._of_rank.clear()
         self._fetched.clear()
         self.world.exchange.scheduler_started()
         self._bad = {
@@ -309,7 +314,8 @@ class Promises:
                 for step in effect.then:
                     if isinstance(step, Answer) and isinstance(step.message, m.Rollback):
                         self._plan_made(scheduler, step.message)
-                        self.world.exchange.plan_made(scheduler, step.message)
+                        is_new = EventKind.PLAN_MADE in events
+                        self.world.exchange.plan_made(scheduler, step.message, is_new=is_new)
 
     def _job_ended(self, scheduler: SchedulerProcess, job: JobRecord) -> None:
         """I9: a job does not end for want of a common checkpoint while there is one."""
@@ -329,11 +335,24 @@ class Promises:
             and row.step > plan.step
             and self.is_past(row)
         }
-        for step in sorted(committed, reverse=True)[:STEPS_NAMED]:
+        for step in sorted(committed - self._let_go(committed), reverse=True)[:STEPS_NAMED]:
             self.world.clock.seen["a plan gave up a committed step"] += 1
+            if LOST_MEMORY in plan.reason:
+                self.world.clock.seen["a plan gave up a step that was in memory"] += 1
             assert f"step {step} was committed and is not usable: rank " in plan.reason, (
                 f"I19: the plan at {plan.step} gives up step {step} without a word: {plan.reason}"
             )
+
+    def _let_go(self, committed: set[int]) -> set[int]:
+        """Which of these steps were in memory and are older than what ranks keep there: nobody counts on them."""
+        in_memory = [
+            row
+            for row in self.world.store.all(CheckpointRecord)
+            if row.step in committed and tier_of(row.path) is Tier.MEMORY
+        ]
+        # A rank that had let go of its file before the others did has no row that says so.
+        retired = {row.step for row in in_memory if row.state is CheckpointState.RETIRED}
+        return {*retired, *sorted({row.step for row in in_memory}, reverse=True)[IN_MEMORY_STEPS:]}
 
     def _plan_made(self, scheduler: SchedulerProcess, plan: m.Rollback) -> None:
         if self._builds_again:
@@ -390,6 +409,9 @@ class Promises:
         for node in scheduler.machine.state.workers:
             of_others = self.world.exchange.claims_for(scheduler, node)
             own = self.claims_of(node.record.node_id)
+            if self._of_rank.get(node.record.node_id, node.record.rank) != node.record.rank:
+                # It brought the files of the rank that it had in a job whose store is lost, and has another one now.
+                own = {}
             claims.append({**of_others, **{step: one for step, one in own.items() if self.is_past(one)}})
         return self.newest_of(claims, run)
 
@@ -427,13 +449,16 @@ class Promises:
             if message.generation >= sent_generation and of_its_rank:
                 reported = message.past.held if message.past is not None else message.held
                 self._claims[name] = {held.step: held for held in reported}
+                self._of_rank.pop(name, None)
+                if message.past is not None:
+                    self._of_rank[name] = message.past.rank
         elif isinstance(message, m.CheckpointReport) and self.is_past(message.checkpoint):
             self._claims.setdefault(name, {})[message.checkpoint.step] = message.checkpoint
             if COPIES in message.checkpoint.path:
                 self._fetched.add(message.checkpoint.path)
         elif isinstance(message, m.CheckpointInvalid) and message.generation == generation:
             self._claims.get(name, {}).pop(message.step, None)
-            bad = self.world.disk.file_at(message.path)
+            bad = self.world.disk.was_at(message.path)
             self._fetched.discard(message.path)
             if bad is None and self.world.exchange.has_lost_disks:
                 return
@@ -461,12 +486,15 @@ class Promises:
             ]
             assert named, f"I5: {message} before it is written"
         elif isinstance(message, m.Committed):
-            self._committed[message.run] = max(self._committed.get(message.run, 0), message.step)
+            durable = message.step if message.durable_step is None else message.durable_step
+            self._committed[message.run] = max(self._committed.get(message.run, 0), durable)
             rows = [
                 store.is_durable((CheckpointRecord, message.run, message.step, rank))
                 for rank in range(self.world.rules.world_size)
             ]
-            assert all(row is not None and row.state is CheckpointState.COMMITTED for row in rows), (
+            # One write may hold a commit in memory and, behind it, two newer ones, by which it is history.
+            were_held = (CheckpointState.COMMITTED, CheckpointState.RETIRED)
+            assert all(row is not None and row.state in were_held for row in rows), (
                 f"I5: {message} before it is written"
             )
 
@@ -529,6 +557,8 @@ class Promises:
                 f"I8: {process.name} was sent to a file that it does not hold"
             )
             self.places.sent_to(process, plan)
+            if tier_of(plan.path) is Tier.MEMORY:
+                self.world.clock.seen["a plan went to a step in memory"] += 1
 
     def is_fenced(self, process: Process, received: m.Rollback | None = None) -> bool:
         """Has a newer incarnation of its id been admitted, or another node its rank?
@@ -575,6 +605,11 @@ class Promises:
         """I11: retention took away the file of a step."""
         self.checked["I11"] += 1
         run = process.plan.run if process.plan is not None else 0
+        in_memory = {
+            row.step
+            for row in self.world.store.all(CheckpointRecord)
+            if row.run == run and tier_of(row.path) is Tier.MEMORY
+        }
         committed = sorted(
             row.step
             for row in self.world.store.all(CheckpointRecord)
@@ -582,6 +617,7 @@ class Promises:
             and row.rank == 0
             and row.state is CheckpointState.COMMITTED
             and self.is_past(row)
+            and row.step not in in_memory
         )
         assert step not in committed[-2:], (
             f"I11: {process.name} deleted step {step}, committed are {committed}"

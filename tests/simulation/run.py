@@ -11,7 +11,7 @@ from recovery.core.records import RunRecord
 from tests.simulation import assignments
 from tests.simulation.disk_faults import disk_faults_of
 from tests.simulation.drains import drains_of
-from tests.simulation.faults import DRAWN, Fault, faults_of, inject
+from tests.simulation.faults import DRAWN, Fault, faults_of, inject, memory_faults_of
 from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, shape_of, spares_of
 from tests.simulation.world import World
 
@@ -40,6 +40,7 @@ def run(
     kinds: tuple[str, ...] = DRAWN,
     spares: Spares | None = None,
     drains: bool = False,
+    memory: bool = False,
 ) -> Outcome:
     """Run a seed.
 
@@ -50,12 +51,20 @@ def run(
         kinds: of faults to draw from: what a seed means depends on them.
         spares: None: drawn from the seed.
         drains: ranks are asked to depart, whatever the seed says.
+        memory: every second or third step is saved in memory, and hosts lose theirs.
     """
     if spares is None:
         spares = spares_of(seed)
     spares = msgspec.structs.replace(spares, drains=spares.drains or drains)
+    if memory:
+        spares = msgspec.structs.replace(spares, memory_every=2 + seed % 2)
     shape = shape_of(seed, kinds, workers=workers, spares=spares)
-    drawn = (*faults_of(seed, shape), *drains_of(seed, shape), *disk_faults_of(seed, shape))
+    drawn = (
+        *faults_of(seed, shape),
+        *drains_of(seed, shape),
+        *disk_faults_of(seed, shape),
+        *memory_faults_of(seed, shape),
+    )
     chosen = list(drawn) if faults is None else faults
     world = World(seed, shape)
     failure = ""

@@ -41,6 +41,8 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     failing_fetches: float = 0.0
     """How many requests for a contribution are cut, or come too slowly."""
     fetch_ms: tuple[int, int] = (1, 50)
+    memory_every: int = 0
+    """Steps between two checkpoints in memory; 0: there are none."""
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):

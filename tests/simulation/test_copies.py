@@ -27,7 +27,7 @@ RING = Spares(
 SLOW = Spares(copies=1, hosts=3, shared_files=False, standbys=2, identities=True, fetch_ms=(100, 20_000))
 SEEDS = 40
 
-_AMONG = (
+AMONG = (
     "kill",
     "cut",
     "vanish",
@@ -63,7 +63,7 @@ def test_copies_keep_every_promise_in_the_middle_of_everything_else() -> None:
         for seed in range(SEEDS):
             if losses_of(seed):
                 continue
-            outcome = run(seed, workers=3, kinds=_AMONG, spares=spares)
+            outcome = run(seed, workers=3, kinds=AMONG, spares=spares)
             assert not outcome.failure, "\n".join((*outcome.log, f"seed {seed}", outcome.failure))
             seen.update(outcome.seen)
             checked.update(outcome.checked)

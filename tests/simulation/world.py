@@ -14,6 +14,7 @@ from recovery.core.records import NodeRecord, Record, RunRecord
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import FindCheckpoints
+from tests.simulation import memory
 from tests.simulation.clock import Clock
 from tests.simulation.exchange import Exchange
 from tests.simulation.files import Disks
@@ -82,6 +83,8 @@ class World:
         return self.slots[slot_name(node_id)].host
 
     def _can_read(self, node_id: str, directory: str) -> bool:
+        if memory.host_of(directory):
+            return memory.host_of(directory) == self.host_of(node_id)
         return self.shape.spares.shared_files or self.host_of(node_id) == self.host_of(directory)
 
     def names_of_place(self, node_id: str, replaces: str) -> list[str]:

@@ -60,6 +60,26 @@ def test_no_flipped_bit_is_ever_read_as_something_else(good: Good, position: int
         store.close()
 
 
+@pytest.mark.parametrize("name", ["commits", "dirty", "owner"])
+def test_what_a_file_says_of_itself_and_is_no_text_any_more_is_damage(tmp_path: Path, name: str) -> None:
+    filled(tmp_path)
+    sql(tmp_path / "scheduler.db", f"UPDATE meta SET value = CAST(value AS BLOB) WHERE name = '{name}'")
+
+    with pytest.raises(StoreCorruptError, match=f"the row '{name}' of table meta is no text"):
+        SchedulerStore.open(tmp_path, accept_without_wal=True)
+
+
+def test_a_time_that_is_no_text_any_more_is_damage(tmp_path: Path) -> None:
+    filled(tmp_path)
+    sql(
+        tmp_path / "scheduler.db",
+        "UPDATE meta SET value = CAST('x' AS BLOB) WHERE name = 'last_write'",
+        "INSERT OR IGNORE INTO meta VALUES ('last_write', x'78')",
+    )
+    with closing(SchedulerStore.open(tmp_path)) as store, pytest.raises(StoreCorruptError, match="no text"):
+        store.away_ms()
+
+
 def test_a_schema_that_is_no_text_any_more_is_damage(tmp_path: Path) -> None:
     filled(tmp_path)
     file = tmp_path / "scheduler.db"

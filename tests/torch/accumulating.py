@@ -136,6 +136,9 @@ class Accumulating:
         return hashlib.sha256(repr(readable).encode()).hexdigest()
 
 
+kept_groups: list[Any] = []
+
+
 def main() -> None:
     """Train one part, as the arguments on the command line ask."""
     part, directory, loop, *world = sys.argv[1:]
@@ -148,6 +151,8 @@ def main() -> None:
         options = {"rank": rank, "world": count, "view": world[2] == "view"}
         store = FileStore(f"{directory}/store_{part}", count)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=count)
+        # Fact 3 of recovery/torch/process_group.py: dropped with the model it may wait for ever.
+        kept_groups.append(distributed.group.WORLD)
         _keep_bucket_layout()
     training = Accumulating(loop, **options)
     path = Path(directory) / f"saved_{rank}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from recovery.training import capture
 from recovery.training.capture import Captured, Captures
 from recovery.training.state import CannotLayOutError
 
@@ -24,6 +26,7 @@ class Bytes:
         self.value, self.size = value, SIZE
         self.refusal: Exception | None = None
         self.copies_wrongly = self.reads_wrongly = False
+        self.takes_s = 0.0
 
     def lay_out(self) -> Bytes:
         if self.refusal is not None:
@@ -31,6 +34,7 @@ class Bytes:
         return self
 
     def copy_to(self, memory: memoryview) -> None:
+        time.sleep(self.takes_s)
         memory[: self.size] = self.content()
 
     def content(self) -> bytes:
@@ -97,6 +101,32 @@ def test_the_next_capture_waits_until_the_one_before_is_written(captures: Captur
     assert write(first, tmp_path / "file") == bytes([1]) * SIZE
     waiting.join(20)
     assert write(second[0], tmp_path / "file") == bytes([2]) * SIZE
+
+
+def test_what_follows_a_capture_gives_way_to_other_ranks_until_somebody_waits_for_it(
+    captures: Captures, tmp_path: Path
+) -> None:
+    captures.hurry()
+    state = Bytes()
+    write(captures.capture(state), tmp_path / "file")
+    state.takes_s = 0.1
+    captured = captures.capture(state)
+    assert captured is not None
+
+    began = time.monotonic()
+    captured.give_way()
+    assert time.monotonic() - began >= 0.19, "that somebody waited for an earlier capture is forgotten"
+
+    captures.hurry()
+    began = time.monotonic()
+    captured.give_way()
+    assert time.monotonic() - began < 0.19
+    captured.close()
+
+
+@pytest.mark.parametrize(("took_ms", "head_start_s"), [(0, 0.0), (10, 0.02), (499, 0.998), (60_000, 1.0)])
+def test_a_head_start_is_twice_a_capture_and_at_most_a_second(took_ms: int, head_start_s: float) -> None:
+    assert capture.head_start_s(took_ms) == head_start_s
 
 
 def test_a_writer_that_ended_costs_at_most_the_save_that_it_was_in(

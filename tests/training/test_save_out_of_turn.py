@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import recovery
+from recovery.config import MemorySettings
 from recovery.core.messages import HeldCheckpoint
 from recovery.training.state import Snapshot
 from tests.cluster.small_job import Tally
@@ -19,8 +20,11 @@ class OneRank:
 
     recovery_enabled = True
     job, run, rank, world_size, generation, incarnation = "job", 1, 0, 1, 1, 1
-    committed_before = 0
+    committed_before = committed_step = 0
     spared_steps: tuple[int, ...] = ()
+    local_rank, local_world_size = 0, 1
+    recovery_path: Path | None = None
+    memory = MemorySettings(base=Path("/nonexistent"))
     versions: dict[str, str] = {}  # noqa: RUF012 - as the session has it
 
     def __init__(self) -> None:

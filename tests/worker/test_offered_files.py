@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
+
+from recovery.checkpoint import manifest as manifests
+from recovery.checkpoint.adopt import adopt_folder
+from recovery.checkpoint.contribution import Layout
 from recovery.core.ids import Generation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint, Offer
 from recovery.core.records import DirectoryRecord
@@ -55,6 +60,33 @@ def test_files_are_looked_for_where_the_offer_says_whatever_is_newer_there(tmp_p
     found = standby(tmp_path / "recovery").find_offered(JOB, offer(tmp_path / "theirs" / "small-1_10.ckpt"))
     assert steps(found) == [20, 10]
     assert [one.step for one in found.passed_over] == [30], "another rank's"
+
+
+def test_folders_that_a_framework_wrote_are_looked_for_too(tmp_path: Path) -> None:
+    save(tmp_path / "theirs", 1, 10)
+    folder = tmp_path / "theirs" / "step_20"
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(b"w")
+    adopt_folder(
+        folder,
+        lambda files: msgspec.structs.replace(
+            manifests.read(tmp_path / "theirs" / "small-1_10.json"),
+            files=files,
+            layout=Layout.FOREIGN,
+            step=20,
+        ),
+        lambda: True,
+        rank=1,
+        shared_by=1,
+    )
+    known = offer(folder)
+    of_folder = msgspec.structs.replace(known.held[0], path=f"{folder}/")
+
+    found = standby(tmp_path / "recovery").find_offered(
+        JOB, msgspec.structs.replace(known, held=(of_folder,))
+    )
+    assert [one.path for one in found.held] == [f"{folder}/"]
+    assert not found.passed_over
 
 
 def test_files_are_looked_for_where_the_lost_nodes_own_store_says(tmp_path: Path) -> None:

@@ -127,6 +127,19 @@ def test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neit
     assert (control.committed_before, control.committed_step) == (10, 20)
 
 
+def test_steps_in_memory_let_no_file_on_the_disk_go() -> None:
+    control = Training().control
+
+    control.note_committed(20, durable_step=10)
+    assert (control.committed_before, control.committed_step) == (0, 20)
+    control.note_committed(30, durable_step=15)
+    assert (control.committed_before, control.committed_step) == (10, 30)
+    control.note_committed(30, durable_step=15)
+    assert (control.committed_before, control.committed_step) == (10, 30)
+    control.note_committed(40)
+    assert (control.committed_before, control.committed_step) == (15, 40)
+
+
 def test_an_interrupt_of_an_older_generation_stops_nobody() -> None:
     training = Training()
     training.control.interrupt(0, "long ago")

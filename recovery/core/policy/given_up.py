@@ -9,6 +9,8 @@ import msgspec
 from recovery.core.ids import Rank
 
 MISSING = "missing"
+LOST_MEMORY = "it was in memory, which its host has lost"
+"""No fault of anybody's: that is what memory promises."""
 
 STEPS_NAMED = 3
 RANKS_NAMED = 8

@@ -11,7 +11,7 @@ from typing import Union
 import msgspec
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
-from recovery.core.messages import Began, Past
+from recovery.core.messages import Began, HeldCheckpoint, Past
 from recovery.core.policy import ranks, rollback
 from recovery.core.records import (
     CheckpointRecord,
@@ -21,6 +21,7 @@ from recovery.core.records import (
     NodeRecord,
     to_record,
 )
+from recovery.core.tiers import Tier, tier_of
 
 REPORTED = "reported by the workers"
 NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
@@ -89,7 +90,7 @@ def past_of(
         generation=job.generation,
         scheduler_incarnation=job.scheduler_incarnation,
         began=tuple(began),
-        saved_step=max((one.step for one in saved if one.run == job.run), default=0),
+        saved_step=max((one.step for one in saved if one.run == job.run and _lasts(one)), default=0),
     )
 
 
@@ -287,8 +288,10 @@ def _checkpoints(
     held = {past.rank: rollback.in_lineage(past.held, generations) for past in pasts.values()}
     steps = {rank: {one.step for one in files} for rank, files in held.items()}
     common = set(rollback.common_steps(steps, worker_count))
-    proven = bool(common) or any(one.step for one in generations)
-    saved = [past for past in (*pasts.values(), *gone) if past.held or past.saved_step]
+    on_disks = {rank: {one.step for one in files if _lasts(one)} for rank, files in held.items()}
+    durable = rollback.common_steps(on_disks, worker_count)
+    proven = bool(durable) or any(one.step for one in generations)
+    saved = [past for past in (*pasts.values(), *gone) if _newest_saved(past)]
     guesses = []
     if saved and not proven:
         guesses.append("whether any step was ever held by all ranks: taken for so, since some have saved")
@@ -310,7 +313,12 @@ def _checkpoints(
 
 
 def _newest_saved(past: Past) -> int:
-    return max(past.saved_step, *(one.step for one in past.held), 0)
+    return max(past.saved_step, *(one.step for one in past.held if _lasts(one)), 0)
+
+
+def _lasts(saved: HeldCheckpoint | CheckpointRecord) -> bool:
+    """Was it saved on a disk? What is gone with the memory of a host was never promised."""
+    return tier_of(saved.path) is Tier.DISK
 
 
 def _noted(past: Past) -> CheckpointRecord:

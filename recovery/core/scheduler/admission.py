@@ -364,4 +364,5 @@ def _admitted(
         resumed=resumed,
         committed_step=state.checkpoints.committed_step,
         standby=node.is_standby,
+        durable_step=state.checkpoints.durable_unless_committed,
     )

@@ -112,14 +112,21 @@ def on_checkpoint_report(
     if state.checkpoints.knows(rank, held):
         # Reported again: what is written stays, committed or bad.
         return [state.answer(node, report.request_id, [])]
-    committed = state.checkpoints.add(rank, held)
+    is_committed = state.checkpoints.add(rank, held)
     records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
-    if not committed:
+    if not is_committed:
         return [state.answer(node, report.request_id, records)]
-    step = state.checkpoints.committed_step
-    records += [*state.checkpoints.committed_records(), *state.checkpoints.retire()]
-    records.append(state.event(EventKind.CHECKPOINT_COMMITTED, generation=state.job.generation, step=step))
-    answers = state.to_all(copying.committed(state))
+    is_durable = held.step == state.checkpoints.durable_step
+    records += [*state.checkpoints.committed_records(held.step), *state.checkpoints.retire()]
+    records.append(
+        state.event(
+            EventKind.CHECKPOINT_COMMITTED,
+            generation=state.job.generation,
+            step=held.step,
+            reason="" if is_durable else "in memory",
+        )
+    )
+    answers = state.to_all(copying.committed(state, held.step))
     return [state.answer(node, report.request_id, records, *answers)]
 
 

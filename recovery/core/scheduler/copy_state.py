@@ -24,7 +24,7 @@ class Copying:
         self.step = 0
         """The step whose copies are being made; 0: none."""
         self.due = 0
-        """The newest committed step, until its copies are begun; 0: none waits."""
+        """The newest step that is committed on the disks, until its copies are begun; 0: none waits."""
         self.pending: dict[tuple[Rank, NodeId], ConnectionId | None] = {}
         """By rank and holder: a copy of `step` that is not there yet, and the connection on which it was ordered."""
         self.has_failed = False
@@ -35,6 +35,8 @@ class Copying:
         """Has something changed by which an order may be sent?"""
         self.limited_to: int | None = None
         """How many copies there are instead of the number that was asked for, as an event has said."""
+        self.folders_said = False
+        """Has an event said that folders are not copied?"""
         self.fetching: dict[Rank, Fetching] = {}
         """Ranks whose own nodes do not have what the plan goes back to. Until they say that they have."""
         self.not_given: set[tuple[str, str]] = set()

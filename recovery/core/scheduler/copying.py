@@ -1,4 +1,4 @@
-"""Copies of a step are ordered when it is committed: one step at a time, so that a slow network never queues more than one.
+"""Copies of a step are ordered when it is committed on the disks: one step at a time, so that a slow network never queues more than one.
 
 Nothing of what is under way is stored: the next scheduler orders what is missing of the newest committed step.
 """
@@ -19,24 +19,29 @@ from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
 
-def committed(state: SchedulerState) -> m.Committed:
-    """What is said to all ranks of the newest committed step, which is copied next."""
+def committed(state: SchedulerState, step: int) -> m.Committed:
+    """What is said to all ranks when a step is committed. If it lies on their disks, it is copied next.
+
+    What is in memory is gone so soon that a copy would come too late.
+    """
     copying = state.copying
-    copying.due = state.checkpoints.committed_step
+    if step == state.checkpoints.durable_step:
+        copying.due = step
     return m.Committed(
         run=state.job.run,
         step=state.checkpoints.committed_step,
+        durable_step=state.checkpoints.durable_unless_committed,
         copied=copying.copied_step,
         copying=copying.step,
     )
 
 
 def begin_generation(state: SchedulerState, step: int) -> list[Record]:
-    """A plan goes to `step`: what was ordered is of the generation before it. What is missing of that step is copied first."""
+    """A plan goes to `step`: what was ordered is of the generation before it. What is missing of what lies on disks is copied first."""
     copying = state.copying
     copying.stop()
     copying.copied = tuple(one for one in copying.copied if one <= step)
-    copying.due = step
+    copying.due = state.checkpoints.durable_step
     return [*state.copies.roll_back(step)]
 
 
@@ -48,7 +53,7 @@ def restore(state: SchedulerState) -> None:
         {rank: _copied_steps(state, rank, count) for rank in hosts}, state.rules.world_size
     )
     state.copying.copied = tuple(steps[-2:]) if count else ()
-    state.copying.due = state.checkpoints.committed_step
+    state.copying.due = state.checkpoints.durable_step
 
 
 def _copied_steps(state: SchedulerState, rank: Rank, count: int) -> list[int]:
@@ -76,9 +81,12 @@ def _all_are_here(state: SchedulerState) -> bool:
 
 
 def _begin(state: SchedulerState) -> list[SchedulerEffect]:
-    """Begin with the newest committed step, as far as its copies are not there."""
+    """Begin with the newest durable step, as far as its copies are not there."""
     copying = state.copying
     copying.step, copying.due, copying.look = copying.due, 0, True
+    if any(_is_folder(state, Rank(rank)) for rank in range(state.rules.world_size)):
+        copying.stop()
+        return _folders_stay(state)
     nodes = {node.record.rank: node for node in state.workers if node.record.rank is not None and node.serves}
     hosts = {rank: node.record.host for rank, node in nodes.items()}
     count = policy.count(state.rules.checkpoint_copies, len(set(hosts.values())))
@@ -92,6 +100,21 @@ def _begin(state: SchedulerState) -> list[SchedulerEffect]:
         # Without hosts to copy to, or after a plan that went back to what is copied: it is no news.
         copying.stop()
     return [Persist(tuple(records))] if records else []
+
+
+def _is_folder(state: SchedulerState, rank: Rank) -> bool:
+    wanted = _contribution(state, rank)
+    return wanted is not None and wanted.is_folder
+
+
+def _folders_stay(state: SchedulerState) -> list[SchedulerEffect]:
+    """What a framework wrote as a folder is not copied. Where copies were to be made an event says so once, not at every commit."""
+    hosts = len({node.record.host for node in state.workers if node.serves})
+    if state.copying.folders_said or not policy.count(state.rules.checkpoint_copies, hosts):
+        return []
+    state.copying.folders_said = True
+    reason = "its checkpoints are folders that a framework wrote, and these are not copied to other hosts"
+    return [Persist((state.event(EventKind.COPIES_LIMITED, generation=state.job.generation, reason=reason),))]
 
 
 def _limited(state: SchedulerState, count: int, hosts: int) -> list[Record]:

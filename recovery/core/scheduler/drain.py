@@ -172,7 +172,7 @@ def follow(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if now_ms >= drain.until_ms:
         # This process was paused: who waited at the step has let go by itself, and trains on.
         return on_due(state)
-    if drain.state is DrainState.SAVING and state.checkpoints.committed_step >= drain.step:
+    if drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step:
         return _hand_over(state, drain, now_ms)
     return []
 

@@ -157,6 +157,9 @@ def _begin(
         assert node.connection is not None, "who is ready is connected"
         answers.append(Answer(node.connection, rollback_for(state, node)))
     records += [_row_of(state, Rank(rank), held) for rank, held in enumerate(files)]
+    if 0 < state.checkpoints.durable_step < step:
+        # From here on every rank keeps its file of it.
+        records += state.checkpoints.committed_records(state.checkpoints.durable_step)
     return Persist((*records, job, generation, event), tuple(answers))
 
 

@@ -38,6 +38,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
         sources=fetching.sources if fetching else (),
         file_bytes=fetching.held.file_bytes if fetching else 0,
         written=fetching.held.generation if fetching else Generation(0),
+        durable_step=state.checkpoints.durable_unless_committed,
     )
 
 

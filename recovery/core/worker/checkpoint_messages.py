@@ -26,6 +26,8 @@ class CheckpointMessages:
         self._rules, self._requests = rules, requests
         self._committed_step = 0
         """The newest step that all ranks hold, as far as this worker knows; 0: none."""
+        self._durable_step: int | None = None
+        """The newest that lies on all ranks' disks (0: none), where a newer one is only in memory; None: it is the committed step."""
         self._spared: tuple[int, ...] = ()
         """Steps that stay although they are older: what lies on other hosts, and what is being copied there."""
         self._ready: m.Ready | None = None
@@ -40,21 +42,24 @@ class CheckpointMessages:
         """Say again that this worker is ready, if it is."""
         return [Send(self._ready)] if self._ready is not None else []
 
-    def admitted(self, committed_step: int) -> None:
+    def admitted(self, admitted: m.Admitted) -> None:
         """The scheduler has said at the admission which step is committed."""
-        self._committed_step = committed_step
+        self._committed_step, self._durable_step = admitted.committed_step, admitted.durable_step
 
-    def planned(self, committed_step: int) -> None:
+    def planned(self, plan: m.Rollback) -> None:
         """A plan is followed: who trains is not ready for the next one."""
-        self._committed_step, self._ready = committed_step, None
+        self._committed_step, self._durable_step = plan.committed_step, plan.durable_step
+        self._ready = None
 
     def retain(self) -> list[WorkerEffect]:
         """Let older files go, as far as is known."""
-        return [Retain(self._committed_step, self._spared)] if self._committed_step else []
+        if not self._committed_step:
+            return []
+        return [Retain(self._committed_step, self._spared, self._durable_step)]
 
     def on_committed(self, committed: m.Committed) -> list[WorkerEffect]:
         """All ranks hold this step: older files may go."""
-        self._committed_step = committed.step
+        self._committed_step, self._durable_step = committed.step, committed.durable_step
         self._spared = tuple(step for step in (committed.copied, committed.copying) if step)
         return self.retain()
 

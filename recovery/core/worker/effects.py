@@ -113,6 +113,8 @@ class Retain(msgspec.Struct, frozen=True, tag="retain"):
     step: int
     spared: tuple[int, ...] = ()
     """Steps that stay as well: the newest that lies on other hosts as a whole, and the one that is being copied there."""
+    durable_step: int | None = None
+    """As `messages.Committed.durable_step`."""
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):

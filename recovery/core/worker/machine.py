@@ -291,7 +291,7 @@ class WorkerMachine:
     def _on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         before, self._plans.admitted = self.admitted, admitted
         watched = self._connection.on_admitted(admitted, now_ms)
-        self._checkpoints.admitted(admitted.committed_step)
+        self._checkpoints.admitted(admitted)
         self._main_thread.admit()
         is_known = before is not None and admitted.resumed and before.job == admitted.job
         next_ = self._resume(admitted) if is_known else self._join(admitted, now_ms)

@@ -108,7 +108,7 @@ class Plans:
         ]
 
     def _note(self, plan: m.Rollback, admitted: m.Admitted) -> list[WorkerEffect]:
-        self._checkpoints.planned(plan.committed_step)
+        self._checkpoints.planned(plan)
         self._wait.end()
         self.admitted = now = msgspec.structs.replace(
             admitted,

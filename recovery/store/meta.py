@@ -1,0 +1,30 @@
+"""What a file says of itself, by name. These rows carry no digest, so a value is checked where it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, select
+
+from recovery.errors import StoreCorruptError
+from recovery.store.models import META
+
+
+def meta_text(connection: Connection, name: str, path: Path) -> str | None:
+    """Read one value, in the transaction of `connection`.
+
+    Args:
+        connection: to the file.
+        name: of the value.
+        path: of the file, for the error.
+
+    Returns:
+        None: the file does not say.
+
+    Raises:
+        StoreCorruptError: the value is no text; one flipped bit makes bytes or a number of it.
+    """
+    found: object = connection.execute(select(META.c.value).where(META.c.name == name)).scalar_one_or_none()
+    if found is None or isinstance(found, str):
+        return found
+    raise StoreCorruptError(path=str(path), reason=f"the row {name!r} of table meta is no text")

@@ -1,0 +1,275 @@
+"""Folders that a framework wrote by itself become checkpoints: digested, durable, with a manifest, and reported."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import logging
+import re
+import threading
+import weakref
+from pathlib import Path
+
+from typing_extensions import override
+
+from recovery.checkpoint import adopt, catalogue, folders
+from recovery.checkpoint.contribution import Layout
+from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.retention import Retention, Rule, remove
+from recovery.errors import CheckpointWriteError, SettingRangeError, UsageError
+from recovery.training.pending_checkpoint import PendingCheckpoint, Position, position_of
+from recovery.training.session import Callback, Session
+from recovery.training.shared_directory import Note, SharedDirectory
+
+_logger = logging.getLogger("recovery.training")
+
+_STEP = "{step}"
+_POSITIONS_MAX = 10_000
+"""Steps of which the place in training is remembered, for folders that are finished behind the steps. A save takes far fewer."""
+
+_Mark = tuple[str, int, int, int]
+"""Name, inode, size and time of change (ns) of what is written last."""
+
+
+def adopt_folder(session: Session, path: str | Path, *, shared: bool = True, keep: int | None = None) -> None:
+    """Make a checkpoint of a folder that was just written, at the step where training stands. Returns when it is durable and reported.
+
+    Every rank calls this after the same step, when all of it that this rank writes is there. A folder that cannot be taken costs
+    nothing but itself: a log line says why, and training goes on.
+
+    Args:
+        session: of this entry. A loop that is not `steps` calls `applied` first.
+        path: of the folder.
+        shared: all ranks write this one folder, as torch.distributed.checkpoint does; each then digests the files whose names carry its
+            number, and rank 0 all others. False: it is this rank's own, and it digests all of it.
+        keep: how many of the directory's folders stay, at least 2; older ones are removed. None: all of them; whoever wrote them removes them.
+
+    Raises:
+        UsageError: no step was taken yet.
+        SettingRangeError: `keep` is too small.
+        CheckpointNotSharedError: `shared`, and the ranks do not see one directory.
+        GenerationInterrupted: the generation ended while other ranks were waited for.
+    """
+    folder = Path(path).absolute()
+    if not session.step:
+        raise UsageError(
+            field="adopt_folder",
+            reason="training stands before its first step, so nobody could go back to this folder",
+            next_step="Call it after a step; a loop that is not session.steps tells its steps by session.applied(...).",
+        )
+    adopter = _adopters.setdefault(session, {}).get(folder.parent)
+    if adopter is None:
+        adopter = _adopters[session][folder.parent] = _Adopter(
+            session, folder.parent, shared=shared, keep=keep
+        )
+    adopter.await_others()
+    adopter.adopt(folder, position_of(session))
+
+
+class AdoptFolders(Callback):
+    """Makes checkpoints of the finished folders of a directory, as they appear, behind the steps.
+
+    A folder is finished when `.metadata` (torch.distributed.checkpoint) or `trainer_state.json` (the Trainer of transformers) is in it. Of others
+    the program knows when they are: it calls `adopt_folder`.
+    """
+
+    def __init__(
+        self, directory: str | Path, pattern: str = "checkpoint-{step}", *, shared: bool = True, keep: int = 5
+    ) -> None:
+        """Choose the place.
+
+        Args:
+            directory: that holds the folders.
+            pattern: of their names, with `{step}` where the number of steps taken stands; otherwise as in a shell (`*`, `?`).
+            shared: as for `adopt_folder`.
+            keep: how many stay, at least 2; older ones are removed.
+
+        Raises:
+            SettingRangeError: there is no `{step}` in the pattern, or `keep` is too small.
+        """
+        if pattern.count(_STEP) != 1 or "/" in pattern:
+            raise SettingRangeError(
+                field="pattern",
+                value=pattern,
+                rule="must be a name with {step} in it once: nothing else says of which step a folder is",
+                next_step='Use for example pattern="checkpoint-{step}", or call adopt_folder after the save.',
+            )
+        _check_keep(keep)
+        before, after = (
+            fnmatch.translate(part).removesuffix(r"\Z").removesuffix(r"\z") for part in pattern.split(_STEP)
+        )
+        self._name = re.compile(f"{before}(?P<step>[1-9][0-9]{{0,15}}){after}")
+        self._directory, self._shared, self._keep = Path(directory).absolute(), shared, keep
+        self._adopter: _Adopter | None = None
+        self._marks: dict[str, _Mark] = {}
+        """By folder: how what is written last looked when it was looked at."""
+        self._positions: dict[int, Position] = {}
+        self._thread: threading.Thread | None = None
+
+    @override
+    def on_begin(self, session: Session) -> None:
+        """Look at what is there already: its step was taken before, so nothing is made of it.
+
+        Raises:
+            OSError: the directory cannot be made or listed.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._adopter = _Adopter(session, self._directory, shared=self._shared, keep=self._keep)
+        self._marks, self._positions = self._finished(), {}
+        session.before_done(self._join)
+        session.on_generation_end(self._join)
+
+    @override
+    def on_step_end(self, session: Session) -> None:
+        """Take what was finished since the last step."""
+        self._positions[session.step] = position_of(session)
+        if len(self._positions) > _POSITIONS_MAX:
+            del self._positions[next(iter(self._positions))]
+        self._look()
+
+    @override
+    def on_end(self, session: Session) -> None:
+        """Take what is left, and wait for it."""
+        self._look()
+        self._join()
+
+    def _look(self) -> None:
+        assert self._adopter is not None, "on_begin comes first"
+        for name, mark in sorted(self._finished().items(), key=lambda found: self._step_of(found[0])):
+            if self._marks.get(name) == mark:
+                continue
+            self._marks[name] = mark
+            position = self._positions.get(self._step_of(name))
+            if position is None:
+                _logger.warning(
+                    "event=folder_not_adopted path=%s reason='its step was not taken in this generation'",
+                    self._directory / name,
+                )
+                continue
+            self._adopter.await_others()
+            self._behind(self._adopter, self._directory / name, position)
+
+    def _behind(self, adopter: _Adopter, folder: Path, position: Position) -> None:
+        """One at a time: a disk that cannot keep up slows training instead of falling ever further behind."""
+        self._join()
+        self._thread = threading.Thread(
+            target=adopter.adopt, args=(folder, position), name="recovery-adopt", daemon=True
+        )
+        self._thread.start()
+
+    def _finished(self) -> dict[str, _Mark]:
+        found: dict[str, _Mark] = {}
+        for entry in self._directory.iterdir():
+            mark = _mark(entry) if self._name.fullmatch(entry.name) else None
+            if mark is not None:
+                found[entry.name] = mark
+        return found
+
+    def _step_of(self, name: str) -> int:
+        match = self._name.fullmatch(name)
+        assert match is not None, "only names that fit are looked at"
+        return int(match["step"])
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+
+class _Adopter:
+    """The folders of one directory, in one generation."""
+
+    def __init__(self, session: Session, directory: Path, *, shared: bool, keep: int | None) -> None:
+        if keep is not None:
+            _check_keep(keep)
+        self._session, self._directory = session, directory
+        self._shared_by = session.world_size if shared else 1
+        self._adopted: set[Path] = set()
+        self._others: SharedDirectory | None = None
+        if self._shared_by > 1:
+            note = Note(
+                job=session.job,
+                run=session.run,
+                generation=session.generation,
+                world_size=session.world_size,
+                rank=session.rank,
+            )
+            self._others = SharedDirectory(directory, "folders", note)
+            self._others.leave_note()
+            session.on_generation_end(self._others.remove_note)
+        session.checkpoint_directory(directory, catalogue.FOLDERS)
+        self._retention: Retention | None = None
+        if keep is not None:
+            rule = Rule(keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=0)
+            self._retention = Retention(
+                lambda: catalogue.scan(
+                    directory, catalogue.FOLDERS, job=session.job, run=session.run, rank=session.rank
+                ),
+                rule,
+                spares=lambda path: False,
+                rank=session.rank,
+            )
+
+    def await_others(self) -> None:
+        """Once: see that all ranks see one directory.
+
+        Raises:
+            CheckpointNotSharedError: they do not.
+            GenerationInterrupted: the generation is over.
+        """
+        if self._others is not None:
+            self._others.await_others(self._session.check)
+            self._others = None
+
+    def adopt(self, folder: Path, position: Position) -> None:
+        """Complete a finished folder. From any thread, one at a time."""
+        session = self._session
+        save = PendingCheckpoint(session, folder.name, layout=Layout.FOREIGN, position=position)
+        try:
+            manifest = adopt.adopt_folder(
+                folder, save.manifest, session.place_is_ours, rank=session.rank, shared_by=self._shared_by
+            )
+        except CheckpointWriteError as error:
+            _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
+            return
+        session.checkpoint_published(catalogue.held_of(manifest, folder))
+        self._adopted.add(folder)
+        self._forget_gone()
+        if self._retention is not None:
+            self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
+
+    def _forget_gone(self) -> None:
+        """A framework may remove its folders itself: the manifest of one that is gone goes too."""
+        for folder in [one for one in self._adopted if not one.exists()]:
+            # A manifest without its folder is no checkpoint, so one that stays does no harm.
+            with contextlib.suppress(OSError):
+                remove(folder, rank=self._session.rank)
+            self._adopted.remove(folder)
+
+
+_adopters: weakref.WeakKeyDictionary[Session, dict[Path, _Adopter]] = weakref.WeakKeyDictionary()
+"""Of `adopt_folder`, which has nowhere else to remember them."""
+
+
+def _mark(folder: Path) -> _Mark | None:
+    """How what is written last looks; None: it is not there."""
+    for name in folders.FINISHED:
+        try:
+            facts = (folder / name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            _logger.warning("event=folder_not_adopted path=%s reason=%r", folder, reason_of(error))
+            return None
+        return name, facts.st_ino, facts.st_size, facts.st_mtime_ns
+    return None
+
+
+def _check_keep(keep: int) -> None:
+    if keep < 2:  # noqa: PLR2004 - the rule says why
+        raise SettingRangeError(
+            field="keep",
+            value=keep,
+            rule="must be at least 2: ranks can be one save apart, so the one before must still be there",
+            next_step="Set keep=2 or more.",
+        )

@@ -1,0 +1,120 @@
+"""What a plan goes back to: verified, then loaded into a state, or offered where a framework loads its own folder."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NoReturn
+
+from recovery.checkpoint import verify
+from recovery.checkpoint.contribution import Layout, Manifest
+from recovery.core.messages import Rollback
+from recovery.core.worker import stimuli as s
+from recovery.errors import (
+    CheckpointError,
+    CheckpointManifestError,
+    CheckpointStateError,
+    GenerationInterrupted,
+)
+from recovery.training import folder_load, shared_load
+from recovery.training.state import RestorableState
+from recovery.worker.service import WorkerService
+
+_logger = logging.getLogger("recovery.training")
+
+
+class PlannedCheckpoint:
+    """This rank's contribution to the step that a plan names. Main thread."""
+
+    def __init__(self, service: WorkerService, plan: Rollback, job: str) -> None:
+        """Nothing is read before `load` or `folder`; the plan's step is not 0."""
+        self._service, self._plan, self._job = service, plan, job
+        self._path = Path(plan.path)
+        self._is_folder = plan.path.endswith("/")
+        self._is_offered = False
+
+    def folder(self) -> Path:
+        """Verify the folder, once, and offer it.
+
+        Raises:
+            GenerationInterrupted: it is not what it was saved as; another plan follows.
+            CheckpointStateError: it is no folder.
+        """
+        if not self._is_folder:
+            raise CheckpointStateError(
+                field=str(self._path),
+                reason="is no folder that a framework wrote",
+                next_step="Leave it to session.steps, which loads what ModelCheckpoint has saved.",
+            )
+        if not self._is_offered:
+            try:
+                folder_load.check_others(self._path, self._checked())
+            except CheckpointError as error:
+                self._reject(str(error))
+            self._is_offered = True
+            self._restored()
+        return self._path
+
+    def load(self, state: RestorableState) -> None:
+        """Verify it and load it into `state`. A folder is loaded by whoever took it.
+
+        Raises:
+            GenerationInterrupted: it is not what it was saved as; another plan follows.
+            CheckpointStateError: it does not fit the state, or is a folder that nobody took.
+        """
+        if self._is_folder:
+            if not self._is_offered:
+                raise CheckpointStateError(
+                    field=str(self._path),
+                    reason="is a folder that a framework wrote, and nothing has loaded it",
+                    next_step="Load what session.resume_from names before the steps.",
+                )
+            return
+        try:
+            manifest = self._checked()
+            parts = (
+                shared_load.checked_parts(self._path, manifest) if manifest.layout is Layout.SHARED else ()
+            )
+        except CheckpointError as error:
+            self._reject(str(error))
+        if parts:
+            try:
+                shared_load.read(state, self._path, parts, manifest.replicated)
+            except CheckpointManifestError as error:
+                self._reject(str(error))
+        else:
+            state.read(self._path)
+        self._restored()
+
+    def _checked(self) -> Manifest:
+        plan = self._plan
+        return verify.check_wanted(
+            self._path,
+            verify.Wanted(
+                job=self._job,
+                run=int(plan.run),
+                rank=int(plan.rank),
+                world_size=plan.world_size,
+                step=plan.step,
+                digest=plan.digest,
+            ),
+        )
+
+    def _restored(self) -> None:
+        plan = self._plan
+        _logger.info(
+            "event=restored rank=%d generation=%d step=%d path=%s",
+            plan.rank,
+            plan.generation,
+            plan.step,
+            self._path,
+        )
+
+    def _reject(self, reason: str) -> NoReturn:
+        """Report it as unusable and wait for the next plan, which is the next older common step."""
+        plan = self._plan
+        self._service.post(
+            s.CheckpointRejected(self._service.new_request(), plan.generation, plan.step, plan.path, reason)
+        )
+        self._service.training_control.await_end(plan.generation)
+        raise GenerationInterrupted(int(plan.generation), reason)
