@@ -123,6 +123,17 @@ class ObjectStore:
         with _writing(self._named(key)), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._path(key))
 
+    def remove_all(self, folder: str) -> None:
+        """Remove what is listed below a folder.
+
+        Raises:
+            CheckpointWriteError: some of it may still be there.
+        """
+        with _writing(self._named(folder)), contextlib.suppress(FileNotFoundError):
+            for path in self._files.find(self._path(folder)):
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.rm_file(path)
+
     def _path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}"
 

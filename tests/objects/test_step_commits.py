@@ -13,6 +13,7 @@ from recovery.objects.store import ObjectStore
 from tests.checkpoint.conftest import Save
 
 NAME = "train-1_7.ckpt"
+AT = commits.At(1, 7)
 
 
 def saved(tmp_path: Path, rank: int, content: bytes = b"state") -> Path:
@@ -29,10 +30,10 @@ def committed(store: ObjectStore, tmp_path: Path) -> commits.Commit:
 def test_a_step_counts_when_every_rank_has_added_its_part(store: ObjectStore, tmp_path: Path) -> None:
     assert commits.upload(store, saved(tmp_path, 0)) is None
     assert commits.steps(store, "job-a", 1) == ()
-    assert commits.read(store, "job-a", 1, 7) is None
+    assert commits.read(store, "job-a", 1, AT) is None
     commit = commits.upload(store, saved(tmp_path, 1))
-    assert commits.steps(store, "job-a", 1) == (7,)
-    assert commits.read(store, "job-a", 1, 7) == commit
+    assert commits.steps(store, "job-a", 1) == (AT,)
+    assert commits.read(store, "job-a", 1, AT) == commit
 
 
 def test_each_rank_gets_its_own_contribution_back(store: ObjectStore, tmp_path: Path) -> None:
@@ -48,14 +49,14 @@ def test_what_is_committed_stays_when_a_rank_comes_with_another_state(
     commit = committed(store, tmp_path)
     with pytest.raises(CheckpointWriteError, match="was there first"):
         commits.upload(store, saved(tmp_path, 1, b"other"))
-    assert commits.read(store, "job-a", 1, 7) == commit
+    assert commits.read(store, "job-a", 1, AT) == commit
 
 
 def test_a_contribution_that_is_there_is_not_sent_again(store: ObjectStore, tmp_path: Path) -> None:
     first = saved(tmp_path, 0)
     commits.upload(store, first)
     commits.upload(store, first)
-    assert len(store.names("job-a/run-1/files")) == 1
+    assert len(store.names(f"job-a/run-1/steps/{AT.name}/files")) == 1
 
 
 def test_a_file_damaged_in_the_storage_is_not_published(store: ObjectStore, tmp_path: Path) -> None:
@@ -68,6 +69,6 @@ def test_a_file_damaged_in_the_storage_is_not_published(store: ObjectStore, tmp_
 
 
 def test_a_commit_object_that_is_torn_is_no_commit(store: ObjectStore) -> None:
-    store.create("job-a/run-1/commits/000000000007.json", b'{"body": {}, "sha')
+    store.create(f"job-a/run-1/commits/{AT.name}.json", b'{"body": {}, "sha')
     with pytest.raises(CheckpointManifestError, match="cannot be read"):
-        commits.read(store, "job-a", 1, 7)
+        commits.read(store, "job-a", 1, AT)
