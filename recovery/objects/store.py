@@ -14,6 +14,21 @@ PIECE_BYTES = 1 << 20
 """Read at once from an object that may be larger than memory."""
 
 
+_CLIENT = {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}}
+"""Of an S3 client, in seconds: a process that starts waits for it, and the driver tries again besides."""
+
+
+def opened(url: str) -> ObjectStore:
+    """Open what MS_CHECKPOINT_STORE names; the driver takes credentials and its endpoint from the environment.
+
+    Raises:
+        CheckpointWriteError: no driver for it is installed, or it is no URL.
+    """
+    if url.startswith(("s3://", "s3a://")):
+        return ObjectStore(url, config_kwargs=_CLIENT)
+    return ObjectStore(url)
+
+
 class ObjectStore:
     """One URL such as `s3://bucket/prefix`. Keys are relative to it."""
 

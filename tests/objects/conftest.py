@@ -29,6 +29,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
         pytest.importorskip("fsspec")
         return ObjectStore(f"file://{tmp_path}/objects")
     address = request.getfixturevalue("s3_address")
+    return opened_for_tests(address, tmp_path)
+
+
+def opened_for_tests(address: str, tmp_path: Path) -> ObjectStore:
+    """A place of its own in the bucket of the server at `address`."""
     made = ObjectStore(
         f"s3://{BUCKET}/{tmp_path.name}",
         key="test",
