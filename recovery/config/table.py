@@ -148,7 +148,7 @@ RECOVERY = (
     Setting(
         name="MS_CHECKPOINT_STORE",
         kind=Kind.ANY,
-        meaning="URL of object storage to which the workers send committed checkpoints while training goes on, and from which a worker that holds none takes its own. Read by the workers; needs MS_ENABLE_RECOVERY=1, PyTorch and the extra `objects`. Credentials come from the environment of the driver and do not belong into it. Unset: none.",
+        meaning="URL of object storage to which the workers send committed checkpoints while training goes on, and from which a worker that holds none takes its own. Read by the workers; needs MS_ENABLE_RECOVERY=1 and the extra `objects`. Credentials come from the environment of the driver, never from here. Unset: none.",
         rule="must be a URL of a scheme and a place, in printable characters, without user, password, spaces or a query",
         example="s3://bucket/prefix",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,14 +33,20 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return opened_for_tests(address, tmp_path)
 
 
-def opened_for_tests(address: str, tmp_path: Path) -> ObjectStore:
+def client_of(address: str, place: Path, **options: Any) -> ObjectStore:
     """A place of its own in the bucket of the server at `address`."""
-    made = ObjectStore(
-        f"s3://{BUCKET}/{tmp_path.name}",
+    return ObjectStore(
+        f"s3://{BUCKET}/{place.name}",
         key="test",
         secret="test",
         client_kwargs={"endpoint_url": address, "region_name": "us-east-1"},
+        **options,
     )
+
+
+def opened_for_tests(address: str, place: Path) -> ObjectStore:
+    """As `client_of`; the bucket is made where it is absent."""
+    made = client_of(address, place)
     if not made._files.exists(BUCKET):
         made._files.call_s3("create_bucket", Bucket=BUCKET)
     return made
