@@ -125,27 +125,6 @@ def test_a_transfer_that_is_cut_goes_on_where_it_stopped(held: Held) -> None:
     run(main())
 
 
-def test_a_transfer_is_cut_without_a_word_when_the_holder_ends(held: Held) -> None:
-    held.files[1].write_bytes(HUGE)
-
-    async def main() -> None:
-        begun, ended = asyncio.Event(), asyncio.Event()
-
-        async def slow(_: bytes) -> None:
-            begun.set()
-            await ended.wait()
-
-        async with contextlib.AsyncExitStack() as stack:
-            async with holder(held) as port:
-                asking = await stack.enter_async_context(client(port))
-                transfer = asyncio.create_task(refusal(asking.file(DIGEST, 1, len(HUGE), slow)))
-                await begun.wait()
-            ended.set()
-            await transfer
-
-    run(main())
-
-
 def test_a_holder_that_dies_in_the_middle_is_given_up(held: Held) -> None:
     held.files[1].write_bytes(HUGE)
 
