@@ -2,7 +2,7 @@
 
 A turn is one object, created by the first rank that has a step to send; the others send that step as well. It is over when its step is
 committed, or when a rank has passed: it does not hold the step any more. Only then comes the next turn, so none of them waits for ever.
-Turns are counted anew in each generation, in which all ranks begin together.
+Turns are counted from 0 in each generation, in which all ranks begin together.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from recovery.objects.turns import Turns
 
 _logger = logging.getLogger("recovery.objects")
 _AGAIN_S = 2.0
-"""How soon it looks again where another rank is behind, or the storage has failed."""
 _NICENESS = 10
 _KNOWN_MAX = 64
 """Own checkpoints whose place is remembered; older ones are gone from the disk by then."""
@@ -34,13 +33,14 @@ _SENT_AS_ONE = (Layout.RANK, Layout.SHARDED)
 class Uploads:
     """One per process; its thread begins with the first checkpoint."""
 
-    def __init__(self, store: Callable[[], ObjectStore]) -> None:
+    def __init__(self, store: Callable[[], ObjectStore], *, again_s: float = _AGAIN_S) -> None:
         """Prepare; nothing runs yet.
 
         Args:
             store: makes the way to the storage, in the thread. May raise a CheckpointError.
+            again_s: how soon it looks again where another rank is behind, or the storage has failed.
         """
-        self._make_store = store
+        self._make_store, self._again_s = store, again_s
         self._store: ObjectStore | None = None
         self._changed = threading.Condition()
         self._newest: Path | None = None
@@ -49,6 +49,8 @@ class Uploads:
         """Where this rank's checkpoints lie, by step, the newest last: another rank may say which one is sent."""
         self._thread: threading.Thread | None = None
         self._turns: tuple[tuple[str, int, int], Turns] | None = None
+        self._failures = 0
+        """Attempts that the storage did not let through."""
         self._trouble = ""
         """What failed, as it was logged: logged again when it changes."""
 
@@ -73,9 +75,11 @@ class Uploads:
             self._changed.notify_all()
 
     def finish(self, within_s: float) -> bool:
-        """Wait until nothing is left to be sent; False: there is, and the time is over."""
+        """Wait until nothing is left to be sent; False: there is, and the time is over or the storage still fails."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._newest is None, within_s)
+            given_up = self._failures + 1
+            self._changed.wait_for(lambda: self._newest is None or self._failures >= given_up, within_s)
+            return self._newest is None
 
     # --- its thread ----------------------------------------------------------------------------------------------------
 
@@ -93,7 +97,7 @@ class Uploads:
                     self._newest = None
                     self._changed.notify_all()
                 elif not done:
-                    self._changed.wait_for(partial(self._is_overtaken, newest), _AGAIN_S)
+                    self._changed.wait_for(partial(self._is_overtaken, newest), self._again_s)
 
     def _is_overtaken(self, newest: Path) -> bool:
         return self._newest != newest
@@ -177,6 +181,9 @@ class Uploads:
             return None
 
     def _say(self, reason: str) -> None:
+        with self._changed:
+            self._failures += 1
+            self._changed.notify_all()
         if reason != self._trouble:
             self._trouble = reason
             _logger.warning("event=upload_failed training goes on: %s", reason)

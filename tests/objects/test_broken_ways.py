@@ -63,7 +63,7 @@ def check_whole(store: ObjectStore, commit: commits.Commit, directory: Path) -> 
         assert Path(held.path).read_bytes() == f"state of {rank}".encode()
 
 
-@pytest.mark.parametrize("how", list(Break))
+@pytest.mark.parametrize("how", [Break.NOT_ANSWERED])
 def test_a_download_that_ends_anywhere_publishes_all_or_nothing(
     tmp_path: Path, s3_address: str, how: Break
 ) -> None:

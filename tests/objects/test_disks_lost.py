@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def held_up(tmp_path: Path, address: str) -> Iterator[tuple[SmallCluster, Object
     store = opened_for_tests(address, tmp_path)
     with SmallCluster(tmp_path, environment=environment_of(address, store.url)) as cluster:
         cluster.start()
+        cluster.wait(lambda: SAVED in committed_there(store), "commit in the store", 30)
         yield cluster, store
 
 
@@ -60,7 +62,6 @@ def ends_as_undisturbed(cluster: SmallCluster) -> None:
 
 def test_all_lost_but_the_scheduler_s_store(tmp_path: Path, s3_address: str) -> None:
     with held_up(tmp_path, s3_address) as (cluster, store):
-        cluster.wait(lambda: SAVED in committed_there(store), "commit in the store", 30)
         cluster.kill(*cluster.names, "sched")
         lose_disks(tmp_path)
         cluster.start()
@@ -71,3 +72,29 @@ def test_all_lost_but_the_scheduler_s_store(tmp_path: Path, s3_address: str) -> 
             assert f"event=checkpoint_brought step={SAVED} url=s3://{BUCKET}" in cluster.log(name)
         assert max(committed_there(store)) == 60
         assert len(committed_there(store)) == 3
+
+
+def test_one_worker_on_an_empty_disk_takes_its_part_back(tmp_path: Path, s3_address: str) -> None:
+    with held_up(tmp_path, s3_address) as (cluster, _):
+        cluster.kill("worker_1")
+        shutil.rmtree(tmp_path / "ckpt" / "1")
+        for path in (tmp_path / "recovery" / "workers").glob("worker_1*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        cluster.launch("worker_1")
+        cluster.wait_event(EventKind.PLAN_MADE, count=2)
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == SAVED
+        ends_as_undisturbed(cluster)
+        assert f"event=checkpoint_brought step={SAVED}" in cluster.log("worker_1")
+        assert "event=checkpoint_brought" not in cluster.log("worker_0")
+
+
+def test_training_ends_as_ever_while_the_storage_does_not_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    environment = environment_of(address, "s3://bucket/prefix")
+    with SmallCluster(tmp_path, environment=environment) as cluster:
+        cluster.start()
+        ends_as_undisturbed(cluster)
+        for name in cluster.names:
+            assert "event=store_not_asked" in cluster.log(name)
+            assert "event=upload_failed" in cluster.log(name)
