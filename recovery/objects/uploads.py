@@ -33,13 +33,22 @@ _SENT_AS_ONE = (Layout.RANK, Layout.SHARDED)
 class Uploads:
     """One per process; its thread begins with the first checkpoint."""
 
-    def __init__(self, store: Callable[[], ObjectStore], *, again_s: float = _AGAIN_S) -> None:
+    def __init__(
+        self,
+        store: Callable[[], ObjectStore],
+        *,
+        spare: Callable[[tuple[int, ...]], None] = lambda steps: None,
+        again_s: float = _AGAIN_S,
+    ) -> None:
         """Prepare; nothing runs yet.
 
         Args:
             store: makes the way to the storage, in the thread. May raise a CheckpointError.
+            spare: told which steps stay on this rank's disk: the newest that the storage is known to have committed, and the one whose
+                turn it is. A rank that has lost its disk comes back with the former, and the others must hold it then.
             again_s: how soon it looks again where another rank is behind, or the storage has failed.
         """
+        self._spare, self._committed = spare, 0
         self._make_store, self._again_s = store, again_s
         self._store: ObjectStore | None = None
         self._changed = threading.Condition()
@@ -133,6 +142,9 @@ class Uploads:
         store, turns = self._store, self._turns_of(self._store, manifest)
         while True:
             at = turns.current(manifest.step)
+            if turns.committed is not None:
+                self._committed = turns.committed.step
+            self._spare((self._committed, at.step if at is not None else self._committed))
             if at is None:
                 return True
             if not self._send(store, turns, at):

@@ -31,16 +31,24 @@ _TRIED = 2
 class ObjectStorage:
     """One per process. What blocks says so; `note_saved` and `committed` do not."""
 
-    def __init__(self, url: str, copies: Copies | None, place_is_ours: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        url: str,
+        copies: Copies | None,
+        place_is_ours: Callable[[], bool],
+        spare: Callable[[tuple[int, ...]], None],
+    ) -> None:
         """Prepare; nothing is asked of the storage.
 
         Args:
             url: of it; empty: there is none, and nothing here does anything.
             copies: says where what is brought back lies; None: recovery is off.
             place_is_ours: asked before a name is given.
+            spare: told which steps stay on the disk for the sake of what is in the storage. From any thread.
         """
+        self._spare = spare
         self._url, self._copies, self._place_is_ours = url, copies, place_is_ours
-        self._uploads = Uploads(lambda: opened(url))
+        self._uploads = Uploads(lambda: opened(url), spare=spare)
         self._asked: set[tuple[str, RunId, Rank]] = set()
 
     @property
@@ -92,6 +100,8 @@ class ObjectStorage:
         except CheckpointError as error:
             _logger.warning("event=store_not_asked training goes on without it: %s", error)
             return ()
+        # Whoever was restarted with its disk must go on to hold what another rank may come back with.
+        self._spare(tuple(at.step for at in there[:1]))
         if not there:
             _logger.info("event=store_has_none url=%s job=%s run=%d", self._url, job, run)
         for at in there[:_TRIED]:

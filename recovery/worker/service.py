@@ -107,7 +107,10 @@ class WorkerService:
             place_is_ours=self.training_control.place_is_ours,
         )
         self._object_storage = ObjectStorage(
-            settings.checkpoint_store, copies, self.training_control.place_is_ours
+            settings.checkpoint_store,
+            copies,
+            self.training_control.place_is_ours,
+            self.training_control.spare_stored,
         )
         self._client: Client
         self._executor: Executor

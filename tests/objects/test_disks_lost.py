@@ -14,6 +14,7 @@ from recovery.core.records import EventKind
 from recovery.objects import commits
 from recovery.objects.store import ObjectStore
 from tests.cluster.small_cluster import SmallCluster
+from tests.faults.fault_proxy import BOTH, FaultProxy
 from tests.objects.conftest import BUCKET, opened_for_tests
 
 pytestmark = pytest.mark.cluster
@@ -98,3 +99,27 @@ def test_training_ends_as_ever_while_the_storage_does_not_answer(tmp_path: Path)
         for name in cluster.names:
             assert "event=store_not_asked" in cluster.log(name)
             assert "event=upload_failed" in cluster.log(name)
+
+
+def test_one_disk_is_lost_while_the_storage_is_behind(tmp_path: Path, s3_address: str) -> None:
+    """What the storage has stays on the other disks too, or there would be no step that all ranks hold."""
+    with FaultProxy(int(s3_address.rpartition(":")[2])) as proxy:
+        store = opened_for_tests(s3_address, tmp_path)
+        slow = {**environment_of(f"http://127.0.0.1:{proxy.port}", store.url), "JOB_STEP_MS": "40"}
+        del slow["JOB_HELD_STEP"]
+        with SmallCluster(tmp_path, environment=slow) as cluster:
+            cluster.start()
+            cluster.wait(lambda: committed_there(store), "commit in the store", 30)
+            proxy.hold(*BOTH)
+            there = max(committed_there(store))
+            # Three are kept: without the storage this one would be gone.
+            cluster.wait_step(there + 26)
+            cluster.kill("worker_1")
+            shutil.rmtree(tmp_path / "ckpt" / "1")
+            for file in (tmp_path / "recovery" / "workers").glob("worker_1*"):
+                file.unlink()
+            proxy.clear()
+            cluster.launch("worker_1")
+            cluster.wait_event(EventKind.PLAN_MADE, count=2)
+            assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == there
+            ends_as_undisturbed(cluster)

@@ -61,6 +61,22 @@ def test_a_slow_rank_and_a_fast_one_commit_what_both_hold(here: ObjectStore, tmp
     assert commits.steps(here, "job-a", 1)[0] == At(1, 15)
 
 
+def test_what_the_storage_has_or_gets_stays_on_the_disk(here: ObjectStore, tmp_path: Path) -> None:
+    spared: list[list[tuple[int, ...]]] = [[], []]
+    ranks = [Uploads(lambda: here, spare=said.append, again_s=0.05) for said in spared]
+    for rank, uploads in enumerate(ranks):
+        for step in (5, 10):
+            uploads.know(step, saved(tmp_path, rank, step))
+    for step in (5, 10):
+        for uploads in ranks:
+            uploads.committed(step)
+        assert all(uploads.finish(10) for uploads in ranks)
+    for said in spared:
+        assert said[0] == (0, 5)
+        assert (5, 10) in said
+        assert said[-1] == (10, 10)
+
+
 def test_a_step_that_a_rank_has_lost_is_passed_on(here: ObjectStore, tmp_path: Path) -> None:
     assert Turns(here, "job-a", 1, 1).current(5) == At(1, 5)
     ranks = [Uploads(lambda: here, again_s=0.05), Uploads(lambda: here, again_s=0.05)]
