@@ -14,8 +14,8 @@ PIECE_BYTES = 1 << 20
 """Read at once from an object that may be larger than memory."""
 
 
-_CLIENT = {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}}
-"""Of an S3 client, in seconds: a process that starts waits for it, and the driver tries again besides."""
+_CLIENT = {"connect_timeout": 3, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
+"""Of an S3 client, in seconds: a process that starts waits for it, and the driver tries again by itself, four times."""
 
 
 def opened(url: str) -> ObjectStore:

@@ -131,4 +131,7 @@ class ObjectStorage:
     def _finish(self, pid: int) -> None:
         """A forked child has no thread."""
         if os.getpid() == pid and not self._uploads.finish(_END_S):
-            _logger.warning("event=upload_not_finished the last checkpoint was not sent within %g s", _END_S)
+            _logger.warning(
+                "event=upload_not_finished the last checkpoint is not in the store: it fails, or %g s are over",
+                _END_S,
+            )
