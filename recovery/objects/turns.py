@@ -39,8 +39,6 @@ class Turns:
         self._store, self._job, self._run, self._generation = store, job, run, generation
         self._base = commits.base_of(job, run)
         self._number = 0
-        self.committed: At | None = None
-        """The newest turn that is known to have ended with a commit."""
 
     def current(self, newest: int) -> At | None:
         """Find the step that is to be sent now.
@@ -98,10 +96,8 @@ class Turns:
         return At(self._generation, turn.step)
 
     def _is_over(self, at: At) -> bool:
-        if commits.read(self._store, self._job, self._run, at) is not None:
-            self.committed = at
-            return True
-        return self._store.read(f"{self._key()}.passed", bytes_max=commits.BYTES_MAX) is not None
+        passed = self._store.read(f"{self._key()}.passed", bytes_max=commits.BYTES_MAX) is not None
+        return passed or commits.read(self._store, self._job, self._run, at) is not None
 
     def _key(self) -> str:
         return f"{self._base}/turns/{self._generation:012}-{self._number:012}"

@@ -48,7 +48,7 @@ class Uploads:
                 turn it is. A rank that has lost its disk comes back with the former, and the others must hold it then.
             again_s: how soon it looks again where another rank is behind, or the storage has failed.
         """
-        self._spare, self._committed = spare, 0
+        self._spare = spare
         self._make_store, self._again_s = store, again_s
         self._store: ObjectStore | None = None
         self._changed = threading.Condition()
@@ -142,9 +142,9 @@ class Uploads:
         store, turns = self._store, self._turns_of(self._store, manifest)
         while True:
             at = turns.current(manifest.step)
-            if turns.committed is not None:
-                self._committed = turns.committed.step
-            self._spare((self._committed, at.step if at is not None else self._committed))
+            # Asked behind the turn: what is committed meanwhile is of this turn.
+            there = commits.steps(store, manifest.job, manifest.run)
+            self._spare(tuple(one.step for one in (*there[:1], at) if one is not None))
             if at is None:
                 return True
             if not self._send(store, turns, at):

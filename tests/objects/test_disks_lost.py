@@ -113,7 +113,7 @@ def test_one_disk_is_lost_while_the_storage_is_behind(tmp_path: Path, s3_address
     """What the storage has stays on the other disks too, or there would be no step that all ranks hold."""
     with FaultProxy(int(s3_address.rpartition(":")[2])) as proxy:
         store = opened_for_tests(s3_address, tmp_path)
-        slow = {**environment_of(f"http://127.0.0.1:{proxy.port}", store.url), "JOB_STEP_MS": "40"}
+        slow = {**environment_of(f"http://127.0.0.1:{proxy.port}", store.url), "JOB_STEP_MS": "100"}
         del slow["JOB_HELD_STEP"]
         with SmallCluster(tmp_path, environment=slow) as cluster:
             cluster.start()

@@ -72,9 +72,9 @@ def test_what_the_storage_has_or_gets_stays_on_the_disk(here: ObjectStore, tmp_p
             uploads.committed(step)
         assert all(uploads.finish(10) for uploads in ranks)
     for said in spared:
-        assert said[0] == (0, 5)
+        assert said[0] in ((5,), (5, 5))
         assert (5, 10) in said
-        assert said[-1] == (10, 10)
+        assert said[-1] == (10,)
 
 
 def test_a_step_that_a_rank_has_lost_is_passed_on(here: ObjectStore, tmp_path: Path) -> None:
