@@ -7,6 +7,7 @@ behind a start; a host of its own loses its disk as well. All are started again 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import shutil
@@ -20,29 +21,37 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recovery.core.records import EventKind
-from tests.soak.layout_cases import CASES, Case, HostPerWorker, OneHost, disturbed, undisturbed
+from tests.cluster.harness import Cluster
+from tests.soak.layout_cases import CASES, Case, HostPerWorker, disturbed, undisturbed
 
 KILLS_OF_A_TRAINING = 6
 PATIENCE_S = 60.0
 """Beyond it a training hangs: none of its waits is longer than a few seconds."""
 _AT_ONCE = 0.3
 """How often a blow follows behind a start, whatever the job is doing."""
+_FLIPS = 0.3
+"""How often a bit is flipped before a kill, while nobody loads."""
 _KINDS = ("worker",) * 5 + ("two", "two", "scheduler", "scheduler and worker", "all")
+_SUFFIXES = (".ckpt", ".distcp")
+"""Of the files that are flipped: manifests are read at the end, to look at who has saved."""
 _PAUSE = threading.Event()
 
 
 class Kills:
     """One training, and what is done to it."""
 
-    def __init__(self, cluster: OneHost, seed: int) -> None:
+    def __init__(self, cluster: Cluster, base: Path, seed: int) -> None:
         """Nothing is started yet.
 
         Args:
             cluster: the processes.
+            base: checkpoints in memory lie below.
             seed: draws who is killed, and when.
         """
         self._cluster, self._draw = cluster, random.Random(seed)
-        self._copied = 0
+        self._base, self._copied, self._is_training = base, 0, False
+        self.flipped = ""
+        """The file of which a bit was flipped; one in a training, since a rank keeps few."""
         self.kinds: Counter[str] = Counter()
         self.processes = 0
         """So many were killed."""
@@ -54,6 +63,8 @@ class Kills:
         generation = self._newest_generation()
         kind = self._draw.choice(_KINDS)
         victims = self._victims(kind)
+        if self._is_training and not self.flipped and self._draw.random() < _FLIPS:
+            self._flip()
         lost = self._disk_to_lose(victims)
         self._cluster.kill(*(name for name in victims if self._cluster.processes[name].poll() is None))
         if lost is not None:
@@ -63,7 +74,8 @@ class Kills:
         self.processes += len(victims)
         for name in self._draw.sample(victims, len(victims)):
             self._cluster.launch(name)
-        if self._draw.random() < _AT_ONCE:
+        self._is_training = self._draw.random() >= _AT_ONCE
+        if not self._is_training:
             _PAUSE.wait(self._draw.uniform(0.0, 1.5))
             return
         newer = generation if victims == ["sched"] else generation + 1
@@ -89,6 +101,22 @@ class Kills:
             return self._draw.sample(names, 2)
         worker = self._draw.choice(names)
         return [worker, "sched"] if kind == "scheduler and worker" else [worker]
+
+    def _flip(self) -> None:
+        """Change one bit of a checkpoint: one of the newest files, of whatever rank, tier or copy."""
+        places = [self._cluster.directory / "ckpt", self._cluster.directory / "disks", self._base]
+        found = [path for place in places for path in place.rglob("*") if path.suffix in _SUFFIXES]
+        newest = sorted(found, key=_written_ns)[-2 * self._cluster.workers :]
+        # Retention may be faster.
+        with (
+            contextlib.suppress(FileNotFoundError, IndexError),
+            self._draw.choice(newest).open("r+b") as file,
+        ):
+            content = file.read()
+            at = self._draw.randrange(len(content))
+            file.seek(at)
+            file.write(bytes([content[at] ^ 1 << self._draw.randrange(8)]))
+            self.flipped = file.name
 
     def _disk_to_lose(self, victims: list[str]) -> HostDisk | None:
         """A disk of one host, where all others hold what is on it; its loss in a moment without copies loses the job as well."""
@@ -117,6 +145,12 @@ class Kills:
                 self._cluster.launch(name)
 
 
+def _written_ns(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime_ns
+    return 0
+
+
 class HostDisk(NamedTuple):
     """What a dead worker has written; called, it is lost."""
 
@@ -138,7 +172,7 @@ class Soak:
             place: empty; what failed is left there.
         """
         self._place = place
-        self._undisturbed: dict[str, OneHost] = {}
+        self._undisturbed: dict[str, Cluster] = {}
 
     def train(self, case: Case, *, kills: int, seed: int) -> dict[str, object]:
         """Train one case under so many kills; returns what was done, for people.
@@ -151,7 +185,7 @@ class Soak:
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="recovery-soak-") as base:
             with disturbed(directory, case, Path(base)) as cluster:
-                struck = Kills(cluster, seed)
+                struck = Kills(cluster, Path(base), seed)
                 cluster.start()
                 _PAUSE.wait(random.Random(seed).uniform(0.0, 3.0))
                 for _ in range(kills):
@@ -161,19 +195,25 @@ class Soak:
             left = [path.name for path in Path(base).iterdir()]
             assert not left, f"left in memory: {left}"
         plans = [one.event.step for one in cluster.events(EventKind.PLAN_MADE)]
+        refused = len(cluster.events(EventKind.CHECKPOINT_INVALID)) + len(
+            cluster.events(EventKind.CHECKPOINT_PASSED_OVER)
+        )
         fetched = len(cluster.events(EventKind.CHECKPOINT_FETCHED))
         shutil.rmtree(directory)
         return {
             "kills": kills,
             "processes": struck.processes,
             "kinds": dict(struck.kinds),
+            "flipped": int(bool(struck.flipped)),
+            "refused": refused,
+            "disks_lost": sum(count for kind, count in struck.kinds.items() if "disk" in kind),
             "returned_to": plans,
             "fetched": fetched,
             "ended_by_themselves": dict(struck.ended),
             "took_s": round(time.monotonic() - begun, 1),
         }
 
-    def _of(self, case: Case) -> OneHost:
+    def _of(self, case: Case) -> Cluster:
         """The undisturbed training of the same bits, trained once."""
         key = json.dumps([case.script.__name__, case.workers, dict(case.state)])
         if key not in self._undisturbed:
@@ -201,23 +241,23 @@ def main() -> int:
     asked = parser.parse_args()
     cases = [case for case in CASES if asked.case in (None, case.name)]
     place = Path(tempfile.mkdtemp(prefix="layouts-"))
-    soak, done, failed, processes = Soak(place), 0, 0, 0
+    soak, done, sums = Soak(place), 0, Counter[str]()
     for case, kills, seed in plan(cases, kills=asked.kills, seed=asked.seed):
         line: dict[str, object] = {"case": case.name, "seed": seed}
         try:
             found = soak.train(case, kills=kills, seed=seed)
         except AssertionError as error:
-            failed += 1
-            line |= {"failure": str(error), "kills": kills, "kept_in": str(place)}
+            sums["failed"] += 1
+            line |= {"failure": str(error), "kept_in": str(place)}
         else:
-            processes += int(str(found["processes"]))
             line |= {"result": "same bits, same samples", **found}
+            sums.update({name: value for name, value in found.items() if isinstance(value, int)})
         done += kills
         print(json.dumps({**line, "done": f"{done} of {asked.kills}"}), flush=True)
-    if not failed:
+    if not sums["failed"]:
         shutil.rmtree(place)
-    print(json.dumps({"kills": done, "processes": processes, "cases": len(cases), "failed": failed}))
-    return 1 if failed else 0
+    print(json.dumps({"all": {"cases": len(cases), **sums}}))
+    return 1 if sums["failed"] else 0
 
 
 if __name__ == "__main__":
