@@ -82,6 +82,12 @@ LOOPS = (
         "tests.soak.kills --kills 500 --seed {seed}",
         "{runs} times | final values identical in all",
     ),
+    Loop(
+        "random kills over all layouts and tiers of checkpoints",
+        "tests.soak.layouts --kills 300 --seed {seed}",
+        "{kills} kills of {processes} processes, {disks_lost} disks lost, {flipped} bits flipped | "
+        "final weights and samples identical in all; {refused} files refused before use, {fetched} fetched from another host",
+    ),
     Loop("planted bugs", "tests.planted.run", "{bugs} bugs | all caught, by name"),
 )
 

@@ -25,7 +25,7 @@ from tests.cluster.harness import Cluster
 from tests.soak.layout_cases import CASES, Case, HostPerWorker, disturbed, undisturbed
 
 KILLS_OF_A_TRAINING = 6
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 """Beyond it a training hangs: none of its waits is longer than a few seconds."""
 _AT_ONCE = 0.3
 """How often a blow follows behind a start, whatever the job is doing."""
