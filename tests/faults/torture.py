@@ -35,6 +35,17 @@ What was done to the engine, how much of it, and what it found. The promises by 
 |---|---|---|---|
 """
 
+_LAYOUTS = """\
+## Over all layouts and tiers
+
+`python -m tests.soak.layouts --kills 300` trains with PyTorch over twelve ways to keep a state: a file per rank, at once and behind the steps;
+one state shared by all ranks; FSDP2 and HSDP; folders of torch.distributed.checkpoint; checkpoints in memory; copies on another host; and
+several of these together. Struck are one worker, two, the scheduler, both or all, also right behind a start. A host loses its disk where the
+others hold copies, and before some kills one bit of a checkpoint is flipped. At the end the weights, the samples of every step and the history of
+the steps are those of a training that nothing happened to. `--case` and `--seed` repeat one training.
+
+"""
+
 
 class Loop(NamedTuple):
     """One row of the page."""
@@ -138,7 +149,9 @@ def page(sums: dict[str, Counter[str]], hours: float) -> str:
     return (
         _HEAD
         + "".join(rows)
-        + f"\nIn {hours:.1f} hours on two cores.\n\n## What it found\n\n"
+        + f"\nIn {hours:.1f} hours on two cores.\n\n"
+        + _LAYOUTS
+        + "## What it found\n\n"
         + "Every one is fixed; its reproducer is kept as a test.\n\n| bug | found by | kept as |\n|---|---|---|\n"
         + found
         + "\n## Found by trying it\n\nBy running jobs from outside and hitting them where nobody had expected it. The tests beside each fault fail when it comes back.\n\n"
