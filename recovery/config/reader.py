@@ -24,6 +24,7 @@ _SHOWN_CHARACTERS = 80
 _DIGITS_MAX = 12
 """More digits than any bound has. Python refuses to convert beyond 4,300, and nobody means them."""
 _HOST_CHARACTERS_MAX = 253
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s@?#]+")
 _SECRET = re.compile(r"[!-~]{16,256}", re.ASCII)
 _WHOLE = re.compile(r"-?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,3}))?", re.ASCII)
@@ -164,6 +165,14 @@ class Reader:
                 rule=f"is relative, and the working directory cannot be read ({gone.strerror})",
                 next_step=f"Start from a directory that exists, or set {name} to an absolute path.",
             ) from gone
+
+    def url(self, name: str) -> str:
+        """A URL of a place for files, or empty when unset."""
+        text = self.text(name, required=False)
+        if text and (_URL.fullmatch(text) is None or not text.isprintable()):
+            # What was meant as a password is not shown.
+            raise _of_wrong_kind(BY_NAME[name], text if "@" not in text else NOT_SHOWN)
+        return text
 
     def secret(self, name: str) -> Secret | None:
         """A secret, `off` as it stands, or None when unset."""

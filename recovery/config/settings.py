@@ -86,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """After how long a launcher starts a lost rank beside its own; None: never."""
     secure_channel: SecureChannel
     memory: MemorySettings
+    checkpoint_store: str
+    """URL of object storage for committed checkpoints; empty: there is none."""
     rules: Rules
     sources: tuple[Source, ...]
     """One per row of the table, in its order."""
@@ -120,6 +122,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     node_id = None if scheduler else reader.node_id("MS_NODE_ID", required=recovering)
     worker_host = reader.address("MS_WORKER_IP")
     recovery_path = reader.path("MS_RECOVERY_PATH", required=recovering)
+    checkpoint_store = reader.url("MS_CHECKPOINT_STORE")
     channel, ignored = _secure_channel(reader)
     rules, warnings = _rules(reader, worker_count, server_count, recovering=recovering)
     return Settings(
@@ -138,6 +141,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         takeover_after_ms=reader.whole_ms("MS_TAKEOVER_AFTER"),
         secure_channel=channel,
         memory=_memory(reader, recovering=recovering),
+        checkpoint_store=checkpoint_store if recovering else "",
         rules=rules,
         sources=reader.sources(),
         warnings=(*warnings, *ignored),

@@ -146,6 +146,13 @@ RECOVERY = (
         high=8,
     ),
     Setting(
+        name="MS_CHECKPOINT_STORE",
+        kind=Kind.ANY,
+        meaning="URL of object storage to which the workers send committed checkpoints while training goes on, and from which a worker that holds none takes its own. Read by the workers; needs MS_ENABLE_RECOVERY=1 and the extra `objects`. Credentials come from the environment of the driver, never from here. Unset: none.",
+        rule="must be a URL of a scheme and a place, in printable characters, without user, password, spaces or a query",
+        example="s3://bucket/prefix",
+    ),
+    Setting(
         name="MS_TAKEOVER_AFTER",
         kind=Kind.SECONDS,
         meaning="After how long the launcher of a host that is well starts a lost rank beside its own, where no other process has taken it. Read by recovery msrun. Negative: never.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from recovery.checkpoint import memory_tier
 from recovery.config import MemorySettings, Settings, SettingsRole
 from recovery.config.reader import OFF
 from recovery.errors import RecoveryError, RecoveryPathError
+from recovery.objects.store import opened
 from recovery.report import stored as stored_state
 from recovery.scheduler.store_rebuild import lost_in
 from recovery.store import job_token_file
@@ -77,6 +79,8 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
         yield from _path(settings.recovery_path)
     if settings.memory.every_steps:
         yield _memory(settings.memory, settings.recovery_path)
+    if settings.checkpoint_store:
+        yield _checkpoint_store(settings.checkpoint_store)
     yield from _frameworks()
     yield from _ascend(environ)
 
@@ -271,6 +275,24 @@ def _newest_bytes(recovery_path: Path | None) -> int:
         return 0
     newest = max((one.step for one in saved), default=0)
     return max((one.file_bytes for one in saved if one.step == newest), default=0)
+
+
+def _checkpoint_store(url: str) -> Check:
+    """One object is created, must not be created again, and is removed."""
+    name, key = "checkpoint store", f"doctor-{secrets.token_hex(16)}"
+    try:
+        store = opened(url)
+        first, second = store.create(key, b"first"), store.create(key, b"second")
+        content = store.read(key, bytes_max=len(b"second"))
+        store.remove(key)
+    except RecoveryError as error:
+        step = "Check the URL, the driver's credentials and endpoint, and that `recovery-engine[objects]` is installed."
+        return Check(name=name, ok=False, found=str(error), next_step=step)
+    if (first, second, content) != (True, False, b"first"):
+        found = f"{url} lets an object be written over that was to be created once"
+        step = "Use a storage that knows conditional writes (If-None-Match: *); without them no step is safe there."
+        return Check(name=name, ok=False, found=found, next_step=step)
+    return Check(name=name, ok=True, found=f"{url} can be written, and creates an object only once")
 
 
 # --- frameworks and devices -------------------------------------------------------------------------------------------------

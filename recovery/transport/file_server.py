@@ -7,6 +7,7 @@ the job, by the job's token or its certificate, as it does to the scheduler. Wha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from recovery.transport.listening import listening_sockets
 from recovery.transport.rejection_log import RejectionLog
 
 if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+
     from recovery.tls.channel import Channel
     from recovery.transport.tls_acceptor import TlsAcceptor
 
@@ -71,6 +74,7 @@ class FileServer:
         self._find, self._authenticator, self._channel = find, authenticator, channel
         self._rejections = RejectionLog()
         self._slots = asyncio.Semaphore(TRANSFERS_MAX)
+        self._sent_to: set[TransportSocket] = set()
         self._listeners: list[asyncio.Server] = []
         self._limiter: ConnectionLimiter
         self._acceptor: TlsAcceptor | None = None
@@ -112,9 +116,18 @@ class FileServer:
             await asyncio.wait((self._watch,))
         if self._acceptor is not None:
             await self._acceptor.stop()
+        await self._cut_transfers()
         self._limiter.abort_all()
         await asyncio.wait_for(self._limiter.empty.wait(), _STOP_S)
         await self._limiter.shutdown(_STOP_S)
+
+    async def _cut_transfers(self) -> None:
+        """End them by their sockets: asyncio tells a sendfile of an aborted connection in a future that is done already, which is an error."""
+        for each in self._sent_to:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for _ in range(TRANSFERS_MAX):
+            await asyncio.wait_for(self._slots.acquire(), _STOP_S)
 
     def descriptors(self) -> list[int]:
         """The port and the connections, for those who must close them in a forked child."""
@@ -186,26 +199,28 @@ class FileServer:
             busy = text_of(BUSY, f"{TRANSFERS_MAX} files are under way; try again")
             busy.headers["Retry-After"] = "1"
             return busy
-        _bound_stall(request)
-        return _Transfer(served.files[number], self._slots)
+        return _Transfer(served.files[number], self._slots, self._sent_to)
 
 
 class _Transfer(web.FileResponse):
     """One file on its way, by sendfile where there is no TLS. It has one of the places from its first byte to its last."""
 
-    def __init__(self, path: Path, slots: asyncio.Semaphore) -> None:
+    def __init__(self, path: Path, slots: asyncio.Semaphore, sent_to: set[TransportSocket]) -> None:
         super().__init__(path)
-        self._slots = slots
+        self._slots, self._sent_to = slots, sent_to
 
     @override
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Send it. aiohttp calls this once the handler has returned."""
-        async with self._slots:
+        if request.transport is None:
+            # It is lost already.
             return await super().prepare(request)
-
-
-def _bound_stall(request: web.BaseRequest) -> None:
-    """Let the kernel end a connection whose other end takes nothing any more: sendfile itself would wait for ever."""
-    raw = request.transport.get_extra_info("socket") if request.transport is not None else None
-    if raw is not None:
+        raw: TransportSocket = request.transport.get_extra_info("socket")
+        # The kernel ends a connection whose other end takes nothing any more: sendfile itself would wait for ever.
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, READER_STALL_S * 1000)
+        async with self._slots:
+            self._sent_to.add(raw)
+            try:
+                return await super().prepare(request)
+            finally:
+                self._sent_to.remove(raw)

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 
+import msgspec
 from typing_extensions import assert_never
 
 from recovery import clock
@@ -43,6 +44,7 @@ from recovery.worker.copy_work import CopyWork
 from recovery.worker.finished_job import FinishedJob
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
+from recovery.worker.object_storage import ObjectStorage
 from recovery.worker.searches import Found
 from recovery.worker.training_control import TrainingControl, Verdict
 
@@ -61,13 +63,14 @@ class Executor:
         training_control: TrainingControl,
         local_store: LocalStore,
         copy_work: CopyWork,
+        object_storage: ObjectStorage,
         abort_timeout_ms: int,
         deliver: Callable[[s.WorkerStimulus], None],
         replace: Callable[[str, s.Hangs], None],
     ) -> None:
         """Join the parts. Created inside the loop that it serves."""
         self._client, self._training_control, self._local_store = client, training_control, local_store
-        self._copy_work = copy_work
+        self._copy_work, self._object_storage = copy_work, object_storage
         self._deliver, self._replace = deliver, replace
         self._finished = FinishedJob(local_store.recovery_path)
         self._abort_s = abort_timeout_ms / 1000
@@ -107,9 +110,7 @@ class Executor:
             case ConfirmPlace():
                 self._training_control.confirm()
             case Retain():
-                self._training_control.note_committed(
-                    effect.step, effect.spared, durable_step=effect.durable_step
-                )
+                self._retain(effect)
             case Fetch() | RetainCopies():
                 self._copy_work.carry_out(effect, self._local_store.new_request, self._deliver)
             case Log():
@@ -121,7 +122,12 @@ class Executor:
 
     def _persist(self, persist: Persist) -> None:
         self._copy_work.note_saved(persist.records)
+        self._object_storage.note_saved(persist.records)
         self._local_store.submit(persist)
+
+    def _retain(self, retain: Retain) -> None:
+        self._training_control.note_committed(retain.step, retain.spared, durable_step=retain.durable_step)
+        self._object_storage.committed(retain.step if retain.durable_step is None else retain.durable_step)
 
     def _join(self, admitted: Admitted) -> None:
         self._finished.stop()
@@ -145,6 +151,8 @@ class Executor:
 
     def _exit(self, effect: Exit) -> None:
         """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""
+        if not effect.code:
+            self._object_storage.ends()
         self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:
             self._loop.call_later(self._abort_s, self._force, effect)
@@ -203,6 +211,7 @@ class Executor:
             # Who cannot search holds nothing; the plan says what follows from that.
             _logger.warning("event=checkpoints_not_found %s", error)
             found = Found()
+        found = await self._bring(find, found)
         request, offered = self._local_store.new_request(), find.rank if find.offer is not None else None
         copies = await self._find_copies(find, found) if find.offer is None else ()
         self._deliver(
@@ -210,6 +219,16 @@ class Executor:
                 request, found.held, found.passed_over, found.past, rank=offered, copies=copies
             )
         )
+
+    async def _bring(self, find: FindCheckpoints, found: Found) -> Found:
+        """Add what object storage has of this rank and its disk has not."""
+        rank = find.rank if find.offer is None else find.offer.rank
+        if rank is None or not self._object_storage.is_on:
+            return found
+        run = find.run if find.offer is None else find.offer.run
+        brought = await asyncio.to_thread(self._object_storage.bring, find.job, run, rank, found.held)
+        held = sorted((*found.held, *brought), key=lambda one: (one.step, one.generation), reverse=True)
+        return msgspec.structs.replace(found, held=tuple(held))
 
     async def _find_copies(self, find: FindCheckpoints, found: Found) -> tuple[HeldCopy, ...]:
         try:

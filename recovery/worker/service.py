@@ -33,6 +33,7 @@ from recovery.worker.file_address import host_of
 from recovery.worker.file_exchange import FileExchange
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
+from recovery.worker.object_storage import ObjectStorage
 from recovery.worker.training_control import TrainingControl
 
 _logger = logging.getLogger("recovery.worker")
@@ -105,6 +106,12 @@ class WorkerService:
             host=lambda: host_of(settings),
             place_is_ours=self.training_control.place_is_ours,
         )
+        self._object_storage = ObjectStorage(
+            settings.checkpoint_store,
+            copies,
+            self.training_control.place_is_ours,
+            self.training_control.spare_stored,
+        )
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -155,6 +162,7 @@ class WorkerService:
             training_control=self.training_control,
             local_store=self.local_store,
             copy_work=self._copy_work,
+            object_storage=self._object_storage,
             abort_timeout_ms=self._settings.rules.abort_timeout_ms,
             deliver=self._deliver,
             replace=self.replace_process,

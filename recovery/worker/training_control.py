@@ -59,7 +59,8 @@ class TrainingControl:
         """The newest step that all ranks hold, as far as is known in this generation; 0: none."""
         self.committed_before = self._durable_step = 0
         """The two newest steps that lie on all ranks' disks, likewise; the older one says which files may go."""
-        self.spared_steps: tuple[int, ...] = ()
+        self._spared: tuple[int, ...] = ()
+        self._spared_stored: tuple[int, ...] = ()
         """Older steps whose files stay: what lies on other hosts, and what is being copied there."""
         self._stop_point = StopPoint()
         self.never_stops = ""
@@ -213,7 +214,7 @@ class TrainingControl:
                 key: value for key, value in self._rendezvous.items() if key >= plan.generation
             }
             self.committed_before = self._durable_step = self.committed_step = 0
-            self.note_committed(plan.committed_step, self.spared_steps, durable_step=plan.durable_step)
+            self.note_committed(plan.committed_step, self._spared, durable_step=plan.durable_step)
             self._stop_point.begin(plan.generation, plan.step)
             self._changed.notify_all()
 
@@ -227,11 +228,20 @@ class TrainingControl:
             spared: older ones whose files stay.
             durable_step: the newest that lies on all ranks' disks; None: the same.
         """
-        self.spared_steps = spared
+        self._spared = spared
         self.committed_step = max(self.committed_step, step)
         durable_step = step if durable_step is None else durable_step
         if durable_step > self._durable_step:
             self.committed_before, self._durable_step = self._durable_step, durable_step
+
+    def spare_stored(self, steps: tuple[int, ...]) -> None:
+        """Files of these steps stay, whatever else is spared: object storage has them, or is sent them."""
+        self._spared_stored = steps
+
+    @property
+    def spared_steps(self) -> tuple[int, ...]:
+        """Older steps whose files stay."""
+        return (*self._spared, *self._spared_stored)
 
     def open_rendezvous(self, generation: int, address: str) -> None:
         """Rank 0 listens at this address."""

@@ -207,8 +207,9 @@ class Cluster:
 
     def check_same_as(self, undisturbed: Cluster) -> None:
         """The proof: same bits on every rank, every sample used as in the undisturbed run, every step counted once."""
-        assert self.digests() == undisturbed.digests(), f"final weights differ\n{self.tails()}"
-        assert self.samples() == undisturbed.samples(), "samples were used otherwise"
+        both = f"{self.tails()}\n--- undisturbed\n{undisturbed.tails()}"
+        assert self.samples() == undisturbed.samples(), f"samples were used otherwise\n{both}"
+        assert self.digests() == undisturbed.digests(), f"final weights differ\n{both}"
         checker.check_history(self.directory / "steps.jsonl", last_step=undisturbed.step())
         checker.check_saves(self.directory / "ckpt", self.directory / "steps.jsonl")
 

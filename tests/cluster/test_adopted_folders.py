@@ -49,8 +49,9 @@ def test_a_damaged_folder_takes_every_rank_to_the_one_before(
         assert [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)] == [0, 20, 10]
         assert damaged.name in cluster.log("worker_0") + cluster.log("worker_1")
         same = undisturbed(workers=2)
-        assert cluster.digests() == same.digests(), cluster.tails()
-        assert cluster.samples() == same.samples()
+        both = f"{cluster.tails()}\n--- undisturbed\n{same.tails()}"
+        assert cluster.samples() == same.samples(), both
+        assert cluster.digests() == same.digests(), both
         left = {one.name for one in (cluster.directory / "ckpt").iterdir()}
         assert left == {
             f"step_{step}{beside}" for step in (10, 20, 30) for beside in ("", ".rank0.json", ".rank1.json")

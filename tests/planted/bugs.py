@@ -17,6 +17,7 @@ from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
 from tests.planted.memory import MEMORY
 from tests.planted.numbers import NUMBERS
+from tests.planted.object_storage import OBJECT_STORAGE
 from tests.planted.principals import PRINCIPALS
 from tests.planted.proofs import PROOFS, WAITING
 from tests.planted.protocol import PROTOCOL
@@ -53,6 +54,7 @@ BUGS: tuple[Bug, ...] = (
     + LAUNCHER
     + LOST_STORE
     + NUMBERS
+    + OBJECT_STORAGE
     + SHARDED
     + SHARED
     + SIMULATED

@@ -154,3 +154,14 @@ def test_memory_for_checkpoints_is_looked_at_where_it_is_asked_for(tmp_path: Pat
     check = checks(tmp_path, MS_MEMORY_CHECKPOINT_STEPS="5", MS_MEMORY_CHECKPOINT_PATH="/proc")["memory"]
     assert (check.ok, check.found) == (False, "/proc is proc, not in memory")
     assert "MS_MEMORY_CHECKPOINT_PATH" in check.next_step
+
+
+def test_the_checkpoint_store_must_create_an_object_only_once(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    assert "checkpoint store" not in checks(tmp_path)
+    check = checks(tmp_path, MS_CHECKPOINT_STORE=f"file://{tmp_path}/objects")["checkpoint store"]
+    assert (check.ok, check.next_step) == (True, "")
+    assert list((tmp_path / "objects").iterdir()) == [], "what it has tried is removed"
+    check = checks(tmp_path, MS_CHECKPOINT_STORE="nonsense://bucket")["checkpoint store"]
+    assert not check.ok
+    assert "recovery-engine[objects]" in check.next_step

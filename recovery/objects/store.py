@@ -1,0 +1,181 @@
+"""A URL of object storage, through fsspec: objects are created once, read, listed and removed. Blocks; not for an event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from recovery.errors import CheckpointManifestError, CheckpointWriteError
+
+PIECE_BYTES = 1 << 20
+"""Read at once from an object that may be larger than memory."""
+
+
+_CLIENT = {"connect_timeout": 3, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
+"""Of an S3 client, in seconds: a process that starts waits for it, and the driver tries again by itself, four times."""
+
+
+def opened(url: str) -> ObjectStore:
+    """Open what MS_CHECKPOINT_STORE names; the driver takes credentials and its endpoint from the environment.
+
+    Raises:
+        CheckpointWriteError: no driver for it is installed, or it is no URL.
+    """
+    if url.startswith(("s3://", "s3a://")):
+        return ObjectStore(url, config_kwargs=_CLIENT)
+    return ObjectStore(url)
+
+
+class ObjectStore:
+    """One URL such as `s3://bucket/prefix`. Keys are relative to it."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        """Prepare; nothing is asked of the storage.
+
+        Args:
+            url: a place that fsspec knows.
+            options: for its driver, such as an endpoint.
+
+        Raises:
+            CheckpointWriteError: no driver for it is installed, or it is no URL.
+        """
+        self.url = url.rstrip("/")
+        try:
+            core = importlib.import_module("fsspec.core")
+            # An instance shared with others of this process, or a listing that is kept, would show the past.
+            self._files, self._root = core.url_to_fs(
+                self.url, skip_instance_cache=True, use_listings_cache=False, **options
+            )
+        except (ImportError, ValueError) as error:
+            raise CheckpointWriteError(path=self.url, reason=str(error)) from error
+        protocols = self._files.protocol
+        self._has_directories = "file" in ((protocols,) if isinstance(protocols, str) else protocols)
+
+    def create(self, key: str, content: bytes) -> bool:
+        """Create a small object where none is.
+
+        Returns:
+            Whether the object now holds these bytes. False: another writer's were there first, and stay.
+
+        Raises:
+            CheckpointWriteError: it could not be created; whether it was is unknown, and the same call may be made again.
+        """
+        path = self._path(key)
+        with _writing(self._named(key)):
+            self._make_directory(path)
+            try:
+                self._files.pipe_file(path, content, mode="create")
+            except FileExistsError:
+                # A driver repeats a request whose answer was lost: what it finds then may be its own object.
+                return bool(self._files.cat_file(path) == content)
+        return True
+
+    def put(self, key: str, source: Path) -> None:
+        """Stream a file up, under a key that nobody else writes.
+
+        Raises:
+            CheckpointWriteError: it could not be written; a part of it may be there, which nothing names.
+        """
+        path = self._path(key)
+        with _writing(self._named(key)):
+            self._make_directory(path)
+            self._files.put_file(str(source), path)
+
+    def read(self, key: str, *, bytes_max: int) -> bytes | None:
+        """Read a small object; None: there is none.
+
+        Args:
+            key: which.
+            bytes_max: one byte more is read at most, so that the reader of it can refuse what is too large.
+
+        Raises:
+            CheckpointManifestError: the storage did not give it.
+        """
+        with _reading(self._named(key)):
+            try:
+                return bytes(self._files.cat_file(self._path(key), start=0, end=bytes_max + 1))
+            except FileNotFoundError:
+                return None
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """Read an object of any size, piece by piece.
+
+        Raises:
+            CheckpointManifestError: there is none, or the storage did not give all of it.
+        """
+        with _reading(self._named(key)):
+            stream = self._files.open(self._path(key), "rb", block_size=PIECE_BYTES, cache_type="readahead")
+        with contextlib.closing(stream):
+            while True:
+                with _reading(self._named(key)):
+                    piece = stream.read(PIECE_BYTES)
+                if not piece:
+                    return
+                yield piece
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """List what lies in a folder, as a hint where to look: sorted names without the folder.
+
+        Raises:
+            CheckpointManifestError: the storage did not answer.
+        """
+        with _reading(self._named(folder)):
+            try:
+                listed = self._files.ls(self._path(folder), detail=False, refresh=True)
+            except FileNotFoundError:
+                return ()
+        return tuple(sorted(str(one).rstrip("/").rpartition("/")[2] for one in listed))
+
+    def remove(self, key: str) -> None:
+        """Remove an object; that none is there is no error.
+
+        Raises:
+            CheckpointWriteError: it may still be there.
+        """
+        with _writing(self._named(key)), contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._path(key))
+
+    def remove_all(self, folder: str) -> None:
+        """Remove what is listed below a folder.
+
+        Raises:
+            CheckpointWriteError: some of it may still be there.
+        """
+        with _writing(self._named(folder)), contextlib.suppress(FileNotFoundError):
+            for path in self._files.find(self._path(folder)):
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.rm_file(path)
+
+    def _path(self, key: str) -> str:
+        return f"{self._root.rstrip('/')}/{key}"
+
+    def _named(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
+    def _make_directory(self, path: str) -> None:
+        if self._has_directories:
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(where: str) -> Iterator[None]:
+    try:
+        yield
+    # Each driver raises what its own client raises.
+    except Exception as error:
+        raise CheckpointWriteError(path=where, reason=_reason(error)) from error
+
+
+@contextlib.contextmanager
+def _reading(where: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise CheckpointManifestError(path=where, reason=_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

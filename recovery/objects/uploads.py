@@ -1,0 +1,201 @@
+"""Sends committed checkpoints of one rank to object storage, in a thread of low priority: one at a time, of those that wait only the newest.
+
+Whatever fails is one line of the log; it is tried again until a newer step takes its place. Training never waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from recovery.checkpoint.contribution import Layout, Manifest
+from recovery.checkpoint.verify import check
+from recovery.errors import CheckpointError
+from recovery.objects import commits
+from recovery.objects.retention import retain
+from recovery.objects.store import ObjectStore
+from recovery.objects.turns import Turns
+
+_logger = logging.getLogger("recovery.objects")
+_AGAIN_S = 2.0
+_NICENESS = 10
+_KNOWN_MAX = 64
+"""Own checkpoints whose place is remembered; older ones are gone from the disk by then."""
+_SENT_AS_ONE = (Layout.RANK, Layout.SHARDED)
+"""Contributions that are loaded without files of other ranks beside them."""
+
+
+class Uploads:
+    """One per process; its thread begins with the first checkpoint."""
+
+    def __init__(
+        self,
+        store: Callable[[], ObjectStore],
+        *,
+        spare: Callable[[tuple[int, ...]], None] = lambda steps: None,
+        again_s: float = _AGAIN_S,
+    ) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            store: makes the way to the storage, in the thread. May raise a CheckpointError.
+            spare: told which steps stay on this rank's disk: the newest that the storage is known to have committed, and the one whose
+                turn it is. A rank that has lost its disk comes back with the former, and the others must hold it then.
+            again_s: how soon it looks again where another rank is behind, or the storage has failed.
+        """
+        self._spare, self._committed = spare, 0
+        self._make_store, self._again_s = store, again_s
+        self._store: ObjectStore | None = None
+        self._changed = threading.Condition()
+        self._newest: Path | None = None
+        """What is to be sent; None: nothing is left."""
+        self._known: dict[int, Path] = {}
+        """Where this rank's checkpoints lie, by step, the newest last: another rank may say which one is sent."""
+        self._thread: threading.Thread | None = None
+        self._turns: tuple[tuple[str, int, int], Turns] | None = None
+        self._failures = 0
+        """Attempts that the storage did not let through."""
+        self._trouble = ""
+        """What failed, as it was logged: logged again when it changes."""
+
+    def know(self, step: int, path: Path) -> None:
+        """This rank holds a checkpoint, committed or not."""
+        with self._changed:
+            self._known.pop(step, None)
+            self._known[step] = path
+            while len(self._known) > _KNOWN_MAX:
+                del self._known[next(iter(self._known))]
+
+    def committed(self, step: int) -> None:
+        """All ranks hold this step: send it, if this one is known to hold it."""
+        with self._changed:
+            path = self._known.get(step)
+            if path is None:
+                return
+            self._newest = path
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="recovery-uploads", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def finish(self, within_s: float) -> bool:
+        """Wait until nothing is left to be sent; False: there is, and the time is over or the storage still fails."""
+        with self._changed:
+            given_up = self._failures + 1
+            self._changed.wait_for(lambda: self._newest is None or self._failures >= given_up, within_s)
+            return self._newest is None
+
+    # --- its thread ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._newest is not None)
+                newest = self._newest
+            assert newest is not None, "it was waited for"
+            done = self._try(newest)
+            with self._changed:
+                if done and self._newest == newest:
+                    self._newest = None
+                    self._changed.notify_all()
+                elif not done:
+                    self._changed.wait_for(partial(self._is_overtaken, newest), self._again_s)
+
+    def _is_overtaken(self, newest: Path) -> bool:
+        return self._newest != newest
+
+    def _try(self, newest: Path) -> bool:
+        """Do what can be done now; whether nothing is left to do for this checkpoint."""
+        try:
+            done = self._advance(newest)
+        except CheckpointError as error:
+            self._say(str(error))
+            return False
+        except Exception as error:
+            # A driver's mistake must not end the thread: the next step is tried again.
+            _logger.exception("event=upload_failed path=%s", newest)
+            self._say(f"{type(error).__name__}: {error}")
+            return False
+        self._trouble = ""
+        return done
+
+    def _advance(self, newest: Path) -> bool:
+        manifest = self._intact(newest)
+        if manifest is None:
+            return True
+        if manifest.layout not in _SENT_AS_ONE:
+            _logger.warning(
+                "event=upload_left_out path=%s layout=%s it cannot be loaded without other ranks' files",
+                newest,
+                manifest.layout.value,
+            )
+            return True
+        if self._store is None:
+            self._store = self._make_store()
+        store, turns = self._store, self._turns_of(self._store, manifest)
+        while True:
+            at = turns.current(manifest.step)
+            if turns.committed is not None:
+                self._committed = turns.committed.step
+            self._spare((self._committed, at.step if at is not None else self._committed))
+            if at is None:
+                return True
+            if not self._send(store, turns, at):
+                return False
+
+    def _send(self, store: ObjectStore, turns: Turns, at: commits.At) -> bool:
+        """Send this rank's part of a step; whether the turn is over."""
+        with self._changed:
+            path = self._known.get(at.step)
+        manifest = self._intact(path) if path is not None else None
+        if path is None or manifest is None or manifest.generation != at.generation:
+            _logger.warning("event=upload_passed step=%d this rank does not hold it any more", at.step)
+            turns.pass_on()
+            return True
+        commit = commits.send(store, path, manifest)
+        _logger.info(
+            "event=checkpoint_uploaded step=%d path=%s committed=%s", at.step, path, commit is not None
+        )
+        if commit is None:
+            return False
+        self._tidy(store, turns, manifest)
+        return True
+
+    def _tidy(self, store: ObjectStore, turns: Turns, manifest: Manifest) -> None:
+        try:
+            removed = retain(store, manifest.job, manifest.run)
+            turns.forget()
+        except CheckpointError as error:
+            _logger.warning("event=uploads_not_retained %s", error)
+        else:
+            if removed:
+                _logger.info("event=uploads_retained removed=%s", ",".join(str(at.step) for at in removed))
+
+    def _turns_of(self, store: ObjectStore, manifest: Manifest) -> Turns:
+        key = (manifest.job, manifest.run, manifest.generation)
+        if self._turns is None or self._turns[0] != key:
+            self._turns = (key, Turns(store, *key))
+        return self._turns[1]
+
+    def _intact(self, path: Path) -> Manifest | None:
+        """Verify what is to be sent; None: it is not what was saved, or gone."""
+        try:
+            return check(path)
+        except (CheckpointError, OSError) as error:
+            _logger.warning("event=upload_left_out path=%s reason=%r", path, str(error))
+            return None
+
+    def _say(self, reason: str) -> None:
+        with self._changed:
+            self._failures += 1
+            self._changed.notify_all()
+        if reason != self._trouble:
+            self._trouble = reason
+            _logger.warning("event=upload_failed training goes on: %s", reason)

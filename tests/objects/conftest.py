@@ -1,0 +1,52 @@
+"""Object storage for tests: a real S3 server on loopback where one is installed, and a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.objects.store import ObjectStore
+
+BUCKET = "bucket"
+
+
+@pytest.fixture(scope="session")
+def s3_address() -> Iterator[str]:
+    pytest.importorskip("s3fs")
+    server_module = pytest.importorskip("moto.server")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["file", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "file":
+        pytest.importorskip("fsspec")
+        return ObjectStore(f"file://{tmp_path}/objects")
+    address = request.getfixturevalue("s3_address")
+    return opened_for_tests(address, tmp_path)
+
+
+def client_of(address: str, place: Path, **options: Any) -> ObjectStore:
+    """A place of its own in the bucket of the server at `address`."""
+    return ObjectStore(
+        f"s3://{BUCKET}/{place.name}",
+        key="test",
+        secret="test",
+        client_kwargs={"endpoint_url": address, "region_name": "us-east-1"},
+        **options,
+    )
+
+
+def opened_for_tests(address: str, place: Path) -> ObjectStore:
+    """As `client_of`; the bucket is made where it is absent."""
+    made = client_of(address, place)
+    if not made._files.exists(BUCKET):
+        made._files.call_s3("create_bucket", Bucket=BUCKET)
+    return made

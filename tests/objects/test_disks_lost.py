@@ -1,0 +1,133 @@
+"""Every process and every worker's disk is lost: the job goes on from object storage and ends with the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from recovery.objects import commits
+from recovery.objects.store import ObjectStore
+from tests.cluster.small_cluster import SmallCluster
+from tests.faults.fault_proxy import BOTH, FaultProxy
+from tests.objects.conftest import BUCKET, opened_for_tests
+
+pytestmark = pytest.mark.cluster
+
+HELD, SAVED = 19, 15
+"""The step that is held up, and the newest that is committed then: small_job.py saves every fifth one."""
+
+
+def environment_of(address: str, url: str) -> dict[str, str]:
+    return {
+        "MS_CHECKPOINT_STORE": url,
+        "AWS_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "JOB_STEP_MS": "5",
+        "JOB_HELD_STEP": str(HELD),
+    }
+
+
+@contextlib.contextmanager
+def held_up(tmp_path: Path, address: str) -> Iterator[tuple[SmallCluster, ObjectStore]]:
+    store = opened_for_tests(address, tmp_path)
+    with SmallCluster(tmp_path, environment=environment_of(address, store.url)) as cluster:
+        cluster.start()
+        cluster.wait(lambda: SAVED in committed_there(store), "commit in the store", 30)
+        yield cluster, store
+
+
+def committed_there(store: ObjectStore) -> set[int]:
+    [job] = store.names("") or ("",)
+    return {at.step for at in commits.steps(store, job, 1)} if job else set()
+
+
+def committed_on_disks(cluster: SmallCluster) -> set[int | None]:
+    return {stored.event.step for stored in cluster.events(EventKind.CHECKPOINT_COMMITTED)}
+
+
+def lose_disks(tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "ckpt")
+    shutil.rmtree(tmp_path / "recovery" / "workers")
+
+
+def ends_as_undisturbed(cluster: SmallCluster) -> None:
+    cluster.go_on()
+    for name in (*cluster.names, "sched"):
+        assert cluster.wait_exit(name, 40) == 0, cluster.tails()
+    cluster.check_result()
+
+
+def test_all_lost_but_the_scheduler_s_store(tmp_path: Path, s3_address: str) -> None:
+    with held_up(tmp_path, s3_address) as (cluster, store):
+        cluster.kill(*cluster.names, "sched")
+        lose_disks(tmp_path)
+        cluster.start()
+        cluster.wait_event(EventKind.PLAN_MADE, count=2)
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == SAVED
+        ends_as_undisturbed(cluster)
+        for name in cluster.names:
+            assert f"event=checkpoint_brought step={SAVED} url=s3://{BUCKET}" in cluster.log(name)
+        assert max(committed_there(store)) == 60
+        assert len(committed_there(store)) == 3
+
+
+def test_one_worker_on_an_empty_disk_takes_its_part_back(tmp_path: Path, s3_address: str) -> None:
+    with held_up(tmp_path, s3_address) as (cluster, _):
+        cluster.kill("worker_1")
+        shutil.rmtree(tmp_path / "ckpt" / "1")
+        for path in (tmp_path / "recovery" / "workers").glob("worker_1*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        cluster.launch("worker_1")
+        cluster.wait_event(EventKind.PLAN_MADE, count=2)
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == SAVED
+        ends_as_undisturbed(cluster)
+        assert f"event=checkpoint_brought step={SAVED}" in cluster.log("worker_1")
+        assert "event=checkpoint_brought" not in cluster.log("worker_0")
+
+
+def test_training_ends_as_ever_while_the_storage_does_not_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    environment = environment_of(address, "s3://bucket/prefix")
+    with SmallCluster(tmp_path, environment=environment) as cluster:
+        cluster.start()
+        cluster.wait(lambda: SAVED in committed_on_disks(cluster), "commit on the disks")
+        cluster.kill_and_relaunch("worker_1")
+        cluster.wait_event(EventKind.PLAN_MADE, count=2)
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == SAVED
+        ends_as_undisturbed(cluster)
+        assert "event=store_not_asked" in cluster.log("worker_1")
+        for name in cluster.names:
+            assert "event=upload_failed" in cluster.log(name)
+
+
+def test_one_disk_is_lost_while_the_storage_is_behind(tmp_path: Path, s3_address: str) -> None:
+    """What the storage has stays on the other disks too, or there would be no step that all ranks hold."""
+    with FaultProxy(int(s3_address.rpartition(":")[2])) as proxy:
+        store = opened_for_tests(s3_address, tmp_path)
+        slow = {**environment_of(f"http://127.0.0.1:{proxy.port}", store.url), "JOB_STEP_MS": "40"}
+        del slow["JOB_HELD_STEP"]
+        with SmallCluster(tmp_path, environment=slow) as cluster:
+            cluster.start()
+            cluster.wait(lambda: committed_there(store), "commit in the store", 30)
+            proxy.hold(*BOTH)
+            there = max(committed_there(store))
+            # Three are kept: without the storage this one would be gone.
+            cluster.wait_step(there + 26)
+            cluster.kill("worker_1")
+            shutil.rmtree(tmp_path / "ckpt" / "1")
+            for file in (tmp_path / "recovery" / "workers").glob("worker_1*"):
+                file.unlink()
+            proxy.clear()
+            cluster.launch("worker_1")
+            cluster.wait_event(EventKind.PLAN_MADE, count=2)
+            assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == there
+            ends_as_undisturbed(cluster)

@@ -1,0 +1,78 @@
+"""Objects are created once, and what was created is what is read."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from pathlib import Path
+
+import pytest
+
+from recovery.errors import CheckpointManifestError, CheckpointWriteError
+from recovery.objects.store import PIECE_BYTES, ObjectStore
+
+
+def test_the_first_writer_of_an_object_wins(store: ObjectStore) -> None:
+    assert store.create("run-1/commits/7.json", b"first")
+    assert not store.create("run-1/commits/7.json", b"second")
+    assert store.read("run-1/commits/7.json", bytes_max=100) == b"first"
+
+
+def test_a_writer_whose_answer_was_lost_finds_its_own_object(store: ObjectStore) -> None:
+    assert store.create("one", b"same")
+    assert store.create("one", b"same")
+
+
+def test_one_of_many_writers_at_once_wins(store: ObjectStore) -> None:
+    if store.url.startswith("file:"):
+        pytest.skip("exclusive creation of a file is not atomic in its content")
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        won = list(pool.map(lambda n: store.create("raced", b"writer %d" % n), range(6)))
+    assert won.count(True) == 1
+    assert store.read("raced", bytes_max=100) == b"writer %d" % won.index(True)
+
+
+def test_a_file_comes_back_in_pieces(store: ObjectStore, tmp_path: Path) -> None:
+    content = bytes(range(256)) * (PIECE_BYTES // 256) + b"rest"
+    (tmp_path / "large").write_bytes(content)
+    store.put("files/large", tmp_path / "large")
+    pieces = list(store.pieces("files/large"))
+    assert len(pieces) >= 2
+    assert b"".join(pieces) == content
+
+
+def test_what_is_listed_is_what_was_made_and_not_removed(store: ObjectStore) -> None:
+    assert store.names("commits") == ()
+    for name in ("2.json", "1.json"):
+        store.create(f"commits/{name}", b"x")
+    assert store.names("commits") == ("1.json", "2.json")
+    store.remove("commits/1.json")
+    store.remove("commits/1.json")
+    assert store.names("commits") == ("2.json",)
+
+
+def test_what_is_absent_is_told_from_what_cannot_be_read(store: ObjectStore) -> None:
+    assert store.read("absent", bytes_max=10) is None
+    with pytest.raises(CheckpointManifestError, match="absent"):
+        list(store.pieces("absent"))
+
+
+def test_a_storage_that_does_not_answer_is_an_error_of_ours() -> None:
+    pytest.importorskip("s3fs")
+    store = ObjectStore(
+        "s3://bucket/x",
+        key="test",
+        secret="test",
+        client_kwargs={"endpoint_url": "http://127.0.0.1:1"},
+        config_kwargs={"retries": {"max_attempts": 0}},
+    )
+    store._files.retries = 1
+    with pytest.raises(CheckpointWriteError, match="s3://bucket/x/a"):
+        store.create("a", b"x")
+    with pytest.raises(CheckpointManifestError, match="s3://bucket/x/a"):
+        store.read("a", bytes_max=1)
+
+
+def test_a_url_that_no_driver_knows_is_refused() -> None:
+    pytest.importorskip("fsspec")
+    with pytest.raises(CheckpointWriteError, match="nowhere"):
+        ObjectStore("nowhere://bucket")

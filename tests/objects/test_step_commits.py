@@ -1,0 +1,74 @@
+"""A step in object storage is committed once, by all ranks, and comes back as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery.checkpoint import verify
+from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointWriteError
+from recovery.objects import commits
+from recovery.objects.store import ObjectStore
+from tests.checkpoint.conftest import Save
+
+NAME = "train-1_7.ckpt"
+AT = commits.At(1, 7)
+
+
+def saved(tmp_path: Path, rank: int, content: bytes = b"state") -> Path:
+    return Save(tmp_path / f"own-{rank}-{content.decode()}")(NAME, content, rank=rank)
+
+
+def committed(store: ObjectStore, tmp_path: Path) -> commits.Commit:
+    commits.upload(store, saved(tmp_path, 0))
+    commit = commits.upload(store, saved(tmp_path, 1))
+    assert commit is not None
+    return commit
+
+
+def test_a_step_counts_when_every_rank_has_added_its_part(store: ObjectStore, tmp_path: Path) -> None:
+    assert commits.upload(store, saved(tmp_path, 0)) is None
+    assert commits.steps(store, "job-a", 1) == ()
+    assert commits.read(store, "job-a", 1, AT) is None
+    commit = commits.upload(store, saved(tmp_path, 1))
+    assert commits.steps(store, "job-a", 1) == (AT,)
+    assert commits.read(store, "job-a", 1, AT) == commit
+
+
+def test_each_rank_gets_its_own_contribution_back(store: ObjectStore, tmp_path: Path) -> None:
+    commit = committed(store, tmp_path)
+    for rank in (0, 1):
+        held = commits.download(store, commit, rank, tmp_path / f"back-{rank}")
+        assert verify.check(Path(held.path)).digest == commit.ranks[rank].digest
+
+
+def test_what_is_committed_stays_when_a_rank_comes_with_another_state(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    commit = committed(store, tmp_path)
+    with pytest.raises(CheckpointWriteError, match="was there first"):
+        commits.upload(store, saved(tmp_path, 1, b"other"))
+    assert commits.read(store, "job-a", 1, AT) == commit
+
+
+def test_a_contribution_that_is_there_is_not_sent_again(store: ObjectStore, tmp_path: Path) -> None:
+    first = saved(tmp_path, 0)
+    commits.upload(store, first)
+    commits.upload(store, first)
+    assert len(store.names(f"job-a/run-1/steps/{AT.name}/files")) == 1
+
+
+def test_a_file_damaged_in_the_storage_is_not_published(store: ObjectStore, tmp_path: Path) -> None:
+    commit = committed(store, tmp_path)
+    (tmp_path / "damaged").write_bytes(b"stale")
+    store.put(f"{commit.ranks[1].prefix}/0", tmp_path / "damaged")
+    with pytest.raises(CheckpointDigestError):
+        commits.download(store, commit, 1, tmp_path / "back")
+    assert list((tmp_path / "back").iterdir()) == []
+
+
+def test_a_commit_object_that_is_torn_is_no_commit(store: ObjectStore) -> None:
+    store.create(f"job-a/run-1/commits/{AT.name}.json", b'{"body": {}, "sha')
+    with pytest.raises(CheckpointManifestError, match="cannot be read"):
+        commits.read(store, "job-a", 1, AT)

@@ -1,0 +1,154 @@
+"""Ranks of different speed send the same steps; older ones go, and what fails is tried again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from recovery.errors import CheckpointWriteError
+from recovery.objects import commits
+from recovery.objects.commits import At
+from recovery.objects.retention import retain
+from recovery.objects.store import ObjectStore
+from recovery.objects.turns import Turns
+from recovery.objects.uploads import Uploads
+from tests.checkpoint.conftest import Save
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> ObjectStore:
+    pytest.importorskip("fsspec")
+    return ObjectStore(f"file://{tmp_path}/objects")
+
+
+def saved(tmp_path: Path, rank: int, step: int, generation: int = 1) -> Path:
+    directory = tmp_path / f"own-{rank}-{generation}"
+    return Save(directory)(f"train-1_{step}.ckpt", b"state", rank=rank, step=step, generation=generation)
+
+
+def upload(store: ObjectStore, tmp_path: Path, step: int, generation: int = 1) -> None:
+    for rank in (0, 1):
+        commits.upload(store, saved(tmp_path, rank, step, generation))
+
+
+def test_ranks_that_hold_different_steps_send_the_same_one(here: ObjectStore) -> None:
+    assert Turns(here, "job-a", 1, 1).current(5) == At(1, 5)
+    assert Turns(here, "job-a", 1, 1).current(10) == At(1, 5)
+    assert Turns(here, "job-a", 1, 2).current(10) == At(2, 10), "all begin together in a generation"
+
+
+def test_the_next_turn_begins_when_one_has_passed(here: ObjectStore) -> None:
+    first, second = Turns(here, "job-a", 1, 1), Turns(here, "job-a", 1, 1)
+    assert first.current(5) == second.current(10) == At(1, 5)
+    second.pass_on()
+    assert second.current(10) == At(1, 10)
+    assert first.current(5) == At(1, 10)
+
+
+def test_a_slow_rank_and_a_fast_one_commit_what_both_hold(here: ObjectStore, tmp_path: Path) -> None:
+    fast, slow = Uploads(lambda: here, again_s=0.05), Uploads(lambda: here, again_s=0.05)
+    for step in (5, 10, 15):
+        fast.know(step, saved(tmp_path, 0, step))
+        slow.know(step, saved(tmp_path, 1, step))
+        fast.committed(step)
+    slow.committed(15)
+    assert fast.finish(10)
+    assert slow.finish(10)
+    assert commits.steps(here, "job-a", 1)[0] == At(1, 15)
+
+
+def test_what_the_storage_has_or_gets_stays_on_the_disk(here: ObjectStore, tmp_path: Path) -> None:
+    spared: list[list[tuple[int, ...]]] = [[], []]
+    ranks = [Uploads(lambda: here, spare=said.append, again_s=0.05) for said in spared]
+    for rank, uploads in enumerate(ranks):
+        for step in (5, 10):
+            uploads.know(step, saved(tmp_path, rank, step))
+    for step in (5, 10):
+        for uploads in ranks:
+            uploads.committed(step)
+        assert all(uploads.finish(10) for uploads in ranks)
+    for said in spared:
+        assert said[0] == (0, 5)
+        assert (5, 10) in said
+        assert said[-1] == (10, 10)
+
+
+def test_a_step_that_a_rank_has_lost_is_passed_on(here: ObjectStore, tmp_path: Path) -> None:
+    assert Turns(here, "job-a", 1, 1).current(5) == At(1, 5)
+    ranks = [Uploads(lambda: here, again_s=0.05), Uploads(lambda: here, again_s=0.05)]
+    for rank, uploads in enumerate(ranks):
+        uploads.know(10, saved(tmp_path, rank, 10))
+        uploads.committed(10)
+    assert all(uploads.finish(10) for uploads in ranks)
+    assert commits.steps(here, "job-a", 1) == (At(1, 10),)
+
+
+def test_storage_that_fails_is_tried_again(
+    here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = threading.Event()
+
+    def opened() -> ObjectStore:
+        if not failed.is_set():
+            failed.set()
+            raise CheckpointWriteError(path=here.url, reason="no route to it")
+        return here
+
+    commits.upload(here, saved(tmp_path, 0, 5))
+    assert Turns(here, "job-a", 1, 1).current(5) == At(1, 5)
+    uploads = Uploads(opened, again_s=0.05)
+    uploads.know(5, saved(tmp_path, 1, 5))
+    with caplog.at_level(logging.INFO):
+        uploads.committed(5)
+        assert failed.wait(10)
+        assert uploads.finish(10) or uploads.finish(10)
+    assert "event=upload_failed training goes on" in caplog.text
+    assert "event=checkpoint_uploaded step=5" in caplog.text
+
+
+def test_a_damaged_file_is_never_sent(
+    here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = saved(tmp_path, 0, 5)
+    path.write_bytes(b"stale")
+    uploads = Uploads(lambda: here, again_s=0.05)
+    uploads.know(5, path)
+    uploads.committed(5)
+    assert uploads.finish(10)
+    assert "event=upload_left_out" in caplog.text
+    assert not (tmp_path / "objects").exists()
+
+
+def test_the_newest_committed_steps_stay(here: ObjectStore, tmp_path: Path) -> None:
+    for step in (5, 10, 15, 20):
+        upload(here, tmp_path, step)
+    commits.upload(here, saved(tmp_path, 0, 7))
+    assert retain(here, "job-a", 1) == (At(1, 5),)
+    assert [at.step for at in commits.steps(here, "job-a", 1)] == [20, 15, 10]
+    assert here.read(f"job-a/run-1/steps/{At(1, 5).name}/rank-0.json", bytes_max=1) is None
+    assert here.read(f"job-a/run-1/steps/{At(1, 7).name}/rank-0.json", bytes_max=1) is None, "never committed"
+    for at in commits.steps(here, "job-a", 1):
+        commit = commits.read(here, "job-a", 1, at)
+        assert commit is not None
+        commits.download(here, commit, 1, tmp_path / f"back-{at.step}")
+
+
+def test_what_was_rolled_back_is_older_than_what_came_after(here: ObjectStore, tmp_path: Path) -> None:
+    upload(here, tmp_path, 40)
+    upload(here, tmp_path, 30, generation=2)
+    assert commits.steps(here, "job-a", 1)[0] == At(2, 30)
+
+
+def test_the_end_of_the_process_does_not_wait_for_storage_that_fails(tmp_path: Path) -> None:
+    def opened() -> ObjectStore:
+        raise CheckpointWriteError(path="s3://bucket", reason="no route to it")
+
+    uploads, began = Uploads(opened, again_s=0.05), time.monotonic()
+    uploads.know(5, saved(tmp_path, 0, 5))
+    uploads.committed(5)
+    assert not uploads.finish(5)
+    assert time.monotonic() - began < 4

@@ -1,0 +1,67 @@
+"""Bugs in object storage: what counts there, what may go, and what a rank brings back."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_COMMITS = "tests/objects/test_step_commits.py"
+_UPLOADS = "tests/objects/test_uploads.py"
+
+OBJECT_STORAGE = (
+    Bug(
+        "a step counts in object storage before every rank has added its part",
+        "I8",
+        "objects/commits.py",
+        "if len(whole) < manifest.world_size:",
+        "if not whole:",
+        (f"{_COMMITS}::test_a_step_counts_when_every_rank_has_added_its_part[file]",),
+    ),
+    Bug(
+        "an object that is to be created once is written over",
+        "I8",
+        "objects/store.py",
+        'self._files.pipe_file(path, content, mode="create")',
+        "self._files.pipe_file(path, content)",
+        ("tests/report/test_doctor.py::test_the_checkpoint_store_must_create_an_object_only_once",),
+    ),
+    Bug(
+        "a step that was rolled back is the newest in object storage",
+        "I9",
+        "objects/commits.py",
+        "sorted((At(int(one[1]), int(one[2])) for one in found if one), reverse=True)",
+        "sorted((At(int(one[1]), int(one[2])) for one in found if one), key=lambda at: at.step, reverse=True)",
+        (f"{_UPLOADS}::test_what_was_rolled_back_is_older_than_what_came_after",),
+    ),
+    Bug(
+        "each rank sends the step that it likes",
+        "I14",
+        "objects/turns.py",
+        "return At(self._generation, turn.step)",
+        "return At(self._generation, step)",
+        (f"{_UPLOADS}::test_ranks_that_hold_different_steps_send_the_same_one",),
+    ),
+    Bug(
+        "a rank that has lost a step keeps all the others waiting",
+        "I14",
+        "objects/turns.py",
+        "return passed or commits.read",
+        "return commits.read",
+        (f"{_UPLOADS}::test_the_next_turn_begins_when_one_has_passed",),
+    ),
+    Bug(
+        "retention in object storage takes one step too many",
+        "I11",
+        "objects/retention.py",
+        "if name < oldest.name:",
+        "if name <= oldest.name:",
+        (f"{_UPLOADS}::test_the_newest_committed_steps_stay",),
+    ),
+    Bug(
+        "the end of a process waits for storage that fails",
+        "I14",
+        "objects/uploads.py",
+        "self._newest is None or self._failures >= given_up",
+        "self._newest is None",
+        (f"{_UPLOADS}::test_the_end_of_the_process_does_not_wait_for_storage_that_fails",),
+    ),
+)
