@@ -44,7 +44,7 @@ class Uploads:
 
         Args:
             store: makes the way to the storage, in the thread. May raise a CheckpointError.
-            spare: told which steps stay on this rank's disk: the newest that the storage is known to have committed, and the one whose
+            spare: takes the steps that stay on this rank's disk: the newest that the storage is known to have committed, and the one whose
                 turn it is. A rank that has lost its disk comes back with the former, and the others must hold it then.
             again_s: how soon it looks again where another rank is behind, or the storage has failed.
         """

@@ -44,7 +44,7 @@ class ObjectStorage:
             url: of it; empty: there is none, and nothing here does anything.
             copies: says where what is brought back lies; None: recovery is off.
             place_is_ours: asked before a name is given.
-            spare: told which steps stay on the disk for the sake of what is in the storage. From any thread.
+            spare: takes the steps that stay on the disk for the sake of what is in the storage. From any thread.
         """
         self._spare = spare
         self._url, self._copies, self._place_is_ours = url, copies, place_is_ours

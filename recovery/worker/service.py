@@ -106,11 +106,9 @@ class WorkerService:
             host=lambda: host_of(settings),
             place_is_ours=self.training_control.place_is_ours,
         )
+        control = self.training_control
         self._object_storage = ObjectStorage(
-            settings.checkpoint_store,
-            copies,
-            self.training_control.place_is_ours,
-            self.training_control.spare_stored,
+            settings.checkpoint_store, copies, control.place_is_ours, control.spare_stored
         )
         self._client: Client
         self._executor: Executor
