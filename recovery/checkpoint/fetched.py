@@ -57,10 +57,17 @@ class Receipt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove every temporary file of this attempt."""
+        """Remove every temporary file of this attempt.
+
+        Raises:
+            CheckpointWriteError: the directory could not be closed: what was published may not be durable.
+        """
         for staged in self._staged.values():
             staged.__exit__(kind, error, trace)
-        self._stack.close()
+        try:
+            self._stack.close()
+        except OSError as failed:
+            raise self._not_written(failed) from failed
 
     @property
     def manifest(self) -> Manifest | None:

@@ -71,6 +71,20 @@ async def fetch(wish: Wish) -> Brought:
     if already is not None:
         return Brought(already, ())
     faults: list[FetchFault] = []
+    try:
+        return await _from_any(wish, faults)
+    except CheckpointWriteError as error:
+        # Another source would not help.
+        raise NotFetchedError(faults, _sayable(str(error))) from error
+
+
+async def _from_any(wish: Wish, faults: list[FetchFault]) -> Brought:
+    """Ask one source after the other; notes why each did not give it.
+
+    Raises:
+        NotFetchedError: none did.
+        CheckpointWriteError: it cannot be written here.
+    """
     receipt, done = Receipt(wish.directory, wish.wanted), set[int]()
     try:
         for source in wish.sources:
@@ -82,9 +96,6 @@ async def fetch(wish: Wish) -> Brought:
                 faults.append(_fault(source, error.reason, damaged=error.damaged))
             except (CheckpointDigestError, CheckpointManifestError) as error:
                 faults.append(_fault(source, str(error), damaged=True))
-    except CheckpointWriteError as error:
-        # Another source would not help.
-        raise NotFetchedError(faults, _sayable(str(error))) from error
     finally:
         await _in_thread(receipt.__exit__, None, None, None)
     raise NotFetchedError(faults)

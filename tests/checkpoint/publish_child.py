@@ -1,10 +1,11 @@
 """A process that publishes while the system calls of it are counted, and stops it at any of them: a script, no test.
 
-usage: publish_child.py {trace|kill|fail} {fresh|again|fresh set|again set|fresh folder|again folder} ROOT
+usage: publish_child.py {trace|kill|fail} {fresh|again|fresh set|again set|fresh folder|again folder|fresh fetched} ROOT
 
 trace prints the calls in order. kill dies by SIGKILL before the call number N, for every N; fail makes call number N fail with
 EIO instead. Each N has a directory of its own, ROOT/N, in which an older checkpoint is there before. A set is a checkpoint of
-three files. A folder is one that a framework has written: what is stopped makes a checkpoint of it.
+three files. A folder is one that a framework has written: what is stopped makes a checkpoint of it. A fetched one is a set of another
+node, of which what is stopped makes a copy.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from recovery.checkpoint import verify
 from recovery.checkpoint.adopt import adopt_folder
 from recovery.checkpoint.contribution import FileRole, Layout, Manifest, ManifestFile
+from recovery.checkpoint.fetched import Receipt, sealed_bytes
 from recovery.checkpoint.publish import Content, publish
+from recovery.checkpoint.verify import Wanted
 from recovery.errors import CheckpointWriteError
 
 CALLS = ("open", "write", "fsync", "rename", "unlink", "close")
@@ -123,10 +127,33 @@ def attempt_folder(mode: str, scenario: str, directory: Path, stop_at: int) -> S
     return stopper
 
 
+def attempt_fetched(mode: str, directory: Path, stop_at: int) -> Stopper:
+    """As `attempt`. What is fetched lies below; it is read before anything is counted."""
+    save(directory, "train-1_1.ckpt", b"the older state", 1, ("side",))
+    save(directory / "source", "train-1_2.ckpt", b"saved by another node", 2, ("side", "more"))
+    path = directory / "source" / "train-1_2.ckpt"
+    found = verify.check(path)
+    wanted = Wanted(job=found.job, run=1, rank=0, world_size=1, step=2, digest=found.digest)
+    sealed, contents = sealed_bytes(path), [one.read_bytes() for one in found.paths(path.parent)]
+    stopper = Stopper(mode, stop_at)
+    stopper.install()
+    with Receipt(directory, wanted) as receipt:
+        receipt.accept(sealed)
+        for number, content in enumerate(contents):
+            receipt.begin(number)
+            receipt.take(content[:5])
+            receipt.take(content[5:])
+            receipt.end(number)
+        receipt.publish()
+    return stopper
+
+
 def attempt(mode: str, scenario: str, directory: Path, stop_at: int) -> Stopper:
     """One process: an older checkpoint, then the one that is stopped."""
     if scenario.endswith("folder"):
         return attempt_folder(mode, scenario, directory, stop_at)
+    if scenario.endswith("fetched"):
+        return attempt_fetched(mode, directory, stop_at)
     # A set that is saved again has another file than before, so one of the old ones is written over by none.
     before, after = (("side", "old"), ("side", "new")) if scenario.endswith("set") else ((), ())
     save(directory, "train-1_1.ckpt", b"the older state", 1, before)

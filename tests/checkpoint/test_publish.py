@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(recovery.__file__).parents[1]
 CHILD = Path(__file__).with_name("publish_child.py")
-SCENARIOS = ("fresh", "again", "fresh set", "again set")
+SCENARIOS = ("fresh", "again", "fresh set", "again set", "fresh fetched")
 
 
 def _run(*args: object, script: Path | None = CHILD) -> subprocess.CompletedProcess[str]:
@@ -113,7 +113,9 @@ def test_an_error_of_any_system_call_is_one_error_that_leaves_no_temporary_file(
 
     codes = [code for _, code in sweep]
     assert set(codes) <= {43, 10, 0}
-    reads_of_the_old_one = {"fresh": 1, "again": 3, "fresh set": 1, "again set": 5}[scenario]
+    reads_of_the_old_one = {"fresh": 1, "again": 3, "fresh set": 1, "again set": 5, "fresh fetched": 1}[
+        scenario
+    ]
     assert codes.count(10) == reads_of_the_old_one, "an old one that cannot be read is no reason not to save"
     for directory, _ in sweep:
         _assert_only_whole_checkpoints(directory)

@@ -22,7 +22,10 @@ import recovery.torch as rt
 from recovery.torch.shard_map import split, tensors_in
 from tests.cluster.job import Samples
 
+EPOCHS = int(os.environ.get("JOB_EPOCHS", "1"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
+HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
+"""A step that is not counted before the file `go_on` is there."""
 
 
 class Training:
@@ -70,7 +73,7 @@ def train(session: recovery.Session) -> None:
     adopter = rt.AdoptFolders("ckpt", "step_{step}", keep=2)
 
     with Path(f"samples_{session.rank}.jsonl").open("a") as log:
-        for step, (rows, ids) in session.steps(training.state, epochs=1, callbacks=[adopter]):
+        for step, (rows, ids) in session.steps(training.state, epochs=EPOCHS, callbacks=[adopter]):
             log.write(
                 json.dumps({"generation": session.generation, "step": step, "ids": ids.tolist()}) + "\n"
             )
@@ -82,6 +85,9 @@ def train(session: recovery.Session) -> None:
             session.report(loss=loss)
             if step % 10 == 0:
                 training.save(Path("ckpt") / f"step_{step}")
+            while step == HELD_STEP and not Path("go_on").exists():
+                session.check()
+                time.sleep(0.02)
             time.sleep(STEP_MS / 1000)
 
     sha256 = hashlib.sha256()

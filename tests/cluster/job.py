@@ -30,6 +30,8 @@ EPOCHS = int(os.environ.get("JOB_EPOCHS", "4"))
 # 4 ranks x 153, batches of 8: the last one is ragged.
 SAMPLES = int(os.environ.get("JOB_SAMPLES", "611"))
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
+ASYNC = os.environ.get("JOB_ASYNC") == "1"
+"""Checkpoints are written behind the steps."""
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
 NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
 # One of map, iterable, two.
@@ -123,7 +125,9 @@ def train(session: recovery.Session) -> None:
     if OWN == "per_rank":
         more["per_rank"] = ["own"]
     state = SlowState(model=model, optimizer=optimizers, lr_scheduler=schedules, loader=loader, **more)
-    config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=3)
+    config = recovery.CheckpointConfig(
+        save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=3, async_save=ASYNC
+    )
     layout = "rank" if LAYOUT == "rank" else "shared"
     directory = "ckpt/shared" if LAYOUT == "shared" else f"ckpt/{session.rank}"
     saver = recovery.ModelCheckpoint("train", directory, config, layout=layout)

@@ -24,7 +24,10 @@ from recovery.torch.shard_map import split, tensors_in
 from tests.cluster.job import Samples
 
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "1"))
+SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
+HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
+"""A step that is not counted before the file `go_on` is there."""
 MESH = os.environ.get("JOB_MESH", "fsdp")
 """One of fsdp, hsdp, tensor: all ranks share a state; two replicas of it; two ranks share each layer, and two each part of a layer."""
 FROM = os.environ.get("JOB_FROM", "")
@@ -70,7 +73,7 @@ def train(session: recovery.Session) -> None:
         place = state.read_sharded(Path(FROM))
         Path(f"began_with_{session.rank}").write_text(f"{place.step} of {place.world_size}")
         _write_whole(net, optimizer, session.rank, "begun")
-    config = recovery.CheckpointConfig(save_checkpoint_steps=10, keep_checkpoint_max=3)
+    config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=3)
     saver = recovery.ModelCheckpoint("train", f"ckpt/{session.rank}", config)
 
     with Path(f"samples_{session.rank}.jsonl").open("a") as log:
@@ -88,6 +91,9 @@ def train(session: recovery.Session) -> None:
             schedule.step()
             optimizer.zero_grad()
             session.report(loss=loss)
+            while step == HELD_STEP and not Path("go_on").exists():
+                session.check()
+                time.sleep(0.02)
             time.sleep(STEP_MS / 1000)
 
     found = split({"model": net.state_dict(), "optimizer": optimizer.state_dict()})

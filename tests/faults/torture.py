@@ -35,6 +35,17 @@ What was done to the engine, how much of it, and what it found. The promises by 
 |---|---|---|---|
 """
 
+_LAYOUTS = """\
+## Over all layouts and tiers
+
+`python -m tests.soak.layouts --kills 300` trains with PyTorch over twelve ways to keep a state: a file per rank, at once and behind the steps;
+one state shared by all ranks; FSDP2 and HSDP; folders of torch.distributed.checkpoint; checkpoints in memory; copies on another host; and
+several of these together. Struck are one worker, two, the scheduler, both or all, also right behind a start. A host loses its disk where the
+others hold copies, and before some kills one bit of a checkpoint is flipped. At the end the weights, the samples of every step and the history of
+the steps are those of a training that nothing happened to. `--case` and `--seed` repeat one training.
+
+"""
+
 
 class Loop(NamedTuple):
     """One row of the page."""
@@ -81,6 +92,12 @@ LOOPS = (
         "500 random kills of 3 workers with 2 standbys, a fresh id after each",
         "tests.soak.kills --kills 500 --seed {seed}",
         "{runs} times | final values identical in all",
+    ),
+    Loop(
+        "random kills over all layouts and tiers of checkpoints",
+        "tests.soak.layouts --kills 300 --seed {seed}",
+        "{kills} kills of {processes} processes, {disks_lost} disks lost, {flipped} bits flipped | "
+        "final weights and samples identical in all; {refused} files refused before use, {fetched} fetched from another host",
     ),
     Loop("planted bugs", "tests.planted.run", "{bugs} bugs | all caught, by name"),
 )
@@ -132,7 +149,9 @@ def page(sums: dict[str, Counter[str]], hours: float) -> str:
     return (
         _HEAD
         + "".join(rows)
-        + f"\nIn {hours:.1f} hours on two cores.\n\n## What it found\n\n"
+        + f"\nIn {hours:.1f} hours on two cores.\n\n"
+        + _LAYOUTS
+        + "## What it found\n\n"
         + "Every one is fixed; its reproducer is kept as a test.\n\n| bug | found by | kept as |\n|---|---|---|\n"
         + found
         + "\n## Found by trying it\n\nBy running jobs from outside and hitting them where nobody had expected it. The tests beside each fault fail when it comes back.\n\n"
