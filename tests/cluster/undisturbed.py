@@ -20,6 +20,8 @@ class Undisturbed(Protocol):
 
 
 class _Make(Protocol):
+    __name__: str
+
     def __call__(self, directory: Path, *, workers: int, environment: dict[str, str]) -> Cluster: ...
 
 
@@ -27,7 +29,7 @@ def undisturbed_runs(make: _Make, factory: pytest.TempPathFactory, timeout_s: fl
     """Remember what was run, in whatever process of this test run.
 
     Args:
-        make: a cluster.
+        make: a cluster; what one kind of cluster has run is no other's.
         factory: of this process.
         timeout_s: for one run.
     """
@@ -42,6 +44,6 @@ def undisturbed_runs(make: _Make, factory: pytest.TempPathFactory, timeout_s: fl
                 running.wait_end(timeout_s)
 
         settings = [f"{name}_{value}" for name, value in sorted(environment.items())]
-        return cluster(made_once(factory, "-".join(["undisturbed", str(workers), *settings]), run))
+        return cluster(made_once(factory, "-".join(["undisturbed", make.__name__, str(workers), *settings]), run))
 
     return of
