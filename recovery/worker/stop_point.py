@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 
+_NOWHERE = -1
+"""No step: training that begins stands behind step 0."""
+
 
 class StopPoint:
     """One per process. The main thread asks at the end of each step, so what it does there is an addition and a comparison."""
@@ -15,13 +18,13 @@ class StopPoint:
         self._generation = 0
         self._passed = 0
         """The main thread has left this step behind it, in this generation: it is in the next one."""
-        self._stop = 0
-        """Where it is to stop; 0: nowhere."""
+        self._stop = _NOWHERE
+        """Where it is to stop."""
 
     def begin(self, generation: int, step: int) -> None:
         """Training begins behind this step."""
         with self._lock:
-            self._generation, self._passed, self._stop = generation, step, 0
+            self._generation, self._passed, self._stop = generation, step, _NOWHERE
 
     def passes(self, step: int) -> bool:
         """Does the main thread leave this step behind it? False: it stops here."""
@@ -47,10 +50,10 @@ class StopPoint:
             if not step:
                 return self._passed, False
             stops = step > self._passed
-            self._stop = step if stops else 0
+            self._stop = step if stops else _NOWHERE
             return self._passed, stops
 
     def forget(self) -> None:
         """It stops nowhere."""
         with self._lock:
-            self._stop = 0
+            self._stop = _NOWHERE

@@ -144,6 +144,14 @@ def test_who_is_asked_to_stop_says_where_its_main_thread_is() -> None:
     ]
 
 
+def test_an_obstacle_at_a_step_that_nobody_asks_for_is_no_answer() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(s.SaveImpossible(0, "nothing saves"))
+    driven.receive(SaveAt(drain=3, generation=ONE, step=7))
+    driven.handle(s.SaveImpossible(0, "nothing saves"))
+    assert not driven.sent(Position)
+
+
 def test_a_step_of_a_generation_that_is_over_or_not_begun_is_not_stopped_at() -> None:
     driven = DrivenWorker().training()
     assert driven.receive(SaveAt(drain=3, generation=Generation(2), step=7)) == []

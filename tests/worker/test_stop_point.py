@@ -31,6 +31,16 @@ def test_a_step_ahead_is_stopped_at_and_one_that_is_passed_is_not() -> None:
     assert point.stop_at(1, 0) == (7, False), "it waits at step 8 and has not passed it"
 
 
+def test_training_that_begins_is_asked_to_stop_nowhere() -> None:
+    point = _at(0)
+    assert point.passes(0)
+    assert point.stop_at(1, 1) == (0, True)
+    assert point.passes(0), "step 1 has not ended"
+    assert not point.passes(1)
+    point.forget()
+    assert point.passes(0)
+
+
 def test_a_later_step_takes_the_place_of_the_one_that_is_waited_at() -> None:
     point = _at(5)
     point.stop_at(1, 6)

@@ -82,7 +82,7 @@ class Handover:
                 at = stimulus
                 return [Send(Position(drain=at.drain, step=at.step, passed=at.passed, stops=at.stops))]
             case s.SaveImpossible():
-                return [Send(self._obstacle(stimulus))]
+                return self._obstacle(stimulus)
             case _:
                 assert_never(stimulus)
 
@@ -132,10 +132,12 @@ class Handover:
         until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
         return [*effects, SetTimer(WorkerTimer.DEPART, until_ms)]
 
-    def _obstacle(self, found: s.SaveImpossible) -> Position:
-        """The main thread has come to the step and cannot save there."""
+    def _obstacle(self, found: s.SaveImpossible) -> list[WorkerEffect]:
+        """The main thread has come to the step and cannot save there; of another step nobody asks."""
         step, reason = found.step, found.reason[:1024]
-        return Position(drain=self._drain, step=step, passed=step, stops=False, obstacle=reason)
+        if self._stop is None or step != self._stop.step:
+            return []
+        return [Send(Position(drain=self._drain, step=step, passed=step, stops=False, obstacle=reason))]
 
     def on_timer(self, now_ms: int) -> list[WorkerEffect]:
         """The scheduler has had its time."""
