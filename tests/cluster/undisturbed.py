@@ -44,6 +44,8 @@ def undisturbed_runs(make: _Make, factory: pytest.TempPathFactory, timeout_s: fl
                 running.wait_end(timeout_s)
 
         settings = [f"{name}_{value}" for name, value in sorted(environment.items())]
-        return cluster(made_once(factory, "-".join(["undisturbed", make.__name__, str(workers), *settings]), run))
+        return cluster(
+            made_once(factory, "-".join(["undisturbed", make.__name__, str(workers), *settings]), run)
+        )
 
     return of
