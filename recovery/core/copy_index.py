@@ -9,6 +9,7 @@ from recovery.core.held import HeldCheckpoint, HeldCopy
 from recovery.core.ids import NodeId, Rank
 from recovery.core.policy import rollback
 from recovery.core.records import GenerationRecord
+from recovery.core.tiers import Tier, tier_of
 
 
 class CopyIndex:
@@ -32,6 +33,10 @@ class CopyIndex:
     def holders(self, rank: Rank, step: int) -> Mapping[NodeId, HeldCheckpoint]:
         """Who holds a rank's contribution to a step."""
         return self._held.get((rank, step), {})
+
+    def count(self, rank: Rank, step: int, tier: Tier) -> int:
+        """How many hold a rank's contribution to a step on such a tier."""
+        return sum(tier_of(held.path) is tier for held in self.holders(rank, step).values())
 
     def steps_of(self, rank: Rank) -> list[int]:
         """The steps of which somebody holds a rank's contribution, oldest first."""
@@ -71,13 +76,20 @@ class CopyIndex:
         self._damaged.add((node_id, rank, held.digest))
         return self._take(node_id, rank, step, CopyState.DAMAGED, reason)
 
-    def retire(self, oldest: int) -> list[CopyRecord]:
-        """Holders let go what is older; the rows that say so."""
-        return [
-            self._take(node_id, rank, step, CopyState.GONE, "newer steps are copied")
-            for rank, step in [key for key in self._held if key[1] < oldest]
-            for node_id in list(self._held[rank, step])
+    def retire(self, oldest: int, oldest_in_memory: int) -> list[CopyRecord]:
+        """Holders let go what is older; the rows that say so.
+
+        Args:
+            oldest: what stays on disks.
+            oldest_in_memory: what stays in memory.
+        """
+        goes = [
+            (node_id, *key)
+            for key, of_nodes in self._held.items()
+            for node_id, held in of_nodes.items()
+            if key[1] < (oldest_in_memory if tier_of(held.path) is Tier.MEMORY else oldest)
         ]
+        return [self._take(*one, CopyState.GONE, "newer steps are copied") for one in goes]
 
     def roll_back(self, step: int) -> list[CopyRecord]:
         """Training goes on from `step`: what is newer belongs to a suffix that is trained again; the rows that say so."""

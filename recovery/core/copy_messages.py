@@ -62,25 +62,30 @@ class CopyFailed(msgspec.Struct, frozen=True, kw_only=True, tag="copy_failed"):
 
 
 class CopyOrder(msgspec.Struct, frozen=True, kw_only=True, tag="copy_order"):
-    """Fetch a contribution of another rank and hold it; `CopyReport` or `CopyFailed` follows. Sent again it changes nothing."""
+    """Fetch a contribution of another rank and hold it; `CopyReport` or `CopyFailed` follows. Sent again it changes nothing.
+
+    The copy lies on what its original lies on: what is in memory there is held in memory here.
+    """
 
     run: RunNumber
     rank: RankNumber
     """Whose it is."""
     checkpoint: HeldCheckpoint
-    """As the rank has reported it; `path` means something on its own node only."""
+    """As the rank has reported it; `path` names a file on its own node only, and says on what it lies."""
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)]
     """Who has it, to be asked in this order."""
 
 
-class CopiesKept(msgspec.Struct, frozen=True, kw_only=True, tag="copies_kept"):
+class CopiesKept(msgspec.Struct, frozen=True, kw_only=True, tag="copies_kept", omit_defaults=True):
     """All copies of a step are complete: holders may let older ones go."""
 
     run: RunNumber
     copied: Count
-    """The newest step of which all copies are complete."""
+    """The newest step on disks of which all copies are complete; 0: none."""
     oldest: Count
     """The step before it of which that is true, or the same: copies from here on are kept."""
+    oldest_in_memory: Count = 0
+    """Copies in memory are kept from here on: they are for the newest step alone."""
 
 
 CopyFromNode = Union[CopyReport, CopyFailed]

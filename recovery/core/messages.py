@@ -339,6 +339,8 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed", omit
     """The newest step that lies on other hosts as a whole: everybody's own file of it stays too. 0: none."""
     copying: Count = 0
     """The step whose copies are being made: its files are being read. 0: none."""
+    copied_in_memory: Count = 0
+    """The newest step that lies in other hosts' memory as a whole: everybody's own file of it stays in memory too. 0: none."""
     durable_step: Count | None = None
     """As `Admitted.durable_step`: older files on disks go by this one."""
 

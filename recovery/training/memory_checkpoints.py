@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
 import logging
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,7 @@ from recovery.training import capture
 from recovery.training.capture import Captured
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Session
-from recovery.worker.exec_in_place import close_in_children
+from recovery.worker import memory_home
 
 _logger = logging.getLogger("recovery.training")
 
@@ -121,6 +119,7 @@ class MemoryCheckpoints:
         """Remove what no plan needs any more; how many bytes are left for one more.
 
         The newest that all ranks hold stays, and until that is the newest of all, the two newest: ranks are one save apart at most.
+        So does what lies in other hosts' memory as a whole, and what is being copied there: who has lost its host goes back to that.
         """
         held = self._held(session)
         committed = [one for one in held if one.step <= session.committed_step][:1]
@@ -129,6 +128,7 @@ class MemoryCheckpoints:
             if committed == held[:1]
             else [*(one for one in held[:2] if one not in committed), *committed]
         )
+        kept += [one for one in held if one.step in session.spared_in_memory and one not in kept]
         self._keep_only(kept)
         return self._bytes_max - _bytes_of(kept)
 
@@ -247,24 +247,11 @@ class _BoundedStream:
         self._stream.flush()
 
 
-_homes: dict[Path, MemoryHome] = {}
-"""Held until this process ends, by base and job: between two generations the directory is in use."""
-
-
 def _home_of(session: Session) -> MemoryHome:
-    base = session.memory.base
-    if base / session.job not in _homes:
-        assert session.recovery_path is not None, "without recovery there are no checkpoints in memory"
-        home = _homes[base / session.job] = MemoryHome(base, session.job, session.recovery_path)
-        close_in_children(home.descriptors)
-        atexit.register(_leave, home, session, os.getpid())
-    return _homes[base / session.job]
-
-
-def _leave(home: MemoryHome, session: Session, pid: int) -> None:
-    """This process ends. A child that was forked has the handler, and no part in the job."""
-    if os.getpid() == pid:
-        home.leave(job_is_over=session.job_is_over)
+    assert session.recovery_path is not None, "without recovery there are no checkpoints in memory"
+    return memory_home.hold(
+        session.memory.base, session.job, session.recovery_path, lambda: session.job_is_over
+    )
 
 
 def _bytes_of(held: list[HeldCheckpoint]) -> int:

@@ -174,8 +174,7 @@ class Session:
     @property
     def job_is_over(self) -> bool:
         """Has the job finished, every rank of it?"""
-        verdict = self._service.training_control.verdict_if_any()
-        return verdict is not None and not verdict.code
+        return self._service.training_control.job_is_over
 
     @property
     def committed_before(self) -> int:
@@ -186,6 +185,11 @@ class Session:
     def spared_steps(self) -> tuple[int, ...]:
         """Older steps whose files stay as well: what lies on other hosts as a whole, and what is being copied there."""
         return self._service.training_control.spared_steps
+
+    @property
+    def spared_in_memory(self) -> tuple[int, ...]:
+        """The same of what is in memory."""
+        return self._service.training_control.spared_in_memory
 
     def restore(self, state: RestorableState) -> None:
         """Load the plan's checkpoint into `state`, verified, or let it begin at step 0. `steps` does it by itself.

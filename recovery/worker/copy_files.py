@@ -1,7 +1,8 @@
-"""The contributions of other ranks that this node holds, on its disk: where they lie, which there are, which may go.
+"""The contributions of other ranks that this node holds: where they lie, which there are, which may go.
 
-They lie beside the node's own store, `workers/PLACE.copies/JOB/run-RUN/rank-RANK/`, under the names that they have on their owner's disk,
-so that the next process of this place finds them, also under a fresh id. What was brought back for the node's own rank lies there as well.
+Those on its disk lie beside the node's own store, `workers/PLACE.copies/JOB/run-RUN/rank-RANK/`, under the names that they have on their
+owner's disk, so that the next process of this place finds them, also under a fresh id. What was brought back for the node's own rank lies
+there as well. Copies of what their owners have in memory lie in memory here too (`memory_copies.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint import manifest as manifests
@@ -19,8 +21,10 @@ from recovery.checkpoint.files import is_temporary, reason_of
 from recovery.checkpoint.retention import remove
 from recovery.core.ids import Rank, RunId
 from recovery.core.messages import HeldCheckpoint
-from recovery.errors import CheckpointError
+from recovery.core.tiers import Tier, tier_of
+from recovery.errors import CheckpointError, CheckpointWriteError
 from recovery.transport.file_server import Served
+from recovery.worker.memory_copies import MemoryCopies
 
 _logger = logging.getLogger("recovery.worker")
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -29,20 +33,33 @@ _OWN_MAX = 64
 """Own checkpoints whose place is remembered. A plan names one of the newest two or three."""
 
 
+class Ordered(NamedTuple):
+    """A copy that is to be made."""
+
+    job: str
+    rank: Rank
+    """Whose."""
+    checkpoint: HeldCheckpoint
+    """As its owner has it."""
+
+
 class Copies:
     """The copies of one node. Blocks; from any thread but one at a time for each rank."""
 
-    def __init__(self, recovery_path: Path, place: str) -> None:
+    def __init__(self, recovery_path: Path, place: str, memory: MemoryCopies | None = None) -> None:
         """Note where they lie; nothing is made.
 
         Args:
             recovery_path: where the node's own store is.
             place: the id of the first process of this place.
+            memory: those in memory; None: there are none.
         """
+        self._memory = memory if memory is not None and memory.is_on else None
         self._root = recovery_path.absolute() / "workers" / f"{place}.copies"
         self._own: dict[str, Path] = {}
         """Where this node's own checkpoints lie, by digest, the newest last."""
-        self._swept = False
+        self._swept: set[str] = set()
+        """Jobs whose copies were looked through for what was left half fetched."""
         self._passed_over: set[str] = set()
         """What was not taken, as it was logged."""
 
@@ -50,10 +67,44 @@ class Copies:
         """Where the contributions of a rank lie."""
         return self._run(job, run) / f"rank-{rank}"
 
+    def directories(self, job: str, run: RunId, rank: Rank) -> tuple[Path, ...]:
+        """Where contributions of a rank may lie, on the disk and in memory."""
+        in_memory = self._ranks_in_memory(job, run)
+        return (self.directory(job, run, rank), *(where for whose, where in in_memory if whose == rank))
+
+    def directory_for(self, order: Ordered) -> Path:
+        """Where a copy is to lie: in memory if its original does.
+
+        Raises:
+            CheckpointWriteError: it is to lie in memory, and there is none for it.
+        """
+        if tier_of(order.checkpoint.path) is Tier.DISK:
+            return self.directory(order.job, order.checkpoint.run, order.rank)
+        return self._in_memory(order)
+
+    def _in_memory(self, order: Ordered) -> Path:
+        copy = order.checkpoint
+        directory = self.directory(order.job, copy.run, order.rank)
+        if self._memory is None:
+            raise CheckpointWriteError(
+                path=directory,
+                reason="it is to lie in memory, and MS_MEMORY_CHECKPOINT_STEPS is not set here",
+            )
+        try:
+            directory = self._memory.directory(_safe(order.job), copy.run, order.rank)
+        except OSError as error:
+            raise CheckpointWriteError(path=directory, reason=reason_of(error)) from error
+        here = self.held(order.job, copy.run)
+        others = [one for rank, one in here if (rank, one.step) != (order.rank, copy.step)]
+        held_bytes = sum(one.file_bytes for one in others if tier_of(one.path) is Tier.MEMORY)
+        bytes_max = self._memory.bytes_max(held_bytes)
+        if held_bytes + copy.file_bytes > bytes_max:
+            reason = f"it takes {copy.file_bytes} bytes, and {held_bytes} of the {bytes_max} for copies in memory are taken (MS_MEMORY_CHECKPOINT_BYTES)"
+            raise CheckpointWriteError(path=directory, reason=reason)
+        return directory
+
     def _run(self, job: str, run: RunId) -> Path:
-        # A job names itself by a hex number; whatever else it said must not lead elsewhere.
-        name = job if _JOB.fullmatch(job) else hashlib.sha256(job.encode()).hexdigest()
-        return self._root / name / f"run-{run}"
+        return self._root / _safe(job) / f"run-{run}"
 
     def note_own(self, digest: str, path: str) -> None:
         """This node has a checkpoint of its own that others may ask for."""
@@ -62,15 +113,16 @@ class Copies:
         while len(self._own) > _OWN_MAX:
             del self._own[next(iter(self._own))]
 
-    def sweep(self) -> None:
-        """Remove what an earlier process has left half fetched; done once, before this one fetches anything.
+    def sweep(self, job: str) -> None:
+        """Remove what an earlier process has left half fetched; done once for a job, before this process fetches anything of it.
 
         Only this place writes here, and one process of it at a time.
         """
-        if self._swept:
+        if job in self._swept:
             return
-        self._swept = True
-        for path in self._root.glob("*/run-*/rank-*/.*"):
+        self._swept.add(job)
+        on_disk = self._root.glob("*/run-*/rank-*/.*")
+        for path in (*on_disk, *(self._memory.paths() if self._memory is not None else ())):
             if is_temporary(path.name):
                 try:
                     path.unlink(missing_ok=True)
@@ -120,7 +172,8 @@ class Copies:
         return None
 
     def _paths(self) -> Iterator[Path]:
-        for path in sorted(self._root.glob("*/run-*/rank-*/*")):
+        on_disk = sorted(self._root.glob("*/run-*/rank-*/*"))
+        for path in (*on_disk, *(self._memory.paths() if self._memory is not None else ())):
             if names.parse(path.name) is not None:
                 yield path
 
@@ -129,6 +182,17 @@ class Copies:
             match = _RANK.fullmatch(directory.name)
             if match is not None:
                 yield Rank(int(match[1])), directory
+        yield from self._ranks_in_memory(job, run)
+
+    def _ranks_in_memory(self, job: str, run: RunId) -> tuple[tuple[Rank, Path], ...]:
+        if self._memory is None:
+            return ()
+        try:
+            return tuple(self._memory.ranks(_safe(job), run))
+        except OSError as error:
+            # Nothing can have been kept there. Who is to keep something there says so.
+            _logger.debug("no copies in memory: %s", error)
+            return ()
 
     def _look(self, directory: Path, job: str, run: RunId, rank: Rank) -> tuple[HeldCheckpoint, ...]:
         """What lies there and fits; what does not is logged once."""
@@ -145,3 +209,8 @@ class Copies:
         if path not in self._passed_over:
             self._passed_over.add(path)
             _logger.warning("event=copy_passed_over path=%s reason=%r", path, reason)
+
+
+def _safe(job: str) -> str:
+    """A job names itself by a hex number; whatever else it said must not lead elsewhere."""
+    return job if _JOB.fullmatch(job) else hashlib.sha256(job.encode()).hexdigest()

@@ -16,6 +16,7 @@ from recovery.core.records import CheckpointRecord, Record
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, RetainCopies
 from recovery.transport.access import Access
+from recovery.worker.copy_files import Ordered
 from recovery.worker.fetching import Brought, NotFetchedError, Wish
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class CopyWork:
         if self._copies is None:
             deliver(s.FetchFailed(new_request(), effect.fetch_id, (), _NO_PLACE))
             return
+        copies, order = self._copies, Ordered(effect.job, effect.rank, effect.checkpoint)
         wish = Wish(
             wanted=Wanted(
                 job=effect.job,
@@ -83,7 +85,7 @@ class CopyWork:
                 step=effect.checkpoint.step,
                 digest=effect.checkpoint.digest,
             ),
-            directory=self._copies.directory(effect.job, effect.checkpoint.run, effect.rank),
+            place=lambda: copies.directory_for(order),
             sources=effect.sources,
             access=self._access,
             place_is_ours=self._place_is_ours,
@@ -129,7 +131,7 @@ class CopyWork:
             if one.is_folder:
                 continue
             self._copies.note_own(one.digest, one.path)
-        self._copies.sweep()
+        self._copies.sweep(job)
         return tuple(
             HeldCopy(rank=whose, checkpoint=found)
             for whose, found in self._copies.held(job, run)
@@ -141,7 +143,11 @@ def _retain(copies: Copies, effect: RetainCopies) -> None:
     began = [(one.generation, one.step) for one in effect.began]
     try:
         copies.keep_only(
-            effect.job, effect.run, lambda _, copy: is_needed(copy, oldest=effect.oldest, began=began)
+            effect.job,
+            effect.run,
+            lambda _, copy: is_needed(
+                copy, oldest=effect.oldest, oldest_in_memory=effect.oldest_in_memory, began=began
+            ),
         )
     except OSError as error:
         _logger.warning("event=copies_not_retained reason=%r", reason_of(error))

@@ -126,7 +126,12 @@ class Executor:
         self._local_store.submit(persist)
 
     def _retain(self, retain: Retain) -> None:
-        self._training_control.note_committed(retain.step, retain.spared, durable_step=retain.durable_step)
+        self._training_control.note_committed(
+            retain.step,
+            retain.spared,
+            durable_step=retain.durable_step,
+            spared_in_memory=retain.spared_in_memory,
+        )
         self._object_storage.committed(retain.step if retain.durable_step is None else retain.durable_step)
 
     def _join(self, admitted: Admitted) -> None:

@@ -51,8 +51,8 @@ class Wish(NamedTuple):
     """What is to be brought, and how."""
 
     wanted: Wanted
-    directory: Path
-    """Where it is to lie."""
+    place: Callable[[], Path]
+    """Where it is to lie: asked when its turn comes. Blocks, and raises CheckpointWriteError where there is no room for it."""
     sources: tuple[Source, ...]
     """In the order in which they are asked."""
     access: Access
@@ -67,25 +67,26 @@ async def fetch(wish: Wish) -> Brought:
     Raises:
         NotFetchedError: it did not come. Nothing of it is left here.
     """
-    already = await _in_thread(there_already, wish.directory, wish.wanted)
-    if already is not None:
-        return Brought(already, ())
     faults: list[FetchFault] = []
     try:
-        return await _from_any(wish, faults)
+        directory = await _in_thread(wish.place)
+        already = await _in_thread(there_already, directory, wish.wanted)
+        if already is not None:
+            return Brought(already, ())
+        return await _from_any(wish, directory, faults)
     except CheckpointWriteError as error:
         # Another source would not help.
         raise NotFetchedError(faults, _sayable(str(error))) from error
 
 
-async def _from_any(wish: Wish, faults: list[FetchFault]) -> Brought:
+async def _from_any(wish: Wish, directory: Path, faults: list[FetchFault]) -> Brought:
     """Ask one source after the other; notes why each did not give it.
 
     Raises:
         NotFetchedError: none did.
         CheckpointWriteError: it cannot be written here.
     """
-    receipt, done = Receipt(wish.directory, wish.wanted), set[int]()
+    receipt, done = Receipt(directory, wish.wanted), set[int]()
     try:
         for source in wish.sources:
             try:

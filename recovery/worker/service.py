@@ -71,6 +71,8 @@ class WorkerService:
             self.node_id,
             accept_without_wal=settings.store_without_wal,
             replaces=settings.replaces,
+            memory=settings.memory,
+            job_is_over=lambda: self.training_control.job_is_over,
         )
         self.on_admitted: Callable[[int | None], None] = lambda rank: None
         """Called, in the connection's thread, when this process is admitted: with the rank that its id had before, if any."""

@@ -60,6 +60,8 @@ class TrainingControl:
         self.committed_before = self._durable_step = 0
         """The two newest steps that lie on all ranks' disks, likewise; the older one says which files may go."""
         self._spared: tuple[int, ...] = ()
+        self.spared_in_memory: tuple[int, ...] = ()
+        """Older steps in memory whose files stay."""
         self._spared_stored: tuple[int, ...] = ()
         """Older steps whose files stay: what lies on other hosts, and what is being copied there."""
         self._stop_point = StopPoint()
@@ -100,6 +102,12 @@ class TrainingControl:
         """The end of the process, if it is decided."""
         with self._changed:
             return self._verdict
+
+    @property
+    def job_is_over(self) -> bool:
+        """Has the job finished, every rank of it?"""
+        verdict = self.verdict_if_any()
+        return verdict is not None and not verdict.code
 
     def await_interrupt(self, generation: int) -> None:
         """Wait until the scheduler has ended the generation too: whoever comes back before that would find it running."""
@@ -214,12 +222,22 @@ class TrainingControl:
                 key: value for key, value in self._rendezvous.items() if key >= plan.generation
             }
             self.committed_before = self._durable_step = self.committed_step = 0
-            self.note_committed(plan.committed_step, self._spared, durable_step=plan.durable_step)
+            self.note_committed(
+                plan.committed_step,
+                self._spared,
+                durable_step=plan.durable_step,
+                spared_in_memory=self.spared_in_memory,
+            )
             self._stop_point.begin(plan.generation, plan.step)
             self._changed.notify_all()
 
     def note_committed(
-        self, step: int, spared: tuple[int, ...] = (), *, durable_step: int | None = None
+        self,
+        step: int,
+        spared: tuple[int, ...] = (),
+        *,
+        durable_step: int | None = None,
+        spared_in_memory: tuple[int, ...] = (),
     ) -> None:
         """All ranks hold this step. It is sent again after a reconnect, so a step may come twice.
 
@@ -227,8 +245,9 @@ class TrainingControl:
             step: the newest that all ranks hold.
             spared: older ones whose files stay.
             durable_step: the newest that lies on all ranks' disks; None: the same.
+            spared_in_memory: as `spared`, of what is in memory.
         """
-        self._spared = spared
+        self._spared, self.spared_in_memory = spared, spared_in_memory
         self.committed_step = max(self.committed_step, step)
         durable_step = step if durable_step is None else durable_step
         if durable_step > self._durable_step:

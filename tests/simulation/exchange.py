@@ -64,7 +64,7 @@ class Exchange:
         if isinstance(effect, RetainCopies):
             self._retain(process, effect)
             return
-        there = self.world.disk[_directory(process.slot, effect.rank)].get(effect.checkpoint.step)
+        there = self.world.disk[_place(process.slot, effect)].get(effect.checkpoint.step)
         if there is not None and there.held.digest == effect.checkpoint.digest and is_whole(there):
             self.world.clock.seen["what was to be fetched was there"] += 1
             done = s.Fetched(process.request(), effect.fetch_id, there.held)
@@ -116,28 +116,43 @@ class Exchange:
         return "404"
 
     def _arrived(self, process: Process, fetch: Fetch, file: Saved, faults: tuple[FetchFault, ...]) -> None:
-        directory = self.world.disk[_directory(process.slot, fetch.rank)]
+        place = _place(process.slot, fetch)
+        directory = self.world.disk[place]
         there = directory.get(file.held.step)
         if there is not None and there.held.generation > file.held.generation:
             process.handle(s.FetchFailed(process.request(), fetch.fetch_id, faults, "the name is in use"))
             return
-        path = f"{_directory(process.slot, fetch.rank)}/{file.held.step}"
+        path = f"{place}/{file.held.step}"
         held = msgspec.structs.replace(file.held, path=path)
         directory[file.held.step] = msgspec.structs.replace(file, held=held)
         self.world.promises.checked["I28"] += 1
         assert file.rank == fetch.rank, "I28: what arrives is of the rank that was named"
         assert is_whole(file), "I28: what arrives is verified before it counts"
         self.world.clock.seen["a plan's checkpoint was fetched" if fetch.for_plan else "a copy was made"] += 1
+        if memory.host_of(place):
+            self.world.clock.seen["a copy was made in memory"] += 1
+        if fetch.for_plan and memory.host_of(file.held.path):
+            self.world.clock.seen["a plan's checkpoint came from another host's memory"] += 1
         process.handle(s.Fetched(process.request(), fetch.fetch_id, held, faults))
 
     # --- what lies where -----------------------------------------------------------------------------------------------
 
     def _of_slot(self, slot: Slot) -> list[str]:
-        return self.world.disk.below(f"{slot.name}{COPIES}")
+        disk = self.world.disk
+        return [
+            *disk.below(f"{slot.name}{COPIES}"),
+            *disk.below(f"{memory.of_host(slot.host)}{slot.name}{COPIES}"),
+        ]
 
     def own(self, process: Process, rank: int | None) -> set[str]:
         """Where a rank's own contributions lie that were fetched to a node."""
-        return set() if rank is None else {_directory(process.slot, rank)} & set(self._of_slot(process.slot))
+        if rank is None:
+            return set()
+        places = {
+            _directory(process.slot, rank),
+            memory.of_host(process.slot.host) + _directory(process.slot, rank),
+        }
+        return places & set(self._of_slot(process.slot))
 
     def held(self, process: Process, find: FindCheckpoints) -> tuple[m.HeldCopy, ...]:
         """Copies of other ranks, as a look finds them: what has rotted looks well."""
@@ -159,16 +174,19 @@ class Exchange:
             for step, file in list(directory.items()):
                 if file.held.run != retain.run or file.job != retain.job:
                     continue
-                if not policy.is_needed(file.held, oldest=retain.oldest, began=began):
+                oldest = retain.oldest_in_memory if memory.host_of(name) else retain.oldest
+                if not policy.is_needed(
+                    file.held, oldest=retain.oldest, oldest_in_memory=retain.oldest_in_memory, began=began
+                ):
                     self.world.clock.seen["a copy was let go"] += 1
                     loads = process.plan.path if process.plan and process.phase == "loading" else ""
                     assert loads != file.held.path, "I29: the copy that a plan goes back to was let go"
-                    del directory[step]
+                    self.world.disk.let_go(name, step)
                     continue
                 self.world.promises.checked["I29"] += 1
                 outlived = [one for one in given if one[1] > file.held.generation and one[2] < file.held.step]
                 assert not outlived, f"I29: {file.held.path} is kept, and was rolled back by {outlived}"
-                assert step >= retain.oldest, f"I29: {file.held.path} is kept, older than {retain.oldest}"
+                assert step >= oldest, f"I29: {file.held.path} is kept, older than {oldest}"
 
     def lose_disk(self, host: str) -> None:
         """A host comes back with an empty disk."""
@@ -293,6 +311,12 @@ class Exchange:
 
 def _directory(slot: Slot, rank: int) -> str:
     return f"{slot.name}{COPIES}{rank}"
+
+
+def _place(slot: Slot, fetch: Fetch) -> str:
+    """Where what is fetched is to lie: a copy in memory if its original does, what a plan needs on the disk."""
+    in_memory = not fetch.for_plan and memory.host_of(fetch.checkpoint.path)
+    return (memory.of_host(slot.host) if in_memory else "") + _directory(slot, fetch.rank)
 
 
 def is_whole(file: Saved) -> bool:

@@ -14,13 +14,18 @@ from tests.simulation.shape import FAULTS_UNTIL_MS
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-KEPT_MAX = 3
-"""The newest that all ranks hold, and the two newest."""
+KEPT_MAX = 5
+"""The newest that all ranks hold, and the two newest; what lies in other hosts' memory, and what is being copied there."""
+
+
+def of_host(host: str) -> str:
+    """What the names of the directories in a host's memory begin with."""
+    return f"{MEMORY_DIRECTORY_PREFIX}{host}/"
 
 
 def directory_of(host: str, rank: int) -> str:
     """Where a rank's checkpoints lie in the memory of a host."""
-    return f"{MEMORY_DIRECTORY_PREFIX}{host}/{rank}"
+    return f"{of_host(host)}{rank}"
 
 
 def host_of(directory: str) -> str:
@@ -39,8 +44,9 @@ def losses_of(seed: int) -> list[tuple[int, int]]:
 class Known:
     """What a process knows in a generation of what all ranks hold, as `worker/training_control.py` keeps it."""
 
-    def __init__(self) -> None:
+    def __init__(self, spared_in_memory: tuple[int, ...] = ()) -> None:
         self.committed = self.committed_before = self._durable = 0
+        self.spared_in_memory = spared_in_memory
 
     def note(self, step: int, durable_step: int | None) -> None:
         """All ranks hold this step, and that one on their disks; None: it is the same."""
@@ -99,7 +105,9 @@ class MemorySaves:
         disk, place = self._process.world.disk, self._place(plan)
         held = sorted(disk[place], reverse=True)
         committed = [step for step in held if step <= self._process.known.committed][:1]
-        kept = committed if committed == held[:1] else {*held[:2], *committed}
+        spared = self._process.known.spared_in_memory
+        newest = committed if committed == held[:1] else {*held[:2], *committed}
+        kept = {*newest, *(step for step in held if step in spared)}
         assert len(kept) <= KEPT_MAX, f"I17: {self._process.name} holds steps {kept} in memory"
         for step in held:
             if step not in kept:

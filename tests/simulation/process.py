@@ -168,6 +168,7 @@ class Process:
         elif isinstance(effect, Retain):
             self.spared = effect.spared
             self.known.note(effect.step, effect.durable_step)
+            self.known.spared_in_memory = effect.spared_in_memory
         elif isinstance(effect, (Fetch, RetainCopies)):
             self.world.exchange.do(self, effect)
         elif isinstance(effect, (StopAt, LetGo, LeaveAsAsked)):
@@ -256,7 +257,7 @@ class Process:
         self.world.promises.plan_received(self, plan)
         self.plan, self.phase, self.step = plan, "loading", plan.step
         self.stop_asked.begin(plan)
-        self.known = Known()
+        self.known = Known(self.known.spared_in_memory)
         self.known.note(plan.committed_step, plan.durable_step)
         self.clock.soon("training", 5, 500, lambda: self._load(plan))
 

@@ -14,7 +14,8 @@ import recovery
 from recovery.config import MemorySettings
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.tiers import Tier, tier_of
-from recovery.training import capture, memory_checkpoints
+from recovery.training import capture
+from recovery.worker import memory_home
 from tests.cluster.small_job import Tally
 from tests.training.test_capture import SIZE, Bytes
 from tests.training.test_save_out_of_turn import OneRank
@@ -71,8 +72,8 @@ def _leave_memory() -> Iterator[None]:
     """What a process holds until its end, a test lets go of at its own."""
     yield
     capture.of_this_process().close()
-    while memory_checkpoints._homes:
-        memory_checkpoints._homes.popitem()[1].leave(job_is_over=True)
+    while memory_home._homes:
+        memory_home._homes.popitem()[1].leave(job_is_over=True)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from recovery.core.held import HeldCheckpoint
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy.ranks import natural_key
+from recovery.core.tiers import Tier, tier_of
 
 RANKS_NAMED = 8
 """Of those that load from other nodes, in a plan's reason. The rest is counted."""
@@ -64,13 +65,17 @@ def who_fetches(fetching: Sequence[tuple[Rank, str]]) -> list[str]:
     return [", ".join(named)]
 
 
-def is_needed(copy: HeldCheckpoint, *, oldest: int, began: Iterable[tuple[Generation, int]]) -> bool:
+def is_needed(
+    copy: HeldCheckpoint, *, oldest: int, oldest_in_memory: int, began: Iterable[tuple[Generation, int]]
+) -> bool:
     """Can a plan still go to a copy?
 
     Args:
         copy: of this run.
-        oldest: the newest step but one of which all copies are complete; 0: there are not two.
+        oldest: the newest step but one of which all copies on disks are complete; 0: there are not two.
+        oldest_in_memory: the newest step of which all copies are complete; 0: there is none.
         began: of plans of this run, each generation with the step at which it began.
     """
     rolled_back = any(copy.generation < generation and copy.step > step for generation, step in began)
-    return copy.step >= oldest and not rolled_back
+    kept_from = oldest_in_memory if tier_of(copy.path) is Tier.MEMORY else oldest
+    return copy.step >= kept_from and not rolled_back

@@ -117,7 +117,10 @@ def on_checkpoint_report(
     if not is_committed:
         return [state.answer(node, report.request_id, records)]
     is_durable = held.step == state.checkpoints.durable_step
-    records += [*state.checkpoints.committed_records(held.step), *state.checkpoints.retire()]
+    records += [
+        *state.checkpoints.committed_records(held.step),
+        *state.checkpoints.retire(state.copying.step),
+    ]
     records.append(
         state.event(
             EventKind.CHECKPOINT_COMMITTED,

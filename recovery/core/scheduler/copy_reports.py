@@ -39,8 +39,18 @@ def on_copy_failed(
     key = (failed.rank, node.record.node_id)
     if not failed.gives_up or key not in state.copying.pending or failed.step != state.copying.step:
         return [state.answer(node, failed.request_id, records)]
+    records += _without_memory(state, node, failed.reason)
     more, answers = copying.settle(state, *key, failed=True)
     return [state.answer(node, failed.request_id, [*records, *more], *answers)]
+
+
+def _without_memory(state: SchedulerState, node: Node, reason: str) -> list[Record]:
+    """A holder that cannot take a copy into its memory would say the same of the next step: an event says so once for a plan."""
+    if not reason or not state.copying.in_memory or state.copying.memory_refused:
+        return []
+    state.copying.refuse_memory()
+    text = f"{node.record.node_id} takes no copy into its memory, so until the next plan none are made there: {reason}"
+    return [state.event(EventKind.COPIES_LIMITED, generation=state.job.generation, reason=text)]
 
 
 def _of_plan(

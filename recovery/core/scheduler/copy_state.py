@@ -25,12 +25,20 @@ class Copying:
         """The step whose copies are being made; 0: none."""
         self.due = 0
         """The newest step that is committed on the disks, until its copies are begun; 0: none waits."""
+        self.due_in_memory = 0
+        """A newer one that is committed in memory. It waits for the one on the disks, which outlasts it."""
+        self.in_memory = False
+        """Is `step` one that was committed in memory?"""
+        self.memory_refused = False
+        """Has a holder said that it has no memory for copies? No more are ordered before the next plan."""
         self.pending: dict[tuple[Rank, NodeId], ConnectionId | None] = {}
         """By rank and holder: a copy of `step` that is not there yet, and the connection on which it was ordered."""
         self.has_failed = False
         """Was a copy of `step` given up? Then it is not copied as a whole."""
         self.copied: tuple[int, ...] = ()
-        """The newest two steps that are, oldest first. Each has all its copies."""
+        """The newest two steps on disks that are, oldest first. Each has all its copies."""
+        self.copied_in_memory = 0
+        """The newest step in memory that is; 0: none, or a newer one is copied on disks."""
         self.look = False
         """Has something changed by which an order may be sent?"""
         self.limited_to: int | None = None
@@ -46,22 +54,52 @@ class Copying:
 
     @property
     def copied_step(self) -> int:
-        """The newest step of which all copies are complete; 0: none."""
+        """The newest step on disks of which all copies are complete; 0: none."""
         return self.copied[-1] if self.copied else 0
 
     @property
     def oldest(self) -> int:
-        """Copies of older steps may go; 0: none is too old."""
+        """Copies on disks of older steps may go; 0: none is too old."""
         return self.copied[0] if len(self.copied) > 1 else 0
+
+    @property
+    def oldest_in_memory(self) -> int:
+        """Copies in memory of older steps may go; 0: none is too old."""
+        return self.copied_in_memory or self.copied_step
 
     def stop(self) -> None:
         """What was ordered is not waited for any more."""
-        self.step, self.has_failed = 0, False
+        self.step, self.has_failed, self.in_memory = 0, False, False
         self.pending.clear()
 
-    def note_copied(self, step: int) -> None:
+    def take_due(self) -> int:
+        """Begin with a step that waits; gives it, or 0 where none does."""
+        self.in_memory = not self.due
+        self.step, self.look = self.due or self.due_in_memory, True
+        if self.in_memory:
+            self.due_in_memory = 0
+        self.due = 0
+        return self.step
+
+    def note_committed(self, step: int, *, in_memory: bool) -> None:
+        """A step is committed. What is older and in memory needs no copy beside one of it."""
+        if in_memory:
+            self.due_in_memory = 0 if self.memory_refused else step
+            return
+        self.due = step
+        self.due_in_memory = self.due_in_memory if self.due_in_memory > step else 0
+
+    def note_copied(self, step: int, *, in_memory: bool) -> None:
         """All copies of a step are complete."""
+        if in_memory:
+            self.copied_in_memory = step
+            return
         self.copied = tuple(sorted({*self.copied, step}))[-2:]
+        self.copied_in_memory = self.copied_in_memory if self.copied_in_memory > step else 0
+
+    def refuse_memory(self) -> None:
+        """A holder has no memory for copies."""
+        self.memory_refused, self.due_in_memory = True, 0
 
     def check(self) -> None:
         """Assert what is always true of it."""
@@ -71,6 +109,10 @@ class Copying:
         assert list(self.copied) == sorted(set(self.copied)), (
             f"copied steps differ and are in order: {self.copied}"
         )
-        assert self.due == 0 or self.due > self.step or not self.step, (
-            f"what waits is newer than what is copied: {self.due}, {self.step}"
+        begun, due = self.step, self.due_in_memory if self.in_memory else self.due
+        assert due == 0 or due > begun or not begun, (
+            f"what waits is newer than what is copied: {due}, {begun}"
+        )
+        assert not self.copied_in_memory or self.copied_in_memory > self.copied_step, (
+            f"what is copied in memory is newer: {self.copied_in_memory}, {self.copied_step}"
         )

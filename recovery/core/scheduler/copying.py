@@ -1,9 +1,11 @@
-"""Copies of a step are ordered when it is committed on the disks: one step at a time, so that a slow network never queues more than one.
+"""Copies of a step are ordered when it is committed: one step at a time, so that a slow network never queues more than one of a tier.
 
 Nothing of what is under way is stored: the next scheduler orders what is missing of the newest committed step.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from recovery.core import messages as m
 from recovery.core.copy_messages import SOURCES_MAX, CopiesKept, CopyOrder
@@ -17,22 +19,20 @@ from recovery.core.scheduler import sources
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
+from recovery.core.tiers import Tier
 
 
 def committed(state: SchedulerState, step: int) -> m.Committed:
-    """What is said to all ranks when a step is committed. If it lies on their disks, it is copied next.
-
-    What is in memory is gone so soon that a copy would come too late.
-    """
+    """What is said to all ranks when a step is committed. It is copied next, or behind one that lies on their disks."""
     copying = state.copying
-    if step == state.checkpoints.durable_step:
-        copying.due = step
+    copying.note_committed(step, in_memory=step != state.checkpoints.durable_step)
     return m.Committed(
         run=state.job.run,
         step=state.checkpoints.committed_step,
         durable_step=state.checkpoints.durable_unless_committed,
         copied=copying.copied_step,
         copying=copying.step,
+        copied_in_memory=copying.copied_in_memory,
     )
 
 
@@ -41,7 +41,9 @@ def begin_generation(state: SchedulerState, step: int) -> list[Record]:
     copying = state.copying
     copying.stop()
     copying.copied = tuple(one for one in copying.copied if one <= step)
-    copying.due = state.checkpoints.durable_step
+    copying.copied_in_memory = copying.copied_in_memory if copying.copied_in_memory <= step else 0
+    copying.memory_refused = False
+    _all_is_due(state)
     return [*state.copies.roll_back(step)]
 
 
@@ -49,15 +51,27 @@ def restore(state: SchedulerState) -> None:
     """Take over what is stored: which steps all have their copies, as the hosts are that are known."""
     hosts = {node.record.rank: node.record.host for node in state.workers if node.record.rank is not None}
     count = policy.count(state.rules.checkpoint_copies, len(set(hosts.values())))
-    steps = rollback.common_steps(
-        {rank: _copied_steps(state, rank, count) for rank in hosts}, state.rules.world_size
-    )
-    state.copying.copied = tuple(steps[-2:]) if count else ()
-    state.copying.due = state.checkpoints.durable_step
+    if count:
+        state.copying.copied = tuple(_copied_steps(state, hosts, count, Tier.DISK)[-2:])
+        newest = max(_copied_steps(state, hosts, count, Tier.MEMORY), default=0)
+        state.copying.copied_in_memory = newest if newest > state.copying.copied_step else 0
+    _all_is_due(state)
 
 
-def _copied_steps(state: SchedulerState, rank: Rank, count: int) -> list[int]:
-    return [step for step in state.copies.steps_of(rank) if len(state.copies.holders(rank, step)) >= count]
+def _all_is_due(state: SchedulerState) -> None:
+    checkpoints = state.checkpoints
+    state.copying.due = checkpoints.durable_step
+    is_newer = checkpoints.committed_step > checkpoints.durable_step
+    state.copying.due_in_memory = checkpoints.committed_step if is_newer else 0
+
+
+def _copied_steps(state: SchedulerState, ranks: Iterable[Rank], count: int, tier: Tier) -> list[int]:
+    """The steps of which each rank's contribution has all its copies on such a tier, oldest first."""
+    found = {
+        rank: [step for step in state.copies.steps_of(rank) if state.copies.count(rank, step, tier) >= count]
+        for rank in ranks
+    }
+    return rollback.common_steps(found, state.rules.world_size)
 
 
 def follow(state: SchedulerState) -> list[SchedulerEffect]:
@@ -66,7 +80,7 @@ def follow(state: SchedulerState) -> list[SchedulerEffect]:
     if state.job.state is not JobState.RUNNING:
         return []
     effects: list[SchedulerEffect] = []
-    if copying.due and not copying.step and _all_are_here(state):
+    if (copying.due or copying.due_in_memory) and not copying.step and _all_are_here(state):
         effects += _begin(state)
     if copying.step and copying.look:
         copying.look = False
@@ -81,9 +95,9 @@ def _all_are_here(state: SchedulerState) -> bool:
 
 
 def _begin(state: SchedulerState) -> list[SchedulerEffect]:
-    """Begin with the newest durable step, as far as its copies are not there."""
+    """Begin with the newest step on disks, or in memory, as far as its copies are not there."""
     copying = state.copying
-    copying.step, copying.due, copying.look = copying.due, 0, True
+    copying.take_due()
     if any(_is_folder(state, Rank(rank)) for rank in range(state.rules.world_size)):
         copying.stop()
         return _folders_stay(state)
@@ -183,14 +197,20 @@ def settle(
 def _complete(state: SchedulerState) -> tuple[list[Record], tuple[Answer, ...]]:
     """No copy of the step is missing any more but those that were given up. The newest committed step is next."""
     copying = state.copying
-    step, failed = copying.step, copying.has_failed
+    step, failed, in_memory = copying.step, copying.has_failed, copying.in_memory
     copying.stop()
     if failed:
         return [], ()
-    copying.note_copied(step)
-    event = state.event(EventKind.CHECKPOINT_COPIED, generation=state.job.generation, step=step)
+    copying.note_copied(step, in_memory=in_memory)
+    reason = "in memory" if in_memory else ""
+    event = state.event(
+        EventKind.CHECKPOINT_COPIED, generation=state.job.generation, step=step, reason=reason
+    )
     if state.job.state is not JobState.RUNNING:
         # A plan is being made: nobody is asked to let go what it may need.
         return [event], ()
-    kept = CopiesKept(run=state.job.run, copied=step, oldest=copying.oldest)
-    return [event, *state.copies.retire(copying.oldest)], state.to_all(kept)
+    oldest, oldest_in_memory = copying.oldest, copying.oldest_in_memory
+    kept = CopiesKept(
+        run=state.job.run, copied=copying.copied_step, oldest=oldest, oldest_in_memory=oldest_in_memory
+    )
+    return [event, *state.copies.retire(oldest, oldest_in_memory)], state.to_all(kept)

@@ -30,6 +30,8 @@ class CheckpointMessages:
         """The newest that lies on all ranks' disks (0: none), where a newer one is only in memory; None: it is the committed step."""
         self._spared: tuple[int, ...] = ()
         """Steps that stay although they are older: what lies on other hosts, and what is being copied there."""
+        self._spared_in_memory: tuple[int, ...] = ()
+        """The same in memory."""
         self._ready: m.Ready | None = None
         """What this worker is ready with. Set while its main thread waits for a plan and the directories have been searched."""
 
@@ -55,12 +57,15 @@ class CheckpointMessages:
         """Let older files go, as far as is known."""
         if not self._committed_step:
             return []
-        return [Retain(self._committed_step, self._spared, self._durable_step)]
+        return [Retain(self._committed_step, self._spared, self._durable_step, self._spared_in_memory)]
 
     def on_committed(self, committed: m.Committed) -> list[WorkerEffect]:
         """All ranks hold this step: older files may go."""
         self._committed_step, self._durable_step = committed.step, committed.durable_step
         self._spared = tuple(step for step in (committed.copied, committed.copying) if step)
+        self._spared_in_memory = tuple(
+            step for step in (committed.copied_in_memory, committed.copying) if step
+        )
         return self.retain()
 
     def on_published(self, published: s.CheckpointPublished, rank: Rank | None) -> list[WorkerEffect]:

@@ -115,6 +115,8 @@ class Retain(msgspec.Struct, frozen=True, tag="retain"):
     """Steps that stay as well: the newest that lies on other hosts as a whole, and the one that is being copied there."""
     durable_step: int | None = None
     """As `messages.Committed.durable_step`."""
+    spared_in_memory: tuple[int, ...] = ()
+    """As `spared`, of what is in memory."""
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
@@ -145,6 +147,8 @@ class RetainCopies(msgspec.Struct, frozen=True, tag="retain_copies"):
     """Older steps of the run may go; 0: none is too old."""
     began: tuple[Began, ...]
     """Plans that this process was given: what was written before one of them and is newer than its step was rolled back."""
+    oldest_in_memory: int = 0
+    """As `oldest`, of what is in memory."""
 
 
 WorkerEffect = Union[

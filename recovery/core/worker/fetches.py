@@ -48,6 +48,8 @@ class Fetches:
         """May there be copies on this node? Where no job ever made one, none is looked for to be removed."""
         self._oldest = 0
         """Copies of older steps may go."""
+        self._oldest_in_memory = 0
+        """The same of copies in memory."""
 
     @property
     def plan(self) -> m.Rollback | None:
@@ -71,7 +73,7 @@ class Fetches:
     def on_kept(self, kept: CopiesKept, past: m.Past | None) -> list[WorkerEffect]:
         """All copies of a step are complete: older ones may go."""
         self._has_copies = True
-        self._oldest = kept.oldest
+        self._oldest, self._oldest_in_memory = kept.oldest, kept.oldest_in_memory
         return self._retain(past)
 
     def note_held(self, copies: Sequence[m.HeldCopy]) -> None:
@@ -82,10 +84,13 @@ class Fetches:
         """A plan is followed: what is newer than its step belongs to a suffix that is trained again, and what it needs stays."""
         self._plan, self._plan_fetch = None, 0
         self._oldest = min(self._oldest, plan.step)
+        self._oldest_in_memory = min(self._oldest_in_memory, plan.step)
         return self._retain(past) if self._has_copies else []
 
     def _retain(self, past: m.Past | None) -> list[WorkerEffect]:
-        return [RetainCopies(past.job, past.run, self._oldest, past.began)] if past is not None else []
+        if past is None:
+            return []
+        return [RetainCopies(past.job, past.run, self._oldest, past.began, self._oldest_in_memory)]
 
     # --- this node's own, for a plan -----------------------------------------------------------------------------------
 
