@@ -10,6 +10,7 @@ from recovery.core.copy_records import CopyRecord, CopyState
 from recovery.core.held import Source
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.rules import Rules
+from recovery.core.tiers import MEMORY_DIRECTORY_PREFIX, Tier, tier_of
 from tests.core.desk import Desk, Worker, begin
 
 RULES = Rules(worker_count=2, checkpoint_copies=1, rejoin_window_ms=0)
@@ -33,8 +34,11 @@ def orders(worker: Worker) -> list[CopyOrder]:
 
 
 def copied(held: m.HeldCheckpoint, holder: Worker, rank: int) -> m.HeldCheckpoint:
-    """A contribution as it lies on its holder."""
-    return msgspec.structs.replace(held, path=f"{holder.node_id}/copies/{rank}/{held.step}")
+    """A contribution as it lies on its holder: in memory if the original does."""
+    where = f"{holder.node_id}/copies/{rank}/{held.step}"
+    if tier_of(held.path) is Tier.MEMORY:
+        where = f"/dev/shm/{MEMORY_DIRECTORY_PREFIX}1000-abc/{holder.node_id}.copies.run-1.rank-{rank}/{held.step}"
+    return msgspec.structs.replace(held, path=where)
 
 
 def reports(holder: Worker, order: CopyOrder) -> m.HeldCheckpoint:
@@ -51,8 +55,9 @@ def fails(
     damaged: bool = False,
     gives_up: bool = True,
     run: int = 1,
+    reason: str = "",
 ) -> None:
-    """The copy did not come from any source."""
+    """The copy did not come from any source; `reason`: there is no place for it here."""
     faults = tuple(FetchFault(source=one, reason="it is cut", damaged=damaged) for one in order.sources)
     checkpoint = order.checkpoint
     holder.send(
@@ -62,8 +67,9 @@ def fails(
             rank=order.rank,
             step=checkpoint.step,
             digest=checkpoint.digest,
-            failures=faults,
+            failures=() if reason else faults,
             gives_up=gives_up,
+            reason=reason,
         )
     )
 

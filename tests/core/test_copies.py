@@ -49,7 +49,9 @@ def test_a_committed_step_is_copied_to_the_next_host() -> None:
 
     assert desk.kinds().count(EventKind.CHECKPOINT_COPIED) == 1
     assert held_copies(desk) == [(10, 0, "worker_1"), (10, 1, "worker_0")]
-    assert first.last(CopiesKept) == CopiesKept(run=first.last(m.Admitted).run, copied=10, oldest=0)
+    assert first.last(CopiesKept) == CopiesKept(
+        run=first.last(m.Admitted).run, copied=10, oldest=0, oldest_in_memory=10
+    )
 
 
 def test_while_a_step_is_copied_only_the_newest_committed_one_waits() -> None:
@@ -173,7 +175,7 @@ def test_a_scheduler_that_was_restarted_orders_what_is_missing() -> None:
     [missing] = orders(second)
     assert (missing.rank, missing.checkpoint.step) == (0, 20)
     reports(second, missing)
-    assert second.last(CopiesKept) == CopiesKept(run=missing.run, copied=20, oldest=10)
+    assert second.last(CopiesKept) == CopiesKept(run=missing.run, copied=20, oldest=10, oldest_in_memory=20)
 
 
 # --- copies that do not come ---------------------------------------------------------------------------------------------

@@ -55,11 +55,15 @@ def test_the_ring_goes_by_the_numbers_in_the_names() -> None:
 
 def test_which_copies_a_plan_can_still_go_to() -> None:
     began = [(Generation(1), 0), (Generation(3), 20)]
-    assert is_needed(checkpoint(20, generation=1), oldest=20, began=began)
-    assert not is_needed(checkpoint(30, generation=1), oldest=20, began=began)
-    assert not is_needed(checkpoint(30, generation=2), oldest=20, began=began)
-    assert is_needed(checkpoint(30, generation=3), oldest=20, began=began)
-    assert not is_needed(checkpoint(10, generation=1), oldest=20, began=began)
+    assert is_needed(checkpoint(20, generation=1), oldest=20, oldest_in_memory=40, began=began)
+    assert not is_needed(checkpoint(30, generation=1), oldest=20, oldest_in_memory=40, began=began)
+    assert not is_needed(checkpoint(30, generation=2), oldest=20, oldest_in_memory=40, began=began)
+    assert is_needed(checkpoint(30, generation=3), oldest=20, oldest_in_memory=40, began=began)
+    assert not is_needed(checkpoint(10, generation=1), oldest=20, oldest_in_memory=40, began=began)
+    memory = "/dev/shm/recovery-memory-0-a/w.copies.run-1.rank-0/x"
+    for step, is_kept in ((30, False), (40, True)):
+        copy = checkpoint(step, generation=3, path=memory)
+        assert is_needed(copy, oldest=20, oldest_in_memory=40, began=began) is is_kept
 
 
 def test_who_fetches_is_named_up_to_a_bound() -> None:
@@ -107,7 +111,7 @@ def test_the_index_begins_with_what_is_stored_of_the_lineage() -> None:
     rows = [index.add(NodeId("w1"), Rank(0), checkpoint(step, path=f"{step}")) for step in (10, 20)]
     bad = index.reject(NodeId("w1"), Rank(0), 10, "rot")
     assert bad is not None
-    again.load([bad, *rows[1:], *index.retire(30)], ())
+    again.load([bad, *rows[1:], *index.retire(30, 0)], ())
     assert again.steps_of(Rank(0)) == [20]
     assert again.replace(NodeId("w1"), [HeldCopy(rank=Rank(0), checkpoint=rows[0].checkpoint)])[0].step == 20
     assert again.steps_of(Rank(0)) == []
@@ -117,5 +121,5 @@ def test_the_two_newest_copied_steps_are_told_apart() -> None:
     copying = Copying()
     assert (copying.copied_step, copying.oldest) == (0, 0)
     for step in (10, 20, 30, 30, 20):
-        copying.note_copied(step)
+        copying.note_copied(step, in_memory=False)
     assert (copying.copied_step, copying.oldest) == (30, 20)

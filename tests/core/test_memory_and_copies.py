@@ -1,6 +1,8 @@
-"""Checkpoints in memory beside copies on other hosts: what lies on disks is copied, and a lost host sends all to it."""
+"""Checkpoints in memory beside copies on other hosts: what lies on disks is copied first, and a lost host gets back what others hold."""
 
 from __future__ import annotations
+
+import pytest
 
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointCoordinator
@@ -8,7 +10,19 @@ from recovery.core.copy_messages import CopiesKept
 from recovery.core.ids import Rank, RunId
 from recovery.core.records import EventKind
 from recovery.core.worker import effects as we
-from tests.core.copiers import RULES, all_copied, comes_back, orders, ready, reports, server, servers, source
+from tests.core.copiers import (
+    RULES,
+    all_copied,
+    comes_back,
+    fails,
+    held_copies,
+    orders,
+    ready,
+    reports,
+    server,
+    servers,
+    source,
+)
 from tests.core.desk import Desk, Worker
 from tests.core.driven_worker import DrivenWorker
 from tests.core.test_memory_steps import in_memory, on_disk, save_in_memory
@@ -24,37 +38,144 @@ def copied_steps(worker: Worker) -> list[int]:
     return [one.checkpoint.step for one in orders(worker)]
 
 
-def test_what_is_in_memory_is_not_copied_and_what_is_copied_goes_on() -> None:
+def report_all(workers: list[Worker], step: int) -> list[m.HeldCheckpoint]:
+    """Every copy of the step that was ordered is made; the copies as they lie."""
+    return [
+        reports(worker, order)
+        for worker in workers
+        for order in orders(worker)
+        if order.checkpoint.step == step
+    ]
+
+
+def test_what_is_in_memory_is_copied_while_no_step_on_disks_waits() -> None:
     desk = Desk(RULES)
     workers = first, second = servers(desk)
     in_memory_of_all(workers, 5)
-    assert orders(first) == []
-
-    for worker in workers:
-        worker.save(10)
-    in_memory_of_all(workers, 15)
+    assert copied_steps(first) == copied_steps(second) == [5]
+    in_memory_of_all(workers, 10)
     said = first.last(m.Committed)
-    assert (said.step, said.durable_step, said.copied, said.copying) == (15, 10, 0, 10)
+    assert (said.step, said.copied_in_memory, said.copying) == (10, 0, 5)
     for worker in workers:
-        reports(worker, orders(worker)[0])
+        worker.save(15)
     in_memory_of_all(workers, 20)
 
+    report_all(workers, 5)
+    assert copied_steps(first) == [5, 15], "what lies on disks is next"
+    assert first.last(CopiesKept) == CopiesKept(run=RunId(1), copied=0, oldest=0, oldest_in_memory=5)
+    in_memory_of_all(workers, 25)
     said = first.last(m.Committed)
-    assert (said.step, said.durable_step, said.copied, said.copying) == (20, 10, 10, 0)
-    assert copied_steps(first) == copied_steps(second) == [10]
-    assert first.last(CopiesKept).copied == 10
+    assert (said.durable_step, said.copied, said.copied_in_memory, said.copying) == (15, 0, 5, 15)
+    report_all(workers, 15)
+    assert first.last(CopiesKept) == CopiesKept(run=RunId(1), copied=15, oldest=0, oldest_in_memory=15)
+    assert copied_steps(first) == copied_steps(second) == [5, 15, 25], "the newest in memory"
+    report_all(workers, 25)
+    assert first.last(CopiesKept) == CopiesKept(run=RunId(1), copied=15, oldest=0, oldest_in_memory=25)
+    assert sorted(held_copies(desk)) == [
+        (15, 0, "worker_1"), (15, 1, "worker_0"), (25, 0, "worker_1"), (25, 1, "worker_0"),
+    ]  # fmt: skip
+    told = [(one.step, one.reason) for one in desk.events if one.kind is EventKind.CHECKPOINT_COPIED]
+    assert told == [(5, "in memory"), (15, ""), (25, "in memory")]
+
+
+def test_a_host_that_is_lost_gets_what_it_had_in_memory_from_another_one() -> None:
+    desk = Desk(RULES)
+    first, second = workers = servers(desk)
+    disk = all_copied(desk, workers, 10)[10]
+    memory = in_memory_of_all(workers, 20)
+    report_all(workers, 20)
+    second.die()
+    desk.at(desk.now + 600)
+    back = server(desk, "worker_1", host="another host")
+    back.register()
+    ready(first, memory[0], disk[0], copies={1: [disk[1], memory[1]]})
+    ready(back)
+
+    plan = back.follow()
+    assert (plan.step, plan.digest, plan.sources) == (20, memory[1].digest, (source(first),))
+    assert (plan.committed_step, plan.durable_step) == (20, 0), "the disk of rank 1 has nothing"
+
+
+def test_a_holder_whose_memory_is_gone_is_not_asked() -> None:
+    desk = Desk(RULES)
+    first, second = workers = servers(desk)
+    disk = all_copied(desk, workers, 10)[10]
+    memory = in_memory_of_all(workers, 20)
+    report_all(workers, 20)
+    again = comes_back(first)
+    lost = comes_back(second)
+    ready(again, disk[0], copies={1: [disk[1]]})
+    ready(lost, memory[1], disk[1])
+    assert lost.follow().step == 10
+
+
+def test_what_is_being_copied_stays_in_the_index_and_is_ordered_again() -> None:
+    desk = Desk(RULES)
+    first, second = workers = servers(desk)
+    in_memory_of_all(workers, 5)
+    for step in (10, 15, 20):
+        in_memory_of_all(workers, step)
+    desk.lose(first.connection)
+    first.register()
+    assert copied_steps(first) == [5]
+    report_all(workers, 5)
+    assert copied_steps(second) == [5, 20], "of those that were committed meanwhile the newest is next"
+
+
+def test_a_holder_without_memory_for_copies_says_so_once_for_a_plan() -> None:
+    desk = Desk(RULES)
+    first, second = workers = servers(desk)
+    in_memory_of_all(workers, 5)
+    in_memory_of_all(workers, 10)
+    fails(first, orders(first)[0], reason="there is no room")
+    fails(second, orders(second)[0], reason="nor here")
+    in_memory_of_all(workers, 15)
+    assert copied_steps(first) == [5]
+    limited = [one.reason for one in desk.events if one.kind is EventKind.COPIES_LIMITED]
+    assert limited == [
+        "worker_0 takes no copy into its memory, so until the next plan none are made there: there is no room"
+    ]
+    for worker in workers:
+        worker.save(20)
+    assert copied_steps(first) == [5, 20], "the disk has room"
+    fails(first, orders(first)[1], reason="it is full")
+    fails(second, orders(second)[1])
+    assert len([one for one in desk.events if one.kind is EventKind.COPIES_LIMITED]) == 1
+
+    memory = in_memory_of_all(workers, 25)
+    back = comes_back(second)
+    ready(first, memory[0])
+    ready(back, memory[1])
+    assert back.follow().step == 25
+    assert copied_steps(first) == [5, 20, 25]
+
+
+def test_a_step_on_disks_makes_an_older_one_in_memory_needless() -> None:
+    desk = Desk(RULES)
+    workers = first, _ = servers(desk)
+    in_memory_of_all(workers, 5)
+    in_memory_of_all(workers, 10)
+    for worker in workers:
+        worker.save(15)
+    report_all(workers, 5)
+    report_all(workers, 15)
+    assert copied_steps(first) == [5, 15]
 
 
 def test_a_disk_step_behind_one_in_memory_is_copied() -> None:
     desk = Desk(RULES)
-    workers = servers(desk)
+    workers = first, _ = servers(desk)
     in_memory_of_all(workers, 20)
     for worker in workers:
         worker.save(10)
-    assert copied_steps(workers[0]) == [10]
+    report_all(workers, 20)
+    assert copied_steps(first) == [20, 10]
+    report_all(workers, 10)
+    said = first.last(CopiesKept)
+    assert (said.copied, said.oldest_in_memory) == (10, 20), "the newer one stays"
 
 
-def test_a_plan_at_a_step_in_memory_has_the_disk_step_before_it_copied() -> None:
+def test_a_plan_at_a_step_in_memory_has_the_disk_step_before_it_copied_first() -> None:
     desk = Desk(RULES)
     first, second = workers = servers(desk)
     disk = [worker.save(10) for worker in workers]
@@ -67,18 +188,26 @@ def test_a_plan_at_a_step_in_memory_has_the_disk_step_before_it_copied() -> None
     assert (plan.step, plan.durable_step, plan.sources) == (20, 10, ())
     assert copied_steps(back) == [10]
     assert copied_steps(first) == [10, 10], "once in each generation"
+    reports(first, orders(first)[1])
+    reports(back, orders(back)[0])
+    assert copied_steps(first) == [10, 10, 20]
 
 
-def test_a_scheduler_that_starts_again_copies_what_lies_on_disks() -> None:
+@pytest.mark.parametrize("in_memory_is_copied", [False, True])
+def test_a_scheduler_that_starts_again_copies_what_is_missing(*, in_memory_is_copied: bool) -> None:
     desk = Desk(RULES)
-    workers = servers(desk)
-    for worker in workers:
-        worker.save(10)
+    workers = first, _ = servers(desk)
+    all_copied(desk, workers, 10)
     in_memory_of_all(workers, 20)
+    if in_memory_is_copied:
+        report_all(workers, 20)
     desk.restart()
     for worker in workers:
         worker.register()
-    assert copied_steps(workers[0]) == copied_steps(workers[1]) == [10]
+    assert copied_steps(first) == ([] if in_memory_is_copied else [20])
+    in_memory_of_all(workers, 30)
+    said = first.last(m.Committed)
+    assert (said.copied, said.copied_in_memory) == (10, 20 if in_memory_is_copied else 0)
 
 
 def test_a_host_that_is_lost_with_disk_and_memory_gets_its_copy() -> None:
@@ -115,10 +244,12 @@ def test_a_step_that_a_rank_still_fetches_is_durable() -> None:
 
 def test_a_worker_that_connects_again_keeps_what_is_copied_and_what_lies_on_disks() -> None:
     worker = DrivenWorker().training()
-    worker.receive(m.Committed(run=RunId(1), step=30, durable_step=20, copied=10, copying=20))
+    worker.receive(
+        m.Committed(run=RunId(1), step=30, durable_step=20, copied=10, copying=20, copied_in_memory=25)
+    )
     worker.reconnect()
     worker.admitted(resumed=True, committed=40, durable=20)
-    assert worker.effects_of(we.Retain) == [we.Retain(40, (10, 20), 20)]
+    assert worker.effects_of(we.Retain) == [we.Retain(40, (10, 20), 20, (25, 20))]
 
 
 def test_who_connects_again_is_told_what_lies_on_disks() -> None:

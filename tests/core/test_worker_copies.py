@@ -153,7 +153,7 @@ def test_who_has_no_copies_and_no_past_removes_none() -> None:
 def test_files_that_are_being_copied_or_lie_elsewhere_are_spared() -> None:
     worker = DrivenWorker().training()
     worker.receive(m.Committed(run=RunId(1), step=30, copied=10, copying=20))
-    assert worker.effects_of(we.Retain) == [we.Retain(30, (10, 20))]
+    assert worker.effects_of(we.Retain) == [we.Retain(30, (10, 20), None, (20,))]
     worker.receive(m.Committed(run=RunId(1), step=40))
     assert worker.effects_of(we.Retain) == [we.Retain(40, ())]
 

@@ -22,6 +22,7 @@ class OneRank:
     job, run, rank, world_size, generation, incarnation = "job", 1, 0, 1, 1, 1
     committed_before = committed_step = 0
     spared_steps: tuple[int, ...] = ()
+    spared_in_memory: tuple[int, ...] = ()
     local_rank, local_world_size = 0, 1
     recovery_path: Path | None = None
     memory = MemorySettings(base=Path("/nonexistent"))

@@ -81,7 +81,7 @@ def there(tmp_path: Path) -> Path:
 
 
 def task(node: Node, there: Path, *sources: Source) -> Wish:
-    return Wish(node.wanted(), there, sources, ACCESS, lambda: True, HASTY)
+    return Wish(node.wanted(), lambda: there, sources, ACCESS, lambda: True, HASTY)
 
 
 def failures(node: Node, there: Path, *sources: Source) -> NotFetchedError:
@@ -269,7 +269,7 @@ def test_a_node_finds_and_removes_its_copies(node: Node, caplog: pytest.LogCaptu
 def test_what_an_earlier_process_left_half_fetched_goes(node: Node) -> None:
     left = node.directory / ".train-1_9.ckpt.1234-aa.tmp"
     left.write_bytes(b"half")
-    node.copies.sweep()
+    node.copies.sweep("job-a")
     assert not left.exists()
     assert node.file.exists()
 

@@ -80,7 +80,7 @@ def follow(state: SchedulerState) -> list[SchedulerEffect]:
     if state.job.state is not JobState.RUNNING:
         return []
     effects: list[SchedulerEffect] = []
-    if (copying.due or copying.due_in_memory) and not copying.step and _all_are_here(state):
+    while (copying.due or copying.due_in_memory) and not copying.step and _all_are_here(state):
         effects += _begin(state)
     if copying.step and copying.look:
         copying.look = False
