@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
@@ -118,6 +120,19 @@ def test_offer_to_who_trains_or_ends_means_nothing() -> None:
     assert worker.receive(OFFER) == []
     fresh = DrivenWorker().registering()
     assert fresh.receive(OFFER) == []
+
+
+def test_offer_to_who_fetches_for_the_plan_of_that_rank_keeps_it_from_no_later_plan() -> None:
+    worker = standby()
+    worker.receive(OFFER)
+    worker.handle(found())
+    source = m.Source(node_id=NodeId("worker_0"), address="worker_0:1")
+    worker.receive(msgspec.structs.replace(plan(1, 20), digest="d", sources=(source,)))
+    assert worker.receive(OFFER) == []
+
+    worker.receive(m.Interrupt(generation=plan(1).generation, reason="worker_2 lost"))
+    worker.handle(found(None))
+    assert [one.rank for one in worker.sent(m.Ready)] == [None]
 
 
 def test_standby_that_was_not_needed_says_so_and_ends_in_order() -> None:

@@ -264,10 +264,11 @@ class Exchange:
                     found[step] = held
         return found
 
-    def stored_steps(self, rank: int) -> set[int]:
-        """The steps of which somebody holds a rank's contribution, as the store says."""
+    def steps_elsewhere(self, rank: int) -> set[int]:
+        """The steps of which somebody holds a rank's contribution, as the store says, or somebody has said just now."""
         rows = self.world.store.all(CopyRecord)
-        return {row.step for row in rows if row.rank == rank and row.state is CopyState.HELD}
+        stored = {row.step for row in rows if row.rank == rank and row.state is CopyState.HELD}
+        return stored | {step for claims in self._claims.values() for whose, step in claims if whose == rank}
 
     @property
     def _damaged(self) -> set[tuple[str, int, str]]:

@@ -87,7 +87,7 @@ class PlacePromises:
             if is_last:
                 self.world.clock.seen["a rank was taken with what could be read"] += 1
                 return
-            elsewhere = self.world.exchange.stored_steps(standby.record.rank)
+            elsewhere = self.world.exchange.steps_elsewhere(standby.record.rank)
             assert not needed or needed in steps or needed in elsewhere, (
                 f"I21: {standby.record.node_id} took rank {standby.record.rank} over without step {needed}: {steps}"
             )

@@ -195,7 +195,7 @@ class WorkerMachine:
             case m.Committed():
                 return self._checkpoints.on_committed(message)
             case m.Offer():
-                return self._plans.standby.on_offer(message, self.admitted, self._main_thread.state)
+                return self._plans.on_offer(message)
             case CopyOrder():
                 return [] if self._leaving else self._fetches.on_order(message, self.admitted)
             case CopiesKept():

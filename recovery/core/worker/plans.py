@@ -68,6 +68,12 @@ class Plans:
             return self.wait_for_next(now_ms)
         return [*self._main_thread.on_interrupt(interrupt, now_ms), *self._checkpoints.send_ready()]
 
+    def on_offer(self, offer: m.Offer) -> list[WorkerEffect]:
+        """A rank is offered. Who fetches what its plan goes back to has the rank: it was asked again before the scheduler heard that."""
+        if self._fetches.plan is not None:
+            return []
+        return self.standby.on_offer(offer, self.admitted, self._main_thread.state)
+
     def on_checkpoints_found(self, found: s.CheckpointsFound) -> list[WorkerEffect]:
         """The directories were searched. What counts is what was looked for last, while there is no plan."""
         waits = self._main_thread.state is WorkerState.IDLE and self._fetches.plan is None
