@@ -138,13 +138,13 @@ class CheckpointCoordinator:
         self._committed.add(step)
         return True
 
-    def retire(self, copying: int = 0) -> list[CheckpointRecord]:
+    def retire(self, *needed: int) -> list[CheckpointRecord]:
         """Take out of the index what is older than its newest `INDEXED_STEPS` common steps; the rows that say so.
 
         Of those in memory the ranks themselves keep `IN_MEMORY_STEPS`.
 
         Args:
-            copying: a step that stays: it is being copied to other hosts, and may be ordered again. 0: none.
+            needed: steps that stay: the plan's, which may be sent again, and one that is being copied, which may be ordered again.
         """
         common = rollback.common_steps(self._held, self._world_size)
         in_memory = [step for step in common if not self._is_durable(step)]
@@ -155,7 +155,7 @@ class CheckpointCoordinator:
             for rank, steps in self._held.items()
             for step, one in steps.items()
             if step < oldest or (step < oldest_in_memory and tier_of(one.path) is Tier.MEMORY)
-            if step != copying
+            if step not in needed
         ]
         gone = {step for _, step in goes}
         self._committed = {step for step in self._committed if step >= oldest and step not in gone}

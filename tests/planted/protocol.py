@@ -36,8 +36,8 @@ ANSWERS = (
         "a commit is sent that is not written",
         "I5",
         "core/scheduler/checkpoint_messages.py",
-        "[*state.checkpoints.committed_records(held.step), *state.checkpoints.retire(state.copying.step)]",
-        "state.checkpoints.retire(state.copying.step)",
+        "[*state.checkpoints.committed_records(held.step), *state.checkpoints.retire(*needed)]",
+        "state.checkpoints.retire(*needed)",
         ("tests/core/test_scheduler_machine.py::test_a_step_is_committed_when_every_rank_holds_it",),
     ),
     Bug(

@@ -117,10 +117,8 @@ def on_checkpoint_report(
     if not is_committed:
         return [state.answer(node, report.request_id, records)]
     is_durable = held.step == state.checkpoints.durable_step
-    records += [
-        *state.checkpoints.committed_records(held.step),
-        *state.checkpoints.retire(state.copying.step),
-    ]
+    needed = (state.generations[-1].step, state.copying.step)
+    records += [*state.checkpoints.committed_records(held.step), *state.checkpoints.retire(*needed)]
     records.append(
         state.event(
             EventKind.CHECKPOINT_COMMITTED,
