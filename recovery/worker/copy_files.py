@@ -7,6 +7,7 @@ there as well. Copies of what their owners have in memory lie in memory here too
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import re
@@ -121,6 +122,10 @@ class Copies:
         if job in self._swept:
             return
         self._swept.add(job)
+        if self._memory is not None:
+            # Where it cannot be made, whoever is to keep something there says so.
+            with contextlib.suppress(OSError):
+                self._memory.hold(_safe(job))
         on_disk = self._root.glob("*/run-*/rank-*/.*")
         for path in (*on_disk, *(self._memory.paths() if self._memory is not None else ())):
             if is_temporary(path.name):

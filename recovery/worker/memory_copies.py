@@ -35,27 +35,38 @@ class MemoryCopies:
         self._settings, self._recovery_path = settings, recovery_path
         self._begins, self._job_is_over = f"{place}.copies.", job_is_over
         self._roots: set[Path] = set()
-        """Of the jobs that this process was asked about."""
+        """Of the jobs whose directories this process holds."""
 
     @property
     def is_on(self) -> bool:
         """Are there checkpoints in memory?"""
         return self._settings.every_steps > 0
 
+    def hold(self, job: str) -> Path:
+        """Hold the directory of a job, made if absent.
+
+        Args:
+            job: a name that leads nowhere else.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        root = memory_home.hold(self._settings.base, job, self._recovery_path, self._job_is_over).root
+        self._roots.add(root)
+        return root
+
     def directory(self, job: str, run: RunId, rank: Rank) -> Path:
         """Where the contributions of a rank lie; its parent is there.
 
         Args:
-            job: a name that leads nowhere else.
+            job: as of `hold`.
             run: of which run of it.
             rank: whose.
 
         Raises:
             OSError: there is no directory for the job.
         """
-        root = memory_home.hold(self._settings.base, job, self._recovery_path, self._job_is_over).root
-        self._roots.add(root)
-        return root / f"{self._begins}run-{run}.rank-{rank}"
+        return self.hold(job) / f"{self._begins}run-{run}.rank-{rank}"
 
     def ranks(self, job: str, run: RunId) -> Iterator[tuple[Rank, Path]]:
         """Whose contributions may lie here, and where.
@@ -71,7 +82,7 @@ class MemoryCopies:
                 yield Rank(int(number)), path
 
     def paths(self) -> Iterator[Path]:
-        """All files of the jobs that this process was asked about."""
+        """All files of the jobs whose directories this process holds."""
         for root in sorted(self._roots):
             for directory in sorted(root.iterdir()):
                 if directory.name.startswith(self._begins):
