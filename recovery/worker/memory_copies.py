@@ -5,6 +5,7 @@ They lie beside the host's own checkpoints in memory, in the job's directory the
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,9 +85,7 @@ class MemoryCopies:
     def paths(self) -> Iterator[Path]:
         """All files of the jobs whose directories this process holds."""
         for root in sorted(self._roots):
-            for directory in sorted(root.iterdir()):
-                if directory.name.startswith(self._begins):
-                    yield from sorted(directory.iterdir())
+            yield from sorted(root.glob(f"{glob.escape(self._begins)}*/*"))
 
     def bytes_max(self, held_bytes: int) -> int:
         """How many bytes all of them may take, of which `held_bytes` are taken."""

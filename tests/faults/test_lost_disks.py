@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from recovery.core.records import EventKind
 from tests.cluster.conftest import undisturbed
@@ -58,6 +61,43 @@ def test_a_damaged_copy_is_refused_and_another_holder_is_asked(tmp_path: Path) -
         assert "sha256" in cluster.reasons(EventKind.COPY_FAILED)
         assert "worker_0" in cluster.reasons(EventKind.COPY_FAILED)
         cluster.finish()
+
+
+class OwnMemory(TinyHosts):
+    """Each host has a memory of its own, and saves every third step there."""
+
+    @override
+    def __enter__(self) -> OwnMemory:
+        return self
+
+    def memory(self, name: str) -> Path:
+        """The tmpfs of a host."""
+        return self.directory / "memory" / name
+
+    @override
+    def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
+        self.memory(name).mkdir(parents=True, exist_ok=True)
+        own = {"MS_MEMORY_CHECKPOINT_PATH": str(self.memory(name)), "MS_MEMORY_CHECKPOINT_STEPS": "3"}
+        return super().launch(name, **{**own, **environment})
+
+
+def test_a_host_that_is_lost_gets_back_what_it_had_in_memory(tmp_path: Path) -> None:
+    with OwnMemory(tmp_path, workers=2, environment=ONE) as cluster:
+        cluster.start()
+        cluster.wait_copied(6)
+        cluster.lose_disk("worker_1")
+        shutil.rmtree(cluster.memory("worker_1"))
+        done = [one.event for one in cluster.events(EventKind.CHECKPOINT_COPIED)]
+        copied = max(one.step or 0 for one in done if one.reason == "in memory")
+        cluster.launch("worker_1")
+        cluster.wait_step(copied + 20, generation=2)
+        assert newest_plan(cluster) >= copied
+        assert cluster.events(EventKind.CHECKPOINT_FETCHED, "worker_1")
+        left = [one.name for one in cluster.memory("worker_0").glob("*/worker_0.copies.*/*.ckpt")]
+        assert len(left) <= 2, "old copies go"
+        cluster.finish()
+        for name in ("worker_0", "worker_1"):
+            assert list(cluster.memory(name).iterdir()) == [], "the job is over"
 
 
 @pytest.mark.slow
