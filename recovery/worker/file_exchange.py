@@ -58,6 +58,8 @@ class FileExchange:
         """Where it serves; empty: it cannot; None: it has not been asked to."""
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._fetches: set[asyncio.Task[None]] = set()
+        self._ends = False
+        """The process ends: nothing more is fetched."""
 
     def address(self, host: str) -> str:
         """Where this node serves; the port is opened at the first call. Blocks for some 50 ms then.
@@ -115,6 +117,8 @@ class FileExchange:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _begin(self, wish: Wish, outcome: Outcome, turns: AbstractAsyncContextManager[None]) -> None:
+        if self._ends:
+            return
         assert self._loop is not None, "this runs in it"
         work = self._loop.create_task(self._fetch(wish, outcome, turns))
         self._fetches.add(work)
@@ -151,6 +155,7 @@ class FileExchange:
                 asyncio.run_coroutine_threadsafe(work(), self._loop).result(_CLOSE_S)
 
     async def _drop(self) -> None:
+        self._ends = True
         for work in self._fetches:
             work.cancel()
         if self._fetches:

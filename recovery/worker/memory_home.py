@@ -6,11 +6,20 @@ import atexit
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from recovery.checkpoint.memory_tier import MemoryHome
 from recovery.worker.exec_in_place import close_in_children
 
-_homes: dict[tuple[Path, str], MemoryHome] = {}
+
+class _Held(NamedTuple):
+    home: MemoryHome
+    job_is_over: Callable[[], bool]
+    pid: int
+    """Who holds it. A child that was forked has the handler, and no part in the job."""
+
+
+_homes: dict[tuple[Path, str], _Held] = {}
 """Held until this process ends, by base and job: between two generations the directory is in use."""
 
 
@@ -27,13 +36,19 @@ def hold(base: Path, job: str, recovery_path: Path, job_is_over: Callable[[], bo
         OSError: it cannot be made, or is another user's.
     """
     if (base, job) not in _homes:
-        home = _homes[base, job] = MemoryHome(base, job, recovery_path)
+        home = MemoryHome(base, job, recovery_path)
+        _homes[base, job] = _Held(home, job_is_over, os.getpid())
         close_in_children(home.descriptors)
-        atexit.register(_leave, home, job_is_over, os.getpid())
-    return _homes[base, job]
+    return _homes[base, job].home
 
 
-def _leave(home: MemoryHome, job_is_over: Callable[[], bool], pid: int) -> None:
-    """This process ends. A child that was forked has the handler, and no part in the job."""
-    if os.getpid() == pid:
-        home.leave(job_is_over=job_is_over())
+def leave_all() -> None:
+    """Let go of everything; what a job has left that is over is removed."""
+    while _homes:
+        _, held = _homes.popitem()
+        if os.getpid() == held.pid:
+            held.home.leave(job_is_over=held.job_is_over())
+
+
+# Handlers run in the reverse order of their registration: this one, behind those of all who may still write there.
+atexit.register(leave_all)

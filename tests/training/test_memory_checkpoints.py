@@ -73,7 +73,7 @@ def _leave_memory() -> Iterator[None]:
     yield
     capture.of_this_process().close()
     while memory_home._homes:
-        memory_home._homes.popitem()[1].leave(job_is_over=True)
+        memory_home._homes.popitem()[1].home.leave(job_is_over=True)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def _leave_memory() -> Iterator[None]:
     """What a process holds until its end, a test lets go of at its own."""
     yield
     while memory_home._homes:
-        memory_home._homes.popitem()[1].leave(job_is_over=True)
+        memory_home._homes.popitem()[1].home.leave(job_is_over=True)
 
 
 @pytest.fixture
@@ -156,5 +156,5 @@ def test_a_job_whose_name_leads_elsewhere_stays_here(base: Path) -> None:
 
 def test_the_end_of_the_job_leaves_nothing(base: Path) -> None:
     arrive(copies(base), order())
-    memory_home._homes.popitem()[1].leave(job_is_over=True)
+    memory_home._homes.popitem()[1].home.leave(job_is_over=True)
     assert list(base.iterdir()) == []
