@@ -93,8 +93,8 @@ TRANSFERS: tuple[Bug, ...] = (
         "a rolled-back copy stays",
         "I29",
         "worker/copy_work.py",
-        "is_needed(copy, oldest=effect.oldest, began=began)",
-        "is_needed(copy, oldest=effect.oldest, began=())",
+        "oldest_in_memory=effect.oldest_in_memory, began=began",
+        "oldest_in_memory=effect.oldest_in_memory, began=()",
         (f"{_WORK}::test_what_no_plan_can_need_goes",),
     ),
     Bug(

@@ -12,7 +12,7 @@ import pytest
 from recovery.checkpoint import catalogue, memory_tier
 from recovery.config import MemorySettings
 from recovery.core.held import HeldCheckpoint
-from recovery.core.ids import Rank, RunId
+from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.tiers import Tier, tier_of
 from recovery.errors import CheckpointWriteError
 from recovery.worker import memory_home
@@ -49,7 +49,7 @@ def order(step: int = 4, *, size: int = BYTES, job: str = "job-a", rank: Rank = 
     """A copy of what its owner has in memory."""
     held = HeldCheckpoint(
         run=RUN,
-        generation=1,
+        generation=Generation(1),
         step=step,
         epoch=1,
         step_in_epoch=step,
