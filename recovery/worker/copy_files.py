@@ -20,6 +20,7 @@ from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.fetched import sealed_bytes
 from recovery.checkpoint.files import is_temporary, reason_of
 from recovery.checkpoint.retention import remove
+from recovery.config import MemorySettings
 from recovery.core.ids import Rank, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.tiers import Tier, tier_of
@@ -47,15 +48,16 @@ class Ordered(NamedTuple):
 class Copies:
     """The copies of one node. Blocks; from any thread but one at a time for each rank."""
 
-    def __init__(self, recovery_path: Path, place: str, memory: MemoryCopies | None = None) -> None:
+    def __init__(self, recovery_path: Path, place: str) -> None:
         """Note where they lie; nothing is made.
 
         Args:
             recovery_path: where the node's own store is.
             place: the id of the first process of this place.
-            memory: those in memory; None: there are none.
         """
-        self._memory = memory if memory is not None and memory.is_on else None
+        self._recovery_path, self._place = recovery_path, place
+        self._memory: MemoryCopies | None = None
+        """Those in memory; None: there are none."""
         self._root = recovery_path.absolute() / "workers" / f"{place}.copies"
         self._own: dict[str, Path] = {}
         """Where this node's own checkpoints lie, by digest, the newest last."""
@@ -63,6 +65,16 @@ class Copies:
         """Jobs whose copies were looked through for what was left half fetched."""
         self._passed_over: set[str] = set()
         """What was not taken, as it was logged."""
+
+    def use_memory(self, settings: MemorySettings, job_is_over: Callable[[], bool]) -> None:
+        """Keep copies in memory too, if there are checkpoints in memory.
+
+        Args:
+            settings: what the environment says.
+            job_is_over: asked when this process ends: what is left there then goes.
+        """
+        if settings.every_steps:
+            self._memory = MemoryCopies(settings, self._recovery_path, self._place, job_is_over)
 
     def directory(self, job: str, run: RunId, rank: Rank) -> Path:
         """Where the contributions of a rank lie."""

@@ -24,7 +24,6 @@ import msgspec
 from recovery import clock
 from recovery.checkpoint import names
 from recovery.checkpoint.catalogue import FOLDERS
-from recovery.config import MemorySettings
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
 from recovery.core.messages import HeldCheckpoint, Offer, PassedOver, Past
@@ -60,7 +59,6 @@ _RETRY_S = 2.0
 """How often a locked store is tried again: its holder is fenced and ends as soon as it runs, so seconds are soon enough. So late at most is
 the store made of a process that takes over a lost rank: at its first step, and what comes before is kept until then.
 """
-_NO_MEMORY = MemorySettings()
 _CLOSE_S = 2.0
 """How long the end of the process waits for the last rows. A write takes milliseconds; a full or stuck disk takes none of them ever."""
 
@@ -69,14 +67,7 @@ class LocalStore:
     """The worker's store and checkpoint directories. Belongs to the connection's loop; a writer thread does the writing."""
 
     def __init__(
-        self,
-        recovery_path: Path | None,
-        node_id: NodeId,
-        *,
-        accept_without_wal: bool,
-        replaces: str = "",
-        memory: MemorySettings = _NO_MEMORY,
-        job_is_over: Callable[[], bool] = lambda: False,
+        self, recovery_path: Path | None, node_id: NodeId, *, accept_without_wal: bool, replaces: str = ""
     ) -> None:
         """Note where the store is; nothing is opened yet.
 
@@ -85,14 +76,12 @@ class LocalStore:
             node_id: names the file.
             accept_without_wal: see MS_STORE_WITHOUT_WAL.
             replaces: the lost id that this process was started in the place of; empty: none.
-            memory: what the environment says about checkpoints in memory.
-            job_is_over: asked when this process ends: what is left in memory then goes.
         """
         self.recovery_path = recovery_path
         """None: recovery is off, nothing is kept."""
         self._node_id, self._accept_without_wal = node_id, accept_without_wal
         self._place, self._takes_over = PlaceNotes(node_id, replaces), bool(replaces)
-        self.copies = copies_of(recovery_path, node_id, replaces, memory, job_is_over)
+        self.copies = copies_of(recovery_path, node_id, replaces)
         """Contributions of other ranks, and those that were brought back for its own; None: recovery is off."""
         self._store: WorkerStore | None = None
         """None until this process may write it."""

@@ -38,11 +38,6 @@ class MemoryCopies:
         self._roots: set[Path] = set()
         """Of the jobs whose directories this process holds."""
 
-    @property
-    def is_on(self) -> bool:
-        """Are there checkpoints in memory?"""
-        return self._settings.every_steps > 0
-
     def hold(self, job: str) -> Path:
         """Hold the directory of a job, made if absent.
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from recovery.checkpoint import catalogue
-from recovery.config import MemorySettings
 from recovery.core.held import HeldCheckpoint, PassedOver
 from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.messages import Past
 from recovery.core.policy.ranks import place_of
 from recovery.core.records import DirectoryRecord
 from recovery.worker.copy_files import Copies
-from recovery.worker.memory_copies import MemoryCopies
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,26 +24,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Another job that this node has trained; None: none that anybody remembers."""
 
 
-def copies_of(
-    recovery_path: Path | None,
-    node_id: NodeId,
-    replaces: str,
-    memory: MemorySettings,
-    job_is_over: Callable[[], bool],
-) -> Copies | None:
-    """Name the copies of a node's place; None: recovery is off, there are none.
-
-    Args:
-        recovery_path: of the job.
-        node_id: of this process.
-        replaces: the lost id that it was started in the place of; empty: none.
-        memory: what the environment says about checkpoints in memory.
-        job_is_over: asked when this process ends: what is left in memory then goes.
-    """
-    if recovery_path is None:
-        return None
-    place = place_of(node_id, replaces)
-    return Copies(recovery_path, place, MemoryCopies(memory, recovery_path, place, job_is_over))
+def copies_of(recovery_path: Path | None, node_id: NodeId, replaces: str) -> Copies | None:
+    """Name the copies of a node's place; None: recovery is off, there are none."""
+    return Copies(recovery_path, place_of(node_id, replaces)) if recovery_path is not None else None
 
 
 def look(

@@ -26,6 +26,7 @@ from recovery.transport.access import Access
 from recovery.transport.client import Client
 from recovery.transport.job_token import Authenticator, Caller, JobToken
 from recovery.worker.blocking_calls import Calls
+from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
@@ -71,8 +72,6 @@ class WorkerService:
             self.node_id,
             accept_without_wal=settings.store_without_wal,
             replaces=settings.replaces,
-            memory=settings.memory,
-            job_is_over=lambda: self.training_control.job_is_over,
         )
         self.on_admitted: Callable[[int | None], None] = lambda rank: None
         """Called, in the connection's thread, when this process is admitted: with the rank that its id had before, if any."""
@@ -95,7 +94,7 @@ class WorkerService:
         token = JobToken.of(job_token_file.token_of(given, path))
         stored = job_token_file.source_of(given, path)
         self._access = Access(Caller(Kind.NODE, self.node_id, token, stored), self._channel)
-        copies, secure = self.local_store.copies, settings.secure_channel
+        secure, copies = settings.secure_channel, self._copies(settings)
         self._copy_work = CopyWork(
             copies,
             FileExchange(
@@ -116,6 +115,12 @@ class WorkerService:
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
         self._up = threading.Event()
+
+    def _copies(self, settings: Settings) -> Copies | None:
+        copies = self.local_store.copies
+        if copies is not None:
+            copies.use_memory(settings.memory, lambda: self.training_control.job_is_over)
+        return copies
 
     def start(self) -> None:
         """Start the thread; returns when its loop runs."""

@@ -17,7 +17,6 @@ from recovery.core.tiers import Tier, tier_of
 from recovery.errors import CheckpointWriteError
 from recovery.worker import memory_home
 from recovery.worker.copy_files import Copies, Ordered
-from recovery.worker.memory_copies import MemoryCopies
 from tests.checkpoint.conftest import Save
 
 RUN, OTHER, OWN = RunId(1), Rank(1), Rank(0)
@@ -41,8 +40,9 @@ def base(tmp_path: Path) -> Path:
 def copies(base: Path, *, place: str = "w0", every_steps: int = 2, bytes_max: int = 10 * BYTES) -> Copies:
     """The copies of one process of a host."""
     settings = MemorySettings(base=base, every_steps=every_steps, bytes_max=bytes_max)
-    path = base.parent / "recovery"
-    return Copies(path, place, MemoryCopies(settings, path, place, lambda: True))
+    made = Copies(base.parent / "recovery", place)
+    made.use_memory(settings, lambda: True)
+    return made
 
 
 def order(step: int = 4, *, size: int = BYTES, job: str = "job-a", rank: Rank = OTHER) -> Ordered:
