@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-mindspore lint format test test-traced test-waits test-mindspore wheel test-wheel fuzz planted torture docs site demo bench clean
+.PHONY: help setup setup-mindspore tools lint format test test-traced test-inside test-stories test-stories-mindspore test-planted test-mindspore test-all test-rest test-drawn test-alone package wheel test-wheel fuzz planted torture docs site demo bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+: .*## |^[a-z-]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -46,32 +46,77 @@ format: $(STAMP)  ## let ruff format and fix what it safely can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Traced are the tests that cover recovery/core and recovery/store on their own. Tracing slows a test, makes every process of it start cold, and
-# would shift what is measured. The other tests' processes mostly wait: six tests share two cores.
+# Four tiers; CONTRIBUTING.md says which one a new test belongs to. The gate is `test`: nothing in it is drawn, and no verdict of it is a time.
+# Traced are the tests that cover recovery/core and recovery/store on their own: they run first and alone, since tracing slows what it sees.
 TRACED := tests/core tests/store
-test: $(STAMP)  ## all tests; recovery/core and recovery/store must keep their branch coverage
-	@echo "traced tests, and beside them those that mostly wait; each says what it found at its end"
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-traced test-waits
-	$(BIN)/python -m pytest -m "not alone and not waits and not mindspore and not wheel" -n 6 --dist worksteal $(TRACED:%=--ignore=%)
-	$(BIN)/python -m pytest -m "alone and not mindspore and not wheel" $(TRACED:%=--ignore=%)
+INSIDE := not cluster and not slow and not alone and not mindspore and not wheel
+REST := not mindspore and not wheel and not alone and not story and (cluster or slow)
+PYTEST := $(BIN)/python -m pytest
+# The same order, sets, seeds and examples in every run of one tree.
+FIXED := PYTHONHASHSEED=0 HYPOTHESIS_PROFILE=gate
+GATE_PYTEST := $(FIXED) $(PYTEST) -p no:randomly --maxfail=3
+JOBS ?= 6
+
+test: $(STAMP) $(MS_STAMP)  ## the gate, 8 minutes: linters, package, all tests that start no cluster, the stories of clusters, planted bugs of the change
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint package
+	@$(MAKE) --no-print-directory test-traced
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-stories-mindspore test-stories test-inside
+	@$(MAKE) --no-print-directory test-planted
 
 test-traced: $(STAMP)
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -n 2 --dist worksteal $(TRACED)
+	$(FIXED) $(BIN)/coverage run -m pytest -p no:randomly --maxfail=3 -m "$(INSIDE)" -n 2 --dist worksteal $(TRACED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=100
 
-test-waits: $(STAMP)
-	$(BIN)/python -m pytest -m waits -n 3 --dist worksteal $(TRACED:%=--ignore=%)
+test-inside: $(STAMP)
+	$(GATE_PYTEST) -m "$(INSIDE)" -n 3 --dist worksteal $(TRACED:%=--ignore=%)
+
+# Their processes mostly wait.
+test-stories: $(STAMP)
+	@mkdir -p .cache && $(BIN)/python -m tests.stories torch >.cache/stories
+	$(GATE_PYTEST) -n 4 --dist worksteal @.cache/stories
+
+test-stories-mindspore: $(STAMP) $(MS_STAMP)
+	@mkdir -p .cache && $(BIN)/python -m tests.stories mindspore >.cache/stories-mindspore
+	$(FIXED) $(MS_BIN)/python -m pytest --maxfail=3 -n 3 @.cache/stories-mindspore
+
+test-planted: $(STAMP)
+	$(FIXED) $(BIN)/python -m tests.planted.run --changed-since --most 40 --jobs 2 --hang 20
+
+test-all: $(STAMP) $(MS_STAMP)  ## everything else that is decided by what happens, 40 minutes: all clusters, drawn examples, all planted bugs, MindSpore
+	@$(MAKE) --no-print-directory --keep-going test-rest test-drawn test-alone test-wheel test-mindspore planted
+
+test-rest: $(STAMP)
+	PYTHONHASHSEED=0 $(PYTEST) -m "$(REST)" -n $(JOBS) --dist worksteal
+
+test-drawn: $(STAMP)
+	HYPOTHESIS_PROFILE=all $(PYTEST) -m "hypothesis and not mindspore" -n 2 --dist worksteal
+
+test-alone: $(STAMP)
+	$(PYTEST) -m "alone and not mindspore and not wheel"
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
 	$(MS_BIN)/python -m pytest -m mindspore -n 4 --dist worksteal tests/mindspore
+
+# What can be had where it is missing, by Debian's names; `make tools` installs it as root, and names it otherwise.
+TOOLS := ip:iproute2 nft:nftables mpirun:openmpi-bin openssl:openssl unshare:util-linux setpriv:util-linux mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
+tools:  ## install the programs that some tests need (Debian and Ubuntu, as root), or name what is missing
+	@missing=$$(for tool in $(TOOLS); do command -v $${tool%%:*} >/dev/null || echo $${tool#*:}; done | sort -u | tr '\n' ' '); \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing >/dev/null; \
+	else echo "missing, install them: $$missing"; exit 1; fi
+
+package: $(STAMP)  ## the documentation, strictly, and the package, built twice and compared
+	@$(MAKE) --no-print-directory site
+	$(GATE_PYTEST) -q -m "wheel and not slow" tests/wheel
 
 wheel: $(STAMP)  ## build the package into dist/: the same commit gives the same bytes
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 
 test-wheel: $(STAMP)  ## build it twice and compare, look into it, install it into an empty environment and use it there
-	$(BIN)/python -m pytest -m wheel tests/wheel
+	$(PYTEST) -m wheel tests/wheel
 
 fuzz: $(STAMP)  ## whatever reads foreign bytes, SECONDS (60) for each target
 	$(BIN)/python -m tests.fuzz --jobs 2 --seconds $(SECONDS)

@@ -13,12 +13,16 @@ import pytest
 from hypothesis import settings
 
 from recovery import clock
-from tests.order import dealt
+from tests import load
+from tests.stories import STORIES
 from tests.warm import process
 
-settings.register_profile("dev", max_examples=50, print_blob=True, deadline=None)
-settings.register_profile("ci", max_examples=500, print_blob=True, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+# The gate draws nothing: the same examples at each run. "all" draws new ones, and prints how to repeat what fails.
+settings.register_profile(
+    "gate", derandomize=True, max_examples=50, deadline=None, database=None, print_blob=True
+)
+settings.register_profile("all", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -27,6 +31,8 @@ if (
     # A shell starts what runs in the background so, and every process of a test would be deaf to an interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_SLOW_HANGS_S = 3_600
+"""What a slow test may take before it counts as hanging; for the others pyproject.toml says it."""
 _SETTLE_MS = int(os.environ.get("TESTS_SETTLE_MS", "60000"))
 """How long children and threads that were asked to end may take. Far more than a busy machine needs."""
 
@@ -91,11 +97,25 @@ def nothing_is_left_behind() -> Iterator[None]:
     assert not left, f"left behind by a test: {', '.join(left)}"
 
 
+_begun = load.Ticks.now()
+
+
 @pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Close a run that failed with how busy the machine was."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        for line in load.lines(_begun):
+            terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first in every process: what is short fills the gaps at the end."""
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    items[:] = dealt(items, lambda item: item.get_closest_marker("slow"), processes)
+    """Mark the stories of the gate, and give slow tests their time."""
+    for item in items:
+        if item.nodeid in STORIES:
+            item.add_marker(pytest.mark.story)
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(_SLOW_HANGS_S))
 
 
 @pytest.fixture(autouse=True)

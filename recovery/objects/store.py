@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ PIECE_BYTES = 1 << 20
 """Read at once from an object that may be larger than memory."""
 
 
+_WRITING = ".writing-"
+"""Begins the name of a file that is not yet whole."""
 _CLIENT = {"connect_timeout": 3, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
 """Of an S3 client, in seconds: a process that starts waits for it, and the driver tries again by itself, four times."""
 
@@ -67,7 +71,7 @@ class ObjectStore:
         with _writing(self._named(key)):
             self._make_directory(path)
             try:
-                self._files.pipe_file(path, content, mode="create")
+                self._create(path, content)
             except FileExistsError:
                 # A driver repeats a request whose answer was lost: what it finds then may be its own object.
                 return bool(self._files.cat_file(path) == content)
@@ -127,7 +131,8 @@ class ObjectStore:
                 listed = self._files.ls(self._path(folder), detail=False, refresh=True)
             except FileNotFoundError:
                 return ()
-        return tuple(sorted(str(one).rstrip("/").rpartition("/")[2] for one in listed))
+        names = (str(one).rstrip("/").rpartition("/")[2] for one in listed)
+        return tuple(sorted(name for name in names if not name.startswith(_WRITING)))
 
     def remove(self, key: str) -> None:
         """Remove an object; that none is there is no error.
@@ -148,6 +153,16 @@ class ObjectStore:
             for path in self._files.find(self._path(folder)):
                 with contextlib.suppress(FileNotFoundError):
                     self._files.rm_file(path)
+
+    def _create(self, path: str, content: bytes) -> None:
+        if not self._has_directories:
+            self._files.pipe_file(path, content, mode="create")
+            return
+        # A file that is created exclusively is empty for a moment, which another rank would read: a link names the whole content at once.
+        with tempfile.NamedTemporaryFile(dir=path.rpartition("/")[0], prefix=_WRITING) as file:
+            file.write(content)
+            file.flush()
+            os.link(file.name, path)
 
     def _path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}"

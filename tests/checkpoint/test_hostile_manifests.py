@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from recovery.checkpoint import manifest as manifests
@@ -71,7 +71,6 @@ def _sealed(content: Any) -> bytes:
 
 @pytest.mark.parametrize("good", [FORMAT_1, FORMAT_2], ids=["format 1", "format 2"])
 @given(data=some.data())
-@settings(max_examples=150, deadline=None)
 def test_any_value_under_a_good_seal_is_read_or_refused(
     path: Path, good: dict[str, Any], data: some.DataObject
 ) -> None:
@@ -80,7 +79,6 @@ def test_any_value_under_a_good_seal_is_read_or_refused(
 
 
 @given(some.lists(some.dictionaries(some.sampled_from(sorted(FILE)), _values, max_size=2), max_size=3))
-@settings(max_examples=150, deadline=None)
 def test_any_list_of_files_under_a_good_seal_is_read_or_refused(
     path: Path, changes: list[dict[str, Any]]
 ) -> None:
@@ -88,12 +86,10 @@ def test_any_list_of_files_under_a_good_seal_is_read_or_refused(
 
 
 @given(_values)
-@settings(max_examples=100, deadline=None)
 def test_anything_under_a_good_seal_is_read_or_refused(path: Path, content: Any) -> None:
     read(path, _sealed(content))
 
 
 @given(some.binary(max_size=300))
-@settings(max_examples=100, deadline=None)
 def test_any_bytes_are_read_or_refused(path: Path, content: bytes) -> None:
     read(path, content)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-import psutil
 import pytest
 
 from recovery.checkpoint import kept_memory
 from recovery.checkpoint.kept_memory import KeptMemory
+from tests.open_files import open_files
 
 
 def test_it_is_kept_while_it_is_large_enough_and_grows_with_some_to_spare() -> None:
@@ -38,11 +38,11 @@ def test_more_than_the_machine_has_to_spare_is_refused_and_changes_nothing() -> 
 
 
 def test_nothing_of_it_is_left_open() -> None:
-    before = psutil.Process().num_fds()
+    before = open_files()
     for size in (10, 10_000, 10_000_000):
         memory = KeptMemory()
         memory.take(size)
         memory.take(2 * size)
         memory.release()
 
-    assert psutil.Process().num_fds() == before
+    assert not open_files() - before

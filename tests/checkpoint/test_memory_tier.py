@@ -102,7 +102,7 @@ def test_a_living_jobs_directory_is_left_alone_until_its_process_is_killed(tmp_p
         clear_up(tmp_path, ended=Path("/job"))
         assert (root / "run-1-rank-0/state").read_bytes() == b"x"
         process.kill()
-        process.wait(10)
+        process.wait(60)
         clear_up(tmp_path)
         assert not root.exists()
 

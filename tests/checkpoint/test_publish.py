@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from recovery.checkpoint.contribution import Manifest, ManifestFile
 from recovery.checkpoint.digesting_writer import DigestingWriter
 from recovery.checkpoint.publish import Content, publish
 from recovery.errors import CheckpointWriteError
+from tests.needs import lacks, needs_root, needs_tool
 
 if TYPE_CHECKING:
     from tests.checkpoint.conftest import Save
@@ -334,14 +334,15 @@ def test_a_disk_that_takes_no_more_of_torch_save_is_a_write_error_with_its_cause
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root to mount a tmpfs")
 def test_a_full_disk_is_a_write_error_and_the_older_checkpoint_stays(save: Save) -> None:
+    needs_root()
+    needs_tool("mount")
     save.directory.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(save.directory)], check=False
     )
     if mounted.returncode:
-        pytest.skip("this machine does not let root mount")
+        lacks("the right to mount a tmpfs", "give root CAP_SYS_ADMIN")
     try:
         older = save(content=b"x" * 10_000)
         with pytest.raises(CheckpointWriteError, match="No space left on device"):

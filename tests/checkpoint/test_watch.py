@@ -18,6 +18,7 @@ import pytest
 
 import recovery
 from recovery.checkpoint.watch import DirectoryWatch
+from tests.pace import wait_for
 
 _SEEN_S = 60.0
 """Bound of every wait for a change: far more than a busy machine needs."""
@@ -170,8 +171,9 @@ def test_a_directory_that_cannot_be_looked_at_is_logged_once(
 ) -> None:
     (tmp_path / "ckpt").write_bytes(b"a file where a directory belongs")
     with caplog.at_level(logging.WARNING), _watching(tmp_path / "ckpt", 0.05) as seen:
+        wait_for(lambda: "event=checkpoint_watch_blind" in caplog.text, "the first look")
         with pytest.raises(queue.Empty):
-            # Several looks.
+            # Several more looks.
             seen.get(timeout=0.4)
         (tmp_path / "ckpt").unlink()
         (tmp_path / "ckpt").mkdir()

@@ -11,4 +11,4 @@ from tests.cluster.undisturbed import Undisturbed, undisturbed_runs
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """PyTorch trainings that nothing happens to."""
-    return undisturbed_runs(Cluster, tmp_path_factory, timeout_s=120)
+    return undisturbed_runs(Cluster, tmp_path_factory)

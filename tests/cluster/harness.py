@@ -10,23 +10,47 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import psutil
 
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
+from recovery.store.paths import companion, scheduler_path
 from recovery.store.reader import StoredEvent, read_events
 from tests.cluster import checker
-from tests.pace import wait_for
+from tests.pace import HANG_S, wait_for
 from tests.warm.process import TORCH, Process
 
 _LOWEST_PORT = 15_000
 
 JOB = Path(__file__).with_name("job.py")
 ROLES = {"sched": "MS_SCHED", "worker": "MS_WORKER", "server": "MS_PSERVER", "standby": "MS_WORKER"}
+
+
+_TICK_NS = 50_000_000
+
+
+class _File(NamedTuple):
+    """What changes when somebody writes."""
+
+    inode: int
+    size: int
+    written_ns: int
+
+
+def _written(recovery_path: Path) -> tuple[_File, ...]:
+    """The files of the scheduler's store."""
+    files = []
+    for path in (scheduler_path(recovery_path), companion(scheduler_path(recovery_path), "-wal")):
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            files.append(_File(found.st_ino, found.st_size, found.st_mtime_ns))
+    return tuple(files)
 
 
 class Cluster:
@@ -71,6 +95,9 @@ class Cluster:
         self._all: list[subprocess.Popen[bytes]] = []
         self.started_by: dict[str, tuple[str, ...]] = {}
         """By name: the command that starts the process somewhere else, by exec."""
+        self._events_read: Sequence[StoredEvent] = ()
+        self._files_read: tuple[_File, ...] | None = None
+        """The store's files as they were when the events were read; None: they may have changed since."""
 
     # --- acting --------------------------------------------------------------------------------------------------------
 
@@ -121,7 +148,7 @@ class Cluster:
         for name in names:
             self.signal(name, signal.SIGKILL)
         for name in names:
-            self.processes[name].wait(10)
+            self.processes[name].wait(HANG_S)
 
     def kill_and_relaunch(self, *names: str) -> None:
         """SIGKILL, then start again at once."""
@@ -151,16 +178,27 @@ class Cluster:
 
     def events(self, kind: EventKind | None = None, node: str | None = None) -> list[StoredEvent]:
         """The stored events so far."""
-        try:
-            found = read_events(self.directory / self._environment["MS_RECOVERY_PATH"], limit=100_000)
-        except RecoveryError:
-            # No store yet.
-            return []
         return [
             stored
-            for stored in found
+            for stored in self._stored_events()
             if kind in (None, stored.event.kind) and node in (None, stored.event.node_id)
         ]
+
+    def _stored_events(self) -> Sequence[StoredEvent]:
+        """All of them. The store is opened again only when its files have changed: a test that waits asks very often."""
+        path = self.directory / self._environment["MS_RECOVERY_PATH"]
+        began_ns, files = time.time_ns(), _written(path)
+        if files == self._files_read:
+            return self._events_read
+        try:
+            self._events_read = read_events(path, limit=100_000)
+        except RecoveryError:
+            # No store yet.
+            self._events_read = ()
+        # A later write in the same tick of the file system's clock would leave the same times.
+        is_settled = all(began_ns - file.written_ns > _TICK_NS for file in files)
+        self._files_read = files if is_settled else None
+        return self._events_read
 
     def reasons_lost(self, node: str | None = None) -> list[str]:
         """Why nodes were lost, by what is known in the end: their launchers may have told how the processes ended."""
@@ -171,28 +209,23 @@ class Cluster:
         lost = [stored.event for stored in self.events(EventKind.NODE_LOST, node)]
         return [told.get((event.node_id, event.incarnation), event.reason) for event in lost]
 
-    def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+    def wait(self, until: Callable[[], object], what: str) -> None:
         """Wait for something to become true, or fail with everything that was printed."""
-        wait_for(until, what, timeout_s, self.tails)
+        wait_for(until, what, self.tails)
 
-    def wait_step(self, step: int, *, generation: int = 0, timeout_s: float = 60.0) -> None:
+    def wait_step(self, step: int, *, generation: int = 0) -> None:
         """Wait until some rank has applied a step."""
-        self.wait(lambda: self.step(generation) >= step, f"step {step} of generation {generation}", timeout_s)
+        self.wait(lambda: self.step(generation) >= step, f"step {step} of generation {generation}")
 
-    def wait_event(
-        self, kind: EventKind, node: str | None = None, *, count: int = 1, timeout_s: float = 60.0
-    ) -> None:
+    def wait_event(self, kind: EventKind, node: str | None = None, *, count: int = 1) -> None:
         """Wait until the event log has so many events of a kind."""
-        self.wait(
-            lambda: len(self.events(kind, node)) >= count, f"{kind.value} of {node or 'anyone'}", timeout_s
-        )
+        self.wait(lambda: len(self.events(kind, node)) >= count, f"{kind.value} of {node or 'anyone'}")
 
-    def wait_end(self, timeout_s: float = 120.0) -> None:
+    def wait_end(self) -> None:
         """Wait until every process that was started last under its name has ended with exit code 0."""
         self.wait(
             lambda: all(process.poll() is not None for process in self.processes.values()),
             "end of all",
-            timeout_s,
         )
         codes = {name: process.returncode for name, process in self.processes.items()}
         assert set(codes.values()) == {0}, f"exit codes {codes}\n{self.tails()}"
@@ -233,9 +266,9 @@ class Cluster:
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._all:
             # A process that syncs a file ends when the disk lets it.
-            process.wait(60)
+            process.wait(HANG_S)
         # A killed grandchild is not ours to wait for.
-        wait_for(lambda: not self._left(), "end of all that the test started", 5, lambda: str(self._left()))
+        wait_for(lambda: not self._left(), "end of all that the test started", lambda: str(self._left()))
 
     def _left(self) -> list[int]:
         sessions = {process.pid for process in self._all}

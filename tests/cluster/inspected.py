@@ -47,7 +47,8 @@ def contents(place: Path) -> dict[str, str]:
 def job_with_failures(directory: Path) -> Path:
     """Train with two workers, one of which and the scheduler die on the way; gives the recovery path."""
     # The steps behind the checkpoint of step 10 take long enough to be seen when they are done again.
-    with SmallCluster(directory, window_s=1.5, environment={"JOB_STEP_MS": "60"}) as cluster:
+    environment = {"JOB_STEP_MS": "60", "JOB_HELD_STEP": "40"}
+    with SmallCluster(directory, window_s=1.5, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(13)
         cluster.kill_and_relaunch("worker_1")
@@ -55,6 +56,7 @@ def job_with_failures(directory: Path) -> Path:
         cluster.kill("sched")
         cluster.launch("sched")
         cluster.wait_event(EventKind.SCHEDULER_RESTARTED)
+        cluster.go_on()
         cluster.wait_end()
         cluster.check_result()
     return directory / "recovery"

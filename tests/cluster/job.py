@@ -7,8 +7,10 @@ Writes beside its logs, per rank: `samples_<rank>.jsonl` (the sample ids of ever
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing_extensions import override
 
 import recovery
 import recovery.torch as rt
+from recovery.core.worker import handover
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.shared_state import SharedPieces
 from recovery.training import shared_directory
@@ -36,12 +39,16 @@ STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
 NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
 # One of map, iterable, two.
 DATA = os.environ.get("JOB_DATA", "map")
-SAVE_DELAY_MS = int(os.environ.get("JOB_SAVE_DELAY_MS", "0"))
+HELD_SAVE = int(os.environ.get("JOB_HELD_SAVE", "0"))
+"""Which save of a process goes no further, counted from 1."""
+_saves = itertools.count(1)
 LOAD_DELAY_MS = int(os.environ.get("JOB_LOAD_DELAY_MS", "0"))
 LAYOUT = os.environ.get("JOB_LAYOUT", "rank")
 """Of the checkpoints: one directory for each rank, or one for all; apart: one for each rank where there should be one for all."""
 OWN = os.environ.get("JOB_OWN", "")
 """drifts: a part differs between ranks; per_rank: it does, and the state is told so."""
+handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
+"""How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there: what a test does to the job is done by then."""
 
@@ -77,23 +84,25 @@ class Stream(IterableDataset[tuple[torch.Tensor, int]]):
             yield self._rows[position * self._world_size + self._rank]
 
 
+def _hold_save() -> None:
+    if next(_saves) == HELD_SAVE:
+        Path(f"saving_{os.environ['MS_NODE_ID']}").touch()
+        threading.Event().wait()
+
+
 class SlowState(rt.TrainState):
-    """A state whose saving or loading can be made slow, so that a test can kill in the middle of it."""
+    """A state whose saving can be held and whose loading can be made slow, so that a test can kill in the middle of it."""
 
     @override
     def lay_out(self) -> FileLayout:
         file = super().lay_out()
-        if SAVE_DELAY_MS:
-            Path(f"saving_{os.environ['MS_NODE_ID']}").touch()
-            time.sleep(SAVE_DELAY_MS / 1000)
+        _hold_save()
         return file
 
     @override
     def take_shared(self, *, rank: int, world_size: int) -> SharedPieces:
         pieces = super().take_shared(rank=rank, world_size=world_size)
-        if SAVE_DELAY_MS:
-            Path(f"saving_{os.environ['MS_NODE_ID']}").touch()
-            time.sleep(SAVE_DELAY_MS / 1000)
+        _hold_save()
         return pieces
 
     @override

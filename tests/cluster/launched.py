@@ -72,7 +72,7 @@ class LaunchedCluster(SmallCluster):
 
     def pid_of(self, node_id: str) -> int:
         """The living process that the launcher has started for a node: `sched`, or a rank."""
-        self.wait(lambda: self._find(node_id), f"process of {node_id}", 20)
+        self.wait(lambda: self._find(node_id), f"process of {node_id}")
         return self._find(node_id)
 
     def living(self) -> list[int]:

@@ -70,19 +70,18 @@ class ShellExample:
         except RecoveryError:
             return 0
 
-    def wait(self, until: Callable[[], object], what: str, timeout_s: float = 90) -> None:
+    def wait(self, until: Callable[[], object], what: str) -> None:
         """Wait for something to become true, or fail with what was printed last."""
         logs = self.place / "device"
         wait_for(
             until,
             what,
-            timeout_s,
             lambda: "\n".join(path.read_text(errors="replace")[-2_000:] for path in logs.glob("*.log")),
         )
 
-    def final_digests(self, timeout_s: float = 90) -> list[str]:
+    def final_digests(self) -> list[str]:
         """Wait for the end; the digest that each of the two ranks has written."""
         written = [self.place / "device" / f"weights_{rank}.sha256" for rank in range(2)]
-        self.wait(lambda: all(path.exists() for path in written), "final weights", timeout_s)
-        self.wait(lambda: self.count(EventKind.JOB_FINISHED), "end of the job", timeout_s)
+        self.wait(lambda: all(path.exists() for path in written), "final weights")
+        self.wait(lambda: self.count(EventKind.JOB_FINISHED), "end of the job")
         return [path.read_text() for path in written]

@@ -81,10 +81,10 @@ class SmallCluster(Cluster):
     def command(self) -> Sequence[str]:
         return self._command
 
-    def wait_exit(self, name: str, timeout_s: float = 20.0) -> int:
+    def wait_exit(self, name: str) -> int:
         """Wait for the end of a process; gives its exit code."""
         process = self.processes[name]
-        self.wait(lambda: process.poll() is not None, f"end of {name}", timeout_s)
+        self.wait(lambda: process.poll() is not None, f"end of {name}")
         assert process.returncode is not None, "it has ended"
         return process.returncode
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import recovery
+from recovery.core.worker import handover
 from recovery.training.state import Snapshot
 
 HERE = Path(__file__).absolute().parent
@@ -30,8 +31,12 @@ BATCHES = 20
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there: what a test looks for has happened by then."""
+HELD_FIRST = int(os.environ.get("JOB_HELD_FIRST", "0"))
+"""An earlier one, that waits for the file `go_on_first`."""
 SAVES_BY_NODE = os.environ.get("JOB_SAVES_BY_NODE") == "1"
 """Checkpoints lie in a directory of the node's name, not of the rank's number."""
+handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
+"""How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 AFTER_S = float(os.environ.get("JOB_AFTER_S", "0"))
 """How long the script goes on when training is over, as one does that evaluates what it has trained."""
 DEEDS_ASKED = [deed.partition("@")[::2] for deed in os.environ.get("JOB_DO", "").split()]
@@ -111,9 +116,10 @@ def train(session: recovery.Session) -> None:
         for deed, its_step in DEEDS_ASKED:
             if step == int(its_step) and (session.generation == 1 or deed == "stand"):
                 DEEDS[deed]()
-        while step == HELD_STEP and not (HERE / "go_on").exists():
-            session.check()
-            time.sleep(0.01)
+        for held, permission in ((HELD_FIRST, "go_on_first"), (HELD_STEP, "go_on")):
+            while step == held and not (HERE / permission).exists():
+                session.check()
+                time.sleep(0.01)
         epoch = (step - 1) // BATCHES + 1
         state.value = hashlib.sha256(
             f"{state.value} {session.rank} {step} {epoch} {batch}".encode()

@@ -29,7 +29,7 @@ def small_job_environment() -> dict[str, str]:
         "SAVE_STEPS": "10",
         "MS_SCHED_PORT": str(free_port()),
         "MS_REJOIN_WINDOW": "1",
-        "MS_NODE_TIMEOUT": "4",
+        "MS_NODE_TIMEOUT": "30",
         "OMP_NUM_THREADS": "1",
     }
 
@@ -49,7 +49,7 @@ class Job:
         for process in self.living():
             process.kill()
         for script in self.started:
-            script.wait(10)
+            script.wait(60)
 
     def start(self, name: str, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """Start one of the scripts."""
@@ -71,13 +71,13 @@ class Job:
         logs = [self.place / "out.log", *sorted(self.place.glob("*/*.log"))]
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
 
-    def wait(self, until: Callable[[], object], what: str, timeout_s: float = 60) -> None:
+    def wait(self, until: Callable[[], object], what: str) -> None:
         """Wait for something, or fail with everything that was said."""
-        wait_for(until, what, timeout_s, self.output)
+        wait_for(until, what, self.output)
 
-    def ends(self, process: subprocess.Popen[bytes], timeout_s: float = 60) -> int:
+    def ends(self, process: subprocess.Popen[bytes]) -> int:
         """Wait for a script's end; gives its exit code."""
-        self.wait(lambda: process.poll() is not None, "end of the script", timeout_s)
+        self.wait(lambda: process.poll() is not None, "end of the script")
         return process.returncode
 
     def weights(self) -> str:

@@ -30,13 +30,13 @@ class FolderCluster(Cluster):
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """Trainings that nothing happens to."""
-    return undisturbed_runs(FolderCluster, tmp_path_factory, timeout_s=120)
+    return undisturbed_runs(FolderCluster, tmp_path_factory)
 
 
 def test_a_damaged_folder_takes_every_rank_to_the_one_before(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with FolderCluster(tmp_path, workers=2, environment={"MS_TOPO_TIMEOUT": "20"}) as cluster:
+    with FolderCluster(tmp_path, workers=2, environment={"JOB_HELD_STEP": "25"}) as cluster:
         cluster.start()
         cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=2)
         damaged = cluster.directory / "ckpt" / "step_20" / "__1_0.distcp"
@@ -44,6 +44,7 @@ def test_a_damaged_folder_takes_every_rank_to_the_one_before(
         content[len(content) // 2] ^= 1
         damaged.write_bytes(content)
         cluster.kill_and_relaunch("worker_0")
+        cluster.go_on()
         cluster.wait_end()
 
         assert [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)] == [0, 20, 10]

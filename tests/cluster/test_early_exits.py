@@ -37,7 +37,7 @@ def test_a_worker_that_exits_with_0_in_the_loop_is_started_again_by_its_launcher
         teach(tmp_path)
         cluster.start()
 
-        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         whole(cluster)
         incident = json.loads((cluster.logs / "incident-1.json").read_text())
         assert incident["first"]["process"] == "worker_1"
@@ -54,7 +54,7 @@ def test_a_worker_that_exits_with_0_at_every_start_fails_the_job_by_its_own_name
         script.write_text(script.read_text().replace("(session.generation == 1 or ", "(True or "))
         cluster.start("--max_restarts=1")
 
-        assert cluster.wait_exit(LAUNCHER, 60) == EXIT_BEFORE_END, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == EXIT_BEFORE_END, cluster.tails()
         assert f"the job failed: worker_1 start 2: {LEFT}" in cluster.log(LAUNCHER)
 
 
@@ -65,7 +65,7 @@ def test_without_recovery_an_exit_with_0_in_the_loop_ends_the_job_by_its_name(tm
         teach(tmp_path)
         cluster.start()
 
-        assert cluster.wait_exit(LAUNCHER, 30) == EXIT_BEFORE_END, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == EXIT_BEFORE_END, cluster.tails()
         assert f"the job failed: worker_1 start 1: {LEFT}" in cluster.log(LAUNCHER)
 
 
@@ -74,7 +74,7 @@ def test_a_script_that_never_trains_is_no_done_worker(tmp_path: Path) -> None:
         (tmp_path / "nothing.py").write_text("import recovery\n")
         cluster.start(script="nothing.py")
 
-        assert cluster.wait_exit(LAUNCHER, 30) == EXIT_BEFORE_END, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == EXIT_BEFORE_END, cluster.tails()
         assert f"start 1: {LEFT}" in cluster.log(LAUNCHER)
 
 
@@ -83,7 +83,8 @@ def test_a_script_that_never_trains_is_no_done_worker(tmp_path: Path) -> None:
 def test_an_orderly_exit_in_the_loop_is_reported_and_has_its_own_exit_code(
     tmp_path: Path, way: str, face: str
 ) -> None:
-    with SmallCluster(tmp_path, environment={"JOB_FACE": face, "JOB_DO": f"leave-by-{way}@12"}) as cluster:
+    environment = {"JOB_FACE": face, "JOB_DO": f"leave-by-{way}@12", "MS_RECONNECT_GRACE": "10"}
+    with SmallCluster(tmp_path, environment=environment) as cluster:
         teach(tmp_path)
         cluster.start()
 
@@ -113,7 +114,7 @@ def test_an_exit_with_another_code_keeps_it_and_is_reported(tmp_path: Path, face
 
 
 def test_peers_of_who_is_not_started_again_blame_who_left(tmp_path: Path) -> None:
-    environment = {"MS_TOPO_TIMEOUT": "8", "JOB_DO": "leave-by-exit@12"}
+    environment = {"MS_TOPO_TIMEOUT": "15", "JOB_DO": "leave-by-exit@12"}
     with SmallCluster(tmp_path, environment=environment) as cluster:
         teach(tmp_path)
         cluster.start()
@@ -150,7 +151,7 @@ def test_the_exit_of_a_thread_or_of_a_child_is_not_the_workers(tmp_path: Path, w
     with SmallCluster(tmp_path, environment={"JOB_FACE": face, "JOB_DO": f"leave-by-{way}@12"}) as cluster:
         teach(tmp_path)
         cluster.start()
-        cluster.wait_end(30)
+        cluster.wait_end()
 
         assert way == "thread" or (tmp_path / "child_status").read_text() == "0"
         assert not cluster.events(EventKind.NODE_FAILED)
@@ -164,13 +165,14 @@ def test_training_that_all_ranks_leave_early_in_order_is_done(tmp_path: Path, en
     with SmallCluster(tmp_path, environment={"JOB_FACE": face}) as cluster:
         teach(tmp_path)
         script = tmp_path / SCRIPT
-        held = "        while step == HELD_STEP"
+        held = "        for held, permission in"
+        assert held in script.read_text(), "small_job holds its step otherwise now"
         script.write_text(
             script.read_text().replace(held, f"        if step == 12:\n            {end}\n{held}")
         )
         script.write_text(script.read_text().replace("    test_train()\n", "    sys.exit(test_train())\n"))
         cluster.start()
-        cluster.wait_end(30)
+        cluster.wait_end()
 
         [finished] = cluster.events(EventKind.JOB_FINISHED)
         assert finished.event.reason == "all 2 ranks are done at step 11"
@@ -181,7 +183,7 @@ def test_training_that_all_ranks_leave_early_in_order_is_done(tmp_path: Path, en
 def test_a_handler_of_the_users_own_that_exits_with_0_is_reported_too(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    environment = {"JOB_DO": "leave-by-on-sigterm@3"}
+    environment = {"JOB_DO": "leave-by-on-sigterm@3", "JOB_HELD_STEP": "40"}
     with SmallCluster(tmp_path, command=command, environment=environment) as cluster:
         teach(tmp_path)
         cluster.start()
@@ -190,6 +192,7 @@ def test_a_handler_of_the_users_own_that_exits_with_0_is_reported_too(
 
         assert cluster.wait_exit("worker_1") == EXIT_BEFORE_END, cluster.tails()
         cluster.launch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
         [failed] = cluster.events(EventKind.NODE_FAILED)
         assert LEFT in failed.event.reason
@@ -211,13 +214,13 @@ def test_an_exit_before_the_first_plan_is_no_success_either(tmp_path: Path) -> N
 
 def test_a_script_that_calls_init_and_is_done_fails_with_its_job(tmp_path: Path) -> None:
     """It waits for the others behind its last line, where Python only prints a SystemExit."""
-    environment = {"JOB_FACE": "init", "MS_TOPO_TIMEOUT": "8"}
+    environment = {"JOB_FACE": "init", "MS_TOPO_TIMEOUT": "15"}
     with SmallCluster(tmp_path, environment=environment) as cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, **({"JOB_HELD_STEP": "50"} if name == "worker_1" else {"JOB_STEP_MS": "2"}))
         cluster.wait((tmp_path / "result_0").exists, "end of the faster rank")
         cluster.kill("worker_1")
 
-        assert cluster.wait_exit("worker_0", timeout_s=40) == 62, cluster.tails()
+        assert cluster.wait_exit("worker_0") == 62, cluster.tails()
         assert "event=exit code=62 WAIT_TIMEOUT: " in cluster.log("worker_0")
         assert "Exception ignored in atexit" not in cluster.log("worker_0")

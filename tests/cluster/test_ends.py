@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,20 @@ import pytest
 from recovery import clock
 from recovery.core.records import EventKind
 from tests.cluster.small_cluster import LAST_STEP, PYTEST, PYTHON, SmallCluster
-from tests.pace import within
 
 pytestmark = pytest.mark.cluster
 
 STOPS = pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-WINDOW_S = 20.0
+WINDOW_S = 600.0
 """Longer than a test waits: who is let in did not have to wait for it."""
+HELD = {"JOB_HELD_STEP": "40"}
+WITHOUT_RECOVERY = {
+    "MS_ENABLE_RECOVERY": "0",
+    # Who is only silent is not taken for lost while a test waits.
+    "MS_NODE_TIMEOUT": "900",
+    "MS_HEARTBEAT_RETRY_TIMEOUT": "900",
+    **HELD,
+}
 RAISES = "ZeroDivisionError: a mistake in the user's own code"
 
 
@@ -27,16 +33,17 @@ RAISES = "ZeroDivisionError: a mistake in the user's own code"
 def test_worker_that_is_asked_to_stop_leaves_and_may_return_at_once(
     tmp_path: Path, stop: signal.Signals, command: tuple[str, ...]
 ) -> None:
-    with SmallCluster(tmp_path, window_s=WINDOW_S, command=command) as cluster:
+    with SmallCluster(tmp_path, window_s=WINDOW_S, command=command, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(12)
 
         cluster.signal("worker_1", stop)
-        assert cluster.wait_exit("worker_1", timeout_s=5) == 128 + stop
+        assert cluster.wait_exit("worker_1") == 128 + stop
         assert f"event=exit code={128 + stop} STOPPED: stopped by {stop.name}" in cluster.log("worker_1")
         assert "Traceback" not in cluster.log("worker_1")
         cluster.launch("worker_1")
-        cluster.wait_end(timeout_s=WINDOW_S - 5)
+        cluster.go_on()
+        cluster.wait_end()
 
         [left] = cluster.events(EventKind.NODE_LEFT, "worker_1")
         assert left.event.reason == stop.name
@@ -51,7 +58,7 @@ def test_worker_that_is_asked_to_stop_leaves_and_may_return_at_once(
 @STOPS
 def test_worker_that_waits_for_a_scheduler_stops_when_asked(tmp_path: Path, stop: signal.Signals) -> None:
     with SmallCluster(tmp_path) as cluster, socket.create_server(("127.0.0.1", cluster.port)) as nobody:
-        nobody.settimeout(10)
+        nobody.settimeout(120)
         cluster.launch("worker_0")
         # It dials, and dials again.
         for _ in range(2):
@@ -59,7 +66,7 @@ def test_worker_that_waits_for_a_scheduler_stops_when_asked(tmp_path: Path, stop
 
         cluster.signal("worker_0", stop)
 
-        assert cluster.wait_exit("worker_0", timeout_s=2) == 128 + stop
+        assert cluster.wait_exit("worker_0") == 128 + stop
         assert f"event=exit code={128 + stop} STOPPED: stopped by {stop.name}" in cluster.log("worker_0")
 
 
@@ -74,7 +81,7 @@ def test_worker_that_is_asked_twice_still_leaves_with_the_first_exit_code(tmp_pa
         cluster.wait(lambda: clock.wall_ms() - cluster.last_step_ms() > 200, "end of its steps")
         cluster.signal("worker_0", signal.SIGINT)
 
-        assert cluster.wait_exit("worker_0", timeout_s=5) == 128 + signal.SIGTERM
+        assert cluster.wait_exit("worker_0") == 128 + signal.SIGTERM
         assert "Traceback" not in cluster.log("worker_0")
 
 
@@ -82,17 +89,18 @@ def test_worker_that_is_asked_twice_still_leaves_with_the_first_exit_code(tmp_pa
 def test_scheduler_that_is_asked_to_stop_ends_in_order_and_its_next_process_goes_on(
     tmp_path: Path, stop: signal.Signals
 ) -> None:
-    with SmallCluster(tmp_path) as cluster:
+    with SmallCluster(tmp_path, environment={"JOB_HELD_STEP": "10"}) as cluster:
         cluster.start()
         cluster.wait_step(8)
         workers = {name: cluster.processes[name] for name in cluster.names}
 
         cluster.signal("sched", stop)
-        assert cluster.wait_exit("sched", timeout_s=5) == 128 + stop
+        assert cluster.wait_exit("sched") == 128 + stop
         assert f"event=scheduler_stopped reason={stop.name}" in cluster.log("sched")
         assert "Traceback" not in cluster.log("sched")
         assert not (tmp_path / "recovery/scheduler.db-wal").exists(), "the store was not closed"
-        cluster.wait_step(cluster.step() + 5)
+        cluster.go_on()
+        cluster.wait_step(20)
         cluster.launch("sched")
         cluster.wait_end()
 
@@ -104,7 +112,7 @@ def test_scheduler_that_is_asked_to_stop_ends_in_order_and_its_next_process_goes
 
 
 def test_mistake_in_the_users_code_is_printed_stored_and_corrected_by_a_relaunch(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path) as cluster:
+    with SmallCluster(tmp_path, environment=HELD) as cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, **({"JOB_DO": "raise@12"} if name == "worker_1" else {}))
 
@@ -118,12 +126,13 @@ def test_mistake_in_the_users_code_is_printed_stored_and_corrected_by_a_relaunch
         assert cluster.processes["worker_0"].poll() is None
 
         cluster.launch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
         cluster.check_result()
 
 
 def test_mistake_in_the_users_code_that_nobody_corrects_fails_the_job_by_its_name(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path, environment={"MS_TOPO_TIMEOUT": "8"}) as cluster:
+    with SmallCluster(tmp_path, environment={"MS_TOPO_TIMEOUT": "15"}) as cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, **({"JOB_DO": "raise@12"} if name == "worker_1" else {}))
 
@@ -131,50 +140,40 @@ def test_mistake_in_the_users_code_that_nobody_corrects_fails_the_job_by_its_nam
         for name in ("worker_0", "sched"):
             assert cluster.wait_exit(name) == 62
             assert (
-                f"WAIT_TIMEOUT: 1 of 2 workers are here after 8 s (MS_TOPO_TIMEOUT); missing: worker_1; here: worker_0; first failure: worker_1 lost: its own code raised {RAISES}"
+                f"WAIT_TIMEOUT: 1 of 2 workers are here after 15 s (MS_TOPO_TIMEOUT); missing: worker_1; here: worker_0; first failure: worker_1 lost: its own code raised {RAISES}"
                 in cluster.log(name)
             )
         [failed] = cluster.events(EventKind.JOB_FAILED)
         assert RAISES in failed.event.reason
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("victim", ["worker_1", "worker_0", "server_0"])
-def test_without_recovery_the_first_loss_ends_every_process_within_a_second(
+def test_without_recovery_the_first_loss_ends_every_process_and_nobody_waits_for_a_lease(
     tmp_path: Path, victim: str
 ) -> None:
-    with SmallCluster(tmp_path, servers=1, environment={"MS_ENABLE_RECOVERY": "0"}) as cluster:
+    with SmallCluster(tmp_path, servers=1, environment=WITHOUT_RECOVERY) as cluster:
         cluster.start()
         cluster.wait_step(8)
 
-        killed_s = time.monotonic()
         cluster.kill(victim)
         others = [name for name in cluster.processes if name != victim]
         codes = {name: cluster.wait_exit(name) for name in others}
-        took_s = time.monotonic() - killed_s
 
         assert codes == dict.fromkeys(others, 60)
         for name in others:
             assert f"JOB_FAILED: {victim} lost: connection closed" in cluster.log(name)
         assert not (tmp_path / "recovery").exists()
-        assert within(took_s, 1), f"{took_s:.2f} s\n{cluster.tails()}"
 
 
-@pytest.mark.alone
-def test_without_recovery_a_mistake_in_the_users_code_ends_every_process_within_a_second(
-    tmp_path: Path,
-) -> None:
-    with SmallCluster(tmp_path, environment={"MS_ENABLE_RECOVERY": "0"}) as cluster:
+def test_without_recovery_a_mistake_in_the_users_code_ends_every_process(tmp_path: Path) -> None:
+    with SmallCluster(tmp_path, environment=WITHOUT_RECOVERY) as cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, **({"JOB_DO": "raise@12"} if name == "worker_1" else {}))
 
         assert cluster.wait_exit("worker_1") == 1
-        raised_s = time.monotonic()
         for name in ("worker_0", "sched"):
             assert cluster.wait_exit(name) == 60
             assert RAISES in cluster.log(name)
-        took_s = time.monotonic() - raised_s
-        assert within(took_s, 1)
         assert not (tmp_path / "recovery").exists()
 
 

@@ -21,7 +21,7 @@ NEWEST = "small-1_20"
 
 def stopped_job(directory: Path) -> SmallCluster:
     """Three workers that were killed in step 22, with their scheduler; all hold step 20."""
-    cluster = SmallCluster(directory, workers=3, environment={"MS_NODE_TIMEOUT": "3"})
+    cluster = SmallCluster(directory, workers=3)
     with cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, JOB_HELD_STEP="22")
@@ -58,7 +58,7 @@ def test_a_directory_copied_over_another_ranks_is_never_loaded(tmp_path: Path) -
 
         planned = plan_of(tmp_path)
         cluster.start()
-        code = cluster.wait_exit("sched", 60)
+        code = cluster.wait_exit("sched")
 
         results = sorted(path.name for path in tmp_path.glob("result_*"))
         assert (code != 0, results) == (True, []), "it trained on from another rank's state"
@@ -144,7 +144,7 @@ def test_a_directory_that_is_gone_from_this_host_is_missing_and_not_unseen(tmp_p
 
         planned = plan_of(tmp_path)
         cluster.start()
-        code = cluster.wait_exit("sched", 60)
+        code = cluster.wait_exit("sched")
 
         assert planned["action"] == "fail"
         assert "step 20 was committed and is not usable: rank 2: missing" in planned["reason"]

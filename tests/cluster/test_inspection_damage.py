@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from recovery.store.repository import SchedulerStore
 from tests.cluster.inspected import contents, finished_job, job_to_damage, run
+from tests.needs import needs_tool
 from tests.store import samples
 
 pytestmark = pytest.mark.cluster
@@ -51,7 +53,7 @@ def truncated(path: Path) -> None:
 
 
 def noise(path: Path) -> None:
-    (path / "scheduler.db").write_bytes(os.urandom(4096))
+    (path / "scheduler.db").write_bytes(random.Random(1).randbytes(4096))
 
 
 def foreign(path: Path) -> None:
@@ -147,9 +149,7 @@ def no_privilege() -> list[str]:
     """How to run as somebody whom permissions bind; root is bound without two of its capabilities (capabilities(7))."""
     if os.geteuid():
         return []
-    if shutil.which("setpriv") is None:
-        pytest.skip("root without setpriv (util-linux) may read everything")
-    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    return [needs_tool("setpriv", "util-linux"), "--bounding-set=-dac_override,-dac_read_search"]
 
 
 @pytest.mark.parametrize("closed", [".", "scheduler.db", "workers"])

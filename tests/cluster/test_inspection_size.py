@@ -1,29 +1,22 @@
-"""Views of a large job come in under a second: 1,000 nodes, 100,000 events."""
+"""Views of a large job: 1,000 nodes, 100,000 events. How long they take is measured by benchmarks/looking.py."""
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from recovery.store.reader import read_events
 from tests.cluster.inspected import run
-from tests.pace import within
 from tests.report.long_job import write
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.alone,
-    pytest.mark.cold_start(reason="a person waits for the imports of a view as well"),
-]
+pytestmark = pytest.mark.cluster
 
 NODES, EVENTS = 1_000, 100_000
-LIMIT_S = 2.0
-"""Goal: one second. Measured on two cores: 0.42 to 0.52 s, plan 0.6 s, timeline 1.1 s (it reads every event). Twice the goal for a machine that is busy."""
+HEAVY = ("sqlalchemy", "pydantic", "msgspec", "aiohttp", "asyncio", "torch")
+"""What a command imports when it does its work, and not before."""
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +32,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "command", ["status", "nodes", "steps", "checkpoints", "generations", "events", "plan", "timeline"]
 )
-def test_a_view_of_a_large_job_takes_less_than_a_second(
-    large: Path, command: str, form: tuple[str, ...]
-) -> None:
-    times = []
-    for _ in range(3):
-        begun = time.monotonic()
-        done = run(command, str(large), *form)
-        times.append(time.monotonic() - begun)
-        assert done.returncode == 0, done.stderr
-        if times[-1] < LIMIT_S:
-            break
-    assert within(min(times), LIMIT_S)
+def test_a_large_job_has_every_view(large: Path, command: str, form: tuple[str, ...]) -> None:
+    done = run(command, str(large), *form)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
 
 
-def test_the_first_page_of_followed_events_comes_at_once(large: Path) -> None:
-    begun = time.monotonic()
+def test_the_first_page_of_followed_events_comes_while_they_are_followed(large: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "recovery", "events", str(large), "--follow"],
         stdout=subprocess.PIPE,
@@ -62,15 +46,17 @@ def test_the_first_page_of_followed_events_comes_at_once(large: Path) -> None:
     ) as follow:
         assert follow.stdout is not None
         assert "first_step_done" in follow.stdout.readline()
-        took_s = time.monotonic() - begun
-        assert within(took_s, LIMIT_S)
         follow.kill()
 
 
-def test_help_comes_in_a_fraction_of_a_second() -> None:
-    times = []
-    for _ in range(5):
-        begun = time.monotonic()
-        assert run("--help").returncode == 0
-        times.append(time.monotonic() - begun)
-    assert within(statistics.median(times), LIMIT_S / 2)
+def test_help_imports_nothing_that_takes_long() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "recovery", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "recovery" in imported
+    assert not imported & set(HEAVY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,13 @@ from recovery.errors import WaitTimeoutError
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.secured import with_tls
 from tests.faults.hosts import BOTH, Host, host, hosts
-from tests.pace import within
 
 __all__ = ["host", "hosts"]
 
 pytestmark = pytest.mark.cluster
 
 SECOND = "second"
-SOON_S = 2.0
-"""Within a second, and as much for a busy machine."""
+HELD = {"JOB_HELD_STEP": "40"}
 
 
 def start_first(cluster: LaunchedCluster, host: Host, *flags: str) -> None:
@@ -42,9 +39,9 @@ def start_second(cluster: LaunchedCluster, host: Host, *flags: str) -> None:
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_a_host_that_dies_and_comes_back_takes_its_ranks(tmp_path: Path, host: Host, *, tls: bool) -> None:
-    # A command on the first host asks at 127.0.0.1 too.
-    secured = with_tls(tmp_path, host.scheduler, "127.0.0.1") if tls else {}
-    with LaunchedCluster(tmp_path, workers=4, environment={"JOB_STEP_MS": "50", **secured}) as cluster:
+    # A command on the first host asks at 127.0.0.1 too, and workers fetch checkpoints from those of the other host.
+    secured = with_tls(tmp_path, host.scheduler, "127.0.0.1", host.address) if tls else {}
+    with LaunchedCluster(tmp_path, workers=4, environment={**HELD, **secured}) as cluster:
         start_first(cluster, host)
         start_second(cluster, host)
         cluster.wait_step(12)
@@ -56,8 +53,11 @@ def test_a_host_that_dies_and_comes_back_takes_its_ranks(tmp_path: Path, host: H
 
         cluster.wait_step(20, generation=2)
         assert {name: cluster.pid_of(name) for name in before} == before, "the first host was restarted"
-        assert cluster.wait_exit(LAUNCHER, 60) == cluster.wait_exit(SECOND, 60) == 0
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == cluster.wait_exit(SECOND) == 0
         cluster.check_result()
+        logs = "".join(path.read_text() for path in tmp_path.glob("logs*/*.log"))
+        assert "TLS_HOST_MISMATCH" not in logs, "the second host cannot be asked for its checkpoints"
         # Under a fresh id where the scheduler knew by then that the place's own was lost.
         ranks = {
             first_id(str(stored.event.node_id)): stored.event.rank
@@ -69,19 +69,18 @@ def test_a_host_that_dies_and_comes_back_takes_its_ranks(tmp_path: Path, host: H
         assert not list((tmp_path / "logs_of_second").glob("scheduler.log"))
 
 
-@pytest.mark.alone
 def test_without_recovery_a_failure_on_one_host_ends_both(tmp_path: Path, host: Host) -> None:
-    with LaunchedCluster(tmp_path, workers=4, environment={"MS_ENABLE_RECOVERY": "0"}) as cluster:
+    # Nobody who is only silent is taken for lost while this test waits: it is the closed connection that tells.
+    silent = {"MS_NODE_TIMEOUT": "900", "MS_HEARTBEAT_RETRY_TIMEOUT": "900"}
+    environment = {"MS_ENABLE_RECOVERY": "0", **silent, **HELD}
+    with LaunchedCluster(tmp_path, workers=4, environment=environment) as cluster:
         start_first(cluster, host)
         start_second(cluster, host)
         cluster.wait_step(6)
-        begun = time.monotonic()
         cluster.kill_node("2")
-        assert cluster.wait_exit(SECOND, 5) == 137
-        assert cluster.wait_exit(LAUNCHER, 5) == 60
-        took_s = time.monotonic() - begun
-        assert within(took_s, SOON_S)
-        cluster.wait(lambda: not cluster.living(), "end of all", 5)
+        assert cluster.wait_exit(SECOND) == 137
+        assert cluster.wait_exit(LAUNCHER) == 60
+        cluster.wait(lambda: not cluster.living(), "end of all")
         printed = cluster.log(LAUNCHER).partition("the job failed")[2]
         assert "2 lost: killed by SIGKILL (out of memory?)" in printed, (
             "the cause is named on the other host too"
@@ -89,16 +88,17 @@ def test_without_recovery_a_failure_on_one_host_ends_both(tmp_path: Path, host: 
 
 
 def test_a_host_that_is_cut_off_and_back_loses_no_process(tmp_path: Path, host: Host) -> None:
-    environment = {"MS_NODE_TIMEOUT": "2", "JOB_STEP_MS": "60"}
+    environment = {"MS_NODE_TIMEOUT": "6", **HELD}
     with LaunchedCluster(tmp_path, workers=4, environment=environment) as cluster:
         start_first(cluster, host)
         start_second(cluster, host)
         cluster.wait_step(12)
         host.cut(*BOTH)
-        cluster.wait_event(EventKind.NODE_LOST, "3", timeout_s=15)
+        cluster.wait_event(EventKind.NODE_LOST, "3")
         host.reconnect()
+        cluster.go_on()
 
-        assert cluster.wait_exit(LAUNCHER, 60) == cluster.wait_exit(SECOND, 60) == 0, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == cluster.wait_exit(SECOND) == 0, cluster.tails()
         cluster.check_result()
         assert not list(tmp_path.glob("logs*/incident-*")), "nothing died"
         assert {stored.event.incarnation for stored in cluster.events(EventKind.NODE_ADMITTED)} == {1}
@@ -106,17 +106,17 @@ def test_a_host_that_is_cut_off_and_back_loses_no_process(tmp_path: Path, host: 
 
 @pytest.mark.slow
 def test_a_host_that_is_lost_for_good_fails_the_job_by_name(tmp_path: Path, host: Host) -> None:
-    with LaunchedCluster(tmp_path, workers=4, environment={"JOB_STEP_MS": "50"}) as cluster:
+    with LaunchedCluster(tmp_path, workers=4, environment=HELD) as cluster:
         # Time enough for the second host's processes to start on a busy machine: the scheduler waits from its own start on.
-        start_first(cluster, host, "--cluster_time_out=20")
-        start_second(cluster, host, "--cluster_time_out=20")
+        start_first(cluster, host, "--cluster_time_out=30")
+        start_second(cluster, host, "--cluster_time_out=30")
         cluster.wait_step(12)
         cluster.kill(SECOND)
 
-        assert cluster.wait_exit(LAUNCHER, 60) == WaitTimeoutError.exit_code
+        assert cluster.wait_exit(LAUNCHER) == WaitTimeoutError.exit_code
         printed = cluster.log(LAUNCHER).partition("the job failed")[2]
-        assert "2 of 4 workers are here after 20 s (MS_TOPO_TIMEOUT); missing: 2, 3; here: 0, 1" in printed
-        cluster.wait(lambda: not cluster.living(), "end of all", 5)
+        assert "2 of 4 workers are here after 30 s (MS_TOPO_TIMEOUT); missing: 2, 3; here: 0, 1" in printed
+        cluster.wait(lambda: not cluster.living(), "end of all")
 
 
 def test_three_hosts_of_one_name_get_their_ranks_from_the_scheduler(
@@ -124,7 +124,7 @@ def test_three_hosts_of_one_name_get_their_ranks_from_the_scheduler(
 ) -> None:
     """All have this machine's host name, as copied machines may have: their addresses tell them apart."""
     address = f"--master_addr={hosts[0].scheduler}"
-    with LaunchedCluster(tmp_path, workers=3, environment={"JOB_STEP_MS": "40"}) as cluster:
+    with LaunchedCluster(tmp_path, workers=3, environment=HELD) as cluster:
         cluster.start("--local_worker_num=1", address)
         for number, there in enumerate(hosts):
             logs = f"--log_dir=logs_{number}"
@@ -136,9 +136,10 @@ def test_three_hosts_of_one_name_get_their_ranks_from_the_scheduler(
         cluster.start(
             "--local_worker_num=1", address, "--log_dir=logs_1", name="host_1", prefix=hosts[1].prefix
         )
+        cluster.go_on()
 
         for name in (LAUNCHER, "host_0", "host_1"):
-            assert cluster.wait_exit(name, 60) == 0, cluster.tails()
+            assert cluster.wait_exit(name) == 0, cluster.tails()
         assert third.poll() is not None
         cluster.check_result()
         assert (

@@ -26,6 +26,7 @@ __all__ = ["host"]
 pytestmark = pytest.mark.cluster
 
 SCRIPT = "plain.py"
+HELD = {"JOB_HELD_STEP": "25"}
 
 
 class PlainCluster(LaunchedCluster):
@@ -58,7 +59,7 @@ class PlainCluster(LaunchedCluster):
         def found() -> list[int]:
             return [pid for pid, its, restarts in self.steps_of(rank) if its >= step and restarts >= restart]
 
-        self.wait(found, f"step {step} of rank {rank} in restart {restart}", 60)
+        self.wait(found, f"step {step} of rank {rank} in restart {restart}")
         return found()[-1]
 
     def result(self) -> str:
@@ -93,7 +94,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     def run(directory: Path) -> None:
         with PlainCluster(directory, workers=3) as cluster:
             cluster.begin()
-            assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+            assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
             assert_nothing_left(cluster)
 
     return PlainCluster(made_once(tmp_path_factory, "undisturbed-plain", run), workers=3).result()
@@ -102,12 +103,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: str, rank: int) -> None:
     # The grace is long on purpose: what ends the wait for the killed one is its launcher's report.
-    with PlainCluster(tmp_path, workers=3, environment={"MS_RECONNECT_GRACE": "4"}) as cluster:
+    environment = {"MS_RECONNECT_GRACE": "6", **HELD}
+    with PlainCluster(tmp_path, workers=3, environment=environment) as cluster:
         cluster.begin("--restart=auto")
         os.kill(cluster.wait_steps(rank, 8), signal.SIGKILL)
         os.kill(cluster.wait_steps(rank, 12, restart=1), signal.SIGKILL)
+        cluster.go_on()
 
-        assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         assert cluster.result() == undisturbed
         starts = {restart for _, _, restart in cluster.steps_of(1)}
         assert starts == {0, 1, 2}
@@ -122,7 +125,7 @@ def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: st
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_killed_worker_proxy_takes_its_program_with_it(tmp_path: Path, method: str) -> None:
-    with CheapCluster(tmp_path, workers=3) as cluster:
+    with CheapCluster(tmp_path, workers=3, environment=HELD) as cluster:
         cluster.begin(f"--start_method={method}")
         program = psutil.Process(cluster.wait_steps(1, 8))
         proxy = program.parent()
@@ -130,19 +133,21 @@ def test_a_killed_worker_proxy_takes_its_program_with_it(tmp_path: Path, method:
         assert proxy.pid == cluster.pid_of("1")
         proxy.kill()
 
-        cluster.wait(lambda: not program.is_running(), "end of its program", 5)
-        assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()
+        cluster.wait(lambda: not program.is_running(), "end of its program")
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         cluster.assert_undisturbed()
         assert cluster.methods() == {method}
         assert_nothing_left(cluster)
 
 
 def test_the_scheduler_of_such_a_job_may_die_unnoticed(tmp_path: Path) -> None:
-    with CheapCluster(tmp_path, workers=3) as cluster:
+    with CheapCluster(tmp_path, workers=3, environment=HELD) as cluster:
         cluster.begin()
         cluster.wait_steps(1, 8)
         cluster.kill_node("sched")
-        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         cluster.assert_undisturbed()
         assert {restart for _, _, restart in cluster.steps_of(1)} == {0}
 
@@ -150,7 +155,7 @@ def test_the_scheduler_of_such_a_job_may_die_unnoticed(tmp_path: Path) -> None:
 def test_an_error_that_comes_again_ends_the_job_with_its_lines(tmp_path: Path) -> None:
     with CheapCluster(tmp_path, workers=3, environment={"JOB_RAISE": "1@7"}) as cluster:
         cluster.begin()
-        assert cluster.wait_exit(LAUNCHER, 60) == 1
+        assert cluster.wait_exit(LAUNCHER) == 1
         printed = cluster.log(LAUNCHER)
         assert "the same last line as the time before" in printed
         assert "the job failed: worker_1" in printed
@@ -164,7 +169,7 @@ def test_who_ends_last_is_the_cause_where_the_others_name_a_lost_peer(tmp_path: 
     environment = {"JOB_RAISE": "1@7", "JOB_END_S": "3"}
     with CheapCluster(tmp_path, workers=3, environment=environment) as cluster:
         cluster.begin()
-        assert cluster.wait_exit(LAUNCHER, 60) == 1
+        assert cluster.wait_exit(LAUNCHER) == 1
         for incident in cluster.logs.glob("incident-*.json"):
             first = json.loads(incident.read_text())
             assert first["first"]["rank"] == 1, incident
@@ -174,23 +179,24 @@ def test_who_ends_last_is_the_cause_where_the_others_name_a_lost_peer(tmp_path: 
 
 
 def test_without_recovery_the_first_failure_ends_it(tmp_path: Path) -> None:
-    with CheapCluster(tmp_path, workers=3, environment={"MS_ENABLE_RECOVERY": "0"}) as cluster:
+    with CheapCluster(tmp_path, workers=3, environment={"MS_ENABLE_RECOVERY": "0", **HELD}) as cluster:
         cluster.begin()
         os.kill(cluster.wait_steps(2, 5), signal.SIGKILL)
-        assert cluster.wait_exit(LAUNCHER, 10) == 137
+        assert cluster.wait_exit(LAUNCHER) == 137
         assert "the job failed: worker_2" in cluster.log(LAUNCHER)
         assert_nothing_left(cluster)
 
 
 def test_two_hosts_start_their_parts_again_together(tmp_path: Path, host: Host, undisturbed: str) -> None:
-    with PlainCluster(tmp_path, workers=3) as cluster:
+    with PlainCluster(tmp_path, workers=3, environment=HELD) as cluster:
         there = (f"--master_addr={host.scheduler}", "--local_worker_num=1")
         cluster.begin(f"--master_addr={host.scheduler}", "--local_worker_num=2")
         cluster.begin(*there, "--log_dir=logs_of_second", name="second", prefix=host.prefix)
         killed = cluster.wait_steps(2, 8)
         os.kill(killed, signal.SIGKILL)
+        cluster.go_on()
 
-        assert cluster.wait_exit(LAUNCHER, 90) == cluster.wait_exit("second", 30) == 0, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == cluster.wait_exit("second") == 0, cluster.tails()
         assert cluster.result() == undisturbed
         assert {restart for _, _, restart in cluster.steps_of(0)} == {0, 1}
 
@@ -199,6 +205,6 @@ def test_a_script_of_ours_that_was_not_seen_as_one_says_so(tmp_path: Path) -> No
     with LaunchedCluster(tmp_path) as cluster:
         (tmp_path / "hidden.py").write_text("__import__('runpy').run_path('train.py', run_name='__main__')\n")
         cluster.start(script="hidden.py")
-        assert cluster.wait_exit(LAUNCHER, 40) == 64
+        assert cluster.wait_exit(LAUNCHER) == 64
         assert "Start it with --restart=worker." in cluster.log(LAUNCHER)
         assert_nothing_left(cluster)

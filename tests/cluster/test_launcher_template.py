@@ -26,7 +26,7 @@ def template_of(cluster: LaunchedCluster) -> int:
         found[:] = re.findall(r"the template \(pid (\d+)\) has imported", cluster.log(LAUNCHER))
         return bool(found)
 
-    cluster.wait(ready, "a template", 60)
+    cluster.wait(ready, "a template")
     return int(found[-1])
 
 
@@ -41,16 +41,16 @@ def test_a_worker_is_forked_again_and_the_template_made_again(tmp_path: Path) ->
         assert worker.ppid() == cluster.processes[LAUNCHER].pid, "its launcher sees its true status"
         assert worker.cmdline()[1:] == [SCRIPT]
         cluster.kill_node("1")
-        cluster.wait(lambda: "start 2" in cluster.log_of("worker_1"), "its second start", 20)
+        cluster.wait(lambda: "start 2" in cluster.log_of("worker_1"), "its second start")
         cluster.wait_step(16)
 
         os.kill(first, signal.SIGKILL)
-        cluster.wait(lambda: "is made again" in cluster.log(LAUNCHER), "the launcher's notice", 10)
-        cluster.wait(lambda: template_of(cluster) != first, "another template", 60)
+        cluster.wait(lambda: "is made again" in cluster.log(LAUNCHER), "the launcher's notice")
+        cluster.wait(lambda: template_of(cluster) != first, "another template")
         cluster.kill_node("0")
         (tmp_path / "go_on").touch()
 
-        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         cluster.check_result()
         said = cluster.log(LAUNCHER)
         assert f"the template (pid {first}) is of no use any more: it has ended (killed by SIGKILL" in said
@@ -61,17 +61,17 @@ def test_a_worker_is_forked_again_and_the_template_made_again(tmp_path: Path) ->
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_neither_template_nor_worker_outlives_the_launcher(tmp_path: Path, stop: signal.Signals) -> None:
-    with LaunchedCluster(tmp_path, environment={"JOB_STEP_MS": "60"}) as cluster:
+    with LaunchedCluster(tmp_path, environment={"JOB_HELD_STEP": "20"}) as cluster:
         cluster.start()
         cluster.wait_step(6)
         template = psutil.Process(template_of(cluster))
 
         os.kill(cluster.processes[LAUNCHER].pid, stop)
 
-        assert cluster.wait_exit(LAUNCHER, 30) == (128 + stop if stop != signal.SIGKILL else -stop)
+        assert cluster.wait_exit(LAUNCHER) == (128 + stop if stop != signal.SIGKILL else -stop)
         assert_nothing_left(cluster)
         cluster.wait(
-            lambda: not template.is_running() or template.status() == psutil.STATUS_ZOMBIE, "its end", 5
+            lambda: not template.is_running() or template.status() == psutil.STATUS_ZOMBIE, "its end"
         )
 
 
@@ -89,18 +89,18 @@ def test_a_script_whose_imports_act_is_spawned_or_refused(tmp_path: Path) -> Non
             script.read_text().replace("import recovery\n", "import acting\nimport recovery\n", 1)
         )
         cluster.start("--start_method=fork")
-        assert cluster.wait_exit(LAUNCHER, 60) == 71
+        assert cluster.wait_exit(LAUNCHER) == 71
         assert "the imports have started 1 threads (busy)" in cluster.log(LAUNCHER)
         assert "Give --start_method=auto" in cluster.log(LAUNCHER)
 
         cluster.start()
-        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         cluster.check_result()
         assert cluster.log(LAUNCHER).count("workers are spawned, not forked: the imports have started") == 1
 
 
 def test_a_standby_beside_bound_workers_is_spawned_whatever_was_asked(tmp_path: Path) -> None:
-    with LaunchedCluster(tmp_path, environment={"JOB_STEP_MS": "60"}) as cluster:
+    with LaunchedCluster(tmp_path, environment={"JOB_HELD_STEP": "20"}) as cluster:
         cluster.start("--start_method=fork", "--bind_core=True", "--standby_num=1")
         cluster.wait_event(EventKind.NODE_READY, "standby_0")
         launcher = cluster.processes[LAUNCHER].pid
@@ -110,8 +110,9 @@ def test_a_standby_beside_bound_workers_is_spawned_whatever_was_asked(tmp_path: 
         assert bound is not None
         assert free is not None
         assert set(bound) < set(free) or len(free) == 1
+        cluster.go_on()
 
-        assert cluster.wait_exit(LAUNCHER, 60) == 0, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         cluster.check_result()
         said = cluster.log(LAUNCHER)
         assert "workers are forked from it" in said

@@ -29,7 +29,7 @@ def train(session):
     rt.init_process_group(session)
     model = DistributedDataParallel(torch.nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = rt.ResumableLoader(list(torch.rand(64, 8)), batch_size=4, session=session)
+    loader = rt.ResumableLoader(list(torch.ones(64, 8)), batch_size=4, session=session)
     state = rt.TrainState(model=model, optimizer=optimizer, loader=loader)
     for step, batch in session.steps(state, epochs=1):
         if step == 3 and session.generation < 3 and session.rank == 1:
@@ -60,7 +60,7 @@ def test_a_mistake_under_torch_is_kept_with_its_traceback_in_every_generation(
         (tmp_path / "train_torch.py").write_text(TRAINS)
         cluster.start(script="train_torch.py")
 
-        assert cluster.wait_exit(LAUNCHER, 90) == 0, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         found = incidents(cluster)
         assert [incident["first"]["process"] for incident in found] == ["worker_1", "worker_1"]
         for number, incident in enumerate(found, start=1):
@@ -79,7 +79,7 @@ def test_a_mistake_of_a_script_that_knows_nothing_of_recovery_is_kept_without_to
         shutil.copy(plain_ddp.__file__, tmp_path / SCRIPT)
         cluster.start("--max_restarts=0")
 
-        assert cluster.wait_exit(LAUNCHER, 90) == 1, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == 1, cluster.tails()
         [incident] = incidents(cluster)
         traceback = incident["traceback"]
         assert (traceback[0], traceback[-1]) == ("Traceback (most recent call last):", RAISES)
@@ -87,7 +87,9 @@ def test_a_mistake_of_a_script_that_knows_nothing_of_recovery_is_kept_without_to
 
 @pytest.mark.parametrize("face", ["run", "init"])
 def test_the_rank_is_printed_and_exported_once_it_is_known(tmp_path: Path, face: str) -> None:
-    with SmallCluster(tmp_path, command=PYTEST, environment={"JOB_FACE": face}) as cluster:
+    with SmallCluster(
+        tmp_path, command=PYTEST, environment={"JOB_FACE": face, "JOB_HELD_STEP": "40"}
+    ) as cluster:
         script = tmp_path / SCRIPT
         head = "def train(session: recovery.Session) -> None:\n"
         notes = '    (HERE / f"rank_id_{session.rank}").write_text(os.environ["RANK_ID"])\n'
@@ -96,6 +98,7 @@ def test_the_rank_is_printed_and_exported_once_it_is_known(tmp_path: Path, face:
         cluster.start()
         cluster.wait_step(12)
         cluster.kill_and_relaunch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
 
         for rank, name in enumerate(cluster.names):

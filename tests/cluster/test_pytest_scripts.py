@@ -41,12 +41,13 @@ def rewrite(directory: Path, form: str) -> None:
 def test_module_that_joins_at_its_head_ends_in_every_role_with_0_and_survives_a_killed_worker(
     tmp_path: Path, form: str
 ) -> None:
-    with SmallCluster(tmp_path, command=PYTEST) as cluster:
+    with SmallCluster(tmp_path, command=PYTEST, environment={"JOB_HELD_STEP": "40"}) as cluster:
         rewrite(tmp_path, form)
         cluster.start()
         cluster.wait_step(12)
 
         cluster.kill_and_relaunch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
 
         assert cluster.generations() == {1, 2}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import signal
 from pathlib import Path
 
@@ -14,11 +12,16 @@ from recovery.core.records import EventKind
 from tests.cluster import checker
 from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed
-from tests.pace import within
 
 pytestmark = pytest.mark.cluster
 
-SHORT_LEASE = {"MS_NODE_TIMEOUT": "3", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+SHORT_LEASE = {"MS_NODE_TIMEOUT": "6", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+"""Where the end of a lease is waited for."""
+
+
+def held(step: int) -> dict[str, str]:
+    """Variables of a job that does not end before the test says so; a step before its last one, the 80th."""
+    return {"JOB_HELD_STEP": str(step)}
 
 
 def pids(cluster: Cluster) -> dict[str, int]:
@@ -29,9 +32,9 @@ def pids(cluster: Cluster) -> dict[str, int]:
 def test_killed_workers_come_back_with_their_rank(
     tmp_path: Path, undisturbed: Undisturbed, victims: tuple[str, ...]
 ) -> None:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, environment=held(60)) as cluster:
         cluster.start()
-        cluster.wait_step(random.randint(12, 40))
+        cluster.wait_step({"worker_2": 13, "worker_0": 20, "worker_1": 37}[victims[0]])
         survivors = {name: pid for name, pid in pids(cluster).items() if name not in victims}
 
         cluster.kill_and_relaunch(*victims)
@@ -41,31 +44,35 @@ def test_killed_workers_come_back_with_their_rank(
         for victim in victims:
             admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, victim)]
             assert [(event.incarnation, event.rank) for event in admitted[1:]] == [(2, int(victim[-1]))]
+        cluster.go_on()
         cluster.wait_end()
         cluster.check_same_as(undisturbed())
 
 
 def test_three_of_eight_workers_come_back_together(tmp_path: Path, undisturbed: Undisturbed) -> None:
     victims = ("worker_0", "worker_3", "worker_7")
-    with Cluster(tmp_path, workers=8) as cluster:
+    with Cluster(tmp_path, workers=8, environment=held(25)) as cluster:
         cluster.start()
-        cluster.wait_step(random.randint(11, 19), timeout_s=90)
+        cluster.wait_step(15)
         cluster.kill_and_relaunch(*victims)
+        cluster.go_on()
         cluster.wait_end()
         assert len({line["incarnation"] for line in _steps(cluster) if line["rank"] in (0, 3, 7)}) == 2
         assert {line["incarnation"] for line in _steps(cluster) if line["rank"] not in (0, 3, 7)} == {1}
         cluster.check_same_as(undisturbed(workers=8))
 
 
-def test_scheduler_comes_back_and_no_step_is_lost_or_paused(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path) as cluster:
+def test_training_goes_on_without_a_scheduler_and_no_step_is_lost_when_it_comes_back(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    with Cluster(tmp_path, environment=held(15)) as cluster:
         cluster.start()
-        cluster.wait_step(15)
+        cluster.wait_step(14)
         workers = {name: pid for name, pid in pids(cluster).items() if name != "sched"}
 
         cluster.kill("sched")
-        # Training needs no scheduler.
-        cluster.wait_step(cluster.step() + 15)
+        cluster.go_on()
+        cluster.wait_step(45)
         cluster.launch("sched")
         cluster.wait_event(EventKind.NODE_RESUMED, count=cluster.workers)
 
@@ -73,26 +80,27 @@ def test_scheduler_comes_back_and_no_step_is_lost_or_paused(tmp_path: Path, undi
         cluster.wait_end()
         assert not cluster.events(EventKind.GENERATION_INTERRUPTED)
         assert {line["generation"] for line in _steps(cluster)} == {1}
-        assert within(_longest_pause_ms(cluster), 500)
         cluster.check_same_as(undisturbed())
 
 
 @pytest.mark.slow
 @pytest.mark.cold_start(reason="one recovery of torch processes with nothing imported before")
 def test_scheduler_and_a_worker_die_together(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:
+    with Cluster(tmp_path, environment=held(40)) as cluster:
         cluster.start()
         cluster.wait_step(25)
         cluster.kill_and_relaunch("sched", "worker_1")
+        cluster.go_on()
         cluster.wait_end()
         cluster.check_same_as(undisturbed())
 
 
 def test_everything_dies_at_once_and_resumes_once(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:
+    with Cluster(tmp_path, environment=held(36)) as cluster:
         cluster.start()
         cluster.wait_step(35)
         cluster.kill_and_relaunch("sched", *cluster.names)
+        cluster.go_on()
         cluster.wait_end()
         assert len(cluster.events(EventKind.PLAN_MADE)) == 2
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step in (20, 30)
@@ -100,11 +108,12 @@ def test_everything_dies_at_once_and_resumes_once(tmp_path: Path, undisturbed: U
 
 
 def test_three_kills_in_a_row(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, environment=held(50)) as cluster:
         cluster.start()
         for generation, victim in enumerate(("worker_1", "worker_2", "worker_0"), start=1):
             cluster.wait_step(10 + 10 * generation, generation=generation)
             cluster.kill_and_relaunch(victim)
+        cluster.go_on()
         cluster.wait_end()
         assert len(cluster.events(EventKind.PLAN_MADE)) == 4
         cluster.check_same_as(undisturbed())
@@ -113,11 +122,10 @@ def test_three_kills_in_a_row(tmp_path: Path, undisturbed: Undisturbed) -> None:
 def test_kill_during_a_save_leaves_the_older_checkpoint(tmp_path: Path, undisturbed: Undisturbed) -> None:
     with Cluster(tmp_path) as cluster:
         for name in (*cluster.names, "sched"):
-            cluster.launch(name, **({"JOB_SAVE_DELAY_MS": "700"} if name == "worker_1" else {}))
-        mark = tmp_path / "saving_worker_1"
-        cluster.wait(mark.exists, "first save")
-        mark.unlink()
-        cluster.wait(mark.exists, "second save")
+            cluster.launch(name, **({"JOB_HELD_SAVE": "2"} if name == "worker_1" else {}))
+        cluster.wait((tmp_path / "saving_worker_1").exists, "second save")
+        # The others hold the step of the first one by then, and it is known of all.
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
         cluster.kill("worker_1")
         cluster.launch("worker_1")
         cluster.wait_end()
@@ -128,7 +136,7 @@ def test_kill_during_a_save_leaves_the_older_checkpoint(tmp_path: Path, undistur
 def test_kill_while_the_writer_writes_leaves_the_older_checkpoint_and_no_writer(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, environment=held(65)) as cluster:
         cluster.start()
         cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
         worker = cluster.processes["worker_1"].pid
@@ -136,21 +144,24 @@ def test_kill_while_the_writer_writes_leaves_the_older_checkpoint_and_no_writer(
         writer.suspend()
         cluster.wait(lambda: any(tmp_path.glob(f"ckpt/*/.train-*.{worker}-*.tmp")), "a save that stands")
         cluster.kill("worker_1")
-        writer.wait(20)
+        writer.wait(60)
         cluster.launch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step
         cluster.check_same_as(undisturbed())
 
 
 def test_kill_during_a_rollback(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, environment=held(40)) as cluster:
         cluster.start()
         cluster.wait_step(25)
         cluster.kill("worker_1")
-        cluster.launch("worker_1", JOB_LOAD_DELAY_MS="3000")
+        # Far longer than the test needs to kill it.
+        cluster.launch("worker_1", JOB_LOAD_DELAY_MS="120000")
         cluster.wait((tmp_path / "loading_worker_1").exists, "load")
         cluster.kill_and_relaunch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
         assert len(cluster.events(EventKind.PLAN_MADE)) == 3
         cluster.check_same_as(undisturbed())
@@ -173,7 +184,7 @@ def test_hit_while_two_worlds_in_a_row_are_formed(tmp_path: Path, undisturbed: U
 def test_stopped_worker_whose_place_is_free_joins_the_next_generation(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:
+    with Cluster(tmp_path, environment={**SHORT_LEASE, **held(60)}) as cluster:
         cluster.start()
         cluster.wait_step(20)
         before = pids(cluster)
@@ -183,12 +194,13 @@ def test_stopped_worker_whose_place_is_free_joins_the_next_generation(
         cluster.wait_step(50, generation=2)
         assert pids(cluster) == before
         assert cluster.events(EventKind.NODE_RESUMED, "worker_1")
+        cluster.go_on()
         cluster.wait_end()
         cluster.check_same_as(undisturbed())
 
 
 def test_stopped_worker_whose_place_was_taken_ends_itself(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with Cluster(tmp_path, environment=SHORT_LEASE) as cluster:
+    with Cluster(tmp_path, environment={**SHORT_LEASE, **held(60)}) as cluster:
         cluster.start()
         cluster.wait_step(20)
         old = cluster.processes["worker_1"]
@@ -200,6 +212,7 @@ def test_stopped_worker_whose_place_was_taken_ends_itself(tmp_path: Path, undist
         cluster.wait(lambda: old.poll() is not None, "end of the fenced process")
         assert old.returncode == 76
         assert "FENCED" in cluster.log("worker_1")
+        cluster.go_on()
         cluster.wait_end()
         # Its checker also proves that the fenced incarnation neither stepped nor saved.
         cluster.check_same_as(undisturbed())
@@ -208,19 +221,20 @@ def test_stopped_worker_whose_place_was_taken_ends_itself(tmp_path: Path, undist
 def test_damaged_checkpoint_sends_everybody_to_the_older_one(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, environment=held(45)) as cluster:
         cluster.start()
         cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=3)
         cluster.kill("worker_3")
         # By now the others have ended what they saved.
         cluster.wait_event(EventKind.NODE_LOST, "worker_3")
-        held = [checker.saved(tmp_path / "ckpt" / str(rank)) for rank in range(4)]
-        common = max(set.intersection(*(set(one) for one in held)))
-        file = held[2][common]
+        saved = [checker.saved(tmp_path / "ckpt" / str(rank)) for rank in range(4)]
+        common = max(set.intersection(*(set(one) for one in saved)))
+        file = saved[2][common]
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
         cluster.launch("worker_3")
+        cluster.go_on()
         cluster.wait_end()
         plan = cluster.events(EventKind.PLAN_MADE)[-1].event.step
         assert plan == common - 10, "not the one before the damaged one"
@@ -232,10 +246,3 @@ def test_damaged_checkpoint_sends_everybody_to_the_older_one(
 
 def _steps(cluster: Cluster) -> list[dict[str, int]]:
     return checker.lines(cluster.directory / "steps.jsonl")
-
-
-def _longest_pause_ms(cluster: Cluster) -> int:
-    times: dict[int, list[int]] = {}
-    for line in _steps(cluster):
-        times.setdefault(line["rank"], []).append(line["wall_ms"])
-    return max(later - earlier for walls in times.values() for earlier, later in itertools.pairwise(walls))

@@ -8,10 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recovery import clock
 from recovery.core.records import EventKind
 from tests.cluster.small_cluster import PYTEST, PYTHON, SmallCluster
-from tests.pace import within
 
 pytestmark = pytest.mark.cluster
 
@@ -30,12 +28,14 @@ def incarnations(cluster: SmallCluster, node: str) -> list[tuple[int | None, int
 def test_script_that_calls_init_begins_again_by_exec_when_a_peer_is_lost(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    with SmallCluster(tmp_path, command=command, environment={"JOB_FACE": "init"}) as cluster:
+    environment = {"JOB_FACE": "init", "JOB_HELD_STEP": "40"}
+    with SmallCluster(tmp_path, command=command, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(12)
         before, process = cluster.seen("worker_0"), cluster.processes["worker_0"]
 
         cluster.kill_and_relaunch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
 
         after = cluster.seen("worker_0")
@@ -98,7 +98,7 @@ def test_main_thread_that_nobody_can_wake_is_replaced_and_leaves_no_socket_behin
         port = int((tmp_path / "hangs_at").read_text())
         process = cluster.processes["worker_0"]
         before = cluster.seen("worker_0")
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as peer:
             assert peer.recv(16) == b"I hang"
             cluster.wait_step(30)
             connections = sockets_of(process.pid)
@@ -108,7 +108,7 @@ def test_main_thread_that_nobody_can_wake_is_replaced_and_leaves_no_socket_behin
         cluster.wait_step(16, generation=2)
         assert not connections & sockets_of(process.pid)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), timeout=1)
+            socket.create_connection(("127.0.0.1", port), timeout=60)
         cluster.wait_end()
 
         after = cluster.seen("worker_0")
@@ -132,7 +132,8 @@ def test_child_of_a_killed_worker_keeps_neither_its_connection_nor_its_store(
 ) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")
-    with SmallCluster(tmp_path, environment={"MS_RECOVERY_PATH": path}) as cluster:
+    environment = {"MS_RECOVERY_PATH": path, "JOB_HELD_STEP": "30"}
+    with SmallCluster(tmp_path, environment=environment) as cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, **({"JOB_DO": f"{how}@6"} if name == "worker_1" else {}))
         cluster.wait((tmp_path / "child").exists, "child")
@@ -140,14 +141,15 @@ def test_child_of_a_killed_worker_keeps_neither_its_connection_nor_its_store(
         cluster.wait_step(12)
         assert sockets_of(child.pid) == set()
 
-        killed_ms = clock.wall_ms()
+        killed = cluster.processes["worker_1"].pid
         cluster.kill("worker_1")
         cluster.wait_event(EventKind.NODE_LOST, "worker_1")
         [suspected] = cluster.events(EventKind.NODE_SUSPECTED, "worker_1")
         [lost] = cluster.events(EventKind.NODE_LOST, "worker_1")
-        assert within(suspected.wall_ms - killed_ms, 250)
-        assert within(lost.wall_ms - killed_ms, 1_000)
+        assert suspected.event.reason == "connection closed", "its child held the connection"
+        assert lost.event.reason in ("connection closed", f"its process (pid {killed}) has ended")
         cluster.launch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
 
         assert child.is_running(), "it held nothing because it was gone"

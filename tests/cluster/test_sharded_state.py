@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ class ShardedCluster(Cluster):
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """Sharded trainings that nothing happens to."""
-    return undisturbed_runs(ShardedCluster, tmp_path_factory, timeout_s=120)
+    return undisturbed_runs(ShardedCluster, tmp_path_factory)
 
 
 @pytest.mark.parametrize(("mesh", "workers"), [("fsdp", 2), ("hsdp", 4)])
@@ -38,17 +37,17 @@ def test_a_killed_rank_comes_back_to_its_own_shards(
     tmp_path: Path, undisturbed: Undisturbed, mesh: str, workers: int
 ) -> None:
     with ShardedCluster(
-        tmp_path, workers=workers, environment={"JOB_MESH": mesh, "MS_TOPO_TIMEOUT": "20"}
+        tmp_path, workers=workers, environment={"JOB_MESH": mesh, "JOB_HELD_STEP": "19"}
     ) as cluster:
         cluster.start()
         cluster.wait_step(14)
         cluster.kill_and_relaunch("worker_1")
         cluster.wait_step(15, generation=2)
+        cluster.go_on()
         cluster.wait_end()
 
         cluster.check_same_as(undisturbed(workers=workers, JOB_MESH=mesh))
-        # On a busy machine the kill may come behind the save of step 20.
-        assert re.search("event=restored rank=1 generation=2 step=[12]0 ", cluster.log("worker_1"))
+        assert "event=restored rank=1 generation=2 step=10 " in cluster.log("worker_1")
         assert "event=layout_chosen layout=sharded" in cluster.log("worker_0")
 
 
@@ -57,7 +56,7 @@ def test_another_world_begins_with_what_a_mesh_has_saved(
     tmp_path: Path, undisturbed: Undisturbed, mesh: str, saved_by: int, read_by: int
 ) -> None:
     saved = undisturbed(workers=saved_by, JOB_MESH=mesh)
-    environment = {"JOB_FROM": str(saved.directory / "ckpt"), "MS_TOPO_TIMEOUT": "20"}
+    environment = {"JOB_FROM": str(saved.directory / "ckpt")}
     with ShardedCluster(tmp_path, workers=read_by, environment=environment) as cluster:
         cluster.start()
         cluster.wait_end()

@@ -32,11 +32,12 @@ def _steps_of(directory: Path, rank: int) -> dict[int, Path]:
 def test_ranks_that_are_killed_read_what_the_others_have_written(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    environment = {**SHARED, "JOB_OWN": "per_rank"}
+    environment = {**SHARED, "JOB_OWN": "per_rank", "JOB_HELD_STEP": "19"}
     with Cluster(tmp_path, workers=3, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(14)
         cluster.kill_and_relaunch("worker_0", "worker_2")
+        cluster.go_on()
         cluster.wait_end()
 
         cluster.check_same_as(undisturbed(workers=3, JOB_EPOCHS="1", JOB_OWN="per_rank"))
@@ -51,10 +52,10 @@ def test_a_rank_that_dies_between_the_saves_of_two_ranks_costs_that_step(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     with Cluster(tmp_path, workers=2, environment=SHARED) as cluster:
-        for name, delay_ms in (("worker_0", "0"), ("worker_1", "1000")):
-            cluster.launch(name, JOB_SAVE_DELAY_MS=delay_ms)
+        for name, held_save in (("worker_0", "0"), ("worker_1", "2")):
+            cluster.launch(name, JOB_HELD_SAVE=held_save)
         cluster.launch("sched")
-        # The slow rank sits in its save of step 20, and the other one's is published.
+        # That rank sits in its save of step 20, and the other one's is published.
         cluster.wait(lambda: 20 in _steps_of(_shared(cluster), 0), "rank 0's part of step 20")
         cluster.kill_and_relaunch("worker_1")
         cluster.wait_end()

@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.cold_start(reason="how a person starts a process is the subject"),
 ]
 
+HELD = {"JOB_HELD_STEP": "40"}
 FRAMEWORK = {
     "MS_HCCL_CM_INIT": "1",
     "MS_ENABLE_LCCL": " 1 ",
@@ -24,11 +25,12 @@ FRAMEWORK = {
 
 
 def test_script_started_by_pytest_in_every_role_survives_a_killed_worker(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path, command=PYTEST) as cluster:
+    with SmallCluster(tmp_path, command=PYTEST, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(12)
 
         cluster.kill_and_relaunch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
 
         admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED, "worker_1")]
@@ -78,10 +80,11 @@ def test_scheduler_ignores_the_node_id_that_it_inherits(tmp_path: Path, leaked: 
 
 
 def test_variables_of_the_framework_reach_training_untouched_over_a_rollback(tmp_path: Path) -> None:
-    with SmallCluster(tmp_path, environment=FRAMEWORK) as cluster:
+    with SmallCluster(tmp_path, environment={**FRAMEWORK, **HELD}) as cluster:
         cluster.start()
         cluster.wait_step(7)
         cluster.kill_and_relaunch("worker_0")
+        cluster.go_on()
         cluster.wait_end()
 
         for name in cluster.names:
@@ -94,12 +97,12 @@ def test_variables_of_the_framework_reach_training_untouched_over_a_rollback(tmp
 def test_relative_recovery_path_stays_where_the_process_started_when_training_changes_the_directory(
     tmp_path: Path,
 ) -> None:
-    with SmallCluster(
-        tmp_path, environment={"MS_RECOVERY_PATH": "./recovery/", "JOB_DO": "chdir@3"}
-    ) as cluster:
+    environment = {"MS_RECOVERY_PATH": "./recovery/", "JOB_DO": "chdir@3", **HELD}
+    with SmallCluster(tmp_path, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(12)
         cluster.kill_and_relaunch("worker_1")
+        cluster.go_on()
         cluster.wait_end()
 
         assert stat.S_IMODE((tmp_path / "recovery").stat().st_mode) == 0o700

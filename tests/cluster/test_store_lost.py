@@ -17,7 +17,6 @@ pytestmark = pytest.mark.cluster
 
 GONE, LOST = 38, 39
 """Exit codes of STORE_GONE and STORE_LOST."""
-HEARTBEAT_S = 5.0
 
 
 def _delete_the_file(path: Path) -> None:
@@ -52,19 +51,25 @@ LOSSES = pytest.mark.parametrize(
 
 
 @LOSSES
-def test_scheduler_whose_store_is_taken_away_ends_by_name_within_a_heartbeat(
+def test_scheduler_whose_store_is_taken_away_ends_by_name_though_nothing_is_written(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
     with SmallCluster(tmp_path, environment={"JOB_HELD_STEP": "30"}) as cluster:
         cluster.start()
-        cluster.wait_step(22)
+        cluster.wait_step(29)
+        cluster.wait(lambda: is_committed(cluster, 25), "step 25 common")
 
         lose(tmp_path / "recovery")
 
-        assert cluster.wait_exit("sched", timeout_s=HEARTBEAT_S) == GONE
+        assert cluster.wait_exit("sched") == GONE
         assert "STORE_GONE" in cluster.log("sched")
         for name in cluster.names:
             assert cluster.processes[name].poll() is None, "a worker ended with the scheduler's store"
+
+
+def is_committed(cluster: SmallCluster, step: int) -> bool:
+    """Do all ranks hold it?"""
+    return any(one.event.step == step for one in cluster.events(EventKind.CHECKPOINT_COMMITTED))
 
 
 def _lost(cluster: SmallCluster, lose: Callable[[Path], None]) -> None:
@@ -72,7 +77,7 @@ def _lost(cluster: SmallCluster, lose: Callable[[Path], None]) -> None:
     cluster.start()
     cluster.wait_step(22)
     lose(cluster.directory / "recovery")
-    assert cluster.wait_exit("sched", timeout_s=HEARTBEAT_S) == GONE
+    assert cluster.wait_exit("sched") == GONE
 
 
 def _refused(cluster: SmallCluster) -> None:
@@ -146,14 +151,10 @@ def test_a_path_that_was_removed_is_rebuilt_from_what_the_living_workers_tell(tm
 
 
 def test_a_job_that_is_dead_as_a_whole_is_rebuilt_and_goes_on(tmp_path: Path) -> None:
-    environment = {"JOB_HELD_STEP": "30", "MS_NODE_TIMEOUT": "2"}
-    with SmallCluster(tmp_path, environment=environment) as cluster:
+    with SmallCluster(tmp_path, environment={"JOB_HELD_STEP": "30"}) as cluster:
         cluster.start()
         cluster.wait_step(29)
-        committed = EventKind.CHECKPOINT_COMMITTED
-        cluster.wait(
-            lambda: [one for one in cluster.events(committed) if one.event.step == 25], "step 25 common", 30
-        )
+        cluster.wait(lambda: is_committed(cluster, 25), "step 25 common")
         cluster.kill("sched", *cluster.names)
         _delete_the_file(tmp_path / "recovery")
 

@@ -12,7 +12,7 @@ import pytest
 from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER
 from tests.cluster.small_cluster import SmallCluster
-from tests.cluster.test_launcher_standbys import SHORT_LEASE, WINDOW_S, assert_done, cluster_of, taken_over
+from tests.cluster.test_launcher_standbys import WINDOW_S, assert_done, cluster_of, taken_over
 
 pytestmark = pytest.mark.cluster
 
@@ -38,16 +38,16 @@ def went_on(cluster: SmallCluster, plans: list[tuple[int | None, int | None]]) -
 
 @pytest.mark.parametrize("by_hand", [True, False], ids=["recovery rebuild", "MS_REBUILD_STORE"])
 def test_a_launched_job_whose_rank_a_fresh_id_holds_goes_on(tmp_path: Path, by_hand: bool) -> None:
-    environment = {**SHORT_LEASE, "MS_REBUILD_STORE": str(int(not by_hand))}
+    environment = {"MS_REBUILD_STORE": str(int(not by_hand))}
     with cluster_of(tmp_path, window_s=WINDOW_S, held=True, **environment) as cluster:
         cluster.start()
         cluster.wait_step(12)
         cluster.kill_node("0")
         cluster.wait_step(39, generation=2)
         assert taken_over(cluster) == [("0.2", 0, "0")]
-        cluster.wait(lambda: committed(cluster, 35), "step 35 common", 30)
+        cluster.wait(lambda: committed(cluster, 35), "step 35 common")
         cluster.kill(LAUNCHER)
-        cluster.wait(lambda: not cluster.living(), "the end of its processes", 20)
+        cluster.wait(lambda: not cluster.living(), "the end of its processes")
         lose_store(tmp_path)
         if by_hand:
             subprocess.run(
@@ -64,14 +64,14 @@ def test_a_launched_job_whose_rank_a_fresh_id_holds_goes_on(tmp_path: Path, by_h
 
 
 def test_a_fresh_id_tells_what_its_place_knows_when_the_workers_are_asked(tmp_path: Path) -> None:
-    environment = {"JOB_HELD_STEP": "30", "MS_NODE_TIMEOUT": "3", "MS_REJOIN_WINDOW": "0"}
+    environment = {"JOB_HELD_STEP": "30", "MS_REJOIN_WINDOW": "0"}
     with SmallCluster(tmp_path, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(12)
         cluster.kill("worker_0")
         cluster.launch("worker_0.2", MS_REPLACES="worker_0")
         cluster.wait_step(29, generation=2)
-        cluster.wait(lambda: committed(cluster, 25), "step 25 common", 30)
+        cluster.wait(lambda: committed(cluster, 25), "step 25 common")
         cluster.kill("sched", "worker_0.2")
         # What lies in the path does not show all ranks, so every worker is asked; the living one remembers.
         lose_store(tmp_path, "worker_1")
@@ -81,9 +81,9 @@ def test_a_fresh_id_tells_what_its_place_knows_when_the_workers_are_asked(tmp_pa
 
         cluster.wait_event(EventKind.PLAN_MADE)
         cluster.go_on()
-        assert cluster.wait_exit("worker_0.3", 60) == 0, cluster.tails()
-        assert cluster.wait_exit("worker_1", 60) == 0, cluster.tails()
-        assert cluster.wait_exit("sched", 60) == 0, cluster.tails()
+        assert cluster.wait_exit("worker_0.3") == 0, cluster.tails()
+        assert cluster.wait_exit("worker_1") == 0, cluster.tails()
+        assert cluster.wait_exit("sched") == 0, cluster.tails()
         cluster.check_result()
         [rebuilt] = cluster.events(EventKind.STORE_REBUILT)
         assert re.search(r"worker_0\.3: rank 0, generation 2, holds steps [\d, ]*25;", rebuilt.event.details)

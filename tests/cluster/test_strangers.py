@@ -17,11 +17,8 @@ from tests.transport.wire import HANDSHAKE, masked_frame, plain_socket
 
 pytestmark = pytest.mark.cluster
 
-LONGER = {"JOB_EPOCHS": "6", "JOB_STEP_MS": "60"}
-"""About fifteen seconds: long enough for strangers to start up and be turned away."""
-
-SHORT_LEASE = {"MS_NODE_TIMEOUT": "3", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
-"""A scheduler that comes back waits one lease for those it knew."""
+HELD = {"JOB_HELD_STEP": "80"}
+"""About the middle: the job does not end before the test has done to it what it is about."""
 
 
 def visitor(cluster: Cluster, name: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -39,7 +36,7 @@ def visitor(cluster: Cluster, name: str, **environment: str) -> subprocess.Popen
 def test_strangers_are_turned_away_by_name_and_the_job_trains_on(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with Cluster(tmp_path, workers=2, environment=LONGER) as cluster:
+    with Cluster(tmp_path, workers=2, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(5)
 
@@ -50,21 +47,22 @@ def test_strangers_are_turned_away_by_name_and_the_job_trains_on(
             50: ("PORT_IN_USE", "sched", visitor(cluster, "sched", MS_RECOVERY_PATH="another")),
         }
         for exit_code, (code, name, process) in turned_away.items():
-            assert process.wait(60) == exit_code, cluster.tails()
+            assert process.wait(120) == exit_code, cluster.tails()
             assert code in cluster.log(name)
 
+        cluster.go_on()
         cluster.wait_end()
         assert not cluster.events(EventKind.GENERATION_INTERRUPTED)
-        cluster.check_same_as(undisturbed(workers=2, **LONGER))
+        cluster.check_same_as(undisturbed(workers=2))
 
 
 def test_garbage_and_oversized_frames_on_the_port_cost_nothing(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     noise = random.Random(7)
-    with Cluster(tmp_path, workers=2) as cluster:
+    with Cluster(tmp_path, workers=2, environment=HELD) as cluster:
         cluster.start()
-        cluster.wait_step(5)
+        cluster.wait_step(79)
 
         sockets = [plain_socket(cluster.port) for _ in range(20)]
         for number, stranger in enumerate(sockets):
@@ -73,7 +71,8 @@ def test_garbage_and_oversized_frames_on_the_port_cost_nothing(
             else:
                 # More than 64 KiB.
                 stranger.sendall(HANDSHAKE + masked_frame(noise.randbytes(70_000)))
-        cluster.wait_step(cluster.step() + 20)
+        cluster.go_on()
+        cluster.wait_step(100)
         for stranger in sockets:
             stranger.close()
 
@@ -85,7 +84,11 @@ def test_garbage_and_oversized_frames_on_the_port_cost_nothing(
 def test_dropped_connections_of_a_living_worker_cost_nothing(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with Cluster(tmp_path, workers=2) as cluster, FaultProxy(cluster.port) as proxy:
+    environment = {**HELD, "MS_RECONNECT_GRACE": "60"}
+    with (
+        Cluster(tmp_path, workers=2, environment=environment) as cluster,
+        FaultProxy(cluster.port) as proxy,
+    ):
         cluster.launch("sched")
         cluster.launch("worker_0")
         cluster.launch("worker_1", MS_SCHED_PORT=str(proxy.port))
@@ -94,6 +97,7 @@ def test_dropped_connections_of_a_living_worker_cost_nothing(
             proxy.cut()
             cluster.wait_event(EventKind.NODE_RESUMED, "worker_1", count=cut)
 
+        cluster.go_on()
         cluster.wait_end()
         assert proxy.accepted >= 4, "the wire was not the one that was used"
         assert not cluster.events(EventKind.NODE_LOST)
@@ -104,17 +108,18 @@ def test_dropped_connections_of_a_living_worker_cost_nothing(
 def test_another_world_size_than_the_stored_one_is_refused_and_loses_nothing(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with Cluster(tmp_path, workers=2, environment=SHORT_LEASE) as cluster:
+    with Cluster(tmp_path, workers=2, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(25)
         cluster.kill("sched", *cluster.names)
 
         wrong = visitor(cluster, "sched", MS_WORKER_NUM="3")
-        assert wrong.wait(60) == 73
+        assert wrong.wait(120) == 73
         assert "MS_WORKER_NUM=3" in cluster.log("sched")
         assert "has 2" in cluster.log("sched")
 
         cluster.start()
+        cluster.go_on()
         cluster.wait_end()
         assert (cluster.events(EventKind.PLAN_MADE)[-1].event.step or 0) >= 10, "training began again"
         cluster.check_same_as(undisturbed(workers=2))

@@ -113,7 +113,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def test_a_job_runs_over_tls_and_recovers_and_leaves_no_secret(job: Job) -> None:
-    wait_for(lambda: "running" in job.status().stdout, "running job", WAIT_S)
+    wait_for(lambda: "running" in job.status().stdout, "running job")
     plain = job.status(tls=False)
     assert plain.returncode != 0
     assert "if it uses TLS, this process must too" in plain.stderr, plain.stderr

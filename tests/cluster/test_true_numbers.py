@@ -19,16 +19,16 @@ from tests.report import step_checker
 pytestmark = pytest.mark.cluster
 
 HEARTBEAT_S = 1
-DEAD_S = 8.0
+DEAD_S = 15.0
 STEP_MS = 100
 ENVIRONMENT = {
     "JOB_STEP_MS": str(STEP_MS),
-    "MS_NODE_TIMEOUT": "4",
+    "MS_NODE_TIMEOUT": "120",
     "MS_RETRY_INTERVAL_LOWER": "1",
     "MS_RETRY_INTERVAL_UPPER": str(HEARTBEAT_S),
 }
-LEAST_MS = 1_500 + 1_000 * HEARTBEAT_S
-"""How far two figures may be apart: a heartbeat, the second by which a timer may be late, and a busy machine."""
+LEAST_MS = 7_000
+"""How far two figures may be apart: a heartbeat, and what a busy machine is late. Half of the time that must not be counted as training."""
 
 
 def logged(cluster: SmallCluster) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def test_a_host_that_stood_dead_is_not_reported_as_training(tmp_path: Path) -> N
     with SmallCluster(tmp_path, environment={**ENVIRONMENT, "JOB_HELD_STEP": "34"}) as cluster:
         cluster.start()
         cluster.wait_step(33)
-        cluster.wait(lambda: has_noted(cluster, 33), "note of step 33 by both", 30)
+        cluster.wait(lambda: has_noted(cluster, 33), "note of step 33 by both")
         cluster.kill("sched", "worker_0", "worker_1")
         died = time.monotonic()
 
@@ -85,7 +85,7 @@ def test_a_host_that_stood_dead_is_not_reported_as_training(tmp_path: Path) -> N
         assert {row["state"] for row in answer("nodes", path)} == {"not running"}
 
         cluster.go_on()
-        cluster.wait(lambda: time.monotonic() - died > DEAD_S, "the time of being dead", 30)
+        cluster.wait(lambda: time.monotonic() - died > DEAD_S, "the time of being dead")
         cluster.start()
         cluster.wait_end()
         cluster.check_result()
@@ -101,13 +101,12 @@ def test_a_host_that_stood_dead_is_not_reported_as_training(tmp_path: Path) -> N
 
 
 def test_a_restarted_scheduler_tells_how_far_the_ranks_are(tmp_path: Path) -> None:
-    # The lease of the stopped worker must last while this test looks, however slow the machine is.
-    held = {**ENVIRONMENT, "JOB_HELD_STEP": "34", "JOB_STEP_MS": "20", "MS_NODE_TIMEOUT": "20"}
+    held = {**ENVIRONMENT, "JOB_HELD_STEP": "34", "JOB_STEP_MS": "20"}
     with SmallCluster(tmp_path, environment=held) as cluster:
         cluster.start()
         cluster.wait_step(33)
         # Some rank is there; the one that is stopped must be, too.
-        cluster.wait(lambda: has_noted(cluster, 33), "note of step 33 by both", 30)
+        cluster.wait(lambda: has_noted(cluster, 33), "note of step 33 by both")
         cluster.signal("worker_1", signal.SIGSTOP)
         cluster.kill("sched")
         dead = answer("status", str(tmp_path / "recovery"))
@@ -130,7 +129,7 @@ def test_a_restarted_scheduler_tells_how_far_the_ranks_are(tmp_path: Path) -> No
             return [(row["rank"], row["step"]) for row in asked["ranks"]]
 
         # Its first heartbeat says how far it is.
-        cluster.wait(lambda: steps() == [(0, 33), (1, 33)], "the step of both", 30)
+        cluster.wait(lambda: steps() == [(0, 33), (1, 33)], "the step of both")
         assert answer("status", here, environment=belongs)["newest_step"] == 33
         found = answer("status", str(tmp_path / "recovery"))
         assert [(row["rank"], row["step"]) for row in found["ranks"]] == [(0, 33), (1, 33)]

@@ -22,7 +22,13 @@ from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed
 from tests.transport.wire import HOST, register, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.waits]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+WINDOW_MS = 30_000
+ASKS_AT_MS = 10_000
+"""Far from both ends of the window: a slow machine asks late, and still within it."""
+ROUNDED_MS = 50
+"""Times of two clocks, cut off to milliseconds."""
 
 
 def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
@@ -30,22 +36,26 @@ def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
 ) -> None:
     with Cluster(tmp_path, workers=8, window_s=30.0) as cluster:
         cluster.start()
-        cluster.wait_step(14, timeout_s=90)
+        cluster.wait_step(14)
         survivors = {name: process.pid for name, process in cluster.processes.items() if name != "worker_5"}
+        # Its connection closes after this, and before the event of it is written.
+        killed_ms = clock.wall_ms()
         cluster.kill_and_relaunch("worker_5")
-        cluster.wait_event(EventKind.NODE_SUSPECTED, "worker_5")
+        cluster.wait_event(EventKind.NODE_LOST, "worker_5")
         [suspected] = cluster.events(EventKind.NODE_SUSPECTED, "worker_5")
-        cluster.wait(lambda: clock.wall_ms() >= suspected.wall_ms + 29_800, "29.8 s", timeout_s=40)
+        cluster.wait(lambda: clock.wall_ms() >= killed_ms + ASKS_AT_MS, "a third of the window")
         asked_ms = clock.wall_ms()
         token = JobToken.of(stored(tmp_path / "recovery"))
         refused = asyncio.run(ask_to_be_let_in(cluster.port, "worker_5", workers=8, token=token))
+        answered_ms = clock.wall_ms()
         assert refused.code == "REJOIN_WINDOW", "let in before 30 s"
         assert refused.retry_after_ms is not None
-        assert abs(asked_ms + refused.retry_after_ms - suspected.wall_ms - 30_000) < 150
+        assert asked_ms + refused.retry_after_ms <= suspected.wall_ms + WINDOW_MS + ROUNDED_MS
+        assert answered_ms + refused.retry_after_ms >= killed_ms + WINDOW_MS - ROUNDED_MS
 
         cluster.wait_event(EventKind.NODE_ADMITTED, "worker_5", count=2)
         admitted = cluster.events(EventKind.NODE_ADMITTED, "worker_5")[-1]
-        assert 29_950 <= admitted.wall_ms - suspected.wall_ms <= 30_500
+        assert admitted.wall_ms >= killed_ms + WINDOW_MS - ROUNDED_MS
         assert (admitted.event.rank, admitted.event.incarnation) == (5, 2)
         refusals = re.findall(
             r"event=refused REJOIN_WINDOW: .*may return in (\d+\.\d) s", cluster.log("worker_5")

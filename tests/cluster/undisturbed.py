@@ -25,13 +25,12 @@ class _Make(Protocol):
     def __call__(self, directory: Path, *, workers: int, environment: dict[str, str]) -> Cluster: ...
 
 
-def undisturbed_runs(make: _Make, factory: pytest.TempPathFactory, timeout_s: float) -> Undisturbed:
+def undisturbed_runs(make: _Make, factory: pytest.TempPathFactory) -> Undisturbed:
     """Remember what was run, in whatever process of this test run.
 
     Args:
         make: a cluster; what one kind of cluster has run is no other's.
         factory: of this process.
-        timeout_s: for one run.
     """
 
     def of(workers: int = 4, **environment: str) -> Cluster:
@@ -41,7 +40,7 @@ def undisturbed_runs(make: _Make, factory: pytest.TempPathFactory, timeout_s: fl
         def run(directory: Path) -> None:
             with cluster(directory) as running:
                 running.start()
-                running.wait_end(timeout_s)
+                running.wait_end()
 
         settings = [f"{name}_{value}" for name, value in sorted(environment.items())]
         return cluster(

@@ -124,7 +124,7 @@ def test_a_full_disk_takes_no_exit_code_from_a_process_that_ends() -> None:
     environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
-            [sys.executable, "-c", program], env=environment, stdout=full, timeout=60, check=False
+            [sys.executable, "-c", program], env=environment, stdout=full, timeout=300, check=False
         )
 
     assert ended.returncode == 36

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -13,8 +12,11 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from tests.needs import lacks, needs_root, needs_tool
+
 BOTH = ("input", "output")
 _TRIES = 5
+_PACKAGES = {"ip": "iproute2", "nft": "nftables"}
 
 
 class Host:
@@ -22,9 +24,9 @@ class Host:
 
     def __init__(self, number: int) -> None:
         self.name = f"rec{os.getpid() % 10_000}x{number}"
-        self.scheduler = f"10.213.{number}.1"
+        self.scheduler, self.address = f"10.213.{number}.1", f"10.213.{number}.2"
         self._interface = f"{self.name}v"
-        self._addresses = (f"{self.scheduler}/24", f"10.213.{number}.2/24")
+        self._addresses = (f"{self.scheduler}/24", f"{self.address}/24")
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -84,11 +86,9 @@ def run(*command: str) -> None:
 def made(count: int, *, to_cut: bool = True) -> Iterator[tuple[Host, ...]]:
     """So many hosts, removed at the end; skips with its reason where that is impossible."""
     tools = ("ip", "nft") if to_cut else ("ip",)
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if os.geteuid() != 0 or missing:
-        pytest.skip(
-            f"network namespaces need root, {' and '.join(tools)}; missing: {', '.join(missing) or 'root'}"
-        )
+    needs_root()
+    for tool in tools:
+        needs_tool(tool, _PACKAGES[tool])
     hosts = _made(count, to_cut=to_cut)
     try:
         yield hosts
@@ -117,7 +117,7 @@ def _made(count: int, *, to_cut: bool) -> tuple[Host, ...]:
             if not taken:
                 return hosts
             said = f"{taken[0].scheduler} is another test's"
-    pytest.skip(f"no network namespaces here: {said}")
+    return lacks("network namespaces", said)
 
 
 @pytest.fixture

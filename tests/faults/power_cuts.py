@@ -102,7 +102,6 @@ def _unmount(where: Path) -> None:
     wait_for(
         lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0,
         f"end of what keeps {where} busy",
-        20,
     )
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import resource
-import time
 from pathlib import Path
 
 import psutil
@@ -19,28 +18,27 @@ from recovery.transport.access import Access
 from recovery.transport.job_token import Caller, JobToken
 from tests.cluster.small_cluster import SmallCluster
 from tests.faults.strangers import Dripper, Garbage, Hammer, silent
-from tests.pace import within
 from tests.transport.wire import HOST
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.alone]
 
 WORKERS = 8
 SILENT = 2_000
+TRIES = 2_000
+"""Registrations that the flood has made when it ends."""
+ANSWERS_MIN = 20
 MEMORY_GROWTH_BYTES_MAX = 64 << 20
-ANSWER_S_MAX = 1.0
 
 
-def answer_s(port: int, token: str | None) -> float:
-    """How long a well-behaved process waits for its answer: with the token for a view, else for a refusal (an id that is alive)."""
-    begun = time.monotonic()
+def check_is_answered(port: int, token: str | None) -> None:
+    """A well-behaved process has its answer on its first connection: with the token a view, else a refusal (an id that is alive)."""
     if token is not None:
         access = Access(Caller(Kind.VIEWER, "", JobToken(token)))
         assert asyncio.run(inspection_client.ask(HOST, port, "/status", access=access))["state"] == "running"
-        return time.monotonic() - begun
+        return
     one = Hammer(port, node="worker_0", workers=WORKERS, servers=0, per_second=1)
     one.once(random.Random(1))
-    assert one.answers["NODE_ALIVE"] == 1, one.answers
-    return time.monotonic() - begun
+    assert one.answers == {"NODE_ALIVE": 1}, one.answers
 
 
 @pytest.mark.parametrize("token", [None, "a-token-of-this-test"], ids=["trusted", "token"])
@@ -49,9 +47,15 @@ def test_two_thousand_strangers_disturb_neither_training_nor_a_good_worker(
 ) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
-    with SmallCluster(
-        tmp_path, workers=WORKERS, environment={"JOB_STEP_MS": "250", "MS_JOB_TOKEN": token or "off"}
-    ) as cluster:
+    environment = {
+        "JOB_STEP_MS": "250",
+        "JOB_HELD_STEP": "50",
+        "MS_JOB_TOKEN": token or "off",
+        # A slow machine is not what makes a worker dial again.
+        "MS_NODE_TIMEOUT": "120",
+        "MS_RECEIVE_MSG_TIMEOUT": "60",
+    }
+    with SmallCluster(tmp_path, workers=WORKERS, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(3)
         scheduler = psutil.Process(cluster.processes["sched"].pid)
@@ -66,23 +70,24 @@ def test_two_thousand_strangers_disturb_neither_training_nor_a_good_worker(
         ):
             for each in silent(cluster.port, SILENT, "127.0.0.5"):
                 sockets.enter_context(each)
-            begun, tried = time.monotonic(), hammer.count
-            waits, open_files = [], []
-            while time.monotonic() - begun < 6:
-                waits.append(answer_s(cluster.port, token))
+            tried, open_files = hammer.count, list[int]()
+
+            def is_over() -> bool:
+                check_is_answered(cluster.port, token)
                 open_files.append(scheduler.num_fds())
-                time.sleep(0.2)
-            per_second = (hammer.count - tried) / (time.monotonic() - begun)
+                return hammer.count - tried >= TRIES and len(open_files) >= ANSWERS_MIN
+
+            cluster.wait(is_over, "end of the flood")
         print(
-            f"{SILENT} silent, {per_second:.0f} registrations a second: worst answer {max(waits) * 1000:.0f} ms of {len(waits)}, "
+            f"{SILENT} silent, {hammer.count - tried} registrations, {len(open_files)} answers: "
             f"{max(open_files)} descriptors, {(scheduler.memory_info().rss - memory_before) >> 20} MiB more"
         )
 
-        assert within(max(waits), ANSWER_S_MAX)
         if token is not None:
             assert set(hammer.answers) <= {"401", "closed"}, hammer.answers
         assert max(open_files) < limit / 2
         assert scheduler.memory_info().rss - memory_before < MEMORY_GROWTH_BYTES_MAX
+        cluster.go_on()
         cluster.wait_end()
         assert not cluster.events(EventKind.NODE_SUSPECTED)
         assert cluster.generations() == {1}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,9 @@ from recovery.core.records import EventKind
 from tests.faults.test_network_faults import PATIENT, pass_time
 from tests.faults.test_standby_networks import WINDOW_S, launch, start_scheduler, wired
 from tests.faults.tiny_cluster import TinyCluster
+from tests.needs import needs_root, needs_tool
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.waits, pytest.mark.root]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.root]
 
 CONTAINERS = {
     "pid namespace": ("--pid", "--mount-proc"),
@@ -22,16 +21,19 @@ CONTAINERS = {
 }
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("unshare") is None, reason="containers need root and unshare"
-)
 @pytest.mark.parametrize("flags", CONTAINERS.values(), ids=CONTAINERS)
 def test_nobody_takes_the_rank_of_a_worker_in_another_container(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
+    needs_root()
     environment = {**PATIENT, "MS_REJOIN": "proof"}
     with TinyCluster(tmp_path, workers=2, window_s=WINDOW_S, environment=environment) as cluster:
-        cluster.started_by["worker_1"] = ("unshare", "--fork", "--kill-child", *flags)
+        cluster.started_by["worker_1"] = (
+            needs_tool("unshare", "util-linux"),
+            "--fork",
+            "--kill-child",
+            *flags,
+        )
         for name in ("worker_0", "standby_0"):
             launch(cluster, name)
         with wired(cluster, "worker_1") as wire:

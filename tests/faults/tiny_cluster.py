@@ -13,9 +13,6 @@ from tests.cluster.harness import Cluster
 from tests.faults import tiny_job
 from tests.warm.process import PLAIN
 
-_MORE_STEPS = 25
-"""From the decision to finish to the last step: more than any rank can be ahead of the newest that is logged."""
-
 
 class TinyCluster(Cluster):
     """Workers `worker_<n>` and `sched`, torch-free; `finish` ends the training."""
@@ -35,12 +32,10 @@ class TinyCluster(Cluster):
         return (sys.executable, tiny_job.__file__)
 
     def finish(self) -> None:
-        """Decide the last step a little ahead, wait for the end, and check that every rank has done exactly its steps."""
-        last_step = self.step() + _MORE_STEPS
-        part = self.directory / "finish_at.part"
-        part.write_text(str(last_step))
-        part.rename(self.directory / tiny_job.FINISH_AT)
-        self.wait_end(60)
+        """Have the last step decided, wait for the end, and check that every rank has done exactly its steps."""
+        (self.directory / tiny_job.FINISH).touch()
+        self.wait_end()
+        last_step = int((self.directory / tiny_job.FINISH_AT).read_text())
         for rank in range(self.workers):
             found = (self.directory / f"result_{rank}").read_text()
             assert found == tiny_job.value_after(rank, last_step), (

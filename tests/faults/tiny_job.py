@@ -1,8 +1,8 @@
 """A training without a framework whose ranks go in lockstep, and whose length the test decides while it runs.
 
 A step needs every rank, as a collective does: a rank that is cut off from the scheduler waits in its step once the others have
-stopped. The ranks meet in a file that all map into memory, one per generation. Training goes on until `finish_at` names the last
-step. Writes `result_<rank>`: a chain of hashes that tells of every step lost or doubled.
+stopped. The ranks meet in a file that all map into memory, one per generation. Training goes on until the file `finish` is there:
+rank 0 then names the last step in `finish_at`, before any rank can reach it. Writes `result_<rank>`: a chain of hashes that tells of every step lost or doubled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import BinaryIO
 import recovery
 from recovery.training.state import Snapshot
 
-FINISH_AT = "finish_at"
+FINISH, FINISH_AT = "finish", "finish_at"
+_MORE_STEPS = 25
+"""From the decision to finish to the last step."""
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 NOFILE = os.environ.get("JOB_NOFILE", "")
 """Soft and hard limit of open files, as a system's `ulimit -n` would have left them: `1024:4096`. Empty: as they are."""
@@ -85,6 +87,14 @@ def last_step() -> int:
         return 2**53
 
 
+def decide_last_step(step: int) -> None:
+    """Name it while all others wait for this rank in this step at the latest."""
+    if Path(FINISH).exists() and not Path(FINISH_AT).exists():
+        part = Path(f"{FINISH_AT}.part")
+        part.write_text(str(step + _MORE_STEPS))
+        part.rename(FINISH_AT)
+
+
 class Lockstep:
     """The data plane: the slots of all ranks, in a file of this generation."""
 
@@ -111,6 +121,8 @@ def train(session: recovery.Session) -> None:
     saver = recovery.ModelCheckpoint("tiny", f"ckpt/{session.rank}", config)
     state, others = Tally(), Lockstep(session)
     for step, _ in session.steps(state, epochs=1, callbacks=[saver]):
+        if session.rank == 0:
+            decide_last_step(step)
         others.meet(step)
         state.value = _next(state.value, session.rank, step)
         time.sleep(STEP_MS / 1000)

@@ -27,7 +27,7 @@ _HEAD = """\
 # Reliability
 
 What was done to the engine, how much of it, and what it found. The promises by number: [guarantees](guarantees.md).
-`make torture HOURS=n` runs all of it for hours and writes this page; a smaller round of the same runs in every `make test`.
+`make torture HOURS=n` runs all of it for hours and writes this page; a smaller round of the same runs in every `make test-all`.
 
 ## What was run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sqlite3
 import sys
@@ -71,12 +72,14 @@ def refused(place: Path, exit_code: int, *words: str, changes: Mapping[str, str 
 # --- settings ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.cold_start(reason="the first lines of a process that a person started")
 @pytest.mark.parametrize("role", ["MS_WORKER", "MS_SCHED"])
 @pytest.mark.parametrize(
     ("name", "value", "exit_code", "code"),
     [
-        ("MS_WORKER_NUM", None, 20, "SETTING_MISSING"),
+        pytest.param(
+            *("MS_WORKER_NUM", None, 20, "SETTING_MISSING"),
+            marks=pytest.mark.cold_start(reason="the first lines of a process that a person started"),
+        ),
         ("MS_SCHED_HOST", "", 20, "SETTING_MISSING"),
         ("MS_RECOVERY_PATH", None, 20, "SETTING_MISSING"),
         ("MS_SCHED_PORT", "eighty", 21, "SETTING_TYPE"),
@@ -141,12 +144,20 @@ def test_a_recovery_path_where_nobody_can_write_is_named(tmp_path: Path) -> None
 # --- what is stored ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stored(tmp_path: Path) -> Path:
-    """The scheduler's store of a job that is done, folded into one file."""
-    with SmallCluster(tmp_path, workers=1, environment={"JOB_STEP_MS": "1"}) as cluster:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a job that is done."""
+    place = tmp_path_factory.mktemp("finished")
+    with SmallCluster(place, workers=1, environment={"JOB_STEP_MS": "1"}) as cluster:
         cluster.start()
         cluster.wait_end()
+    return place
+
+
+@pytest.fixture
+def stored(finished: Path, tmp_path: Path) -> Path:
+    """The scheduler's store of that job, folded into one file; a copy, which a test may change."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     return tmp_path / "recovery" / "scheduler.db"
 
 

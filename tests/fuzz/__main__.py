@@ -11,10 +11,12 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 
-from tests.fuzz.blind import fuzz
+from tests.fuzz.blind import fuzz, inputs
 from tests.fuzz.targets import TARGETS
 
 ATHERIS, BLIND = "atheris", "blind"
@@ -62,7 +64,9 @@ def main() -> int:
 def _blind(name: str, seconds: int, seed: int, kept: Path) -> bool:
     target = TARGETS[name]
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
-        count, found = fuzz(target.taker(Path(place)), target.seeds(), seconds=seconds, seed=seed)
+        ends = time.monotonic() + seconds
+        given = takewhile(lambda _: time.monotonic() < ends, inputs(target.seeds(), seed=seed))
+        count, found = fuzz(target.taker(Path(place)), given)
     print(f"{name:16} {count:9} inputs", flush=True)
     if found is None:
         return True

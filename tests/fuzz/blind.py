@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 _LARGE = (
@@ -68,29 +67,25 @@ def changed(right: list[bytes], draw: random.Random) -> bytes:
     return bytes(data)
 
 
-def fuzz(
-    take: Callable[[bytes], None], right: list[bytes], *, seconds: float, seed: int
-) -> tuple[int, Found | None]:
-    """Feed it until the time is over, or until it raises.
+def inputs(right: list[bytes], *, seed: int) -> Iterator[bytes]:
+    """The right ones, then changed ones without end; a seed gives the same ones each time."""
+    draw = random.Random(seed)
+    yield from right
+    while True:
+        yield changed(right, draw)
+
+
+def fuzz(take: Callable[[bytes], None], given: Iterable[bytes]) -> tuple[int, Found | None]:
+    """Feed it with all that is given, or until it raises.
 
     Returns:
         How often it was fed, and what it raised for.
     """
-    draw, ends, count = random.Random(seed), time.monotonic() + seconds, 0
-    for data in right:
-        if (found := _tried(take, data)) is not None:
-            return count, found
+    count = 0
+    for data in given:
         count += 1
-    while time.monotonic() < ends:
-        count += 1
-        if (found := _tried(take, changed(right, draw))) is not None:
-            return count, found
+        try:
+            take(data)
+        except Exception as error:  # noqa: BLE001 - any is what is looked for
+            return count, Found(data, error)
     return count, None
-
-
-def _tried(take: Callable[[bytes], None], data: bytes) -> Found | None:
-    try:
-        take(data)
-    except Exception as error:  # noqa: BLE001 - any is what is looked for
-        return Found(data, error)
-    return None

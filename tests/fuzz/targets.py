@@ -167,11 +167,17 @@ def _header_seeds() -> list[bytes]:
 # --- files --------------------------------------------------------------------------------------------------------------
 
 
+def _put(path: Path, data: bytes) -> None:
+    """Write a new file: some file systems wait for the disk where an old one is emptied."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+
+
 def _config(directory: Path) -> Take:
     path = directory / "config.json"
 
     def take(data: bytes) -> None:
-        path.write_bytes(data)
+        _put(path, data)
         config_file.read(path)
 
     return take
@@ -219,7 +225,7 @@ def _manifest(directory: Path) -> Take:
     path = directory / "train-1_1.json"
 
     def take(data: bytes) -> None:
-        path.write_bytes(_sealed(data) if data[:1] == b" " else data)
+        _put(path, _sealed(data) if data[:1] == b" " else data)
         manifests.read(path)
 
     return take
@@ -233,7 +239,7 @@ def _sealed(body: bytes) -> bytes:
 def _token_file(directory: Path) -> Take:
     def take(data: bytes) -> None:
         path = directory / job_token_file.NAME
-        path.write_bytes(data)
+        _put(path, data)
         path.chmod(0o600)
         found = job_token_file.stored(directory)
         assert found is not None
@@ -247,7 +253,7 @@ def _rank_table(directory: Path) -> Take:
     path = directory / "rank_table.json"
 
     def take(data: bytes) -> None:
-        path.write_bytes(data)
+        _put(path, data)
         rank_table.read(path, field="--rank_table_file")
 
     return take
@@ -257,7 +263,7 @@ def _bind_file(directory: Path) -> Take:
     path = directory / "bind.json"
 
     def take(data: bytes) -> None:
-        path.write_bytes(data)
+        _put(path, data)
         cpu_binding_file.read(path)
 
     return take

@@ -256,7 +256,7 @@ def test_an_owner_opens_the_stores_with_every_row_and_writes_on(
 def test_a_job_that_an_earlier_release_began_ends_with_the_same_bits(release: str, tmp_path: Path) -> None:
     moved(unpacked(HERE / release / "killed.tar.xz", tmp_path), tmp_path)
     plan = json.loads((HERE / release / "killed" / "plan.json").read_text())
-    with SmallCluster(tmp_path, environment={"MS_NODE_TIMEOUT": "3"}) as cluster:
+    with SmallCluster(tmp_path) as cluster:
         cluster.start()
         cluster.wait_end()
         last = cluster.events(EventKind.PLAN_MADE)[-1].event

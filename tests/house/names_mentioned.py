@@ -1,18 +1,23 @@
-"""Files, modules, tests, settings and words of code that documents and comments name. `python -m tests.house.names_mentioned` lists those that are not there."""
+"""Files, modules, tests, settings and words of code that documents and comments name, and that are not there."""
 
 from __future__ import annotations
 
 import io
 import re
-import sys
 import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from recovery.config.table import BY_NAME, SETTINGS
-from tests.house.files import ROOT, definitions, name_of, parsed, python_files, tracked_files
+from tests.house.files import (
+    ROOT,
+    Finding,
+    definitions,
+    name_of,
+    text_of,
+    tracked_files,
+)
 
 OF_USERS = frozenset({"train.py", "script.py", "net.py", "my_train.py", "my_job.py", "another.py"})
 """Files that a user would have."""
@@ -74,63 +79,70 @@ _VARIABLE = re.compile(r"(?<![A-Z_])MS_[A-Z][A-Z_]*[A-Z](?![A-Z_*])")
 _CODE = re.compile(r"`([A-Za-z]+(?:_[A-Za-z]+)+)`|(?<![\w$])([A-Z]{2,}(?:_[A-Z]{2,})+)(?!\w)|event=(\w+)")
 
 
-class Missing(NamedTuple):
-    """A name of nothing."""
-
-    file: str
-    line: int
-    name: str
+Position = tuple[int, int]
+"""Line and column, as `tokenize` counts them."""
 
 
-def missing() -> Iterator[Missing]:
-    """Every one, in the order of the files."""
+def missing() -> Iterator[Finding]:
+    """Every name of nothing, in the order of the files."""
     for path in tracked_files():
-        for line, text in said_in(path):
-            for name in names_of_nothing(text, path):
-                if name not in OF_ITS_DOCUMENTS or name_of(path) not in FROM_MINDSPORE:
-                    yield Missing(name_of(path), line, name)
+        if path.suffix in {".md", ".py"}:
+            found = sorted(_names_of_nothing(path))
+            if found and path.suffix == ".py":
+                spans = list(_for_people(path))
+                found = [one for one in found if any(begin <= one[0] < end for begin, end in spans)]
+            for (line, _), name in found:
+                yield Finding(path, line, f"nothing is called {name}", "name what there is")
 
 
-def said_in(path: Path) -> Iterator[tuple[int, str]]:
-    """What a file says to people, line by line: all of a document; comments and strings of a program."""
-    if path.suffix == ".md":
-        yield from enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-    elif path.suffix == ".py":
-        source = path.read_text(encoding="utf-8")
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT or (
-                token.type == tokenize.STRING and token.string.endswith('"""')
-            ):
-                yield from enumerate(token.string.splitlines(), start=token.start[0])
+def _for_people(path: Path) -> Iterator[tuple[Position, Position]]:
+    """Where a program's comments and docstrings begin and end."""
+    for token in tokenize.generate_tokens(io.StringIO(text_of(path)).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.endswith('"""')):
+            yield token.start, token.end
 
 
-def names_of_nothing(text: str, path: Path) -> Iterator[str]:
-    """The names in a line of a file that name nothing."""
-    for match in _FILE.finditer(text):
-        if not _is_file(match[1], match[2]) and not (path.parent / match[1]).exists():
-            yield match[0]
-    for match in _MODULE.finditer(text):
-        if not _is_module(match[0]):
-            yield match[0]
-    for match in _VARIABLE.finditer(text):
-        if match[0] not in _variables():
-            yield match[0]
-    if path.suffix == ".md":
-        for match in _CODE.finditer(text):
-            name = next(filter(None, match.groups()))
-            if not name.startswith("MS_") and name not in _words_of_code() | PLACES | OF_OTHERS:
-                yield name
+def _names_of_nothing(path: Path) -> Iterator[tuple[Position, str]]:
+    """The names in a file that name nothing, with their places."""
+    text = text_of(path)
+    allowed = OF_ITS_DOCUMENTS if name_of(path) in FROM_MINDSPORE else frozenset[str]()
+    for match in _named(text, path):
+        name = _unknown(match, path)
+        if name and name not in allowed:
+            before = text[: match.start()]
+            yield (before.count("\n") + 1, len(before) - before.rfind("\n") - 1), name
 
 
+def _named(text: str, path: Path) -> Iterator[re.Match[str]]:
+    patterns = (_FILE, _MODULE, _VARIABLE, _CODE) if path.suffix == ".md" else (_FILE, _MODULE, _VARIABLE)
+    for pattern in patterns:
+        yield from pattern.finditer(text)
+
+
+def _unknown(match: re.Match[str], path: Path) -> str:
+    """The name that was matched when it names nothing; empty: there is such a thing."""
+    if match.re is _FILE:
+        is_known = _is_file(match[1], match[2]) or (path.parent / match[1]).exists()
+        return "" if is_known else match[0]
+    if match.re is _MODULE:
+        return "" if _is_module(match[0]) else match[0]
+    if match.re is _VARIABLE:
+        return "" if match[0] in _variables() else match[0]
+    name = next(filter(None, match.groups()))
+    return "" if name.startswith("MS_") or name in _words_of_code() else name
+
+
+@cache
 def _is_file(name: str, test: str | None) -> bool:
     if name in OF_USERS | OF_OTHERS:
         return True
     found = [path for path in _paths() if path == name or path.endswith(f"/{name}")]
     if test is None:
         return bool(found)
-    return any(test in {one.name for one in definitions(parsed(ROOT / path))} for path in found)
+    return any(test in {one.name for one in definitions(ROOT / path)} for path in found)
 
 
+@cache
 def _is_module(name: str) -> bool:
     """True for a module or package of ours, or for what one of them defines."""
     parts = name.split(".")
@@ -139,7 +151,7 @@ def _is_module(name: str) -> bool:
         source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
         if source.is_file():
             rest = parts[count:]
-            return not rest or re.search(rf"\b{rest[0]}\b", source.read_text(encoding="utf-8")) is not None
+            return not rest or re.search(rf"\b{rest[0]}\b", text_of(source)) is not None
     return False
 
 
@@ -156,21 +168,9 @@ def _paths() -> tuple[str, ...]:
 
 @cache
 def _words_of_code() -> frozenset[str]:
-    """Every identifier-like word in the programs."""
-    programs = [
-        *python_files(),
-        *(path for path in tracked_files() if path.suffix in {".sh", ".toml", ".json"}),
-    ]
-    return frozenset(
-        word for path in programs for word in re.findall(r"[A-Za-z_]\w*", path.read_text(encoding="utf-8"))
-    )
-
-
-def main() -> None:
-    """List them."""
-    for one in missing():
-        sys.stdout.write(f"{one.file}:{one.line}: {one.name}\n")
-
-
-if __name__ == "__main__":
-    main()
+    """Every identifier-like word in the programs, and what a document may name besides."""
+    programs = [path for path in tracked_files() if path.suffix in {".py", ".sh", ".toml", ".json"}]
+    words = set(PLACES | OF_OTHERS)
+    for path in programs:
+        words.update(re.findall(r"[A-Za-z_]\w*", text_of(path)))
+    return frozenset(words)

@@ -5,38 +5,38 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
-import pytest
-
-from recovery.cli.main import COMMANDS, Command, load
-from tests.house.files import ROOT, parsed
+from recovery.cli.main import COMMANDS, load
+from tests.house.files import ROOT, Finding, parsed, report
 
 FOLDER = ROOT / "recovery" / "cli"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_a_command_is_the_function_of_its_name_in_the_file_of_its_name(command: Command) -> None:
-    functions = [
-        node.name
-        for node in parsed(FOLDER / f"{command.identifier}.py").body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-    ]
+def test_a_command_is_the_function_of_its_name_in_the_file_of_its_name() -> None:
+    report(
+        Finding(path, 1, f"no function {command.identifier}", f"define the command {command.name} here")
+        for command in COMMANDS
+        for path in [FOLDER / f"{command.identifier}.py"]
+        if command.identifier not in _functions(path)
+    )
+    assert [command.name for command in COMMANDS if load(command.name).name != command.name] == []
 
-    assert command.identifier in functions
-    assert load(command.name).name == command.name
+
+def _functions(path: Path) -> dict[str, int]:
+    """The functions of a file with their lines."""
+    return {node.name: node.lineno for node in parsed(path).body if isinstance(node, ast.FunctionDef)}
 
 
 def test_no_file_holds_the_command_of_another() -> None:
     names = {command.identifier for command in COMMANDS}
-    files = {path.stem: parsed(path) for path in FOLDER.glob("*.py")}
 
-    assert names <= set(files)
-    assert [
-        f"{file}.py: {node.name}"
-        for file, tree in files.items()
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name in names and node.name != file
-    ] == []
+    report(
+        Finding(path, line, f"the command {name}", f"move it to {name}.py")
+        for path in FOLDER.glob("*.py")
+        for name, line in _functions(path).items()
+        if name in names and name != path.stem
+    )
 
 
 def test_help_imports_no_command() -> None:

@@ -7,10 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.faults import torture
-from tests.house.files import ROOT, name_of, python_files, tracked_files
+from tests.house.files import (
+    ROOT,
+    Finding,
+    line_of,
+    name_of,
+    numbered,
+    python_files,
+    report,
+    text_of,
+    tracked_files,
+)
 from tests.planted.bug import PROMISES
 
 CODE_COLUMNS_MAX = 90
@@ -20,6 +28,7 @@ _PACKAGES = sorted(path.name for path in (ROOT / "recovery").iterdir() if (path 
 _QUOTED = re.compile(r"`([^`\s]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^ *```")
+_NAME_ANOTHER = "name one that exists"
 
 
 def _documents() -> list[Path]:
@@ -33,8 +42,12 @@ def _pages() -> set[str]:
     return {path.relative_to(docs).as_posix() for path in _documents() if path.is_relative_to(docs)}
 
 
-def _quoted(path: Path) -> Iterator[str]:
-    yield from _QUOTED.findall(path.read_text(encoding="utf-8"))
+def _matches(pattern: re.Pattern[str], paths: list[Path]) -> Iterator[tuple[Path, int, str]]:
+    """What the group of the pattern matches in each file, with its line."""
+    for path in paths:
+        text = text_of(path)
+        for match in pattern.finditer(text):
+            yield path, text.count("\n", 0, match.start()) + 1, match[1]
 
 
 def _exists(named: str) -> bool:
@@ -44,70 +57,73 @@ def _exists(named: str) -> bool:
     return (ROOT / named).exists() or (ROOT / f"{named}.py").exists()
 
 
-@pytest.mark.parametrize("document", _documents(), ids=name_of)
-def test_every_path_that_a_document_names_exists(document: Path) -> None:
-    paths = [
-        named.partition("::")[0].partition("#")[0]
-        for named in _quoted(document)
+def test_every_path_that_a_document_names_exists() -> None:
+    report(
+        Finding(document, line, f"no {path}", _NAME_ANOTHER)
+        for document, line, named in _matches(_QUOTED, _documents())
         if named.partition("/")[0] in _TREES and "/" in named and "<" not in named
-    ]
-
-    assert [path for path in paths if not _exists(path)] == []
+        for path in [named.partition("::")[0].partition("#")[0]]
+        if not _exists(path)
+    )
 
 
 def test_every_module_that_the_architecture_names_exists() -> None:
+    documents = [document for document in _documents() if document.is_relative_to(ROOT / "docs")]
     named = [
-        name
-        for document in _documents()
-        if document.is_relative_to(ROOT / "docs")
-        for name in _quoted(document)
+        (document, line, name)
+        for document, line, name in _matches(_QUOTED, documents)
         if name.partition("/")[0] in _PACKAGES and re.fullmatch(r"[a-z_]+(/[a-z_]+)+/?(\.py)?", name)
     ]
 
     assert len(named) > 20
-    assert [name for name in named if not _exists(f"recovery/{name}")] == []
+    report(
+        Finding(document, line, f"no recovery/{name}", _NAME_ANOTHER)
+        for document, line, name in named
+        if not _exists(f"recovery/{name}")
+    )
 
 
 def test_the_parts_of_both_machines_are_their_modules() -> None:
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (?:its parts|what it knows) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    page = ROOT / "docs/architecture.md"
+    rows = re.findall(r"^\| (?:its parts|what it knows) \| (.+) \| (.+) \|$", text_of(page), re.MULTILINE)
 
     assert len(rows) == 2
-    for row in rows:
-        for machine, cell in zip(("scheduler", "worker"), row, strict=True):
-            assert [
-                part for part in _QUOTED.findall(cell) if not _exists(f"recovery/core/{machine}/{part}")
-            ] == []
+    report(
+        Finding(page, line_of(page, cell), f"no recovery/core/{machine}/{part}", _NAME_ANOTHER)
+        for row in rows
+        for machine, cell in zip(("scheduler", "worker"), row, strict=True)
+        for part in _QUOTED.findall(cell)
+        if not _exists(f"recovery/core/{machine}/{part}")
+    )
 
 
-@pytest.mark.parametrize("document", _documents(), ids=name_of)
-def test_every_link_to_a_file_leads_to_one(document: Path) -> None:
-    links = _LINK.findall(document.read_text(encoding="utf-8"))
-    files = [link.partition("#")[0] for link in links if not re.match(r"[a-z]+:", link)]
-
-    assert [file for file in files if file and not (document.parent / file).exists()] == []
+def test_every_link_to_a_file_leads_to_one() -> None:
+    report(
+        Finding(document, line, f"no {link}", "link to a file that exists")
+        for document, line, link in _matches(_LINK, _documents())
+        if not re.match(r"[a-z]+:", link)
+        for file in [link.partition("#")[0]]
+        if file and not (document.parent / file).exists()
+    )
 
 
 def test_every_page_has_its_place_in_the_navigation() -> None:
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    text = text_of(ROOT / "mkdocs.yml").partition("\nnav:\n")[2]
     listed = re.findall(r"([\w/.-]+\.md)$", text, re.MULTILINE)
 
     assert sorted(listed) == sorted(_pages())
 
 
 def test_every_page_that_the_code_names_exists() -> None:
-    named = {
-        (name_of(path), page)
-        for path in python_files()
-        for page in re.findall(r"\bdocs/[\w/]+\.md\b", path.read_text(encoding="utf-8"))
-    }
-
-    assert sorted(one for one in named if not _exists(one[1])) == []
+    report(
+        Finding(path, line, f"no {page}", _NAME_ANOTHER)
+        for path, line, page in _matches(re.compile(r"\b(docs/[\w/]+\.md)\b"), python_files())
+        if not _exists(page)
+    )
 
 
 def test_every_promise_has_its_section() -> None:
-    page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
-    sections = re.findall(r"^### (I\d+):", page, re.MULTILINE)
+    sections = re.findall(r"^### (I\d+):", text_of(ROOT / "docs/guarantees.md"), re.MULTILINE)
 
     # No bug can be planted where the linter holds a promise.
     assert sorted(sections) == sorted({*PROMISES, "I18"})
@@ -121,15 +137,22 @@ def test_the_page_of_reliability_lists_what_was_found() -> None:
     assert written == made
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", *(f"docs/{page}" for page in sorted(_pages()) if not page.startswith("reference/"))]
-)
-def test_no_line_of_code_needs_scrolling(page: str) -> None:
-    inside, long = False, []
-    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
-        if _FENCE.match(line):
-            inside = not inside
-        elif inside and len(line) > CODE_COLUMNS_MAX:
-            long.append(line)
+def test_no_line_of_code_needs_scrolling() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs" / page for page in sorted(_pages()))]
+    report(
+        Finding(page, line, f"{len(text)} columns of code", f"break it after at most {CODE_COLUMNS_MAX}")
+        for page in pages
+        if not name_of(page).startswith("docs/reference/")
+        for line, text in _code(page)
+        if len(text) > CODE_COLUMNS_MAX
+    )
 
-    assert long == []
+
+def _code(page: Path) -> Iterator[tuple[int, str]]:
+    """The lines within fences."""
+    is_inside = False
+    for line, text in numbered(page):
+        if _FENCE.match(text):
+            is_inside = not is_inside
+        elif is_inside:
+            yield line, text

@@ -6,12 +6,11 @@ import io
 import re
 import tokenize
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.house.files import ROOT, name_of, python_files
-from tests.house.plain_words import found_in, looked_at
+from tests.house.files import Finding, name_of, program_files, report, text_of
+from tests.house.plain_words import words_found
 
 PARALLELS: dict[str, str] = {
     "__init__.py": "Python's own name for a package's face",
@@ -34,36 +33,47 @@ PARALLELS: dict[str, str] = {
 ALLOWED_BEHIND_CODE = re.compile(r"# (noqa|type: ignore|pragma|fmt:)")
 
 
-def _program() -> list[Path]:
-    return [path for path in python_files() if path.is_relative_to(ROOT / "recovery")]
+def test_code_and_documents_use_plain_words() -> None:
+    report(words_found())
 
 
 def test_a_file_name_means_one_thing() -> None:
-    places: dict[str, list[str]] = defaultdict(list)
-    for path in _program():
+    places: dict[str, list[Path]] = defaultdict(list)
+    for path in program_files():
         if path.parent.name != "cli" or path.name == "__init__.py":
             # A file of cli has the name of its command, which is often the name of what it shows.
-            places[path.name].append(name_of(path.parent))
+            places[path.name].append(path)
 
-    assert {name: at for name, at in places.items() if len(at) > 1 and name not in PARALLELS} == {}
+    report(
+        Finding(
+            at[-1],
+            1,
+            f"{name_of(at[0])} has this name too",
+            f"rename one, or say in {__name__} what they share",
+        )
+        for name, at in places.items()
+        if len(at) > 1 and name not in PARALLELS
+    )
     assert [name for name in PARALLELS if len(places[name]) < 2] == []
 
 
-@pytest.mark.parametrize("path", looked_at(), ids=name_of)
-def test_nothing_is_said_in_a_dialect(path: Path) -> None:
-    assert [f"{one.line}: [{one.word}] {one.text}" for one in found_in([path])] == []
+def test_no_comment_stands_behind_code() -> None:
+    report(
+        Finding(path, line, f"{comment} stands behind code", "put it on a line of its own above")
+        for path in program_files()
+        for line, comment in _behind_code(path)
+    )
 
 
-@pytest.mark.parametrize("path", _program(), ids=name_of)
-def test_no_comment_stands_behind_code(path: Path) -> None:
-    source = path.read_text(encoding="utf-8")
-    lines = source.splitlines()
-    behind = [
-        f"{token.start[0]}: {token.string}"
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-        and lines[token.start[0] - 1][: token.start[1]].strip()
-        and not ALLOWED_BEHIND_CODE.match(token.string)
-    ]
-
-    assert behind == []
+def _behind_code(path: Path) -> Iterator[tuple[int, str]]:
+    source = text_of(path)
+    if not re.search(r"^[^\n#]*\S[^\n#]*#", source, re.MULTILINE):
+        # Only a file that may hold one is worth its tokens.
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if (
+            token.type == tokenize.COMMENT
+            and token.line[: token.start[1]].strip()
+            and not ALLOWED_BEHIND_CODE.match(token.string)
+        ):
+            yield token.start[0], token.string

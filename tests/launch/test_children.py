@@ -24,9 +24,9 @@ PRINT_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffini
 PARENT = """
 import subprocess, time
 from recovery.launch.children import tied
-child = subprocess.Popen(tied(["sleep", "60"]), start_new_session=True)
+child = subprocess.Popen(tied(["sleep", "600"]), start_new_session=True)
 print(child.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -45,7 +45,7 @@ def test_a_child_runs_on_its_processors_and_gives_its_status(tmp_path: Path) -> 
 
 def test_a_child_that_a_signal_ends_gives_the_signal(tmp_path: Path) -> None:
     async def killed() -> int:
-        child = SpawnedChild(["sleep", "60"], environment=dict(os.environ), cpus=(), log=subprocess.DEVNULL)
+        child = SpawnedChild(["sleep", "600"], environment=dict(os.environ), cpus=(), log=subprocess.DEVNULL)
         signal_group(child.pid, signal.SIGTERM)
         return await child.wait()
 
@@ -82,11 +82,11 @@ def test_a_child_ends_with_its_parent() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
-    wait_for(lambda: child.name() == "sleep", "the child's program", 10)
+    wait_for(lambda: child.name() == "sleep", "the child's program")
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end", 5)
+    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end")
 
 
 def test_a_child_whose_parent_died_before_it_began_does_not_begin(tmp_path: Path) -> None:

@@ -100,4 +100,4 @@ def test_it_is_asked_until_the_first_start_need_not_wait_for_anything_else() -> 
 
 def test_a_scheduler_that_takes_the_question_and_never_answers_stops_nothing() -> None:
     earlier = EarlierJob(SilentScheduler(), meanwhile=nothing, patience_s=0)
-    assert asyncio.run(asyncio.wait_for(earlier.known(), 20)) is None
+    assert asyncio.run(asyncio.wait_for(earlier.known(), 60)) is None

@@ -35,7 +35,7 @@ def made_ahead(template: Template) -> psutil.Process:
     def below() -> list[psutil.Process]:
         return psutil.Process(template.pid).children(recursive=True)
 
-    wait_for(lambda: len(below()) == 2, "a process forked ahead", 10)
+    wait_for(lambda: len(below()) == 2, "a process forked ahead")
     [between] = psutil.Process(template.pid).children()
     [ahead] = between.children()
     return ahead
@@ -66,7 +66,7 @@ def test_one_that_somebody_has_ended_is_not_used(template: Template, tmp_path: P
     (tmp_path / "train.py").write_text("import os; print(os.getpid())")
     ahead = made_ahead(template)
     ahead.kill()
-    wait_for(lambda: ahead.status() == psutil.STATUS_ZOMBIE, "its end", 10)
+    wait_for(lambda: ahead.status() == psutil.STATUS_ZOMBIE, "its end")
     assert pid_of(forked(template, tmp_path, "train.py")) != ahead.pid
 
 
@@ -134,5 +134,5 @@ def test_it_ends_with_its_template(template: Template, how: str) -> None:
         template.end()
     # This process takes in orphans, as a launcher does.
     for one in (between, ahead):
-        wait_for(lambda one=one: not one.is_running() or one.status() == psutil.STATUS_ZOMBIE, "its end", 10)  # type: ignore[misc]  # bound in the loop
+        wait_for(lambda one=one: not one.is_running() or one.status() == psutil.STATUS_ZOMBIE, "its end")  # type: ignore[misc]  # bound in the loop
         os.waitpid(one.pid, 0)

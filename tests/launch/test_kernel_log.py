@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery.launch.kernel_log import KernelLog
+from tests.needs import needs_kernel
 
 PID = 4_000_000_000
 """No process has it."""
@@ -22,7 +23,7 @@ def _say(line: str) -> None:
             os.set_blocking(log.fileno(), False)
             log.read(8_192)
     except OSError as error:
-        pytest.skip(f"the kernel's log cannot be used here: {error}")
+        needs_kernel(f"a log that may be written and read ({error})")
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] < os.environ["KILLED"]:
         file.write(str(os.getpid()))
     os.kill(os.getpid(), int(os.environ["KILLED_BY"]))
 """
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class SlowScheduler(NoScheduler):

@@ -83,6 +83,7 @@ def test_the_whole_picture_is_the_same(template: Template, tmp_path: Path, words
         assert fork[name] == spawn[name], name
 
 
+@pytest.mark.slow
 def test_a_training_ends_with_the_same_bits(template: Template, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     fork = forked(template, tmp_path, proxy(tmp_path), "train.py")[1].splitlines()
@@ -160,7 +161,7 @@ def begun(template: Template, directory: Path, hold: str) -> psutil.Process:
             directory=str(directory),
         )
     assert isinstance(pid, int), pid
-    wait_for((directory / "waits").exists, "a proxy that waits", 10)
+    wait_for((directory / "waits").exists, "a proxy that waits")
     return psutil.Process(pid)
 
 
@@ -191,7 +192,7 @@ def test_a_killed_proxy_takes_its_program_and_their_template_with_it(tmp_path: P
     (tmp_path / "go_on").touch()
     with orphans_left_alone(), ready_template(Prepare(modules=(), programs=True)) as made:
         process = begun(made, tmp_path, STOP)
-        wait_for((tmp_path / "runs").exists, "the program", 10)
+        wait_for((tmp_path / "runs").exists, "the program")
         theirs = process.children()
         assert len(theirs) == 2, "the program, and what it was forked from"
         os.kill(process.pid, signal.SIGKILL)
@@ -199,7 +200,6 @@ def test_a_killed_proxy_takes_its_program_and_their_template_with_it(tmp_path: P
         wait_for(
             lambda: all(not one.is_running() or one.status() == psutil.STATUS_ZOMBIE for one in theirs),
             "end of its program and of their template",
-            5,
         )
         for one in theirs:
             # The thread that waits for the program is the last of the killed proxy now and then, and reaps it while it dies.

@@ -14,6 +14,7 @@ import msgspec
 import psutil
 import pytest
 
+from recovery import clock
 from recovery.errors import LaunchFailedError
 from recovery.launch import start_method
 from recovery.launch.children import Child, SpawnedChild
@@ -62,7 +63,9 @@ async def forked_at_last(beginner: Beginner, script: Path) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for is done by other processes
+    deadline_ms = clock.monotonic_ms() + 120_000
+    while not condition():
+        assert clock.monotonic_ms() < deadline_ms, "waited in vain"
         await asyncio.sleep(QUIET)
 
 
@@ -293,7 +296,7 @@ def test_what_processes_leave_behind_is_reaped_and_ended(
 
 
 def test_a_stop_while_the_template_imports_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "slow_to_import.py").write_text("import time\nopen('importing', 'w')\ntime.sleep(60)")
+    (tmp_path / "slow_to_import.py").write_text("import time\nopen('importing', 'w')\ntime.sleep(600)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)
 
@@ -312,18 +315,25 @@ def test_a_stop_while_the_template_imports_ends_it(tmp_path: Path, monkeypatch: 
 def test_imports_that_take_long_are_said_while_they_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    go_on = tmp_path / "go_on"
     (tmp_path / "slow_to_import.py").write_text(
-        "import time\nprint('reading much', flush=True)\ntime.sleep(1)\n"
+        f"import os, time\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
     )
+    printed = [""]
+
+    def said() -> str:
+        printed[0] += capsys.readouterr().out
+        return " ".join(printed[0].split())
+
     monkeypatch.setattr(start_method, "_SILENT_S", 0.5)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     script = tmp_path / "train.py"
     script.write_text("")
 
     async def use(beginner: Beginner) -> None:
+        await until(lambda: "still imports after 0.5 s (slow_to_import)" in said())
+        go_on.touch()
         child = await begin(beginner, script)
         await child.wait()
 
     used(StartMethod.AUTO, plan("slow_to_import"), use)
-    said = " ".join(capsys.readouterr().out.split())
-    assert "still imports after 0.5 s (slow_to_import)" in said

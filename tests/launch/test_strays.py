@@ -75,20 +75,25 @@ signal.signal(signal.SIGTERM, lambda *_: (os.mkdir('asked'), sys.exit()))
 os.mkdir('ready')
 signal.pause()
 """
-DEAF = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.mkdir('deaf'); signal.pause()"
+DEAF = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.mkdir('ready'); signal.pause()"
 
 
+@pytest.mark.parametrize(("text", "grace_s"), [(ASKED, 300.0), (DEAF, 0.2)], ids=["asked", "deaf"])
 def test_what_is_left_is_asked_to_end_before_it_is_killed(
-    started: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    started: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    grace_s: float,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(strays, "_GRACE_S", 0.5)
+    monkeypatch.setattr(strays, "_GRACE_S", grace_s)
     ended = Strays()
-    pids = [start(started, sys.executable, "-c", text) for text in (ASKED, DEAF)]
-    wait_for(lambda: (tmp_path / "ready").exists() and (tmp_path / "deaf").exists(), "both", 20)
+    pid = start(started, sys.executable, "-c", text)
+    wait_for((tmp_path / "ready").exists, "the process")
     asyncio.run(ended.end())
-    assert (tmp_path / "asked").exists()
-    assert not any(is_there(pid) for pid in pids)
+    assert (tmp_path / "asked").exists() == (text == ASKED)
+    assert not is_there(pid)
 
 
 def test_a_launcher_without_descriptors_says_that_it_does_not_look_and_goes_on(

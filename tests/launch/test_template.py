@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recovery import clock
 from recovery.launch import fork_messages
 from recovery.launch.fork_messages import Fork, Forked, Prepare, Prepared
 from recovery.launch.fork_requests import NotBegun
@@ -63,7 +62,7 @@ def refusal(packages: Path, prepare: Prepare, environment: Mapping[str, str] | N
         answer = template.await_ready()
         assert isinstance(answer, NotBegun), answer
         assert answer.over
-        wait_for(template.has_ended, "the end of a template that cannot be used", 10)
+        wait_for(template.has_ended, "the end of a template that cannot be used")
         return answer.reason
 
 
@@ -221,14 +220,14 @@ def test_it_is_stale_when_the_script_has_changed_or_hides_a_module(tmp_path: Pat
 
 
 def test_its_forks_go_on_when_it_dies(bare: Template, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)")
     log = tmp_path / "log"
     with log.open("wb") as stream:
         pid = bare.begin(
             [sys.executable, "train.py"], environment=os.environ, log=stream.fileno(), directory=str(tmp_path)
         )
     assert isinstance(pid, int)
-    wait_for(lambda: log.read_text() == "up\n", "the fork", 10)
+    wait_for(lambda: log.read_text() == "up\n", "the fork")
     os.kill(bare.pid, signal.SIGKILL)
 
     answer = begun(bare, sys.executable, "train.py")
@@ -253,11 +252,11 @@ def test_random_generators_of_imports_are_each_forks_own(packages: Path, tmp_pat
 
 def test_a_template_that_does_not_answer_is_of_no_use_soon(bare: Template) -> None:
     os.kill(bare.pid, signal.SIGSTOP)
-    begun_ms = clock.monotonic_ms()
+    assert bare._link.gettimeout() == 8
+    bare._link.settimeout(0.2)
     assert begun(bare, sys.executable, "train.py") == NotBegun(
         reason="it does not answer within 8 s", over=True
     )
-    assert clock.monotonic_ms() - begun_ms < 12_000
 
 
 def test_a_fork_that_its_launcher_does_not_know_of_never_runs(bare: Template, tmp_path: Path) -> None:
@@ -288,7 +287,7 @@ template = Template(Prepare(modules=()), environment=os.environ)
 template.await_ready()
 pid = template.begin([sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"], environment=os.environ, log=2)
 print(template.pid, pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -304,7 +303,7 @@ def test_nothing_outlives_its_launcher() -> None:
     launcher.wait()
     launcher.stdout.close()
     for process in processes:
-        wait_for(partial(is_gone, process), "its end", 5)
+        wait_for(partial(is_gone, process), "its end")
 
 
 def is_gone(process: psutil.Process) -> bool:

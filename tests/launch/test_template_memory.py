@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
 
 from recovery.launch import template_memory
 from recovery.launch.fork_messages import Prepare
 from tests.launch.forking import ready_template
 from tests.launch.test_forked_ahead import made_ahead
+from tests.needs import needs_kernel
 from tests.pace import wait_for
 
 _PAGES = 2_000
@@ -124,9 +124,9 @@ def test_one_forked_ahead_copies_what_a_worker_has_written(tmp_path: Path) -> No
         )
         assert isinstance(pid, int), pid
         try:
-            wait_for((tmp_path / "written").exists, "what the worker writes", 20)
+            wait_for((tmp_path / "written").exists, "what the worker writes")
             ahead = made_ahead(template)
-            wait_for(lambda: _copied_bytes(ahead) > _ANY * mmap.PAGESIZE, "copies", 30)
+            wait_for(lambda: _copied_bytes(ahead) > _ANY * mmap.PAGESIZE, "copies")
         finally:
             psutil.Process(pid).kill()
             os.waitpid(pid, 0)
@@ -146,8 +146,8 @@ def _joins_pages() -> bool:
     return (major, minor) >= (6, 1) and enabled.exists() and "[never]" not in enabled.read_text()
 
 
-@pytest.mark.skipif(not _joins_pages(), reason="this kernel joins no pages when it is asked")
 def test_a_template_has_large_pages(tmp_path: Path) -> None:
+    needs_kernel("large pages, or the call that joins them", is_there=_joins_pages())
     (tmp_path / "big.py").write_text("memory = [bytearray(1 << 20) for _ in range(16)]\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with ready_template(Prepare(modules=("big",)), environment) as template:

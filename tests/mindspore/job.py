@@ -21,6 +21,7 @@ from mindspore.communication import get_group_size, get_rank
 
 import recovery
 import recovery.mindspore as rm
+from recovery.core.worker import handover
 
 SAMPLES, BATCH = 240, 4
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "5"))
@@ -28,7 +29,11 @@ SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 LOOP = os.environ.get("JOB_LOOP", "model")
 SINK = os.environ.get("JOB_SINK") == "1"
+HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
+"""A step that does not begin before the file `go_on` is there: what a test does to the job is done by then."""
 RAISE_AT = int(os.environ.get("JOB_RAISE_AT", "0"))
+handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
+"""How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 ENDS_AFTER = os.environ.get("JOB_ENDS_AFTER", "")
 CONFIG: dict[str, Any] = json.loads(os.environ.get("JOB_CONFIG", "{}"))
 KEY = os.environ.get("JOB_KEY", "").encode() or None
@@ -60,6 +65,7 @@ class Watched(train.Callback):  # type: ignore[misc]  # MindSpore ships no types
 
     def on_train_step_begin(self, run_context: Any) -> None:
         now = run_context.original_args()
+        hold(now.cur_step_num)
         if now.cur_step_num == RAISE_AT:
             raise ZeroDivisionError("a mistake in the user's own code")
         if not SINK:
@@ -67,6 +73,12 @@ class Watched(train.Callback):  # type: ignore[misc]  # MindSpore ships no types
 
     def on_train_step_end(self, run_context: Any) -> None:
         time.sleep(STEP_MS / 1000)
+
+
+def hold(step: int) -> None:
+    while step == HELD_STEP and not Path("go_on").exists():
+        session.check()
+        time.sleep(0.02)
 
 
 def note(step: int, labels: Any) -> None:
@@ -119,6 +131,7 @@ def with_a_loop_of_its_own(net: Any) -> None:
     config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=5, **CONFIG)
     saver = recovery.ModelCheckpoint("train", f"ckpt/{get_rank()}", config)
     for step, (rows, labels) in session.steps(state, epochs=EPOCHS, callbacks=[saver]):
+        hold(step)
         note(step, labels)
         loss, gradients = gradients_of(rows, labels)
         optimizer(reduce(gradients))

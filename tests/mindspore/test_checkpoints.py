@@ -10,7 +10,7 @@ import pytest
 from recovery.core.records import EventKind
 from tests.cluster import checker
 from tests.cluster.undisturbed import Undisturbed
-from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
+from tests.mindspore.mindspore_cluster import MindSporeCluster, held
 
 pytestmark = pytest.mark.mindspore
 
@@ -25,11 +25,12 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_saving_can_be_gone_back_to(tmp_path: Path, undisturbed: Undisturbed, way: str) -> None:
-    with MindSporeCluster(tmp_path, workers=2, environment=WAYS[way]) as cluster:
+    with MindSporeCluster(tmp_path, workers=2, environment={**WAYS[way], **held(39)}) as cluster:
         cluster.start()
-        cluster.wait_step(37, timeout_s=START_S)
+        cluster.wait_step(37)
         cluster.kill_and_relaunch("worker_1")
-        cluster.wait_end(START_S)
+        cluster.go_on()
+        cluster.wait_end()
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step in (20, 30)
         if way == "sink":
             assert cluster.digests() == undisturbed(workers=2).digests()
@@ -41,9 +42,9 @@ def test_every_way_of_saving_can_be_gone_back_to(tmp_path: Path, undisturbed: Un
 def test_a_damaged_file_is_refused_and_the_next_older_common_one_is_taken(
     tmp_path: Path, undisturbed: Undisturbed, damage: str
 ) -> None:
-    with MindSporeCluster(tmp_path, workers=2) as cluster:
+    with MindSporeCluster(tmp_path, workers=2, environment=held(39)) as cluster:
         cluster.start()
-        cluster.wait(lambda: 30 in committed(cluster), "commit of step 30", START_S)
+        cluster.wait(lambda: 30 in committed(cluster), "commit of step 30")
         cluster.kill("worker_1")
         newest = max(committed(cluster))
         file = checker.saved(tmp_path / "ckpt" / "1")[newest]
@@ -53,7 +54,8 @@ def test_a_damaged_file_is_refused_and_the_next_older_common_one_is_taken(
         file.chmod(0o600)
         file.write_bytes(content[:-20] if damage == "torn" else content)
         cluster.launch("worker_1")
-        cluster.wait_end(START_S)
+        cluster.go_on()
+        cluster.wait_end()
 
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == newest - 10
         # A file of another size is no candidate in the first place.
@@ -65,13 +67,14 @@ def test_a_damaged_file_is_refused_and_the_next_older_common_one_is_taken(
 
 def test_files_of_earlier_incarnations_are_used_and_let_go(tmp_path: Path, undisturbed: Undisturbed) -> None:
     """MindSpore saves as train, train_1, train_2 at the starts of one job, and forgets those of the starts before."""
-    with MindSporeCluster(tmp_path, workers=2) as cluster:
+    with MindSporeCluster(tmp_path, workers=2, environment=held(49)) as cluster:
         cluster.start()
-        cluster.wait_step(33, timeout_s=START_S)
+        cluster.wait_step(33)
         cluster.kill_and_relaunch("worker_0")
-        cluster.wait_step(45, generation=2, timeout_s=START_S)
+        cluster.wait_step(45, generation=2)
         cluster.kill_and_relaunch("worker_1")
-        cluster.wait_end(START_S)
+        cluster.go_on()
+        cluster.wait_end()
 
         cluster.check_same_as(undisturbed(workers=2))
         for rank in (0, 1):
@@ -88,9 +91,7 @@ def test_too_few_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
         cluster.start()
         # The first rank that refuses ends the generation: the other may be replaced before it comes to the same line.
         workers = ("worker_0", "worker_1")
-        cluster.wait(
-            lambda: any(cluster.processes[name].poll() is not None for name in workers), "refusal", START_S
-        )
+        cluster.wait(lambda: any(cluster.processes[name].poll() is not None for name in workers), "refusal")
         (ended, *_) = (name for name in workers if cluster.processes[name].poll() is not None)
         assert "keep_checkpoint_max" in cluster.log(ended)
         assert cluster.step() == 0

@@ -16,7 +16,6 @@ from tests.cluster.startup import Job
 pytestmark = pytest.mark.mindspore
 
 PLAIN = Path(__file__).with_name("plain_loop.py")
-START_S = 120.0
 
 
 @pytest.fixture
@@ -29,16 +28,16 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_the_example_with_a_worker_killed_on_the_way(job: Job) -> None:
     job.environment["STEP_MS"] = "40"
     script = job.start("msrun_single.sh")
-    job.wait(lambda: job.saved(1), "checkpoint of rank 1", START_S)
+    job.wait(lambda: job.saved(1), "checkpoint of rank 1")
     job.worker(1, "train_mindspore.py").kill()
-    assert job.ends(script, START_S) == 0, job.output()
+    assert job.ends(script) == 0, job.output()
     job.weights()
     said = (job.place / "out.log").read_text(encoding="utf-8", errors="replace")
     assert "modules in" in said, "the template"
     assert "workers are spawned" not in said
     killed = json.loads((job.place / "msrun_log/incident-1.json").read_text())
     assert (killed["first"]["rank"], killed["followed"]) == (1, [])
-    job.wait(lambda: not job.living(), "end of all", 20)
+    job.wait(lambda: not job.living(), "end of all")
 
 
 def test_a_script_without_recovery_is_started_again_with_its_world(job: Job) -> None:
@@ -51,10 +50,10 @@ def test_a_script_without_recovery_is_started_again_with_its_world(job: Job) -> 
         lines = path.read_text().splitlines() if path.exists() else []
         return [int(line.split()[0]) for line in lines if int(line.split()[1]) >= 7]
 
-    job.wait(pids, "step 7 of rank 1", START_S)
+    job.wait(pids, "step 7 of rank 1")
     os.kill(pids()[0], signal.SIGKILL)
-    assert job.ends(script, START_S) == 0, job.output()
+    assert job.ends(script) == 0, job.output()
     steps = [line.split()[1:] for line in (job.place / "steps_1").read_text().splitlines()]
     assert [int(step) for step, restart in steps if restart == "1"] == list(range(6, 21))
     assert (job.place / "result").exists()
-    job.wait(lambda: not job.living(), "end of all", 20)
+    job.wait(lambda: not job.living(), "end of all")

@@ -11,7 +11,7 @@ from typing_extensions import override
 from recovery.core.records import EventKind
 from tests.cluster.undisturbed import Undisturbed
 from tests.faults.disks import DiskPerHost
-from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
+from tests.mindspore.mindspore_cluster import MindSporeCluster, held
 
 pytestmark = pytest.mark.mindspore
 
@@ -31,13 +31,16 @@ class MindSporeHosts(DiskPerHost, MindSporeCluster):
 
 
 def test_a_rank_on_an_empty_disk_goes_on_with_the_same_bits(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    with MindSporeHosts(tmp_path, workers=2, environment={"MS_CHECKPOINT_COPIES": "1"}) as cluster:
+    with MindSporeHosts(
+        tmp_path, workers=2, environment={"MS_CHECKPOINT_COPIES": "1", **held(39)}
+    ) as cluster:
         cluster.start()
-        cluster.wait_event(EventKind.CHECKPOINT_COPIED, count=2, timeout_s=START_S)
+        cluster.wait_event(EventKind.CHECKPOINT_COPIED, count=2)
         copied = cluster.wait_copied(2)
         cluster.lose_disk("worker_1")
         cluster.launch("worker_1")
-        cluster.wait_end(START_S)
+        cluster.go_on()
+        cluster.wait_end()
         plan = cluster.events(EventKind.PLAN_MADE)[-1].event.step
         assert plan is not None
         assert plan >= copied

@@ -10,7 +10,7 @@ import pytest
 from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.undisturbed import Undisturbed
-from tests.mindspore.mindspore_cluster import JOB, START_S
+from tests.mindspore.mindspore_cluster import JOB, held
 
 pytestmark = pytest.mark.mindspore
 
@@ -26,16 +26,17 @@ def taken_over(cluster: LaunchedCluster) -> list[tuple[str | None, int | None, s
 def test_under_the_launcher_workers_and_standby_are_forked_and_the_bits_stay(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with LaunchedCluster(tmp_path, environment={"MS_NODE_TIMEOUT": "60", "JOB_STEP_MS": "40"}) as cluster:
+    with LaunchedCluster(tmp_path, environment={"MS_NODE_TIMEOUT": "60", **held(29)}) as cluster:
         shutil.copy(JOB, tmp_path)
         cluster.start("--start_method=fork", "--standby_num=1", script=JOB.name)
-        cluster.wait_event(EventKind.NODE_READY, "standby_0", timeout_s=START_S)
-        cluster.wait_step(13, timeout_s=START_S)
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
+        cluster.wait_step(13)
         cluster.kill_node("1")
         # What is started again has its imports behind it, so it waits long before the survivors are back.
-        cluster.wait_event(EventKind.NODE_READY, "1.2", timeout_s=START_S)
+        cluster.wait_event(EventKind.NODE_READY, "1.2")
+        cluster.go_on()
 
-        assert cluster.wait_exit(LAUNCHER, START_S) == 0, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         said = cluster.log(LAUNCHER)
         assert "modules in" in said, "the template"
         assert "workers are spawned" not in said

@@ -17,7 +17,7 @@ from recovery.mindspore import control_plane
 from recovery.tls import issue
 from tests.cluster.undisturbed import Undisturbed
 from tests.mindspore import certificates
-from tests.mindspore.mindspore_cluster import START_S, MindSporeCluster
+from tests.mindspore.mindspore_cluster import MindSporeCluster, held
 from tests.transport.wire import plain_socket
 
 pytestmark = pytest.mark.mindspore
@@ -48,6 +48,7 @@ def test_settings_reach_mindspore_and_its_scheduler_at_every_start(
     }
     environment = {
         **HANDED_ON,
+        **held(39),
         "JOB_PS": json.dumps(given),
         "GLOG_log_dir": str(tmp_path / "glog"),
         "GLOG_logtostderr": "0",
@@ -55,10 +56,11 @@ def test_settings_reach_mindspore_and_its_scheduler_at_every_start(
     }
     with MindSporeCluster(tmp_path, workers=2, environment=environment) as cluster:
         cluster.start()
-        cluster.wait_step(33, timeout_s=START_S)
+        cluster.wait_step(33)
         speaks_tls_only = is_refused_in_plain_text(cluster.port)
         cluster.kill_and_relaunch("worker_0")
-        cluster.wait_end(START_S)
+        cluster.go_on()
+        cluster.wait_end()
 
         cluster.check_same_as(undisturbed(workers=2))
         for rank in (0, 1):
@@ -79,7 +81,7 @@ def test_settings_reach_mindspore_and_its_scheduler_at_every_start(
         assert "has been unregistered" not in said, (
             "its connection is closed while a thread of MindSpore's reads it"
         )
-        cluster.wait(lambda: not mindspore_schedulers(tmp_path), "end of MindSpore's own schedulers", 20)
+        cluster.wait(lambda: not mindspore_schedulers(tmp_path), "end of MindSpore's own schedulers")
         assert speaks_tls_only
         assert certificates.PASSWORD not in "".join(cluster.log(name) for name in cluster.processes)
 
@@ -101,7 +103,7 @@ def speaks_tls(address: str) -> bool:
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection((host, int(port)), timeout=10) as raw:
+    with socket.create_connection((host, int(port)), timeout=60) as raw:
         try:
             with context.wrap_socket(raw):
                 return True
@@ -117,6 +119,7 @@ def test_the_variables_secure_mindspores_own_connections_too(
     certs = tmp_path / "certs"
     issue.create(certs, nodes=(), hosts=("127.0.0.1",), days=30, now=clock.utc_now())
     environment = {
+        **held(19),
         "MS_ENABLE_SSL": "1",
         "MS_CONFIG_FILE_PATH": str(certs / issue.CONFIG),
         "MS_CLIENT_PASSWORD_FILE": str(certs / issue.PASSWORD),
@@ -124,11 +127,12 @@ def test_the_variables_secure_mindspores_own_connections_too(
     }
     with MindSporeCluster(tmp_path, workers=2, environment=environment) as cluster:
         cluster.start()
-        cluster.wait_step(13, timeout_s=START_S)
+        cluster.wait_step(13)
         formed = re.search(r"event=world_formed .*scheduler=(\S+)", cluster.log("worker_0"))
         assert formed is not None
         is_secured = speaks_tls(formed[1])
-        cluster.wait_end(START_S)
+        cluster.go_on()
+        cluster.wait_end()
 
         cluster.check_same_as(undisturbed(workers=2))
         assert is_secured
@@ -148,5 +152,4 @@ def test_a_wrong_password_is_reported_before_mindspore_sees_it(tmp_path: Path) -
             cluster.wait(
                 lambda name=name: "P12_PASSWORD_OR_CORRUPT" in cluster.log(name),  # type: ignore[misc]  # bound now
                 "the reason",
-                START_S,
             )

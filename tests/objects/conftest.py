@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from recovery.objects.store import ObjectStore
+from tests.needs import needs_package
 
 BUCKET = "bucket"
 
 
 @pytest.fixture(scope="session")
 def s3_address() -> Iterator[str]:
-    pytest.importorskip("s3fs")
-    server_module = pytest.importorskip("moto.server")
+    needs_package("s3fs")
+    server_module = needs_package("moto.server")
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -27,7 +28,7 @@ def s3_address() -> Iterator[str]:
 @pytest.fixture(params=["file", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "file":
-        pytest.importorskip("fsspec")
+        needs_package("fsspec")
         return ObjectStore(f"file://{tmp_path}/objects")
     address = request.getfixturevalue("s3_address")
     return opened_for_tests(address, tmp_path)

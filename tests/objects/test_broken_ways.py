@@ -32,6 +32,7 @@ def saved(tmp_path: Path, rank: int, run: int = 1) -> Path:
     return Save(tmp_path / f"own-{rank}-{run}")(NAME, f"state of {rank}".encode(), rank=rank, run=run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [Break.ERROR, Break.NOT_ANSWERED])
 def test_an_upload_that_ends_anywhere_leaves_a_whole_step_or_none(
     tmp_path: Path, s3_address: str, how: Break
@@ -63,6 +64,7 @@ def check_whole(store: ObjectStore, commit: commits.Commit, directory: Path) -> 
         assert Path(held.path).read_bytes() == f"state of {rank}".encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [Break.NOT_SENT])
 def test_a_download_that_ends_anywhere_publishes_all_or_nothing(
     tmp_path: Path, s3_address: str, how: Break

@@ -9,6 +9,7 @@ import pytest
 
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 from recovery.objects.store import PIECE_BYTES, ObjectStore
+from tests.needs import needs_package
 
 
 def test_the_first_writer_of_an_object_wins(store: ObjectStore) -> None:
@@ -23,8 +24,6 @@ def test_a_writer_whose_answer_was_lost_finds_its_own_object(store: ObjectStore)
 
 
 def test_one_of_many_writers_at_once_wins(store: ObjectStore) -> None:
-    if store.url.startswith("file:"):
-        pytest.skip("exclusive creation of a file is not atomic in its content")
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         won = list(pool.map(lambda n: store.create("raced", b"writer %d" % n), range(6)))
     assert won.count(True) == 1
@@ -57,7 +56,7 @@ def test_what_is_absent_is_told_from_what_cannot_be_read(store: ObjectStore) -> 
 
 
 def test_a_storage_that_does_not_answer_is_an_error_of_ours() -> None:
-    pytest.importorskip("s3fs")
+    needs_package("s3fs")
     store = ObjectStore(
         "s3://bucket/x",
         key="test",
@@ -73,6 +72,6 @@ def test_a_storage_that_does_not_answer_is_an_error_of_ours() -> None:
 
 
 def test_a_url_that_no_driver_knows_is_refused() -> None:
-    pytest.importorskip("fsspec")
+    needs_package("fsspec")
     with pytest.raises(CheckpointWriteError, match="nowhere"):
         ObjectStore("nowhere://bucket")

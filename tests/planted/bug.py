@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.planted import fragments
+
 PROMISES = {
     "I1": "never two live incarnations of one node id",
     "I2": "incarnations, generations and scheduler incarnations only rise",
@@ -47,29 +49,41 @@ class Bug(NamedTuple):
     """A key of `PROMISES`."""
     file: str
     """Below `recovery/`."""
+    function: str
+    """Qualified name of the function, method or class that holds the place; empty: it stands outside of them."""
     old: str
-    """Stands exactly once in the file."""
+    """A fragment (`tests.planted.fragments`) that stands there exactly once."""
     new: str
+    """What takes its place: a fragment of the same kind; empty: the statements are removed."""
     caught_by: tuple[str, ...]
     """What pytest is given: the smallest set of tests that must fail."""
+    hangs: bool = False
+    """Is it noticed only because a test waits, up to a limit, for what does not come? Such a row is planted where there is time for it."""
 
-    def occurrences(self, package: Path) -> int:
-        """How often the old text stands in the file of `package`; the table follows the code when it is 1."""
-        return (package / self.file).read_text(encoding="utf-8").count(self.old)
+    def places(self, package: Path) -> list[fragments.Place]:
+        """Where the old fragment stands in `package`; the table follows the code when there is one place."""
+        source = (package / self.file).read_text(encoding="utf-8")
+        return fragments.places(source, self.function, self.old, self.new)
 
-    def check(self, package: Path) -> None:
-        """See that the row follows the code.
+    def check(self, package: Path) -> fragments.Place:
+        """See that the row follows the code; where it stands there.
 
         Raises:
-            ValueError: the old text does not stand there exactly once.
+            ValueError: the old fragment does not stand there exactly once, or one of the two is no code.
         """
-        found = self.occurrences(package)
-        if found != 1:
-            message = f'"{self.name}": the old text stands {found} times in recovery/{self.file}, not once'
+        where = f"{self.function or 'the module'} of recovery/{self.file}"
+        try:
+            found = self.places(package)
+        except SyntaxError as error:
+            message = f'"{self.name}": a fragment for {where} cannot be read: {error}'
+            raise ValueError(message) from error
+        if len(found) != 1:
+            message = f'"{self.name}": the old fragment stands {len(found)} times in {where}, not once'
             raise ValueError(message)
+        return found[0]
 
     def plant(self, package: Path) -> None:
         """Write the mutation into the private copy `package`. Raises as `check`."""
-        self.check(package)
-        path = package / self.file
-        path.write_text(path.read_text(encoding="utf-8").replace(self.old, self.new), encoding="utf-8")
+        place, path = self.check(package), package / self.file
+        mutated = fragments.written(path.read_text(encoding="utf-8"), place)
+        path.write_text(mutated, encoding="utf-8")

@@ -1,13 +1,15 @@
 """Plant every bug of the table, one at a time, and see that a test notices. `python -m tests.planted.run`.
 
 `--list` prints the table, `--only NAME` (part of a name) plants the rows that match, `--part K/N` the K-th of N parts of them,
-`--jobs N` runs N at a time.
+`--changed-since [REV]` at most `--most N` of those whose code or whose catcher has changed since then, `--jobs N` runs N at a time, `--hang S` ends a
+test with a bug after S seconds.
 Exit code 1: a bug survived, a row is badly made, or the tests fail without any bug.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -18,11 +20,11 @@ from typing import NamedTuple
 
 from tests.planted.bug import PROMISES, Bug
 from tests.planted.bugs import BUGS
-from tests.planted.copies import ROOT, SOUND_S, TEST_S, Verdict, make_base, make_mutant, run_tests
+from tests.planted.changes import BASE, base_of, choose
+from tests.planted.copies import ROOT, TEST_S, Verdict, make_base, make_mutant, run_sound, run_tests
 
-_LEAST_S = 6.0
-_TIMES = 6
-"""How much longer than without the bug: the machine may have slowed down meanwhile."""
+_FOUND = "found"
+"""`--changed-since` without a commit: the one that `base_of` finds."""
 
 
 class Outcome(NamedTuple):
@@ -45,31 +47,28 @@ def catchers(bugs: Sequence[Bug]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(test for bug in bugs for test in bug.caught_by))
 
 
-def plant_all(bugs: Sequence[Bug], *, jobs: int) -> Iterator[Outcome]:
+def plant_all(bugs: Sequence[Bug], *, jobs: int, test_s: float = TEST_S) -> Iterator[Outcome]:
     """Plant each bug in a copy of its own; outcomes in the order in which they come.
+
+    Args:
+        bugs: the rows.
+        jobs: how many at a time.
+        test_s: a test that takes longer with the bug hangs, which notices it. Too short a limit proves less and refuses nothing.
 
     Raises:
         RuntimeError: the tests do not pass on the unmutated copy.
-        ValueError: a row's old text does not stand in the code exactly once.
+        ValueError: a row's old fragment does not stand in the code exactly once.
     """
     for bug in bugs:
         bug.check(ROOT / "recovery")
     with tempfile.TemporaryDirectory(prefix="planted-") as place, ThreadPoolExecutor(jobs) as pool:
         base = make_base(Path(place).resolve())
-        sound = run_tests(base, catchers(bugs), test_s=SOUND_S, limit_s=SOUND_S)
+        sound = run_sound(base, catchers(bugs))
         if not sound.passed:
             message = f"without any bug the tests fail: {sound.test} {sound.why}"
             raise RuntimeError(message)
-        for done in as_completed([pool.submit(_plant, base, bug, _limit_s(bug, sound)) for bug in bugs]):
+        for done in as_completed([pool.submit(_plant, base, bug, test_s) for bug in bugs]):
             yield done.result()
-
-
-def _limit_s(bug: Bug, sound: Verdict) -> float:
-    """How long a test may take with the bug: one that waits for what does not come any more has noticed it."""
-    # Of its whole file: what the tests of a module share is made by whichever runs first.
-    files = tuple(test.partition("::")[0] for test in bug.caught_by)
-    own = [seconds for test, seconds in sound.took.items() if test.startswith(files)]
-    return min(TEST_S, max(_LEAST_S, _TIMES * max(own, default=0.0)))
 
 
 def _plant(base: Path, bug: Bug, test_s: float) -> Outcome:
@@ -86,19 +85,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--part", type=_part, default=(1, 1), help="K/N: the K-th of N parts; a file's rows stay together"
     )
+    parser.add_argument(
+        "--changed-since",
+        metavar="REV",
+        nargs="?",
+        const=_FOUND,
+        default="",
+        help=f"rows that have changed since then; without REV: since {BASE}, or since the day before HEAD's commit",
+    )
+    parser.add_argument("--most", type=int, default=40, help="how many of the changed ones (40)")
     parser.add_argument("--list", action="store_true", help="print the table and plant nothing")
     parser.add_argument(
         "--jobs", type=int, default=3, help="how many at a time (3); some of them mostly wait"
     )
+    parser.add_argument(
+        "--hang", metavar="S", type=float, default=TEST_S, help="a test that takes longer hangs (%(default)s)"
+    )
     asked = parser.parse_args(arguments)
     bugs = part_of([bug for bug in BUGS if asked.only in bug.name], *asked.part)
+    if bugs and asked.changed_since:
+        rev = base_of(ROOT, os.environ) if asked.changed_since == _FOUND else asked.changed_since
+        bugs, why = choose(bugs, ROOT, rev, most=asked.most)
+        print(why, flush=True)
+        if not bugs:
+            return 0
     if asked.list or not bugs:
         _print_table(bugs)
         return int(not bugs)
     begun_s = time.monotonic()
     outcomes: list[Outcome] = []
     try:
-        for outcome in plant_all(bugs, jobs=asked.jobs):
+        for outcome in plant_all(bugs, jobs=asked.jobs, test_s=asked.hang):
             outcomes.append(outcome)
             print(f"[{len(outcomes)}/{len(bugs)}] {outcome.word:8} {outcome.bug.name}", flush=True)
     except (RuntimeError, ValueError) as error:
@@ -148,7 +165,10 @@ def _print_result(outcomes: Sequence[Outcome], seconds: float) -> int:
         )
         print(f"{outcome.bug.name:72} {outcome.bug.breaks:6} {outcome.seconds:5.1f}  {by}")
     caught = sum(outcome.verdict.caught for outcome in outcomes)
+    hung = [one.bug.name for one in outcomes if one.verdict.hung and not one.bug.hangs]
     print(f"\n{caught} of {len(outcomes)} planted bugs are caught, in {seconds:.0f} s")
+    for name in hung:
+        print(f"its test did not end, and its row does not say so (hangs=True): {name}")
     return int(caught < len(outcomes))
 
 

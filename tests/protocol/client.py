@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import queue
-import secrets
 import socket
 import threading
 import time
@@ -16,6 +16,12 @@ from tests.protocol.websocket import Closed, WebSocket
 
 Message = dict[str, Any]
 _BEAT_S = 0.5
+_numbers = itertools.count(1)
+
+
+def fresh_id() -> str:
+    """32 hex digits that this process has not used: a real client draws them."""
+    return f"{next(_numbers):032x}"
 
 
 class Client:
@@ -23,7 +29,7 @@ class Client:
 
     def __init__(self, port: int, node_id: str, **changes: Any) -> None:
         self.port, self.node_id, self._changes = port, node_id, changes
-        self.request_secret = secrets.token_hex(16)
+        self.request_secret = fresh_id()
         self.register_id = hashlib.sha256(self.request_secret.encode()).hexdigest()[:32]
         self.token: str | None = None
         self.incarnation = self.generation = self.step = 0
@@ -98,7 +104,7 @@ class Client:
 
     def _join(self) -> None:
         assert self._thread is not None
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the connection does not end"
 
     def _receive_and_beat(self, stream: WebSocket, received: queue.Queue[Message]) -> None:
@@ -132,7 +138,7 @@ class Client:
 
     def ask(self, kind: str, **fields: Any) -> str:
         """One message that is answered with `received`; gives its id."""
-        request_id = fields.pop("request_id", secrets.token_hex(16))
+        request_id = fields.pop("request_id", fresh_id())
         self.send(kind, request_id=request_id, **fields)
         overtaken = []
         while (answer := self.receive("received", "interrupt"))["type"] == "interrupt":
@@ -143,7 +149,7 @@ class Client:
 
     def receive(self, *kinds: str) -> Message:
         """The next message, which must be of one of these kinds."""
-        message = self._overtaken.pop(0) if self._overtaken else self._received.get(timeout=20)
+        message = self._overtaken.pop(0) if self._overtaken else self._received.get(timeout=60)
         assert message["type"] in kinds, f"{self.node_id} receives {message} instead of {' or '.join(kinds)}"
         return message
 

@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.harness import free_port
 from tests.pace import wait_for
 from tests.protocol.websocket import request
+from tests.warm.process import Process
 
 
 class Scheduler:
@@ -23,7 +24,7 @@ class Scheduler:
         self.port, self._log = free_port(), directory / "scheduler.log"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "COV"))}
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = Process(
                 [sys.executable, "-m", "recovery", "scheduler"],
                 cwd=directory,
                 env={
@@ -33,16 +34,17 @@ class Scheduler:
                     "MS_SCHED_PORT": str(self.port),
                     "MS_ENABLE_RECOVERY": "1",
                     "MS_RECOVERY_PATH": "recovery",
-                    "MS_NODE_TIMEOUT": "3",
-                    "MS_REJOIN_WINDOW": "5",
-                    "MS_RECONNECT_GRACE": "2",
-                    **(environment or {"MS_JOB_TOKEN": "off"}),
+                    "MS_NODE_TIMEOUT": "20",
+                    "MS_REJOIN_WINDOW": "6",
+                    "MS_RECONNECT_GRACE": "3",
+                    "MS_JOB_TOKEN": "off",
+                    **(environment or {}),
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
-        wait_for(self._answers, "scheduler that listens", 20, self.log)
+        wait_for(self._answers, "scheduler that listens", self.log)
 
     def log(self) -> str:
         """Everything that it has printed."""
@@ -50,7 +52,7 @@ class Scheduler:
 
     def wait_end(self) -> int:
         """Wait until it ends by itself; gives its exit code."""
-        wait_for(lambda: self.process.poll() is not None, "end of the scheduler", 20, self.log)
+        wait_for(lambda: self.process.poll() is not None, "end of the scheduler", self.log)
         return int(self.process.returncode)
 
     def _answers(self) -> bool:
@@ -65,6 +67,12 @@ class Scheduler:
 def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
     """A job that forms; killed when the test is over, if it has not ended."""
     yield from _started(tmp_path)
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Scheduler]:
+    """One that waits a minute for a process whose connection broke."""
+    yield from _started(tmp_path, {"MS_RECONNECT_GRACE": "60"})
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import json
 import re
-import secrets
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 
 from tests.house.files import ROOT
 from tests.pace import wait_for
-from tests.protocol.client import Client
+from tests.protocol.client import Client, fresh_id
 from tests.protocol.conftest import Scheduler
 from tests.protocol.pack import pack, unpack
 from tests.protocol.websocket import TEXT, Closed, Refused, WebSocket, request
@@ -79,7 +78,7 @@ def test_a_client_made_from_the_page_does_a_whole_job_with_a_loss_and_a_resume(
     relaunched = Client(scheduler.port, "worker_1")
     refused = relaunched.register()
     assert refused["code"] == "REJOIN_WINDOW"
-    assert 0 < refused["retry_after_ms"] <= 5_000
+    assert 0 < refused["retry_after_ms"] <= 6_000
     admitted = relaunched.wait_admitted()
     assert (admitted["type"], admitted.get("incarnation"), admitted.get("rank")) == ("admitted", 2, 1)
     assert second.register()["code"] == "FENCED"
@@ -111,9 +110,9 @@ def test_a_client_made_from_the_page_does_a_whole_job_with_a_loss_and_a_resume(
     assert "Traceback" not in scheduler.log()
 
 
-def test_an_id_is_held_while_its_process_runs_or_may_come_back(scheduler: Scheduler) -> None:
-    first, _ = formed(scheduler.port)
-    impostor = Client(scheduler.port, "worker_0")
+def test_an_id_is_held_while_its_process_runs_or_may_come_back(patient: Scheduler) -> None:
+    first, _ = formed(patient.port)
+    impostor = Client(patient.port, "worker_0")
     assert {name: impostor.register()[name] for name in ("code", "holder_connected", "retry_after_ms")} == {
         "code": "NODE_ALIVE",
         "holder_connected": True,
@@ -121,10 +120,10 @@ def test_an_id_is_held_while_its_process_runs_or_may_come_back(scheduler: Schedu
     }
     first.drop()
     status = "GET /status HTTP/1.1\nHost: 127.0.0.1"
-    wait_for(lambda: "suspect" in request(scheduler.port, status)[2], "suspicion", 10, scheduler.log)
+    wait_for(lambda: "suspect" in request(patient.port, status)[2], "suspicion", patient.log)
     answer = impostor.register()
     assert (answer["code"], answer["holder_connected"]) == ("NODE_ALIVE", False)
-    assert 0 < answer["retry_after_ms"] <= 2_000
+    assert 0 < answer["retry_after_ms"] <= 60_000
 
 
 def test_whoever_leaves_frees_its_id_and_the_others_are_interrupted(scheduler: Scheduler) -> None:
@@ -259,7 +258,7 @@ def test_what_the_encoder_writes_its_decoder_reads() -> None:
     numbers = [0, 1, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**53]
     texts = ["", "x", "é" * 20, "y" * 255, "z" * 256, "w" * 70_000]
     value = {"numbers": numbers, "texts": texts, "more": [None, True, False, {}, [], list(range(70_000))]}
-    value.update({secrets.token_hex(4): number for number in range(20)})
+    value.update({f"{number:08x}": number for number in range(20)})
     assert unpack(pack(value)) == value
 
 
@@ -283,7 +282,7 @@ def test_the_client_is_of_the_standard_library_only() -> None:
 def proven(port: int, who: str, path: str, *, token: str) -> tuple[str, ...]:
     """The headers of a request, as the page says: by hand."""
     _, _, challenge = request(port, "GET /challenge HTTP/1.1\nHost: 127.0.0.1\nConnection: close")
-    nonce, empty = secrets.token_hex(16), hashlib.sha256(b"").hexdigest()
+    nonce, empty = fresh_id(), hashlib.sha256(b"").hexdigest()
     lines = "\n".join(("recovery job token 1", "client", "GET", path, who, empty, challenge, nonce))
     proof = hmac.new(token.encode(), lines.encode(), hashlib.sha256).hexdigest()
     return (f"Recovery-As: {who}", f"Authorization: Recovery-Job-Token {challenge} {nonce} {proof}")

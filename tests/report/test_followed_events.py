@@ -24,7 +24,7 @@ def test_ctrl_c_while_it_prints_what_there_was_ends_it_well(tmp_path: Path) -> N
     with Process([sys.executable, "-m", "recovery", *words], stdout=subprocess.PIPE, text=True) as follow:
         assert follow.stdout is not None
         pipe = follow.stdout.fileno()
-        wait_for(lambda: waiting_bytes(pipe) > MUCH_BYTES, "output", 10)
+        wait_for(lambda: waiting_bytes(pipe) > MUCH_BYTES, "output")
         follow.send_signal(signal.SIGINT)
         lines = follow.stdout.readlines()
         assert follow.wait() == 0

@@ -1,8 +1,9 @@
-"""Goodput and lost steps of a hundred simulated jobs, by the product and by a checker that knows nothing but the step logs."""
+"""Goodput and lost steps of thirty simulated jobs, by the product and by a checker that knows nothing but the step logs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,13 @@ from recovery.report.timeline import Timeline, read_timeline
 from tests.report import step_checker
 from tests.report.simulated_jobs import FAULTS, HEARTBEAT_MS, STEP_MS, SimulatedJob, simulate
 
-JOBS = 100
+JOBS = 30
 APART_MS = HEARTBEAT_MS
 """How exactly the end of a training can be known: so long may it be since the last record."""
+
+
+simulated = cache(simulate)
+"""Each job once, for all tests."""
 
 
 def by_the_step_logs(job: SimulatedJob) -> dict[int, step_checker.Figures]:
@@ -48,12 +53,12 @@ def differences(timeline: Timeline, job: SimulatedJob) -> list[str]:
     return found
 
 
-def test_the_figures_of_a_hundred_jobs_are_those_of_their_step_logs() -> None:
+def test_the_figures_of_thirty_jobs_are_those_of_their_step_logs() -> None:
     seen: Counter[str] = Counter()
     wrong: list[str] = []
     useful_ms = theirs_ms = 0
     for seed in range(JOBS):
-        job = simulate(seed)
+        job = simulated(seed)
         seen.update(fault.partition(" s ")[2] for fault in job.faults)
         seen["ended"] += job.ended
         timeline = job.timeline()
@@ -63,13 +68,13 @@ def test_the_figures_of_a_hundred_jobs_are_those_of_their_step_logs() -> None:
         assert 0 <= timeline.useful_ms <= timeline.end_ms - timeline.begin_ms
     assert wrong == [], "\n".join(wrong)
     assert all(seen[kind] >= 10 for kind in FAULTS), seen
-    assert seen["ended"] >= 95
+    assert seen["ended"] >= 28
     assert useful_ms == pytest.approx(theirs_ms, rel=0.03), "what is not exact is so either way"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_figures_are_the_same_from_real_stores(tmp_path: Path, seed: int) -> None:
-    job = simulate(seed)
+    job = simulated(seed)
     job.write(tmp_path / "recovery")
     state = stored.read(tmp_path / "recovery")
 

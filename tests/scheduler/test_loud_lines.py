@@ -17,7 +17,7 @@ def said(directory: Path, environment: dict[str, str]) -> dict[str, int]:
     """How often each line stands in the log of a scheduler that was just started."""
     scheduler = Scheduler(directory, environment)
     scheduler.process.kill()
-    scheduler.process.wait(10)
+    scheduler.process.wait(60)
     assert "event=listening" in scheduler.log()
     return {line: scheduler.log().count(line) for line in (TRUSTED, PLAIN)}
 

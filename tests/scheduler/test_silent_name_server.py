@@ -21,7 +21,7 @@ def test_a_scheduler_does_not_wait_for_the_name_of_its_host(tmp_path: Path) -> N
         assert scheduler.wait_end() == 128 + signal.SIGTERM
     finally:
         scheduler.process.kill()
-        scheduler.process.wait(10)
+        scheduler.process.wait(60)
 
 
 def test_a_name_that_is_found_later_is_its_own_from_then_on() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.pace import within
 from tests.simulation.faults import DRAWN, IN_AN_OFFER, KINDS, Fault
 from tests.simulation.run import run, shrink
 from tests.simulation.shape import Spares
 from tests.untraced import run_module
 
-SEEDS = 500
+FEW, SEEDS = range(12), 500
+"""Seeds of the gate, and how many `make test-all` runs."""
 
 WORTH_REACHING = (
     *(f"fault: {kind}" for kind in KINDS),
@@ -64,16 +64,21 @@ def figures() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.faults
+@pytest.mark.parametrize("seed", FEW)
+def test_every_promise_is_kept_under_a_few_seeds(seed: int) -> None:
+    outcome = run(seed, workers=8)
+
+    assert not outcome.failure, "\n".join((*outcome.log, outcome.failure))
+
+
+@pytest.mark.slow
 def test_eight_workers_keep_every_promise_under_five_hundred_seeds(figures: dict[str, Any]) -> None:
     print(json.dumps({name: value for name, value in figures.items() if not isinstance(value, dict)}))
     assert figures["seeds"] == SEEDS
     assert figures["faults"] > 10_000
-    # With standbys, and a process for each that is lost, twice as many processes are simulated as there are workers.
-    assert within(200, figures["simulated_s_per_processor_s"]), "slower than 200 simulated seconds a second"
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_the_seeds_together_reach_everything_that_is_worth_reaching(figures: dict[str, Any]) -> None:
     assert [name for name in WORTH_REACHING if not figures["seen"].get(name)] == []
     assert set(figures["checked"]) >= {
@@ -94,7 +99,6 @@ def test_the_seeds_together_reach_everything_that_is_worth_reaching(figures: dic
     }
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_was_found_once_stays_fixed(seed: int) -> None:
     outcome = run(seed, kinds=FOUND_AMONG, spares=Spares())

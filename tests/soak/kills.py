@@ -23,8 +23,8 @@ from tests.cluster.small_cluster import SmallCluster
 
 WINDOW_S = 30.0
 """Of a lost id. Nobody here waits for it."""
-LEASE = {"MS_NODE_TIMEOUT": "4", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
-BEYOND_LEASE_S = 5.0
+LEASE = {"MS_NODE_TIMEOUT": "6", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+BEYOND_LEASE_S = 8.0
 STEP_MS = 50
 KILLS_OF_A_JOB = 25
 _PAUSE = threading.Event()
@@ -56,7 +56,7 @@ class Killed:
         for place in self._ids:
             self._launch(place)
         self._launch_scheduler()
-        self._cluster.wait_step(1, timeout_s=180)
+        self._cluster.wait_step(1)
 
     def _launch(self, place: str, **environment: str) -> None:
         if place.startswith("standby"):
@@ -84,7 +84,7 @@ class Killed:
         interrupts = self._strike(kind)
         self.kills[kind] += 1
         if interrupts and kind != "at once":
-            self._cluster.wait_step(1, generation=generation + 1, timeout_s=180)
+            self._cluster.wait_step(1, generation=generation + 1)
             self.back_s.append(time.monotonic() - begun)
         _PAUSE.wait(self._draw.uniform(0.0, 1.0))
 
@@ -166,7 +166,7 @@ def one_job(directory: Path, *, workers: int, standbys: int, kills: int, seed: i
         _PAUSE.wait(BEYOND_LEASE_S)
         killed.start_again()
         cluster.go_on()
-        cluster.wait_end(timeout_s=300)
+        cluster.wait_end()
         for rank in range(workers):
             found = (directory / f"result_{rank}").read_text()
             expected = small_job.value_after(rank, "", range(1, last + 1))

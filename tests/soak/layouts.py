@@ -25,8 +25,6 @@ from tests.cluster.harness import Cluster
 from tests.soak.layout_cases import CASES, Case, HostPerWorker, disturbed, undisturbed
 
 KILLS_OF_A_TRAINING = 6
-PATIENCE_S = 30.0
-"""Beyond it a training hangs: none of its waits is longer than a few seconds."""
 _AT_ONCE = 0.3
 """How often a blow follows behind a start, whatever the job is doing."""
 _FLIPS = 0.3
@@ -79,13 +77,13 @@ class Kills:
             _PAUSE.wait(self._draw.uniform(0.0, 1.5))
             return
         newer = generation if victims == ["sched"] else generation + 1
-        self._cluster.wait(lambda: self._trains(newer), f"a step of generation {newer}", PATIENCE_S)
+        self._cluster.wait(lambda: self._trains(newer), f"a step of generation {newer}")
         _PAUSE.wait(self._draw.uniform(0.0, 1.0))
 
     def finish(self) -> None:
         """Let the training end."""
         self._cluster.go_on()
-        self._cluster.wait(self._is_over, "the end of all", PATIENCE_S)
+        self._cluster.wait(self._is_over, "the end of all")
 
     def _newest_generation(self) -> int:
         has_begun = (self._cluster.directory / "steps.jsonl").exists()
@@ -221,7 +219,7 @@ class Soak:
             directory.mkdir()
             with undisturbed(directory, case) as cluster:
                 cluster.start()
-                cluster.wait_end(PATIENCE_S)
+                cluster.wait_end()
             self._undisturbed[key] = cluster
         return self._undisturbed[key]
 

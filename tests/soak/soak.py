@@ -31,8 +31,8 @@ from tests.cluster import checker
 from tests.cluster import secured as secured_by
 from tests.cluster.harness import Cluster
 
-LEASE = {"MS_NODE_TIMEOUT": "3", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
-BEYOND_LEASE_S = 5.0
+LEASE = {"MS_NODE_TIMEOUT": "6", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+BEYOND_LEASE_S = 8.0
 FULL_S = 3.0
 FENCED = 76
 """Exit code of a process whose rank another one has."""
@@ -216,7 +216,7 @@ def soak(
         directory.mkdir()
     with Cluster(sound, workers=workers, environment={**environment, "JOB_STEP_MS": "0"}) as undisturbed:
         undisturbed.start()
-        undisturbed.wait_end(timeout_s=60 + seconds)
+        undisturbed.wait_end()
     secured = {**secured, "MS_JOB_TOKEN": canaries[0]}
     slower = {**environment, **secured, "JOB_STEP_MS": str(STEP_MS), "JOB_HELD_STEP": str(undisturbed.step())}
     with (
@@ -235,7 +235,7 @@ def soak(
         _PAUSE.wait(BEYOND_LEASE_S)
         faults.done["start_fenced_again"] += cluster.start_fenced_again()
         cluster.go_on()
-        cluster.wait_end(timeout_s=60 + seconds)
+        cluster.wait_end()
         cluster.check_same_as(undisturbed)
         check_no_secret_left(disturbed, command_lines, canaries)
         done = ", ".join(f"{name} {count}" for name, count in sorted(faults.done.items()))

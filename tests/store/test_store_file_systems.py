@@ -18,6 +18,7 @@ from recovery.errors import (
 )
 from recovery.store.reader import read_events, read_scheduler
 from recovery.store.repository import SchedulerStore
+from tests.needs import lacks, needs_root, needs_tool
 from tests.store.any_records import WALL_MS, checkpoint, event, filled, job
 
 NOBODY = 65_534
@@ -28,8 +29,7 @@ NOBODY = 65_534
 @contextmanager
 def another_user() -> Iterator[Path]:
     """A directory that user NOBODY owns, in a place that it may reach, and this process as that user."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
+    needs_root()
     place = Path(tempfile.mkdtemp(dir="/tmp"))
     os.chown(place, NOBODY, NOBODY)
     os.seteuid(NOBODY)
@@ -79,6 +79,8 @@ def test_another_user_uses_its_own_directory_and_nobody_else_may_read_it() -> No
 
 @contextmanager
 def small_disk(place: Path, options: str) -> Iterator[Path]:
+    needs_root()
+    needs_tool("mount")
     place.mkdir()
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"mode=0700,{options}", "tmpfs", str(place)],
@@ -87,7 +89,7 @@ def small_disk(place: Path, options: str) -> Iterator[Path]:
         timeout=120,
     )
     if done.returncode != 0:
-        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode()}")
+        lacks(f"the right to mount a tmpfs ({done.stderr.decode().strip()})", "give root CAP_SYS_ADMIN")
     try:
         yield place
     finally:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from recovery.core.rules import Rules
 from recovery.errors import StoreError, StoreGoneError
 from recovery.store import file_identity
 from recovery.store.reader import read_scheduler
 from recovery.store.repository import SchedulerStore
-from recovery.store.writer import Writer
+from recovery.store.writer import LOOK_S, Writer
 from tests.store import samples
 
 
@@ -117,9 +118,10 @@ def test_a_writer_without_work_notices_within_a_heartbeat(tmp_path: Path) -> Non
     writer = Writer(store, on_durable=released.append, on_failure=failed, wall_ms=lambda: 1)
     _delete(tmp_path / "job")
 
-    assert reported.wait(3.0)
+    assert Rules(worker_count=1).heartbeat_ms_min >= 1_000 * LOOK_S
+    assert reported.wait(60)
     writer.submit([samples.job(2)], "never")
-    assert not writer.close(5.0)
+    assert not writer.close(60.0)
     store.close()
     assert [error.code for error in failures] == ["STORE_GONE"]
     assert released == []

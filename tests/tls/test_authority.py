@@ -41,7 +41,7 @@ def loaded(place: Path, side: Side) -> material.Material:
 
 def recovery(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "recovery", *words], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "recovery", *words], capture_output=True, text=True, check=False, timeout=300
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from recovery.errors import PasswordFileError, SecureChannelError
 from recovery.tls import checked_files, config_file, material
 from recovery.tls.side import Side
+from tests.needs import needs_root, needs_tool
 from tests.tls import made
 from tests.tls.made import CLIENT, DAY, NOW, PASSWORD, SERVER, Place, pem
 
@@ -298,8 +298,8 @@ def test_a_list_in_der_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    needs_root()
     place = Place(tmp_path)
     os.chown(tmp_path / "server.p12", 12_345, -1)
     with pytest.raises(SecureChannelError) as caught:
@@ -318,8 +318,9 @@ def test_a_password_that_is_not_ascii_opens_its_file(tmp_path: Path) -> None:
     assert found.own.certificate == made.leaf().certificate
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="only the openssl program still signs with SHA-1")
 def test_a_certificate_signed_with_sha_1_is_refused(tmp_path: Path) -> None:
+    # Nothing else still signs with SHA-1.
+    needs_tool("openssl")
     place = Place(tmp_path)
     pair = made.signed_with_sha_1(tmp_path, made.root())
     leaf = pair.certificate

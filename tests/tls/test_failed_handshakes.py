@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
 import threading
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from recovery.tls.channel import Channel
 from recovery.tls.handshakes import why
 from recovery.tls.side import Side
+from tests.needs import needs_tool
 from tests.tls import made
 from tests.tls.made import CLIENT, PASSWORD, SERVER
 from tests.tls.test_contexts import DAY, NOW, WAIT_S, World, signed
@@ -174,8 +174,9 @@ def test_a_worker_names_a_scheduler_that_speaks_no_tls(world: World) -> None:
     assert said.startswith("TLS_SERVER_PLAINTEXT: "), said
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="only the openssl program still signs with SHA-1")
 def test_the_scheduler_names_an_old_digest(world: World, tmp_path: Path) -> None:
+    # Nothing else still signs with SHA-1.
+    needs_tool("openssl")
     peer = foreign(world, Side.CLIENT, made.signed_with_sha_1(tmp_path, world.root), tmp_path)
 
     said = named(world.context(Side.SERVER), peer, Side.SERVER)

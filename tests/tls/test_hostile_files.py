@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from recovery.errors import SecureChannelError
@@ -48,7 +48,6 @@ def damaged(draw: some.DrawFn) -> tuple[str, bytes]:
 
 
 @given(damaged())
-@settings(max_examples=150, deadline=None)
 def test_a_damaged_file_is_used_or_refused_by_an_error_of_ours(
     directory: Path, file: tuple[str, bytes]
 ) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import queue
+import socket
 import sys
 import threading
-import time
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from tests.torch.fake_session import FakeSession, report
 
 _plans: queue.Queue[dict[str, Any]] = queue.Queue()
 _sessions: dict[int, FakeSession] = {}
+_refused: list[tuple[str, int]] = []
+"""Where nobody listened yet, in this generation."""
 
 
 def _listen() -> None:
@@ -39,9 +41,8 @@ def _listen() -> None:
         elif order["do"] == "rendezvous" and session is not None:
             session.open_rendezvous(order["address"])
         elif order["do"] == "interrupt" and session is not None:
-            began = time.monotonic()
             session.interrupt()
-            report(woke_ms=1e3 * (time.monotonic() - began))
+            report(woke=True)
     os._exit(0)
 
 
@@ -90,10 +91,10 @@ _PROGRAMS = {"pair": _pair, "all_reduce": _all_reduce, "idle": _idle, "train": _
 
 def _enter(order: dict[str, Any]) -> None:
     session = _sessions[order["generation"]]
-    began = time.monotonic()
+    _refused.clear()
     try:
         init_process_group(session)
-        report(formed_ms=1e3 * (time.monotonic() - began), sockets=_sockets())
+        report(formed=True, refused=len(_refused), sockets=_sockets())
         _PROGRAMS[order["program"]](session, order["steps"])
     except GenerationInterrupted:
         report(left="interrupted")
@@ -106,9 +107,22 @@ def _enter(order: dict[str, Any]) -> None:
         )
     else:
         report(left="done")
-    began = time.monotonic()
     session.close()
-    report(closed_ms=1e3 * (time.monotonic() - began), descriptors=_descriptors(), threads=_threads())
+    report(closed=True, descriptors=_descriptors(), threads=_threads())
+
+
+def _note_refused_dials() -> None:
+    dial = socket.create_connection
+
+    def noted(address: tuple[str, int], **options: Any) -> socket.socket:
+        try:
+            return dial(address, **options)
+        except ConnectionRefusedError:
+            _refused.append(address)
+            raise
+
+    # In this process only, which is one rank's.
+    socket.create_connection = noted  # type: ignore[assignment]
 
 
 def _descriptors() -> int:
@@ -126,6 +140,7 @@ def _sockets() -> int:
 
 def main() -> None:
     threading.Thread(target=_listen, daemon=True).start()
+    _note_refused_dials()
     warm_up()
     report(ready=True)
     while True:

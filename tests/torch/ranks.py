@@ -72,18 +72,11 @@ class Rank:
                     return self._kept.pop(position)
             self._kept.append(self._events.get(timeout=patience_s))
 
-    def wait_idle(self) -> None:
-        """Until its main thread has slept through three looks in a row."""
-        stat = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat")
-        deadline, quiet, used = time.monotonic() + _PATIENCE_S, 0, ""
-        pause = threading.Event()
-        while quiet < 3:
-            assert time.monotonic() < deadline, "it never waits"
-            pause.wait(0.05)
-            fields = stat.read_text().rpartition(")")[2].split()
-            now = "/".join(fields[11:13])
-            quiet = quiet + 1 if fields[0] == "S" and now == used else 0
-            used = now
+    def used(self) -> tuple[bool, str]:
+        """Does its main thread sleep, and how much processor time has it used?"""
+        stat = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        return fields[0] == "S", "/".join(fields[11:13])
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)
@@ -155,6 +148,18 @@ class Ranks:
 
     def wait_all(self, key: str, *, but: tuple[int, ...] = ()) -> list[dict[str, Any]]:
         return [rank.wait(key) for number, rank in enumerate(self.ranks) if number not in but]
+
+    def wait_idle(self, *, but: tuple[int, ...] = ()) -> None:
+        """Until the main threads of all the others have slept through five looks in a row, none having run in between."""
+        others = [rank for number, rank in enumerate(self.ranks) if number not in but]
+        deadline, quiet, before = time.monotonic() + _PATIENCE_S, 0, [(False, "")]
+        pause = threading.Event()
+        while quiet < 5:
+            assert time.monotonic() < deadline, "they never wait"
+            pause.wait(0.05)
+            now = [rank.used() for rank in others]
+            quiet = quiet + 1 if now == before and all(sleeps for sleeps, _ in now) else 0
+            before = now
 
     def replace(self, number: int) -> None:
         """Start a process in the place of one that was killed."""

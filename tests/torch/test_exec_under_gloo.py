@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.untraced import run_module
 
 WORLDS = 20
 """Forty replacements. One in eight ended in SIGABRT while descriptors were closed before exec."""
 
 
+@pytest.mark.slow
 def test_no_replacement_under_gloos_living_threads_aborts() -> None:
     done = run_module(f"tests.torch.exec_under_gloo {WORLDS}")
 

@@ -38,6 +38,7 @@ def _ends(*processes: Process[str]) -> list[str]:
     return [out for out, _ in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_fresh_process_goes_on_between_two_optimizer_steps_with_the_same_bits(
     tmp_path: Path, loop: str

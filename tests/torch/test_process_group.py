@@ -6,13 +6,12 @@ import contextlib
 import logging
 import os
 import queue
+import re
 import signal
 import socket
-import statistics
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from torch import distributed
@@ -20,7 +19,7 @@ from torch import distributed
 from recovery.errors import GenerationInterrupted
 from recovery.torch import process_group, sockets
 from recovery.torch.process_group import World, is_collective_error
-from tests.pace import wait_for, within
+from tests.pace import wait_for
 from tests.torch.fake_session import FakeSession
 from tests.torch.ranks import Ranks
 
@@ -42,7 +41,7 @@ def test_all_know_when_one_is_killed(ranks: Ranks) -> None:
     ranks.interrupt(1, but=(1,))
     ends = ranks.wait_all("left", but=(1,))
     assert all(event["left"] == "interrupted" or event["collective"] for event in ends), ends
-    ranks.wait_all("closed_ms", but=(1,))
+    ranks.wait_all("closed", but=(1,))
 
     ranks.replace(1)
     ranks.enter(2, "train")
@@ -56,16 +55,16 @@ def test_all_are_woken_when_one_is_stopped(ranks: Ranks) -> None:
     ranks.ranks[2].kill(signal.SIGSTOP)
     _until_all_wait(ranks, but=2)
     ranks.interrupt(1, but=(2,))
-    woken = ranks.wait_all("woke_ms", but=(2,))
+    # By their sockets: rank 2 sends nothing, and a collective of its own accord waits for half an hour.
+    ranks.wait_all("woke", but=(2,))
     ends = ranks.wait_all("left", but=(2,))
     assert [(event["left"], event["collective"]) for event in ends] == [("error", True)] * 2
-    assert within(max(event["woke_ms"] for event in woken), 500)
-    assert within(max(event["closed_ms"] for event in ranks.wait_all("closed_ms", but=(2,))), 1_000)
+    ranks.wait_all("closed", but=(2,))
 
     ranks.ranks[2].kill(signal.SIGCONT)
     ranks.interrupt(1)
     try:
-        ranks.ranks[2].wait("closed_ms", 20)
+        ranks.ranks[2].wait("closed", 20)
     except queue.Empty:
         # Fact 6 in process_group.py: it was stopped just before it sent, to peers that have left; then its process is replaced.
         ranks.replace(2)
@@ -81,8 +80,8 @@ def test_who_waits_in_a_group_of_its_own_for_one_that_is_stopped_is_woken(ranks:
     _until_all_wait(ranks, but=1)
     ranks.interrupt(1, but=(1,))
 
-    assert ranks.ranks[0].wait("left", 20)["collective"]
-    ranks.ranks[0].wait("closed_ms")
+    assert ranks.ranks[0].wait("left")["collective"]
+    ranks.ranks[0].wait("closed")
     ranks.ranks[1].kill()
     ranks.replace(1)
     ranks.enter(2, "pair")
@@ -125,7 +124,7 @@ def test_ranks_that_were_interrupted_at_different_points_meet_again(ranks: Ranks
     # They have begun a world (fact 8); rank 2 has not.
     _until_all_wait(ranks, but=2)
     ranks.interrupt(1)
-    ranks.wait_all("closed_ms")
+    ranks.wait_all("closed")
 
     ranks.withhold_rendezvous = False
     ranks.enter(2)
@@ -138,7 +137,7 @@ def test_a_world_that_is_long_in_coming_logs_what_it_waits_for(
     monkeypatch.setattr(process_group, "WAIT_NOTE_FIRST_MS", 10)
     monkeypatch.setattr(process_group, "WAIT_NOTE_MS", 10)
     session = FakeSession(rank=1, world_size=3, generation=7)
-    note = "waiting for all 3 ranks to join the world of generation 7, 0 s so far"
+    note = r"waiting for all 3 ranks to join the world of generation 7, \d+ s so far"
 
     def form() -> None:
         with contextlib.suppress(GenerationInterrupted):
@@ -147,7 +146,7 @@ def test_a_world_that_is_long_in_coming_logs_what_it_waits_for(
     thread = threading.Thread(target=form)
     with caplog.at_level(logging.INFO, "recovery.torch"):
         thread.start()
-        wait_for(lambda: caplog.text.count(note) >= 2, "second note", 10)
+        wait_for(lambda: len(re.findall(note, caplog.text)) >= 2, "second note")
         session.interrupt()
         thread.join()
 
@@ -187,15 +186,14 @@ def test_a_world_that_is_broken_late_does_not_take_the_next_one_along(
 @pytest.mark.cluster
 def test_worlds_are_formed_twenty_times_without_leaking(ranks: Ranks) -> None:
     held = []
-    formed = []
     for generation in range(1, 21):
         ranks.enter(generation, "idle")
-        formed.append(max(event["formed_ms"] for event in ranks.wait_all("formed_ms")))
+        formed = ranks.wait_all("formed")
+        assert not any(event["refused"] for event in formed), "rank 0's store was dialled before it listened"
         ranks.wait_all("first")
         ranks.interrupt(generation)
         ranks.wait_all("left")
-        held.append([(event["descriptors"], event["threads"]) for event in ranks.wait_all("closed_ms")])
-    assert within(statistics.median(formed), 1_000)
+        held.append([(event["descriptors"], event["threads"]) for event in ranks.wait_all("closed")])
     # gloo closes behind itself in its own time, so single rounds differ: what counts is the least of a few
     for rank in range(3):
         early, late = ([held[round_][rank] for round_ in rounds] for rounds in (range(2, 8), range(14, 20)))
@@ -224,9 +222,9 @@ def test_shutting_down_spares_listeners_pipes_and_what_is_not_named() -> None:
         left, right = socket.socketpair()
         with named, other, left, right:
             wanted = {os.fstat(one.fileno()).st_ino for one in (listener, named, left)}
-            before = len(list(Path("/proc/self/fd").iterdir()))
+            before = sockets.descriptors_of(wanted)
             assert sockets.shut_down(wanted) == 1
-            assert len(list(Path("/proc/self/fd").iterdir())) == before
+            assert sockets.descriptors_of(wanted) == before
             assert named.recv(1) == b""
             other.send(b"x")
             left.send(b"x")
@@ -234,7 +232,5 @@ def test_shutting_down_spares_listeners_pipes_and_what_is_not_named() -> None:
 
 
 def _until_all_wait(ranks: Ranks, *, but: int) -> None:
-    """Until every other rank has used no processor time for a while: they sit in the collective."""
-    for number, rank in enumerate(ranks.ranks):
-        if number != but:
-            rank.wait_idle()
+    """Until all other ranks together have used no processor time for a while: they sit in the collective."""
+    ranks.wait_idle(but=(but,))

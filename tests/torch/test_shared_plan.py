@@ -11,8 +11,9 @@ from recovery.torch.shared_plan import owners
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 64])
 def test_every_storage_has_one_rank_and_none_much_more_than_its_share(world_size: int) -> None:
+    draw = random.Random(world_size)
     for _ in range(30):
-        sizes = {number: random.choice([0, 4, 64, 4_096, 10**6]) for number in range(random.randint(0, 200))}
+        sizes = {number: draw.choice([0, 4, 64, 4_096, 10**6]) for number in range(draw.randint(0, 200))}
         owner = owners(sizes, world_size)
         assert owner.keys() == sizes.keys()
         loads = [sum(sizes[n] for n, rank in owner.items() if rank == one) for one in range(world_size)]

@@ -28,7 +28,7 @@ def export(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Call the command as a person does."""
     return subprocess.run(
         [sys.executable, "-m", "recovery", "export-weights", *map(str, arguments)],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 

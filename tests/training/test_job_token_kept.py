@@ -27,7 +27,10 @@ from recovery.training import process_start
 
 def token_of_its_scheduler():
     [child] = psutil.Process().children()
-    found = child.environ().get("MS_JOB_TOKEN")
+    # The kernel tells its parent that a program runs before its environment can be read.
+    while not (variables := child.environ()):
+        pass
+    found = variables.get("MS_JOB_TOKEN")
     child.kill()
     child.wait()
     return found

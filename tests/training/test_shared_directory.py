@@ -29,7 +29,7 @@ def test_ranks_that_see_one_directory_see_each_other(tmp_path: Path) -> None:
     waiter = threading.Thread(target=lambda: first.await_others(goes_on))
     waiter.start()
     second.leave_note()
-    waiter.join(10)
+    waiter.join(60)
     assert not waiter.is_alive()
     second.await_others(goes_on, 0)
     first.remove_note()

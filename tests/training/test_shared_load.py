@@ -90,11 +90,12 @@ def test_a_part_under_another_ranks_name_is_refused(tmp_path: Path) -> None:
 def test_whatever_is_gone_or_changed_is_refused(tmp_path: Path) -> None:
     own, path = save(tmp_path, 0)
     _, other = save(tmp_path, 1)
+    draw = random.Random(1)
     for file in (other, names.manifest_path(other)):
         content = file.read_bytes()
-        for place in random.sample(range(len(content)), 40):
+        for place in draw.sample(range(len(content)), 40):
             changed = bytearray(content)
-            changed[place] ^= 1 << random.randrange(8)
+            changed[place] ^= 1 << draw.randrange(8)
             file.write_bytes(changed)
             with pytest.raises(CheckpointError):
                 shared_load.checked_parts(path, own)

@@ -37,7 +37,7 @@ def test_a_signal_that_a_finalizer_drops_is_sent_again(
         # Python prints and drops what its finalizer raises.
         del finalized
         with pytest.raises(raised) as caught:
-            threading.Event().wait(5)
+            threading.Event().wait(60)
 
     assert signal_number(caught.value) == number
 
@@ -81,7 +81,7 @@ def test_a_first_sigterm_is_held_back_until_it_is_let_through() -> None:
         assert held.is_set(), "it is known, and nothing was raised"
         threading.Timer(0.01, signals.let_through).start()
         with pytest.raises(StopSignalReceived):
-            threading.Event().wait(5)
+            threading.Event().wait(60)
 
 
 def test_a_second_sigterm_is_not_held_back() -> None:

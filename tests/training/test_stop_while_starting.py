@@ -47,7 +47,7 @@ def test_process_that_is_asked_to_stop_while_its_connection_starts_leaves_in_ord
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     assert done.returncode == 128 + number, done.stderr

@@ -29,6 +29,7 @@ from tests.transport.wire import (
     HANDSHAKE,
     HOST,
     RULES,
+    WAIT_S,
     heartbeat,
     in_thread,
     masked_frame,
@@ -67,7 +68,7 @@ def client(port: int, caller: Caller | None, host: str = HOST) -> Client:
 
 
 def get(port: int, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=20)
+    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_S)
     try:
         connection.request(method, path, headers=headers or {})
         answer = connection.getresponse()
@@ -182,7 +183,7 @@ def test_a_process_with_the_token_is_who_it_says_before_its_first_message() -> N
     async def main() -> None:
         async with serving(authenticator=authenticator()) as (receiver, port):
             one = client(port, WORKER)
-            await one.connect(5)
+            await one.connect(WAIT_S)
             one.send(register())
             await until(lambda: receiver.messages)
             [(connection, message, _)] = receiver.messages
@@ -224,7 +225,7 @@ def test_who_does_not_belong_gets_no_connection_and_is_told_why(caller: Caller |
     async def main() -> None:
         async with serving(authenticator=authenticator()) as (receiver, port):
             with pytest.raises(ConnectError, match=why):
-                await client(port, caller).connect(5)
+                await client(port, caller).connect(WAIT_S)
             assert receiver.messages == []
 
     run(main())
@@ -242,7 +243,7 @@ def test_a_worker_that_dials_another_name_is_told_so(
             dialled = client(port, WORKER, host="node-0.example")
             for _ in range(3):
                 with pytest.raises(ConnectError, match="not known by that host name") as caught:
-                    await dialled.connect(5)
+                    await dialled.connect(WAIT_S)
                 assert caught.value.not_let_in, "it counts as refused, or the worker would wait for good"
 
     run(main())
@@ -253,7 +254,7 @@ def test_a_worker_with_a_token_follows_no_scheduler_that_proves_nothing() -> Non
     async def main() -> None:
         async with serving() as (receiver, port):
             with pytest.raises(ConnectError, match="no scheduler of this job"):
-                await client(port, WORKER).connect(5)
+                await client(port, WORKER).connect(WAIT_S)
             assert receiver.messages == []
 
     run(main())
@@ -278,7 +279,7 @@ def test_a_scheduler_that_lets_everybody_in_without_knowing_the_token_is_found_o
         server = await asyncio.start_server(serve, HOST, 0)
         async with server:
             with pytest.raises(ConnectError, match="does not prove"):
-                await client(server.sockets[0].getsockname()[1], WORKER).connect(5)
+                await client(server.sockets[0].getsockname()[1], WORKER).connect(WAIT_S)
 
     asyncio.run(main())
 
@@ -387,7 +388,7 @@ def test_strangers_do_not_keep_a_worker_out() -> None:
             for stranger in strangers:
                 stranger.sendall(b"GET /challenge HTTP/1.1\r\nHost: x\r\n\r\n")
             one = client(port, WORKER)
-            await one.connect(5)
+            await one.connect(WAIT_S)
             one.send(register())
             await until(lambda: receiver.messages)
             await one.close()

@@ -14,7 +14,7 @@ from recovery.transport.challenge import IMPOSTOR
 from recovery.transport.client import ConnectError
 from recovery.transport.inspection_client import NoAnswerError
 from tests.transport.test_job_token import VIEWER, WORKER, client
-from tests.transport.wire import HOST, run
+from tests.transport.wire import HOST, WAIT_S, run
 
 OTHER_NAME = "not known by that host name"
 ANSWERS = [
@@ -50,7 +50,7 @@ def test_a_process_with_a_token_learns_why_its_dial_is_refused(
     async def main() -> None:
         async with _answering(status) as port:
             with pytest.raises(ConnectError) as caught:
-                await client(port, WORKER).connect(5)
+                await client(port, WORKER).connect(WAIT_S)
             assert reason in caught.value.reason
             assert caught.value.not_let_in is not_let_in
 

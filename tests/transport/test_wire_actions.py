@@ -8,13 +8,13 @@ import pytest
 
 from recovery.transport import inspection_client
 from recovery.transport.inspection import ACTION_BYTES_MAX, Inspection
-from tests.transport.wire import HOST, in_thread, run, serving
+from tests.transport.wire import HOST, WAIT_S, in_thread, run, serving
 
 
 def _post(
     port: int, body: bytes, *, source: str = HOST, path: str = "/act", headers: dict[str, str] | None = None
 ) -> int:
-    connection = http.client.HTTPConnection(HOST, port, timeout=20, source_address=(source, 0))
+    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_S, source_address=(source, 0))
     try:
         connection.request("POST", path, body, headers or {})
         return connection.getresponse().status

@@ -5,7 +5,19 @@ from __future__ import annotations
 import asyncio
 
 from recovery.core.messages import Heartbeat, Register
-from tests.transport.wire import HOST, Node, Receiver, heartbeat, plain_socket, register, run, serving, until
+from recovery.transport import connection_limiter
+from tests.transport.wire import (
+    HOST,
+    WAIT_S,
+    Node,
+    Receiver,
+    heartbeat,
+    plain_socket,
+    register,
+    run,
+    serving,
+    until,
+)
 
 
 async def a_while(receiver: Receiver, port: int) -> None:
@@ -45,11 +57,14 @@ def test_during_a_pause_nothing_is_delivered_and_afterwards_everything_in_order(
 def test_a_node_whose_first_message_comes_during_a_pause_is_waited_for() -> None:
     async def main() -> None:
         async with serving() as (receiver, port):
+            first_message_s = connection_limiter.FIRST_MESSAGE_S
             receiver.server.pause_delivery()
             node = Node(port)
-            await node.client.connect(10.0)
+            await node.client.connect(WAIT_S)
             node.client.send(register())
-            await until(lambda: _patience_s(receiver) > 10, "the patience with a node that waits")
+            await until(
+                lambda: _patience_s(receiver) > first_message_s, "the patience with a node that waits"
+            )
 
             receiver.server.resume_delivery()
             await until(lambda: node.messages, "the admission")

@@ -16,6 +16,8 @@ from recovery.transport.inspection import Inspection, json_route
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
+    WAIT_S,
+    LoopTime,
     Node,
     Receiver,
     heartbeat,
@@ -42,7 +44,7 @@ def talk(port: int, *parts: bytes) -> bytes:
 
 
 def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_S)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
@@ -92,7 +94,7 @@ def test_garbage_is_turned_away_with_one_log_line_and_no_traceback(
 ) -> None:
     async def main() -> None:
         async with serving() as (receiver, port):
-            await asyncio.wait_for(in_thread(lambda: talk(port, garbage)), 4.0)
+            await in_thread(lambda: talk(port, garbage))
             await works(receiver, port)
             await until(lambda: receiver.server.connection_count == 0)
 
@@ -101,6 +103,7 @@ def test_garbage_is_turned_away_with_one_log_line_and_no_traceback(
 
     run(main())
     assert len(caplog.records) == 1, caplog.text
+    assert "no message of ours within" not in caplog.text, "it is not waited for"
     assert "event=peer_refused peer=127.0.0.1 count=1 reason=" in caplog.text
     assert caplog.text.count("\n") == 1
     assert "Traceback" not in capfd.readouterr().err
@@ -109,9 +112,7 @@ def test_garbage_is_turned_away_with_one_log_line_and_no_traceback(
 def test_an_unregistered_peer_may_not_send_as_much_as_a_node(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with serving() as (_, port):
-            await asyncio.wait_for(
-                in_thread(lambda: talk(port, HANDSHAKE + masked_frame(bytes(70_000)))), 4.0
-            )
+            await in_thread(lambda: talk(port, HANDSHAKE + masked_frame(bytes(70_000))))
 
     run(main())
     assert "at most 65536 are allowed" in caplog.text
@@ -177,17 +178,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     [b"", b"GET /cluster HTTP/1.1\r\nHost", HANDSHAKE, HANDSHAKE + masked_frame(encode(register()))[:-1]],
     ids=["silent", "half a request", "no message", "half a message"],
 )
-def test_a_peer_without_a_first_message_is_closed(start: bytes, impatient: float) -> None:
+def test_a_peer_without_a_first_message_is_closed(
+    start: bytes, impatient: float, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         async with serving() as (receiver, port):
             began = asyncio.get_running_loop().time()
             await in_thread(lambda: talk(port, start))
 
-            assert impatient * 0.9 <= asyncio.get_running_loop().time() - began < 4.0
+            assert impatient * 0.9 <= asyncio.get_running_loop().time() - began
             await until(lambda: receiver.server.connection_count == 0)
             assert receiver.lost == []
 
     run(main())
+    assert f"no message of ours within {impatient:g} s" in caplog.text
 
 
 def test_a_peer_that_drips_its_bytes_is_closed_at_the_same_deadline(impatient: float) -> None:
@@ -221,18 +225,25 @@ def test_a_message_in_single_bytes_is_read_whole() -> None:
     run(main())
 
 
-def test_an_admitted_node_may_be_silent(impatient: float) -> None:
+def test_an_admitted_node_may_be_silent(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with serving(Rules(worker_count=1, lease_ms=1, rejoin_window_ms=1)) as (_, port):
+        loop_time = LoopTime()
+        async with serving() as (receiver, port):
             node = Node(port)
             await node.join()
-            # An unregistered peer that came later is closed by now.
-            await in_thread(lambda: talk(port, b""))
-
-            assert node.client.connected
+            limiter = receiver.server._limiter
+            assert limiter is not None
+            with await in_thread(lambda: plain_socket(port)):
+                await until(lambda: len(limiter._accepted) == 2, "one that never registers")
+                await loop_time.forward(3_600)
+                await until(lambda: len(limiter._accepted) == 1, "its end")
+            node.client.send(heartbeat())
+            await until(lambda: len(node.messages) == 2, "the answer to a heartbeat")
+            assert receiver.lost == []
             await node.client.close()
 
     run(main())
+    assert "no message of ours within 30 s" in caplog.text
 
 
 def test_a_node_that_is_not_admitted_is_cut_off_after_lease_and_window() -> None:
@@ -240,7 +251,7 @@ def test_a_node_that_is_not_admitted_is_cut_off_after_lease_and_window() -> None
         async with serving(Rules(worker_count=1, lease_ms=100, rejoin_window_ms=100)) as (receiver, port):
             receiver.admits = False
             node = Node(port)
-            await node.client.connect(5)
+            await node.client.connect(WAIT_S)
             node.client.send(register())
             await until(lambda: receiver.lost)
 
@@ -250,7 +261,8 @@ def test_a_node_that_is_not_admitted_is_cut_off_after_lease_and_window() -> None
     run(main())
 
 
-def test_a_good_worker_is_served_within_a_second_beside_500_silent_and_50_noisy_peers() -> None:
+@pytest.mark.usefixtures("patient", "many_descriptors")
+def test_a_good_worker_is_served_at_its_first_dial_beside_500_silent_and_50_noisy_peers() -> None:
     async def main() -> None:
         chance = random.Random(7)
         async with serving() as (receiver, port):
@@ -259,13 +271,12 @@ def test_a_good_worker_is_served_within_a_second_beside_500_silent_and_50_noisy_
                 # Those that were silent longest are closed already.
                 with contextlib.suppress(ConnectionError):
                     noisy.sendall(chance.randbytes(500))
-            began = asyncio.get_running_loop().time()
             await works(receiver, port)
-            took_s = asyncio.get_running_loop().time() - began
+            limiter = receiver.server._limiter
+            assert limiter is not None
+            assert len(limiter._silent) >= connection_limiter.SILENT_MAX // 2, "no deadline has made room"
             for each in hanging:
                 each.close()
-
-            assert took_s < 1.0
 
     run(main())
 

@@ -114,6 +114,7 @@ def test_it_has_its_imports_behind_it_and_draws_its_own_numbers() -> None:
     assert first != second
 
 
+@pytest.mark.slow
 def test_two_processes_draw_other_numbers_from_torch_and_numpy() -> None:
     code = "import sys; print('torch' in sys.modules); import torch, numpy; print(torch.rand(1).item(), numpy.random.rand())"
     environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
@@ -210,8 +211,8 @@ def test_a_warm_child_ends_with_its_parent(tmp_path: Path) -> None:
     )
     running: Process[bytes] = Process([sys.executable, "-c", code], env=ENVIRONMENT, has_warm_children=True)
     with running:
-        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "a child", 60)
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "a child")
         child = psutil.Process(int((tmp_path / "pid").read_text()))
         assert child.cmdline()[1:3] == ["-c", sleeps]
         running.kill()
-    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end", 60)
+    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end")

@@ -62,6 +62,7 @@ def test_the_archive_holds_what_is_needed_to_build_and_test_it(built: Built) -> 
     assert found - kept == {"PKG-INFO"}
 
 
+@pytest.mark.slow
 def test_the_command_and_the_package_are_there_without_any_extra(environment: Path) -> None:
     command = str(environment / "recovery")
 
@@ -73,6 +74,7 @@ def test_the_command_and_the_package_are_there_without_any_extra(environment: Pa
     assert json.loads(done([str(environment / "python"), "-c", LOOKED_UP, *NOT_NEEDED])) == []
 
 
+@pytest.mark.slow
 def test_the_installed_command_looks_at_a_job_and_at_its_machine(environment: Path, tmp_path: Path) -> None:
     command = str(environment / "recovery")
     path = unpacked(ROOT / "tests/golden/2026-11-22/killed.tar.xz", tmp_path)

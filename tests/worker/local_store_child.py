@@ -18,12 +18,15 @@ from recovery.core.effects import Persist
 from recovery.core.ids import NodeId
 from recovery.core.records import Record
 from recovery.store.repository import WorkerStore
+from recovery.worker import local_store
 from recovery.worker.local_store import LocalStore
 from tests.store import samples
 
 BATCHES = 400
 _SLOW_S = 0.5
-"""Far below what the end of a process waits for its last rows (2 s), far above what it takes to end without waiting."""
+"""Far above what it takes to end without waiting."""
+_CLOSE_S = 120.0
+"""How long this process waits for its last rows at its end: it is to wait for all of them, however slow the machine is."""
 
 
 def _write_only_at_the_end(ending: threading.Event) -> None:
@@ -41,27 +44,28 @@ def _write_only_at_the_end(ending: threading.Event) -> None:
 def main() -> None:
     """Submit, and end."""
     log.setup("worker")
+    local_store._CLOSE_S = _CLOSE_S
     ending = threading.Event()
     _write_only_at_the_end(ending)
     up, submitted = threading.Event(), threading.Event()
-    local_store = LocalStore(Path(sys.argv[1]), NodeId("w0"), accept_without_wal=False)
+    store = LocalStore(Path(sys.argv[1]), NodeId("w0"), accept_without_wal=False)
 
     def submit() -> None:
         for step in range(1, BATCHES + 1):
-            local_store.submit(Persist((samples.checkpoint(step),)))
+            store.submit(Persist((samples.checkpoint(step),)))
         submitted.set()
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        local_store.attach(
+        store.attach(
             loop, lambda persist: None, lambda error: print(f"event=store_failed {error}", flush=True)
         )
-        local_store.open()
+        store.open()
         loop.call_soon(submit)
         up.set()
         while True:
             await asyncio.sleep(0.01)
-            local_store.submit(Persist((samples.checkpoint(BATCHES + 1),)))
+            store.submit(Persist((samples.checkpoint(BATCHES + 1),)))
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
     assert submitted.wait(60)

@@ -19,6 +19,7 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, RetainCopies
 from recovery.transport.access import Access
 from recovery.transport.job_token import Authenticator
+from recovery.worker import copy_work
 from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.file_exchange import FileExchange
@@ -134,3 +135,15 @@ def test_what_no_plan_can_need_goes(make: Callable[..., Node]) -> None:
     run(main())
     steps = [one.checkpoint.step for one in node.work.held("job-a", RUN, Rank(0), ())]
     assert steps == [8, 7], "9 was rolled back, 5 is older than what is needed"
+
+
+def test_what_a_plan_can_need_is_kept_and_nothing_else(make: Callable[..., Node]) -> None:
+    node = make("a")
+    save = Save(node.copies.directory("job-a", RUN, Rank(1)))
+    for step, generation in ((5, 1), (7, 1), (9, 1), (8, 2)):
+        save(f"train-1_{step}.ckpt", b"x", rank=1, step=step, generation=generation)
+    began = Began(generation=Generation(2), step=7, epoch=1, step_in_epoch=7)
+
+    copy_work._retain(node.copies, RetainCopies("job-a", RUN, 7, (began,)))
+
+    assert [one.checkpoint.step for one in node.work.held("job-a", RUN, Rank(0), ())] == [8, 7]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -34,10 +35,10 @@ from tests.transport.wire import until
 SECRET = "a-token-that-nobody-guesses"
 RUN, RANK = RunId(1), Rank(1)
 NAME = "train-1_7.ckpt"
-CONTENT = os.urandom(3_000_000)
+CONTENT = random.Random(1).randbytes(3_000_000)
 ACCESS = Access(Caller(Kind.NODE, "w9", JobToken(SECRET)))
-HASTY = Patience(window_s=2.0, window_bytes=1_000, busy_s=20.0)
 WAIT_S = 60.0
+HASTY = Patience(window_s=WAIT_S, window_bytes=1_000, busy_s=WAIT_S)
 
 
 class Node:

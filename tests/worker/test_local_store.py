@@ -50,7 +50,7 @@ def test_a_report_is_released_when_its_row_can_be_read_and_not_before(tmp_path: 
         await until(lambda: rows_at_release, "the release")
         assert local_store._writer is not None
         assert local_store._store is not None
-        assert local_store._writer.close(10.0)
+        assert local_store._writer.close(60.0)
         local_store._store.close()
 
     run(main())
@@ -80,7 +80,7 @@ def test_a_store_that_is_behind_costs_progress_notes_and_nothing_else(
         local_store.submit(beat)
         await until(lambda: kept in released, "the release of what was reported")
         await until(lambda: released.count(beat) == 4, "the release of the newest note")
-        assert local_store._writer.close(10.0)
+        assert local_store._writer.close(60.0)
         local_store._store.close()
 
     run(main())

@@ -32,7 +32,7 @@ def _local_store(path: Path, failures: list[RecoveryError]) -> LocalStore:
 def _close(local_store: LocalStore) -> None:
     assert local_store._writer is not None
     assert local_store._store is not None
-    assert local_store._writer.close(10.0)
+    assert local_store._writer.close(60.0)
     local_store._store.close()
 
 

@@ -126,7 +126,7 @@ def test_who_takes_the_rank_over_keeps_where_its_files_lie(tmp_path: Path) -> No
         local_store.keep_places(RANK)
         assert local_store._writer is not None
         assert local_store._store is not None
-        assert local_store._writer.close(10.0)
+        assert local_store._writer.close(60.0)
         local_store._store.close()
 
     run(main())

@@ -44,6 +44,8 @@ class Training:
                 self.said.append("stepped")
             except GenerationInterrupted as error:
                 self.said.append(f"interrupted: {error.reason}")
+            # Who waits for the question in vain sees that there is none.
+            self.asked.set()
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
