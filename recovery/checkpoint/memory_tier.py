@@ -207,7 +207,7 @@ def _is_over(owner: Owner | None, ended: Path | None) -> bool:
 
 def _available() -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None
@@ -216,14 +216,14 @@ def _available() -> int | None:
 def _free_of_cgroup() -> int | None:
     """What the nearest limit of this process leaves, counting what the kernel could drop; None: there is none, or nobody can say."""
     try:
-        of_us = Path("/proc/self/cgroup").read_text(encoding="ascii").rpartition("::/")[2].strip()
+        of_us = Path("/proc/self/cgroup").read_text(encoding="utf-8").rpartition("::/")[2].strip()
         place = Path("/sys/fs/cgroup") / of_us
-        limit = (place / "memory.max").read_text(encoding="ascii").strip()
+        limit = (place / "memory.max").read_text(encoding="utf-8").strip()
         if limit == "max":
             return None
-        used = int((place / "memory.current").read_text(encoding="ascii"))
+        used = int((place / "memory.current").read_text(encoding="utf-8"))
         counts = dict(
-            line.split() for line in (place / "memory.stat").read_text(encoding="ascii").splitlines()
+            line.split() for line in (place / "memory.stat").read_text(encoding="utf-8").splitlines()
         )
         return int(limit) - used + int(counts["file"]) - int(counts["shmem"])
     except (OSError, ValueError, KeyError):

@@ -43,6 +43,8 @@ def _show(state: Stored, found: Plan) -> None:
     }
     console.print(Text.assemble(("a restart now would ", ""), (actions[found.action], "bold")))
     console.print(Text(f"why: {found.reason}"))
+    if found.live:
+        console.print(Text(f"live rollback: {found.live}"))
     for guess in found.guesses:
         console.print(Text(f"not known: {guess}", style="yellow"))
     if found.steps_lost:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from recovery.core.ids import Rank
+from recovery.core.ids import Generation, Rank
 from recovery.core.messages import HeldCheckpoint, PassedOver
 from recovery.core.policy import rollback
 from recovery.core.policy.given_up import LOST_MEMORY, MISSING, Unusable
@@ -51,12 +51,23 @@ class CheckpointCoordinator:
         self._ever_committed = False
         """Did any step of this run ever lie on all ranks' disks? Until then a return to step 0 loses nothing that was promised."""
 
-    def load(self, records: Iterable[CheckpointRecord], generations: Sequence[GenerationRecord]) -> None:
-        """Take over what is stored of this run."""
+    def load(
+        self,
+        records: Iterable[CheckpointRecord],
+        generations: Sequence[GenerationRecord],
+        live: Collection[Generation] = (),
+    ) -> None:
+        """Take over what is stored of this run.
+
+        Args:
+            records: its checkpoints.
+            generations: its plans.
+            live: those of them that went to ranks' memories: no step was ever stored for them.
+        """
         records = tuple(records)
         in_memory = {record.step for record in records if tier_of(record.path) is Tier.MEMORY}
         self._ever_committed = any(
-            generation.step and generation.step not in in_memory for generation in generations
+            one.step and one.step not in in_memory and one.generation not in live for one in generations
         )
         of_rank: dict[Rank, list[HeldCheckpoint]] = {}
         committed: set[tuple[Rank, int]] = set()
@@ -141,7 +152,7 @@ class CheckpointCoordinator:
     def retire(self, *needed: int) -> list[CheckpointRecord]:
         """Take out of the index what is older than its newest `INDEXED_STEPS` common steps; the rows that say so.
 
-        Of those in memory the ranks themselves keep `IN_MEMORY_STEPS`.
+        Of those in memory the ranks themselves keep `IN_MEMORY_STEPS`, and none that is older than what lies on all their disks.
 
         Args:
             needed: steps that stay: the plan's, which may be sent again, and one that is being copied, which may be ordered again.
@@ -150,6 +161,7 @@ class CheckpointCoordinator:
         in_memory = [step for step in common if not self._is_durable(step)]
         oldest = common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0
         oldest_in_memory = in_memory[-IN_MEMORY_STEPS] if len(in_memory) >= IN_MEMORY_STEPS else 0
+        oldest_in_memory = max(oldest_in_memory, self.durable_step)
         goes = [
             (rank, step)
             for rank, steps in self._held.items()
@@ -263,10 +275,14 @@ class CheckpointCoordinator:
             allow_restart_from_zero=allow_restart_from_zero,
         )
 
-    def roll_back(self, step: int) -> None:
-        """Training goes on from `step`: what is newer belongs to a suffix that is trained again."""
-        is_durable = step > 0 and self._is_durable(step)
-        self._ever_committed = self._ever_committed or is_durable
+    def roll_back(self, step: int, *, is_stored: bool = True) -> None:
+        """Training goes on from `step`: what is newer belongs to a suffix that is trained again.
+
+        Args:
+            step: 0: the beginning.
+            is_stored: False: it goes on from a rank's memory. That commits nothing: newer than the newest common step, it is gone with its process.
+        """
+        is_durable = is_stored and step > 0 and self._is_durable(step)
         for held in self._held.values():
             for newer in [other for other in held if other > step]:
                 del held[newer]
@@ -275,6 +291,10 @@ class CheckpointCoordinator:
         for held in self._held.values():
             for older in [other for other in held if len(indexed) == INDEXED_STEPS and other < indexed[0]]:
                 del held[older]
-        self.committed_step, self.durable_step = step, step if is_durable else self._newest_durable()
-        self._committed = {one for one in (*self._committed, step) if 0 < one <= step}
+        newest = rollback.newest_common(self._held, self._world_size)
+        self.committed_step = step if is_stored else newest
+        self.durable_step = step if is_durable else self._newest_durable()
+        # The ranks hear of it, and let go what is older: from now on it is promised.
+        self._ever_committed = self._ever_committed or self.durable_step > 0
+        self._committed = {one for one in (*self._committed, self.committed_step) if 0 < one <= step}
         self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}

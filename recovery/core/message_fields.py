@@ -21,6 +21,9 @@ RunNumber = Annotated[RunId, _COUNT]
 RankNumber = Annotated[Rank, _COUNT]
 GenerationNumber = Annotated[Generation, _COUNT]
 IncarnationNumber = Annotated[Incarnation, _COUNT]
+RANKS_MAX = 4_096
+"""Of a list of ranks: it stays far below the frame limit."""
+Ranks = Annotated[tuple[RankNumber, ...], msgspec.Meta(max_length=RANKS_MAX)]
 RequestName = Annotated[RequestId, msgspec.Meta(max_length=64)]
 Token = Annotated[ResumeToken, msgspec.Meta(max_length=64)]
 Text = Annotated[str, msgspec.Meta(max_length=16_384)]

@@ -219,6 +219,32 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Highest step that any rank had reported when it ended."""
 
 
+class LiveSourceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The rank in whose memory a generation's plan found the state. Key: run, generation; without a row each rank has its checkpoint."""
+
+    run: RunId
+    generation: Generation
+    rank: Rank
+    structure: str
+    """SHA-256 (hex) of the state's names, shapes and dtypes."""
+
+
+class LiveShardSourceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the ranks in whose memories a generation's plan found a state that is spread over the ranks. Key: run, generation, rank."""
+
+    run: RunId
+    generation: Generation
+    rank: Rank
+    structure: str
+    """SHA-256 (hex) of the names, shapes and dtypes of what it holds."""
+    replicas: str
+    """The ranks that take it, itself among them: `0,2`."""
+
+
+LiveSourceRow = Union[LiveSourceRecord, LiveShardSourceRecord]
+"""A rank in whose memory a plan found the state, or a part of it."""
+
+
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's checkpoint of one step. Key: run, step, rank."""
 
@@ -301,6 +327,8 @@ Record = Union[
     ProcessRecord,
     IncarnationRecord,
     GenerationRecord,
+    LiveSourceRecord,
+    LiveShardSourceRecord,
     CheckpointRecord,
     CopyRecord,
     StepRecord,

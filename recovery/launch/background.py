@@ -100,6 +100,6 @@ def _identity_of(pid: int) -> str:
     Raises:
         OSError: there is no such process.
     """
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return f"{boot} {stat.rpartition(')')[2].split()[_START_TIME]}"

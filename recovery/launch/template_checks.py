@@ -103,7 +103,7 @@ class Before:
         if len(threads) > 1:
             yield f"the imports have started {len(threads) - 1} threads ({_names_of(threads)})"
         children = Path(f"/proc/self/task/{threads[0]}/children")
-        if children.exists() and children.read_text(encoding="ascii").strip():
+        if children.exists() and children.read_text(encoding="utf-8").strip():
             yield "the imports have started a process"
         open_files = _opened(own)
         if open_files:

@@ -224,10 +224,13 @@ class NodeSpans:
     def _turn(self, node: str, to: Doing | None, at_ms: int) -> None:
         before = self._now.pop(node, None)
         if before is not None:
-            unseen_ms = self._unseen_since_ms.pop(node, at_ms) if self._unseen_since_ms else at_ms
-            unseen_ms = min(at_ms, max(unseen_ms, before[1]))
-            self._add(node, before[0], before[1], unseen_ms)
-            self._add(node, Doing.UNKNOWN, unseen_ms, at_ms)
+            doing, since_ms = before
+            if node in self._unseen_since_ms:
+                unseen_ms = min(at_ms, max(self._unseen_since_ms.pop(node), since_ms))
+                self._add(node, doing, since_ms, unseen_ms)
+                self._add(node, Doing.UNKNOWN, unseen_ms, at_ms)
+            else:
+                self._add(node, doing, since_ms, at_ms)
         if to is not None:
             self._now[node] = (to, at_ms)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from recovery.core.copy_records import CopyRecord, CopyState
-from recovery.core.ids import Incarnation, NodeId
+from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.messages import Role
 from recovery.core.records import (
     CheckpointRecord,
@@ -21,7 +21,7 @@ from recovery.core.records import (
     StepRecord,
 )
 from recovery.errors import RecoveryError, RecoveryPathError, StoreLostError
-from recovery.scheduler.store_rebuild import lost_in
+from recovery.scheduler.store_rebuild import Traces, lost_in, scheduler_elsewhere
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import (
@@ -34,6 +34,7 @@ from recovery.store.reader import (
     read_scheduler,
     stored_workers,
 )
+from recovery.store.scheduler_address import SchedulerAddress
 
 _ALL = 10_000_000
 """Events: more than any event log has."""
@@ -76,6 +77,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...]
     copies: tuple[CopyRecord, ...] = ()
     """On nodes of other ranks, as far as they are known."""
+    live_generations: frozenset[Generation] = frozenset()
+    """Those of the newest run whose plans went to ranks' memories."""
     warming_up: frozenset[NodeId] = frozenset()
     """Who was admitted, and has neither had a plan nor said that it can follow one."""
     scheduler_pid: int | None
@@ -117,12 +120,15 @@ def read(path: Path) -> Stored:
     """Read a recovery path.
 
     Raises:
-        RecoveryPathError: there is no store, or no job in it yet.
+        RecoveryPathError: there is no store, or no job in it yet; or only those of workers, whose scheduler is on another host.
         StoreLostError: there is a job, and its scheduler's store is not there.
         StoreError: it cannot be used as it is; see its classes.
     """
     lost = lost_in(path)
     if lost is not None:
+        elsewhere = scheduler_elsewhere(lost)
+        if elsewhere is not None:
+            raise _workers_only(lost, elsewhere)
         raise StoreLostError(path=str(path), found=lost.description)
     owner = owner_of(scheduler_path(path))
     state = read_scheduler(path)
@@ -142,9 +148,21 @@ def read(path: Path) -> Stored:
         generations=state.generations,
         checkpoints=state.checkpoints,
         copies=tuple(one for one in state.copies if one.state is CopyState.HELD),
+        live_generations=frozenset(
+            one.generation for one in state.all_live_sources if one.run == state.job.run
+        ),
         # The event log may be long, and mostly there is nobody to ask it about.
         warming_up=had_no_plan & read_not_ready(path) if had_no_plan else frozenset(),
         scheduler_pid=owner.pid if owner is not None else None,
+    )
+
+
+def _workers_only(lost: Traces, scheduler: SchedulerAddress) -> RecoveryPathError:
+    return RecoveryPathError(
+        path=str(lost.path),
+        reason=f"holds workers' stores only ({', '.join(sorted(lost.pasts))}): the job's scheduler, and with it its store, is on "
+        f"another host, at {scheduler}",
+        next_step=f"Run this on that host, or ask the scheduler: `recovery status --connect {scheduler}`.",
     )
 
 

@@ -16,7 +16,7 @@ _logger = logging.getLogger("recovery.scheduler")
 def keep_memory_out() -> None:
     """From now on, and in every process that this one starts."""
     try:
-        _FILTER.write_text("0", encoding="ascii")
+        _FILTER.write_text("0", encoding="utf-8")
     except OSError as error:
         _logger.warning(
             "event=core_dumps_hold_memory %s; a core dump of the scheduler holds the job's token", error

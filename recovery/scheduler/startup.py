@@ -94,7 +94,13 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
         assert store is not None, "the state came from it"
         nodes = _as_of_now(state.nodes, store.away_ms())
         machine.restore(
-            nodes, state.generations, state.checkpoints, state.seats, state.processes, state.copies
+            nodes,
+            state.generations,
+            state.checkpoints,
+            state.seats,
+            state.processes,
+            state.copies,
+            live_sources=state.all_live_sources,
         )
     if settings.recovery_path is not None:
         machine.state.archived_jobs, unreadable = archived_jobs(settings.recovery_path)

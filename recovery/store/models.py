@@ -101,6 +101,22 @@ GENERATIONS = _table(
     _number("ended_step"),
 )
 
+LIVE_SOURCES = _table(
+    "live_sources",
+    ("run", "generation"),
+    _number("run", "generation", "rank"),
+    _text("structure"),
+)
+"""In the scheduler's store: which plans went to the memory of a rank."""
+
+LIVE_SHARD_SOURCES = _table(
+    "live_shard_sources",
+    ("run", "generation", "rank"),
+    _number("run", "generation", "rank"),
+    _text("structure", "replicas"),
+)
+"""In the scheduler's store: which plans went to the memories of several ranks, each of which has a part of the state."""
+
 CHECKPOINTS = _table(
     "checkpoints",
     ("run", "step", "rank"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +25,7 @@ from recovery.store import snapshot
 from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
 from recovery.store.paths import refused, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, record_of
+from recovery.store.scheduler_address import SchedulerAddress, scheduler_address
 from recovery.store.stored_records import (
     SchedulerRecords,
     WorkerRecords,
@@ -91,6 +93,14 @@ def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool =
     return snapshot.read(path, lambda connection: worker_records(connection, path), accept_without_wal)
 
 
+def read_scheduler_address(recovery_path: Path, node_id: str) -> SchedulerAddress | None:
+    """Read where a worker's job has its scheduler; None: its store does not say. Errors as of `read_scheduler`."""
+    path = worker_path(recovery_path, node_id)
+    return snapshot.read(
+        path, lambda connection: scheduler_address(connection, path), accept_without_wal=True
+    )
+
+
 def compile_statements() -> None:
     """Prepare `read_worker` in this process and its forks: the first one costs 15 ms more than each later one, nearly all of it SQLAlchemy's."""
     path = Path("worker.db")
@@ -154,12 +164,27 @@ def read_events(
     if since_ms:
         wanted = wanted.where(EVENTS.c.wall_ms >= since_ms)
 
+    found = _events(wanted, path)
+    return found[::-1] if newest else found
+
+
+def read_newest_events(
+    recovery_path: Path, kinds: Collection[EventKind], limit: int
+) -> tuple[StoredEvent, ...]:
+    """Read the newest events of some kinds, newest first, so many at most. Errors as of `read_scheduler`."""
+    path = scheduler_path(recovery_path)
+    named = EVENTS.c.kind.in_([kind.value for kind in kinds])
+    wanted = select(EVENTS).where(named).order_by(EVENTS.c.sequence.desc()).limit(limit)
+
+    return _events(wanted, path)
+
+
+def _events(wanted: Select[Any], path: Path) -> tuple[StoredEvent, ...]:
     def events(connection: Connection) -> tuple[StoredEvent, ...]:
-        found = [
+        return tuple(
             StoredEvent(sequence=row[0], wall_ms=row[-2], event=record_of(EventRecord, row, path))
             for row in connection.execute(wanted)
-        ]
-        return tuple(reversed(found) if newest else found)
+        )
 
     return snapshot.read(path, events, accept_without_wal=True)
 

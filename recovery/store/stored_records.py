@@ -18,6 +18,9 @@ from recovery.core.records import (
     EventRecord,
     GenerationRecord,
     JobRecord,
+    LiveShardSourceRecord,
+    LiveSourceRecord,
+    LiveSourceRow,
     NodeRecord,
     ProcessRecord,
     RunRecord,
@@ -44,6 +47,15 @@ class SchedulerRecords(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...] = ()
     copies: tuple[CopyRecord, ...] = ()
     """Of other ranks' checkpoints, on nodes: those that are there, and those that are damaged."""
+    live_sources: tuple[LiveSourceRecord, ...] = ()
+    """Of the plans that went to the memory of a rank."""
+    live_shard_sources: tuple[LiveShardSourceRecord, ...] = ()
+    """Of the plans that went to the memories of several ranks."""
+
+    @property
+    def all_live_sources(self) -> tuple[LiveSourceRow, ...]:
+        """Of both kinds."""
+        return (*self.live_sources, *self.live_shard_sources)
 
 
 class WorkerRecords(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +122,8 @@ def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
         generations=records_of(connection, GenerationRecord, path),
         checkpoints=_checkpoints(connection, path),
         copies=_copies(connection, path),
+        live_sources=records_of(connection, LiveSourceRecord, path),
+        live_shard_sources=records_of(connection, LiveShardSourceRecord, path),
     )
 
 

@@ -1,6 +1,6 @@
 """A world per generation: formed at a fresh rendezvous, broken from outside when the generation ends, closed behind it.
 
-Nine facts of PyTorch 2.13 shape this file.
+Ten facts of PyTorch 2.13 shape this file.
 
 1. A store that a client dials before it listens costs 5 s of back-off, so rank 0 publishes its address only once it listens.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
@@ -15,15 +15,19 @@ Nine facts of PyTorch 2.13 shape this file.
    (The delay of 5 s that it is known for is DNS, see fact 7.)
 5. A store's client that reaches a stopped server waits for its answer without any timeout, and gloo opens its connections one after
    the other while a world is formed. So a world that is broken while it is formed is broken again and again until it gives up.
-6. gloo forgets a send that was posted, not yet on the wire, when its connection breaks (its pair notifies old-style buffers only): that
-   one waiter stays until its timeout, whatever one does to the sockets. It takes an interrupt in the microseconds between; the
-   replacement of the process after MS_ABORT_TIMEOUT is for this.
+6. gloo forgets a send that does not go onto the wire because the connection has just broken: when it reads the end of the connection it
+   tells whoever receives, and not who sends, and that one waiter stays until its timeout, whatever one does to the sockets. So a
+   world is broken by ending what each rank reads itself: what it sends still goes out, and its sockets stay open towards its peers until
+   all have left and the next world is formed. Where a peer has died with bytes unread, a send in the moment before gloo hears of it
+   is lost all the same; the replacement of the process after MS_ABORT_TIMEOUT is for this.
 7. c10d asks a name server about every connection of its store, unless the address is of the family in which /etc/hosts has it: rank 0
    listens on a socket of its address's own family, which halves the questions (the rest: name_service.py).
 8. c10d names a world by how often this process has begun one, and forgets the count only when a world that was formed is destroyed.
    Ranks of which some were interrupted while they formed the last world would look for each other under two names, for ever.
 9. A further group (`new_group`, a dimension of a device mesh) has sockets of its own, and a rank that waits in it is not woken by those of
    the world. So every group that is formed inside a world is watched as the world was.
+10. DistributedDataParallel gives every rank rank 0's weights when it is built. Where the state will come from a survivor's memory, rank 0 may be
+   a process that was started a moment ago, and what it overwrites may be that memory. So there it compares shapes, and gives nothing.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ from typing import Any
 import psutil
 from torch import distributed
 from torch._C._distributed_c10d import Reducer, Store, TCPStore
+from torch.nn.parallel import distributed as data_parallel
 
 from recovery import clock
 from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
@@ -65,7 +70,11 @@ _AGAIN_S = 0.02
 
 _torchs_form_group = distributed.distributed_c10d._new_process_group_helper  # noqa: SLF001 - fact 9
 
+_torchs_sync = data_parallel._sync_module_states  # type: ignore[attr-defined]  # noqa: SLF001 - fact 10
+
 _world: World | None = None
+_ended = sockets.EndedSockets()
+"""Of the last world (fact 6)."""
 _kept_group: distributed.ProcessGroup | None = None
 """Fact 3. Not in the World: whoever remembers a waker of an old world would keep its threads and descriptors alive."""
 
@@ -98,6 +107,7 @@ def init_process_group(
     if _world is None:
         close_in_children(lambda: _world.descriptors() if _world is not None else [])
     _kept_group = None
+    _ended.let_go()
     _world = World(session, backend, timeout)
     session.on_interrupt(_world.wake)
     session.on_generation_end(_world.close)
@@ -135,6 +145,7 @@ class World:
         _use_interface_of(session.host)
         _keep_bucket_layout()
         _watch_further_groups()
+        _leave_weights_in_live_worlds()
         store = self._meet()
         session.check()
         distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001 - fact 8
@@ -165,6 +176,11 @@ class World:
             self._before_group = None
             self._form_left.set()
         self._session.check()
+
+    @property
+    def takes_weights_from_memory(self) -> bool:
+        """Fact 10."""
+        return self._session.plan_is_live and not self._closed
 
     @property
     def takes_groups(self) -> bool:
@@ -252,7 +268,7 @@ class World:
             if self._closed:
                 return 0
             self._closed = last
-            return sockets.shut_down(self._to_break())
+            return _ended.end(self._to_break())
 
     def _break_until_left(self) -> None:
         while not self._form_left.wait(_AGAIN_S):
@@ -298,6 +314,16 @@ def _form_group(*arguments: Any, **named: Any) -> Any:
     )
     with watched:
         return _torchs_form_group(*arguments, **named)
+
+
+def _leave_weights_in_live_worlds() -> None:
+    """See fact 10 in this module's head."""
+    setattr(data_parallel, "_sync_module_states", _sync_module_states)  # noqa: B010 - a function of torch
+
+
+def _sync_module_states(*arguments: Any, **named: Any) -> None:
+    if _world is None or not _world.takes_weights_from_memory:
+        _torchs_sync(*arguments, **named)
 
 
 def _use_interface_of(host: str) -> None:

@@ -1,4 +1,4 @@
-"""Read a sharded checkpoint into a state of another mesh: the ranks' files are the storage, torch.distributed.checkpoint plans the reads.
+"""Read a step of all ranks into a state of another mesh: the ranks' files are the storage, torch.distributed.checkpoint plans the reads.
 
 Each rank reads for itself what its own shards need, from all ranks' files; no collective takes part.
 """
@@ -30,12 +30,14 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 from typing_extensions import override
 
+from recovery.checkpoint import whole_step
 from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.whole_step import WholeStep
-from recovery.errors import CheckpointStateError
-from recovery.torch import mapped_file, shard_fit, shard_map
+from recovery.errors import CheckpointError, CheckpointStateError
+from recovery.torch import mapped_file, shard_fit, shard_map, shared_state
 from recovery.torch import payload as payloads
 from recovery.torch.shard_map import At
+from recovery.training import shared_names
 
 _Offsets = tuple[int, ...]
 
@@ -59,15 +61,13 @@ class Saved:
         """Digest all files, then look what is in them.
 
         Raises:
-            CheckpointError: a file is not what it was saved as, or holds no training state.
+            CheckpointError: a file is not what it was saved as, or holds no training state; or the ranks' parts do not belong together.
         """
         whole.check()
         self._whole = whole
-        # Whole states are alike on all ranks.
-        paths = whole.paths if whole.of.layout is Layout.SHARDED else whole.paths[:1]
-        self._payloads = [_payload(path) for path in paths]
+        self._payloads = _states_of(whole)
         self.parts: Mapping[str, Any] = self._payloads[0]["parts"]
-        """Of rank 0, with its local tensors."""
+        """Of rank 0, with its local tensors: what differs between ranks (buffers, parts of each rank) is as rank 0 had it."""
         self._chunks: defaultdict[At, dict[_Offsets, torch.Tensor]] = defaultdict(dict)
         self._sizes: dict[At, torch.Size] = {}
         for payload in self._payloads:
@@ -76,6 +76,14 @@ class Saved:
             if at not in self._sizes:
                 self._sizes[at] = tensor.shape
                 self._chunks[at][(0,) * tensor.dim()] = tensor
+
+    @property
+    def place(self) -> SavedPlace:
+        """Where the job that saved it stood."""
+        of = self._whole.of
+        return SavedPlace(
+            step=of.step, epoch=of.epoch, step_in_epoch=of.step_in_epoch, world_size=of.world_size
+        )
 
     def size(self, at: At) -> torch.Size:
         """Shape of the whole tensor that stands there."""
@@ -146,6 +154,19 @@ class Saved:
                 shard_map.in_path(at),
                 "its shards are no blocks (a strided placement), so they can be read on the mesh that saved them only",
             )
+
+
+def saved_in(directory: Path, step: int | None) -> Saved:
+    """Find a step by its directory, for a program that begins with it.
+
+    Raises:
+        CheckpointError: none is whole, or a file is damaged. It says no more than that: no plan goes back to another step.
+    """
+    try:
+        return Saved(whole_step.find(directory, step))
+    except CheckpointError as error:
+        error.args = (error.fact,)
+        raise
 
 
 class _Reader(StorageReader):
@@ -262,6 +283,16 @@ def unfit(field: str, reason: str) -> CheckpointStateError:
         reason=reason,
         next_step="Build the same model and optimizer as the job that saved, on any mesh, or choose another checkpoint.",
     )
+
+
+def _states_of(whole: WholeStep) -> list[Mapping[str, Any]]:
+    """The states that together hold every tensor, rank 0's first."""
+    if whole.of.layout is Layout.SHARED:
+        side = shared_names.side_path(whole.paths[0])
+        return [shared_state.join(side, whole.paths, whole.of.replicated)]
+    # Whole states are alike on all ranks.
+    paths = whole.paths if whole.of.layout is Layout.SHARDED else whole.paths[:1]
+    return [_payload(path) for path in paths]
 
 
 def _payload(path: Path) -> Mapping[str, Any]:

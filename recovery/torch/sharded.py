@@ -8,13 +8,30 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from typing_extensions import TypeIs
 
 from recovery.torch.payload import SHARDS
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
 _logger = logging.getLogger("recovery.torch")
+
+
+def is_spread(tensor: torch.Tensor) -> TypeIs[DTensor]:
+    """Is it a DTensor, of which this rank has a part?"""
+    return _may_be() and isinstance(tensor, sys.modules["torch.distributed.tensor"].DTensor)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part, detached, in the tensor's memory; of one that is not spread the tensor itself, detached."""
+    if not is_spread(tensor):
+        return tensor.detach()
+    with torch.no_grad():
+        return tensor.to_local().detach()
 
 
 def is_sharded(parts: Mapping[str, list[Any]]) -> bool:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from recovery.checkpoint import whole_step
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import gradients as gradients_of
-from recovery.torch import mapped_file, sharded
+from recovery.torch import live_limits, live_shards, mapped_file, sharded
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
+from recovery.torch.live_memory import LiveMemory
+from recovery.torch.live_parts import LiveParts
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
@@ -183,10 +184,10 @@ class TrainState:
         restore_random_state(payload["random"])
 
     def read_sharded(self, directory: str | Path, step: int | None = None) -> SavedPlace:
-        """Begin with the checkpoint of another job, of any mesh and world size, sharded or whole: call it where `session.step` is 0.
+        """Begin with the checkpoint of another job, of any mesh, world size and layout: call it where `session.step` is 0.
 
         Model, optimizer, schedules and further objects are loaded. The position in the data and the random generators are not: they
-        belong to the ranks that saved.
+        belong to the ranks that saved. What else differs between ranks (batch statistics, parts of each rank) is as rank 0 saved it.
 
         Args:
             directory: where that job's ranks saved: their files, or a directory for each. All must be readable from here.
@@ -202,8 +203,7 @@ class TrainState:
         """
         from recovery.torch import resharding  # noqa: PLC0415 - as in sharded.py
 
-        found = whole_step.find(Path(directory), step)
-        saved = resharding.Saved(found)
+        saved = resharding.saved_in(Path(directory), step)
         parts = {
             name: items
             for name, items in self._bare_parts().items()
@@ -211,7 +211,7 @@ class TrainState:
         }
         for name, states in resharding.states_for(saved, parts).items():
             _load(name, parts[name], states)
-        place = found.of
+        place = saved.place
         _logger.info(
             "event=read_sharded step=%d world_size=%d path=%s loaded=%s not_loaded=%s; the random generators stay as they are",
             place.step,
@@ -220,12 +220,7 @@ class TrainState:
             ",".join(parts),
             ",".join(sorted(set(saved.parts) - set(parts))) or "nothing",
         )
-        return resharding.SavedPlace(
-            step=place.step,
-            epoch=place.epoch,
-            step_in_epoch=place.step_in_epoch,
-            world_size=place.world_size,
-        )
+        return place
 
     def _keeps_for_itself(self) -> Callable[[str, str], bool]:
         """Given a part and an entry of its state: does every rank keep it for itself?"""
@@ -260,6 +255,20 @@ class TrainState:
         number = payloads.SHARDED if payloads.SHARDS in taken else payloads.WHOLE
         return {"format": number, **taken, "random": capture_random_state()}
 
+    def live_parts(self) -> LiveParts:
+        """Sorted as live rollback treats them."""
+        return LiveParts(
+            {name: _items(part) for name, part in self._parts.items()}, gradients=self._saves_gradients
+        )
+
+    def live_memory(self) -> LiveMemory:
+        """What this process's memory holds of this state. Ask before anything is loaded: the seed of the generators is noted here."""
+        return LiveMemory(self.live_parts())
+
+    def why_not_live(self) -> tuple[str, ...]:
+        """What can be neither derived nor given to another rank, a sentence each; empty: live rollback is possible."""
+        return live_limits.reasons(self.live_parts(), per_rank=self._per_rank)
+
     def _check_parts(self, parts: Mapping[str, Any]) -> None:
         if set(parts) != set(self._parts):
             missing, extra = sorted(set(self._parts) - set(parts)), sorted(set(parts) - set(self._parts))
@@ -267,7 +276,9 @@ class TrainState:
             raise _unfit("TrainState", reason)  # noqa: EM101 - a field, no message
 
     def _take_gradients(self) -> dict[gradients_of.Key, torch.Tensor]:
-        found = gradients_of.take(self._bare_parts())
+        bare = self._bare_parts()
+        _check_reduced(bare)
+        found = gradients_of.take(bare)
         if found and not self._gradients_logged:
             self._gradients_logged = True
             _logger.info(
@@ -364,6 +375,20 @@ def _items(part: Any) -> list[Any]:
 
 def _bare(item: Any) -> Any:
     return item.module if isinstance(item, DistributedDataParallel) else item
+
+
+def _check_reduced(parts: Mapping[str, list[Any]]) -> None:
+    """FSDP2 keeps a gradient that was not added over the ranks where nobody finds it: without it other bits would come back."""
+    for name, items in parts.items():
+        for number, item in enumerate(items):
+            if isinstance(item, torch.nn.Module) and (
+                parameter := live_shards.unreduced(live_shards.of_fsdp(item))
+            ):
+                raise CheckpointStateError(
+                    field=f"{name}[{number}].{parameter}",
+                    reason="its gradient was not added over the ranks yet (set_requires_gradient_sync, set_requires_all_reduce), and a checkpoint would lack it",
+                    next_step="Save at steps at which gradients are added, or give TrainState(gradients=False) if the loop does without them.",
+                )
 
 
 def _unfit(field: str, reason: str) -> CheckpointStateError:

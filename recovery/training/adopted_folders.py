@@ -73,6 +73,8 @@ class AdoptFolders(Callback):
     the program knows when they are: it calls `adopt_folder`.
     """
 
+    changes_state = False
+
     def __init__(
         self, directory: str | Path, pattern: str = "checkpoint-{step}", *, shared: bool = True, keep: int = 5
     ) -> None:
@@ -202,7 +204,7 @@ class _Adopter:
         if keep is not None:
             rule = Rule(keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=0)
             self._retention = Retention(
-                lambda: catalogue.scan(
+                lambda: catalogue.look(
                     directory, catalogue.FOLDERS, job=session.job, run=session.run, rank=session.rank
                 ),
                 rule,

@@ -12,10 +12,10 @@ from typing_extensions import override
 from recovery import clock
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint.contribution import Layout
+from recovery.checkpoint.leftovers import remove_leftovers
 from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
-from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError
 from recovery.training import capture, checkpoint_layout, shared_layout
 from recovery.training.capture import Captured
@@ -34,6 +34,8 @@ class LossMonitor(Callback):
     MindSpore's documents show this format and one with a comma after the epoch ("epoch: E, step: S, loss is L", the
     functional loop's); this is the one of MindSpore's callback.
     """
+
+    changes_state = False
 
     def __init__(self, per_print_times: int = 1) -> None:
         """Choose how often to print.
@@ -61,6 +63,8 @@ class ModelCheckpoint(Callback):
     nothing but itself: training goes on and older files stay. With MS_MEMORY_CHECKPOINT_STEPS steps between two saves are saved in
     memory too.
     """
+
+    changes_state = False
 
     def __init__(
         self,
@@ -124,13 +128,15 @@ class ModelCheckpoint(Callback):
             self._prefix = catalogue.free_prefix(
                 self._directory, self._wanted_prefix, job=session.job, run=session.run
             )
+        if session.recovery_enabled:
+            remove_leftovers(self._directory, self._prefix)
         session.checkpoint_directory(self._directory, self._prefix)
         self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
         self._newest_step = session.step
         session.save_when_asked(lambda: self._save_out_of_turn(session))
-        self._known = {held.step: held.digest for held in self._scan(session)}
+        self._known = {held.step: held.digest for held in self._look(session).held}
         self._retention = Retention(
-            lambda: self._scan(session), rule_of(self._config), spares=lambda path: False
+            lambda: self._look(session), rule_of(self._config), spares=lambda path: False
         )
         self._memory.begin(session, self._prefix, self._layout)
         self._watch = DirectoryWatch(self._directory, lambda: self._rescan(session))
@@ -241,14 +247,14 @@ class ModelCheckpoint(Callback):
         _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
         del self._known[save.step]
 
-    def _scan(self, session: Session) -> tuple[HeldCheckpoint, ...]:
-        return catalogue.scan(
+    def _look(self, session: Session) -> catalogue.Look:
+        return catalogue.look(
             self._directory, self._prefix, job=session.job, run=session.run, rank=session.rank
         )
 
     def _rescan(self, session: Session) -> None:
         """Something changed in the directory: a file that came back (moved in by hand) counts, like one of our own."""
-        for held in self._scan(session):
+        for held in self._look(session).held:
             known = self._known.get(held.step)
             if known not in ("", held.digest):
                 self._known[held.step] = held.digest

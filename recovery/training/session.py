@@ -6,31 +6,28 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from recovery import clock
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
 from recovery.training.early_exit import LoopWatch
+from recovery.training.live_rollback import LiveRollback
 from recovery.training.planned_checkpoint import PlannedCheckpoint
-from recovery.training.state import RestorableState, TrainingState
+from recovery.training.state import Loss, RestorableState, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
 _logger = logging.getLogger("recovery.training")
-
-
-class Loss(Protocol):
-    """A number or a one-element tensor."""
-
-    def __float__(self) -> float:
-        """Its value; for a tensor this waits for the device."""
-        ...
+_Made = TypeVar("_Made")
 
 
 class Callback:
     """Base of callbacks: override what you need. All run in the main thread, between two steps."""
+
+    changes_state = True
+    """False: it leaves the training state as it is, so that live rollback need not look at it again behind `on_step_end`."""
 
     def on_begin(self, session: Session) -> None:
         """The generation's state is loaded; the first step comes next."""
@@ -62,8 +59,12 @@ class Session:
         loop_watch: whether training is inside its loop; for the run loop and integrations.
     """
 
-    def __init__(self, service: WorkerService, plan: Rollback, admitted: Admitted) -> None:
+    def __init__(
+        self, service: WorkerService, plan: Rollback, admitted: Admitted, live: LiveRollback | None = None
+    ) -> None:
         """Made by the run loop."""
+        self._live = live or LiveRollback(service, why_not="a script starts its program again")
+        self._live.enter(plan)
         self._service, self._plan = service, plan
         self.rank, self.world_size = int(plan.rank), plan.world_size
         self.local_rank, self.local_world_size = plan.local_rank, plan.local_world_size
@@ -129,16 +130,24 @@ class Session:
         self.restore(state)
         for callback in callbacks:
             callback.on_begin(self)
+        self._live.loaded()
+        may_change = any(callback.changes_state for callback in callbacks)
         while True:
             for batch in state.batches:
                 self.check()
                 yield self.step + 1, batch
                 self.loop_watch.step_wanted()
+                self._live.boundary(self.step + 1, self.epoch, self.step_in_epoch + 1)
                 self.check()
                 self.applied(step=self.step + 1, epoch=self.epoch, step_in_epoch=self.step_in_epoch + 1)
+                if may_change:
+                    self._live.before_callbacks()
                 for callback in callbacks:
                     callback.on_step_end(self)
+                if may_change:
+                    self._live.changed(self.step)
                 self.stop_if_asked()
+                self._live.next_step(self.step)
             if self.epoch >= epochs:
                 break
             self.epoch, self.step_in_epoch = self.epoch + 1, 0
@@ -172,6 +181,11 @@ class Session:
         return self._service.training_control.committed_step
 
     @property
+    def durable_step(self) -> int:
+        """Newest global step that lies on every rank's disk, likewise; 0: none is known in this generation."""
+        return self._service.training_control.durable_step
+
+    @property
     def job_is_over(self) -> bool:
         """Has the job finished, every rank of it?"""
         return self._service.training_control.job_is_over
@@ -202,11 +216,31 @@ class Session:
             CheckpointStateError: it does not fit the state.
         """
         self.versions = state.versions()
+        self._live.prepare(state, steps_are_ours=state is self.state)
+        if self.plan_is_live:
+            self._live.take(state)
+            return
         if self._plan.step:
             self._planned.load(state)
         else:
             state.begin()
-        self._service.post(s.StateRestored(self._plan.generation))
+        self._service.post(s.StateRestored(self._plan.generation, not_live=self._live.not_live))
+
+    @property
+    def plan_is_live(self) -> bool:
+        """Is the state of this entry still to come from a survivor's memory (MS_ROLLBACK=live)? Else it is a checkpoint's, or new."""
+        return self._live.awaits_state
+
+    def keep(self, make: Callable[[], _Made], name: str = "") -> _Made:
+        """Have something large made once, such as the bare model: it is the last entry's where `plan_is_live`, else made again.
+
+        Whatever in it training changes must be in the training state too, since it is put back from there.
+
+        Args:
+            make: makes it.
+            name: tells it from what else is kept.
+        """
+        return self._live.keep(name, make)
 
     @property
     def resume_from(self) -> Path | None:

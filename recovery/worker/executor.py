@@ -12,11 +12,13 @@ from typing_extensions import assert_never
 
 from recovery import clock
 from recovery.core.effects import Exit, Log, Persist, Report
-from recovery.core.held import HeldCopy
+from recovery.core.held import HeldCheckpoint, HeldCopy
+from recovery.core.ids import Rank, RunId
 from recovery.core.messages import Admitted
 from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
+    BeginSteps,
     ConfirmPlace,
     Connect,
     Disconnect,
@@ -91,12 +93,8 @@ class Executor:
                 self._start(self._connect())
             case Disconnect():
                 self._start(self._disconnect())
-            case Interrupt():
-                self._training_control.interrupt(effect.generation, effect.reason)
-            case OpenGeneration():
-                self._training_control.open(effect.plan)
-            case OpenRendezvous():
-                self._training_control.open_rendezvous(effect.generation, effect.address)
+            case Interrupt() | OpenGeneration() | OpenRendezvous() | BeginSteps():
+                self._let_main_thread_know(effect)
             case StopAt() | LetGo() | LeaveAsAsked():
                 self._hand_over(effect)
             case ReplaceProcess():
@@ -117,6 +115,19 @@ class Executor:
                 _log(effect)
             case Exit():
                 self._exit(effect)
+            case _:
+                assert_never(effect)
+
+    def _let_main_thread_know(self, effect: Interrupt | OpenGeneration | OpenRendezvous | BeginSteps) -> None:
+        match effect:
+            case Interrupt():
+                self._training_control.interrupt(effect.generation, effect.reason)
+            case OpenGeneration():
+                self._training_control.open(effect.plan)
+            case OpenRendezvous():
+                self._training_control.open_rendezvous(effect.generation, effect.address)
+            case BeginSteps():
+                self._training_control.begin_steps(effect.generation)
             case _:
                 assert_never(effect)
 
@@ -218,11 +229,13 @@ class Executor:
             found = Found()
         found = await self._bring(find, found)
         request, offered = self._local_store.new_request(), find.rank if find.offer is not None else None
-        copies = await self._find_copies(find, found) if find.offer is None else ()
+        past = found.past
+        if past is not None:
+            of_past = await self._find_copies(past.job, past.run, past.rank, past.held)
+            past = msgspec.structs.replace(past, copies=of_past)
+        copies = await self._find_copies(find.job, find.run, find.rank, found.held)
         self._deliver(
-            s.CheckpointsFound(
-                request, found.held, found.passed_over, found.past, rank=offered, copies=copies
-            )
+            s.CheckpointsFound(request, found.held, found.passed_over, past, rank=offered, copies=copies)
         )
 
     async def _bring(self, find: FindCheckpoints, found: Found) -> Found:
@@ -235,9 +248,11 @@ class Executor:
         held = sorted((*found.held, *brought), key=lambda one: (one.step, one.generation), reverse=True)
         return msgspec.structs.replace(found, held=tuple(held))
 
-    async def _find_copies(self, find: FindCheckpoints, found: Found) -> tuple[HeldCopy, ...]:
+    async def _find_copies(
+        self, job: str, run: RunId, rank: Rank | None, own: tuple[HeldCheckpoint, ...]
+    ) -> tuple[HeldCopy, ...]:
         try:
-            return await asyncio.to_thread(self._copy_work.held, find.job, find.run, find.rank, found.held)
+            return await asyncio.to_thread(self._copy_work.held, job, run, rank, own)
         except (RecoveryError, OSError) as error:
             # As above: without them this node is no source, and that is all.
             _logger.warning("event=copies_not_found %s", error)

@@ -77,6 +77,8 @@ class LocalStore:
             accept_without_wal: see MS_STORE_WITHOUT_WAL.
             replaces: the lost id that this process was started in the place of; empty: none.
         """
+        self.scheduler: tuple[str, int] | None = None
+        """Host and port, which the store notes; None: nobody says."""
         self.recovery_path = recovery_path
         """None: recovery is off, nothing is kept."""
         self._node_id, self._accept_without_wal = node_id, accept_without_wal
@@ -145,7 +147,10 @@ class LocalStore:
 
         try:
             store = WorkerStore.open(
-                recovery_path, self._node_id, accept_without_wal=self._accept_without_wal
+                recovery_path,
+                self._node_id,
+                accept_without_wal=self._accept_without_wal,
+                scheduler=self.scheduler,
             )
         except StoreLockedError as error:
             _logger.warning("event=store_locked %s", error)

@@ -23,9 +23,9 @@ from recovery.store import job_token_file
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
 from recovery.transport.access import Access
+from recovery.transport.blocking_calls import Calls
 from recovery.transport.client import Client
 from recovery.transport.job_token import Authenticator, Caller, JobToken
-from recovery.worker.blocking_calls import Calls
 from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
@@ -63,7 +63,7 @@ class WorkerService:
         self._channel = channel_of(settings.secure_channel, Side.CLIENT)
         rules = settings.rules
         self.step_log, self.memory = settings.step_log, settings.memory
-        self.recovery_enabled = rules.recovery_enabled
+        self.recovery_enabled, self.live_rollback = rules.recovery_enabled, rules.live_rollback
         self.training_control = TrainingControl(
             pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause
         )
@@ -124,6 +124,7 @@ class WorkerService:
 
     def start(self) -> None:
         """Start the thread; returns when its loop runs."""
+        self.local_store.scheduler = self._settings.sched_host, self._settings.sched_port
         threading.Thread(target=self._run, name="recovery-connection", daemon=True).start()
         self._up.wait()
 

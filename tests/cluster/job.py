@@ -42,6 +42,8 @@ LAYOUT = os.environ.get("JOB_LAYOUT", "rank")
 """Of the checkpoints: one directory for each rank, or one for all; apart: one for each rank where there should be one for all."""
 OWN = os.environ.get("JOB_OWN", "")
 """drifts: a part differs between ranks; per_rank: it does, and the state is told so."""
+KEEPS = os.environ.get("JOB_KEEP") == "1"
+"""The model is kept from entry to entry, where training goes on from memory."""
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there: what a test does to the job is done by then."""
 
@@ -108,7 +110,11 @@ class SlowState(rt.TrainState):
 def train(session: recovery.Session) -> None:
     torch.manual_seed(session.rank)
     rt.init_process_group(session)
-    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 1))
+
+    def make() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 1))
+
+    net = session.keep(make, "net") if KEEPS else make()
     model = DistributedDataParallel(net)
     head, body = list(net[3].parameters()), list(net[0].parameters())
     optimizers = [torch.optim.SGD(body, lr=0.01, momentum=0.9), torch.optim.Adam(head, lr=0.001)]

@@ -30,6 +30,10 @@ HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there."""
 MESH = os.environ.get("JOB_MESH", "fsdp")
 """One of fsdp, hsdp, tensor: all ranks share a state; two replicas of it; two ranks share each layer, and two each part of a layer."""
+NORM = os.environ.get("JOB_NORM", "batch")
+"""batch: a model with statistics that every rank has for itself; layer: without."""
+KEEPS = os.environ.get("JOB_KEEP") == "1"
+"""The session is asked to keep the model from entry to entry, though it is spread over the ranks."""
 FROM = os.environ.get("JOB_FROM", "")
 """A directory of another job's checkpoints, of any world size, to begin with."""
 
@@ -37,7 +41,8 @@ FROM = os.environ.get("JOB_FROM", "")
 def build(mesh: DeviceMesh) -> nn.Module:
     """A model on the mesh that was asked for: its layers divide unevenly among the ranks."""
     torch.manual_seed(7)
-    net = nn.Sequential(nn.Linear(16, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Dropout(0.2), nn.Linear(30, 5))
+    norm = nn.LayerNorm(30) if NORM == "layer" else nn.BatchNorm1d(30)
+    net = nn.Sequential(nn.Linear(16, 30), norm, nn.ReLU(), nn.Dropout(0.2), nn.Linear(30, 5))
     if MESH == "tensor":
         styles = {
             "0": ColwiseParallel(output_layouts=Replicate()),
@@ -62,7 +67,7 @@ def mesh_of(world_size: int) -> DeviceMesh:
 def train(session: recovery.Session) -> None:
     rt.init_process_group(session)
     mesh = mesh_of(session.world_size)
-    net = build(mesh)
+    net = session.keep(lambda: build(mesh), "net") if KEEPS else build(mesh)
     pairs = mesh["tensor"].get_group() if MESH == "tensor" else None
     torch.manual_seed(session.rank)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)

@@ -59,7 +59,8 @@ def test_sigterm_hands_the_rank_over_and_no_step_is_lost(small: SmallCluster, st
     start_with_standbys(small, 1)
     small.wait_step(step)
     if not step:
-        small.wait_event(EventKind.PLAN_MADE)
+        # The plan is written before the worker hears of it: until then it has no rank to hand over.
+        small.wait_event(EventKind.STATE_LOADED, "worker_1")
     small.signal("worker_1", signal.SIGTERM)
     check_handed_over(small)
     small.check_result()
@@ -181,11 +182,11 @@ def test_a_loop_that_cannot_save_out_of_turn_keeps_nobody_waiting(
 
 @pytest.mark.parametrize("standbys", [1, 2])
 def test_all_processes_that_are_asked_to_end_together_end_at_once(small: SmallCluster, standbys: int) -> None:
-    """As a launcher ends a job: there is nobody to hand a rank over to, since the standbys end too."""
+    """As a launcher ends a job: there is nobody to hand a rank over to, since the standbys end too, and here they hear it first."""
     start_with_standbys(small, standbys)
     small.wait_step(5)
     begun_ms = clock.monotonic_ms()
-    names = [*small.names, *(f"standby_{number}" for number in range(standbys))]
+    names = [*(f"standby_{number}" for number in range(standbys)), *small.names]
     for name in names:
         small.signal(name, signal.SIGTERM)
     for name in names:

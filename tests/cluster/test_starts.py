@@ -99,6 +99,8 @@ def test_relative_recovery_path_stays_where_the_process_started_when_training_ch
     ) as cluster:
         cluster.start()
         cluster.wait_step(12)
+        # A slow disk is behind the steps.
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
         cluster.kill_and_relaunch("worker_1")
         cluster.wait_end()
 

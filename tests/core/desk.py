@@ -19,6 +19,8 @@ from recovery.core.records import (
     EventRecord,
     GenerationRecord,
     JobRecord,
+    LiveShardSourceRecord,
+    LiveSourceRecord,
     NodeRecord,
     ProcessRecord,
     Record,
@@ -79,6 +81,7 @@ class Desk:
             tuple(self.row(SeatRecord)),
             tuple(self.row(ProcessRecord)),
             tuple(self.row(CopyRecord)),
+            live_sources=(*self.row(LiveSourceRecord), *self.row(LiveShardSourceRecord)),
         )
         self._do(self.machine.start(self.now))
 
@@ -186,6 +189,8 @@ _KEYS = {
     "IncarnationRecord": ("node_id", "incarnation"),
     "ProcessRecord": ("node_id", "incarnation"),
     "GenerationRecord": ("run", "generation"),
+    "LiveSourceRecord": ("run", "generation"),
+    "LiveShardSourceRecord": ("run", "generation", "rank"),
     "CheckpointRecord": ("run", "step", "rank"),
     "CopyRecord": ("run", "step", "rank", "node_id"),
     "StepRecord": ("node_id",),

@@ -68,6 +68,7 @@ class DrivenWorker:
         committed: int = 0,
         durable: int | None = None,
         standby: bool = False,
+        job: str = "job",
     ) -> DrivenWorker:
         if self.machine.admitted is None:
             self.registering()
@@ -77,7 +78,7 @@ class DrivenWorker:
                 incarnation=Incarnation(1),
                 token=ResumeToken("t"),
                 rank=None,
-                job="job",
+                job=job,
                 run=RunId(1),
                 scheduler_incarnation=Incarnation(1),
                 resumed=resumed,

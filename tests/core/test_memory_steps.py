@@ -159,6 +159,12 @@ def test_of_steps_in_memory_the_index_keeps_what_the_ranks_keep() -> None:
     assert index.given_up(5).keys() == {30, 20}, "what was let go before is not given up"
 
 
+def test_a_step_in_memory_leaves_the_index_behind_a_newer_one_on_all_disks() -> None:
+    index = index_of(in_memory(10, 0), on_disk(15, 0), in_memory(20, 0))
+    assert {(row.step, row.state) for row in index.retire()} == {(10, CheckpointState.RETIRED)}
+    assert {row.step for row in index.held_records()} == {15, 20}
+
+
 def test_a_standby_needs_what_lies_on_disks() -> None:
     """What its host's memory held is gone with the rank, wherever the standby is."""
     index = index_of(on_disk(5, 0), in_memory(10, 0))
@@ -182,6 +188,17 @@ def test_a_plan_at_a_step_in_memory_makes_nothing_durable() -> None:
     assert (index.committed_step, index.durable_step) == (10, 0)
     index.replace(Rank(0), [])
     assert isinstance(index.target(allow_restart_from_zero=False), ToStart)
+
+
+def test_what_all_disks_are_found_to_hold_is_worth_failing_for_behind_a_plan_to_memory() -> None:
+    """The report of a save was cut off; its files are found before the next plan, which goes to a newer step in memory."""
+    index = CheckpointCoordinator(2)
+    for rank in (0, 1):
+        index.replace(Rank(rank), [on_disk(10, rank), in_memory(12, rank)])
+    index.roll_back(12)
+    assert index.durable_step == 10
+    index.replace(Rank(1), [])
+    assert isinstance(index.target(allow_restart_from_zero=False), NoCommonStep)
 
 
 def test_a_bad_file_in_memory_sends_all_to_the_one_before() -> None:

@@ -61,7 +61,7 @@ def lose_disks(tmp_path: Path) -> None:
 def ends_as_undisturbed(cluster: SmallCluster) -> None:
     cluster.go_on()
     for name in (*cluster.names, "sched"):
-        assert cluster.wait_exit(name, 40) == 0, cluster.tails()
+        assert cluster.wait_exit(name, 80) == 0, cluster.tails()
     cluster.check_result()
 
 

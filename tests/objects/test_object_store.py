@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 from recovery.objects.store import PIECE_BYTES, ObjectStore
+from tests.objects.conftest import opened_for_tests
+from tests.objects.test_disks_lost import environment_of
 
 
 def test_the_first_writer_of_an_object_wins(store: ObjectStore) -> None:
@@ -23,12 +29,33 @@ def test_a_writer_whose_answer_was_lost_finds_its_own_object(store: ObjectStore)
 
 
 def test_one_of_many_writers_at_once_wins(store: ObjectStore) -> None:
-    if store.url.startswith("file:"):
-        pytest.skip("exclusive creation of a file is not atomic in its content")
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         won = list(pool.map(lambda n: store.create("raced", b"writer %d" % n), range(6)))
     assert won.count(True) == 1
     assert store.read("raced", bytes_max=100) == b"writer %d" % won.index(True)
+
+
+def test_an_object_of_a_directory_has_no_name_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    store = ObjectStore(f"file://{tmp_path}/objects")
+    seen: list[bytes | None] = []
+    own, fsync = threading.get_ident(), os.fsync
+
+    def synced(descriptor: int) -> None:
+        if threading.get_ident() != own:
+            # Of uploads that another test has left behind.
+            return fsync(descriptor)
+        assert os.fstat(descriptor).st_size == len(b"whole"), "all of it is there"
+        seen.append(store.read("one", bytes_max=100))
+        return None
+
+    monkeypatch.setattr(os, "fsync", synced)
+    assert store.create("one", b"whole")
+    assert seen == [None]
+    assert store.read("one", bytes_max=100) == b"whole"
+    assert store.names("") == ("one",), "nothing else stays"
 
 
 def test_a_file_comes_back_in_pieces(store: ObjectStore, tmp_path: Path) -> None:
@@ -76,3 +103,25 @@ def test_a_url_that_no_driver_knows_is_refused() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(CheckpointWriteError, match="nowhere"):
         ObjectStore("nowhere://bucket")
+
+
+AT_EXIT = """
+import atexit, sys
+from recovery.objects.store import opened
+
+atexit.register(lambda: print(opened(sys.argv[1]).create("late", b"x")))
+"""
+
+
+def test_the_first_question_may_be_asked_behind_the_end_of_a_script(tmp_path: Path, s3_address: str) -> None:
+    """The last checkpoint of a short job, or of one on a busy host: Python has shut every executor down by then."""
+    store = opened_for_tests(s3_address, tmp_path)
+    asked = subprocess.run(
+        [sys.executable, "-c", AT_EXIT, store.url],
+        env={**os.environ, **environment_of(s3_address, store.url)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert asked.stdout == "True\n", asked.stderr
+    assert store.read("late", bytes_max=1) == b"x"

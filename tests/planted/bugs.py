@@ -22,13 +22,16 @@ from tests.planted.principals import PRINCIPALS
 from tests.planted.proofs import PROOFS, WAITING
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
+from tests.planted.rollback_live import ROLLBACK_LIVE
 from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
 from tests.planted.sharded import SHARDED
 from tests.planted.shared import SHARED
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
+from tests.planted.survivors import SURVIVORS
 from tests.planted.template import TEMPLATE
+from tests.planted.tiers import TIERS
 from tests.planted.training import TRAINING
 from tests.planted.transfers import TRANSFERS
 
@@ -41,6 +44,7 @@ BUGS: tuple[Bug, ...] = (
     + SECURE_CHANNEL
     + SESSION
     + ROLLBACK
+    + ROLLBACK_LIVE
     + PROTOCOL
     + PRINCIPALS
     + PROOFS
@@ -60,6 +64,8 @@ BUGS: tuple[Bug, ...] = (
     + SIMULATED
     + STANDBYS
     + TEMPLATE
+    + SURVIVORS
+    + TIERS
     + TRAINING
     + TRANSFERS
 )

@@ -47,7 +47,8 @@ _BROKEN = re.compile(
     r"(\w+\.)*(ImportError|ModuleNotFoundError|NameError|SyntaxError|AttributeError|TypeError)\b"
 )
 """A mutation that ends so was caught by Python, not by a test: the row is badly made."""
-_LATE = re.compile(r"^INTERNALERROR> .*Failed: Timeout", re.MULTILINE)
+_LATE = re.compile(r"^(INTERNALERROR> .*|ERROR .* - )Failed: Timeout", re.MULTILINE)
+"""The limit of a test came before its first line, or behind its last."""
 
 
 class Verdict(NamedTuple):
@@ -120,9 +121,11 @@ def run_tests(
     try:
         done = run(command, cwd=copy, env=environment, imports=PYTEST, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return Verdict(-1, "", f"pytest did not end within {limit_s:g} s")
+        # An event loop keeps for itself what a callback raises, so the limit of a test that waits in one can be lost.
+        return Verdict(1, tests[0], f"pytest did not end within {limit_s:g} s")
     if _LATE.search(done.stdout + done.stderr) and test_s < SOUND_S:
-        # The limit came while pytest was writing down how the test had ended: with another one it does not.
+        # It came while pytest was writing down how the test had ended, or while what the test needs was being made: with another limit it
+        # does not.
         return run_tests(copy, tests, test_s=min(3 * test_s, SOUND_S), limit_s=limit_s)
     imported = [line.removeprefix(SAYS) for line in done.stdout.splitlines() if line.startswith(SAYS)]
     if imported and imported != [str(copy / "recovery" / "__init__.py")]:

@@ -83,8 +83,8 @@ STORE = (
         "a missing -wal is not asked for",
         "I19",
         "store/engine.py",
-        "and not accept_without_wal and _is_dirty(path)",
-        "and not accept_without_wal and not _is_dirty(path)",
+        "if not accept_without_wal and _is_dirty(path):",
+        "if not accept_without_wal and not _is_dirty(path):",
         ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),
     ),
     Bug(

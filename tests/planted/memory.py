@@ -38,8 +38,8 @@ MEMORY = (
         "a job fails for what was only in memory",
         "I9",
         "core/checkpoints.py",
-        "self._ever_committed = self._ever_committed or is_durable\n        for held",
-        "self._ever_committed = self._ever_committed or step > 0\n        for held",
+        "self._ever_committed = self._ever_committed or self.durable_step > 0\n",
+        "self._ever_committed = self._ever_committed or step > 0\n",
         (f"{_STEPS}::test_a_plan_at_a_step_in_memory_makes_nothing_durable",),
     ),
     Bug(
@@ -89,6 +89,14 @@ MEMORY = (
         "if committed == held[:1]",
         "if False",
         (f"{_SAVES}::test_steps_that_do_not_go_to_the_disk_go_to_memory_and_two_of_them_stay",),
+    ),
+    Bug(
+        "what all disks have outdone keeps its place in memory",
+        "I17",
+        "training/memory_checkpoints.py",
+        "if one.step >= session.durable_step",
+        "if one.step >= 0",
+        (f"{_SAVES}::test_what_is_older_than_the_newest_on_all_disks_makes_room",),
     ),
     Bug(
         "a rank's bound on memory counts only the new one",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 _COMMITS = "tests/objects/test_step_commits.py"
+_STORE = "tests/objects/test_object_store.py"
 _UPLOADS = "tests/objects/test_uploads.py"
 
 OBJECT_STORAGE = (
@@ -20,9 +21,33 @@ OBJECT_STORAGE = (
         "an object that is to be created once is written over",
         "I8",
         "objects/store.py",
-        'self._files.pipe_file(path, content, mode="create")',
-        "self._files.pipe_file(path, content)",
+        'self._ask("pipe_file", path, content, mode="create")',
+        'self._ask("pipe_file", path, content)',
+        (f"{_STORE}::test_the_first_writer_of_an_object_wins[s3]",),
+    ),
+    Bug(
+        "an object that is to be created once is written over in a directory",
+        "I8",
+        "objects/store.py",
+        "os.link(draft, path)",
+        "draft.replace(path)",
         ("tests/report/test_doctor.py::test_the_checkpoint_store_must_create_an_object_only_once",),
+    ),
+    Bug(
+        "an object in a directory is seen before it is written",
+        "I8",
+        "objects/store.py",
+        "_create_file(Path(path), content)",
+        'self._ask("pipe_file", path, content, mode="create")',
+        (f"{_STORE}::test_an_object_of_a_directory_has_no_name_before_it_is_written",),
+    ),
+    Bug(
+        "the last upload fails where it begins behind the script's end",
+        "I14",
+        "objects/store.py",
+        "_let_work_at_exit(self._files.loop)",
+        "pass",
+        (f"{_STORE}::test_the_first_question_may_be_asked_behind_the_end_of_a_script",),
     ),
     Bug(
         "a step that was rolled back is the newest in object storage",
@@ -63,5 +88,13 @@ OBJECT_STORAGE = (
         "self._newest is None or self._failures >= given_up",
         "self._newest is None",
         (f"{_UPLOADS}::test_the_end_of_the_process_does_not_wait_for_storage_that_fails",),
+    ),
+    Bug(
+        "steps that object storage was too slow for are not said",
+        "I14",
+        "objects/uploads.py",
+        "if skipped:",
+        "if not skipped:",
+        (f"{_UPLOADS}::test_what_is_skipped_is_said_with_the_reason",),
     ),
 )

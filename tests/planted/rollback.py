@@ -33,8 +33,8 @@ PLAN = (
         "every rank is sent to the file of rank 0",
         "I9",
         "core/scheduler/rollback_plan.py",
-        "file = state.checkpoints.file_of(rank, generation.step)",
-        "file = state.checkpoints.file_of(Rank(0), generation.step)",
+        "else state.checkpoints.file_of(rank, generation.step)",
+        "else state.checkpoints.file_of(Rank(0), generation.step)",
         ("tests/core/test_scheduler_machine.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(

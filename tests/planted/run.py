@@ -33,6 +33,13 @@ class Outcome(NamedTuple):
     seconds: float
 
     @property
+    def by(self) -> str:
+        """The test that noticed it, or what came of the tests instead."""
+        if self.verdict.caught:
+            return self.verdict.test
+        return f"{self.word}: {self.verdict.test} {self.verdict.why}"
+
+    @property
     def word(self) -> str:
         """For the table."""
         if self.verdict.caught:
@@ -141,15 +148,14 @@ def _print_result(outcomes: Sequence[Outcome], seconds: float) -> int:
     order = {bug.name: place for place, bug in enumerate(BUGS)}
     print(f"\n{'bug':72} {'breaks':6} {'s':>5}  caught by")
     for outcome in sorted(outcomes, key=lambda one: order[one.bug.name]):
-        by = (
-            outcome.verdict.test
-            if outcome.verdict.caught
-            else f"{outcome.word}: {outcome.verdict.test} {outcome.verdict.why}"
-        )
-        print(f"{outcome.bug.name:72} {outcome.bug.breaks:6} {outcome.seconds:5.1f}  {by}")
-    caught = sum(outcome.verdict.caught for outcome in outcomes)
+        print(f"{outcome.bug.name:72} {outcome.bug.breaks:6} {outcome.seconds:5.1f}  {outcome.by}")
+    missed = [outcome for outcome in outcomes if not outcome.verdict.caught]
+    for outcome in missed:
+        # Once more at the end, where a shortened log still has it.
+        print(f"\n{outcome.bug.name}: {outcome.by}")
+    caught = len(outcomes) - len(missed)
     print(f"\n{caught} of {len(outcomes)} planted bugs are caught, in {seconds:.0f} s")
-    return int(caught < len(outcomes))
+    return int(bool(missed))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from tests.planted.bugs import BUGS
 from tests.planted.run import part_of
 from tests.untraced import ROOT, run_module
 
-PARTS = 6
+PARTS = 12
 """Each keeps one core busy, so they run beside tests that mostly wait."""
 
 

@@ -101,7 +101,7 @@ TRANSFERS: tuple[Bug, ...] = (
         "a copy that is still needed goes",
         "I29",
         "worker/copy_files.py",
-        "                if keeps(rank, held):\n                    continue\n",
+        "                if keeps(rank, one):\n                    continue\n",
         "",
         (f"{_WORK}::test_what_no_plan_can_need_goes",),
     ),

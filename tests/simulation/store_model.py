@@ -20,6 +20,8 @@ from recovery.core.records import (
     GenerationRecord,
     IncarnationRecord,
     JobRecord,
+    LiveShardSourceRecord,
+    LiveSourceRecord,
     NodeRecord,
     NodeState,
     ProcessRecord,
@@ -44,6 +46,8 @@ KEYS: dict[type, tuple[str, ...]] = {
     SeatRecord: ("node_id",),
     ProcessRecord: ("node_id", "incarnation"),
     CopyRecord: ("run", "step", "rank", "node_id"),
+    LiveSourceRecord: ("run", "generation"),
+    LiveShardSourceRecord: ("run", "generation", "rank"),
 }
 
 
@@ -110,6 +114,7 @@ class StoreModel:
             self.all(SeatRecord),
             self.all(ProcessRecord),
             self.all(CopyRecord),
+            live_sources=(*self.all(LiveSourceRecord), *self.all(LiveShardSourceRecord)),
         )
         return machine
 

@@ -25,7 +25,7 @@ from recovery.errors import (
 )
 from recovery.store import connections, migrations, reader, repository, snapshot
 from recovery.store.models import METADATA
-from recovery.store.reader import read_events, read_scheduler, read_worker
+from recovery.store.reader import read_events, read_newest_events, read_scheduler, read_worker
 from recovery.store.repository import SchedulerStore, WorkerStore
 from recovery.store.stored_records import scheduler_records
 from tests.store import samples
@@ -71,6 +71,9 @@ def test_a_row_is_replaced_by_its_key_and_an_event_is_appended(tmp_path: Path) -
         (2, 2, "b"),
     ]
     assert len(read_events(tmp_path, after=1)) == 1
+    kind = samples.event().kind
+    assert [one.sequence for one in read_newest_events(tmp_path, [kind], 5)] == [2, 1]
+    assert read_newest_events(tmp_path, [], 5) == ()
     store.close()
 
 

@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, create_engine
 
-from recovery.core.records import EventRecord, JobRecord, NodeState, Record, StepRecord
+from recovery.core.records import (
+    EventRecord,
+    JobRecord,
+    LiveShardSourceRecord,
+    LiveSourceRecord,
+    NodeState,
+    Record,
+    StepRecord,
+)
 from recovery.errors import StoreCorruptError, StoreWriteError
 from recovery.store import rows
 from recovery.store.models import METADATA
@@ -22,7 +30,17 @@ from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore, WorkerStore
 from recovery.store.rows import SHAPES, record_of, row_of
 from recovery.store.stored_records import WorkerRecords, records_of
-from tests.store.any_records import ONE_OF_EACH, WALL_MS, any_of, checkpoint, event, generation, job, node
+from tests.store.any_records import (
+    ONE_OF_EACH,
+    WALL_MS,
+    any_of,
+    checkpoint,
+    event,
+    filled,
+    generation,
+    job,
+    node,
+)
 
 MEMORY = Path("memory")
 
@@ -203,3 +221,11 @@ def test_a_row_that_was_moved_to_another_table_does_not_match_its_digest() -> No
     values = ["the same", 1]
     digests = {rows._digest(shape, values, WALL_MS) for shape in SHAPES.values()}
     assert len(digests) == len(SHAPES)
+
+
+def test_the_sources_of_plans_to_memory_are_found_whether_one_rank_gave_all_or_several_a_part(
+    tmp_path: Path,
+) -> None:
+    found = filled(tmp_path).all_live_sources
+
+    assert [type(one) for one in found] == [LiveSourceRecord, LiveShardSourceRecord]

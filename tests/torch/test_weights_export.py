@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,18 +15,9 @@ from recovery.checkpoint.contribution import Layout
 from recovery.cli.export_weights import export_weights
 from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointStateError, UsageError
 from recovery.torch import TrainState
-from tests.torch.sharded_world import known, save, save_all
+from tests.torch.sharded_world import export, known, save, save_all
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZE = (5, 7)
-
-
-def export(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Call the command as a person does."""
-    return subprocess.run(
-        [sys.executable, "-m", "recovery", "export-weights", *map(str, arguments)],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
 
 
 def test_a_sharded_model_is_put_together_and_a_configuration_stays(tmp_path: Path) -> None:
@@ -83,6 +71,16 @@ def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(tmp_path: Path) 
     with pytest.raises(CheckpointDigestError, match=r"1/train-1_10.ckpt does not match its manifest"):
         export_weights(tmp_path / "ckpt", tmp_path / "weights")
     assert not (tmp_path / "weights").exists()
+
+
+def test_the_command_says_what_is_wrong_and_of_no_plan(tmp_path: Path) -> None:
+    save_all(tmp_path / "ckpt", (2,), SIZE, (Shard(0),))
+    path = tmp_path / "ckpt/1/train-1_10.ckpt"
+    path.write_bytes(path.read_bytes()[:-1])
+    done = export(tmp_path / "ckpt", tmp_path / "weights")
+    assert done.returncode == CheckpointManifestError.exit_code
+    reason = "of step 10, saved by 2 ranks, the files of rank 1 cannot be read from here"
+    assert done.stderr == f"CHECKPOINT_MANIFEST: {tmp_path / 'ckpt'}: no step is whole: {reason}.\n"
 
 
 def test_one_ranks_shards_are_no_model(tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ class OneRank:
         self.savers: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
 
+    @property
+    def durable_step(self) -> int:
+        return 0
+
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
         return
 

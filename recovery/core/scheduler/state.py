@@ -25,6 +25,7 @@ from recovery.core.rules import Rules
 from recovery.core.scheduler.copy_state import Copying
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job import ENDED, JobFact, next_state
+from recovery.core.scheduler.live_state import LiveRollback
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.refusals import Refusals
 from recovery.core.scheduler.seats import Seats
@@ -75,7 +76,7 @@ class SchedulerState:
         self.speakers: dict[ConnectionId, NodeId] = {}
         """Whose current incarnation speaks on a connection."""
         self.checkpoints = CheckpointCoordinator(rules.world_size)
-        self.copies, self.copying = CopyIndex(), Copying()
+        self.copies, self.copying, self.live = CopyIndex(), Copying(), LiveRollback()
         self.generations: list[GenerationRecord] = []
         """Of this run, oldest first."""
         self.rendezvous: m.Rendezvous | None = None

@@ -48,6 +48,10 @@ class CheckpointMessages:
         """The scheduler has said at the admission which step is committed."""
         self._committed_step, self._durable_step = admitted.committed_step, admitted.durable_step
 
+    def joined(self) -> None:
+        """This process is new to the scheduler, whose job may be another one: what was said before says nothing of what it knows of that."""
+        self._ready = None
+
     def planned(self, plan: m.Rollback) -> None:
         """A plan is followed: who trains is not ready for the next one."""
         self._committed_step, self._durable_step = plan.committed_step, plan.durable_step
@@ -99,13 +103,20 @@ class CheckpointMessages:
         known = rank if admitted.rank is None else admitted.rank
         return FindCheckpoints(admitted.job, admitted.run, known, past if of_another_job else None)
 
-    def on_found(self, found: s.CheckpointsFound, generation: Generation, step: int) -> list[WorkerEffect]:
+    def on_found(
+        self,
+        found: s.CheckpointsFound,
+        generation: Generation,
+        step: int,
+        stopped: s.TrainingStopped | None = None,
+    ) -> list[WorkerEffect]:
         """The directories were searched: this worker is ready for a plan.
 
         Args:
             found: what lies there.
             generation: the last one whose plan it was given.
             step: how far it is.
+            stopped: how it has left its training; None: it has not trained in this job.
         """
         self._ready = make_ready(
             found,
@@ -113,6 +124,7 @@ class CheckpointMessages:
             step=step,
             committed_step=self._committed_step,
             frame_bytes_max=self._rules.frame_bytes_max,
+            stopped=stopped,
         )
         if not self._ready.left_out:
             return [Send(self._ready)]

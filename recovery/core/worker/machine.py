@@ -192,6 +192,8 @@ class WorkerMachine:
                 return self._plans.on_rollback(message, now_ms)
             case m.Rendezvous():
                 return [OpenRendezvous(message.generation, message.address)]
+            case m.StateAgreed():
+                return self._main_thread.on_agreed(message)
             case m.Committed():
                 return self._checkpoints.on_committed(message)
             case m.Offer():
@@ -317,6 +319,7 @@ class WorkerMachine:
     def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """This process is a new incarnation to the scheduler."""
         self._plans.standby.on_joined()
+        self._checkpoints.joined()
         self._fetches.forget_plan()
         beat = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         if self._main_thread.in_generation:
