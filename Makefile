@@ -58,9 +58,10 @@ GATE_PYTEST := $(FIXED) $(PYTEST) -p no:randomly --maxfail=3
 JOBS ?= 6
 
 test: $(STAMP) $(MS_STAMP)  ## the gate, 8 minutes: linters, package, all tests that start no cluster, the stories of clusters, planted bugs of the change
+	@$(BIN)/python -m tests.load --begin
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint package
 	@$(MAKE) --no-print-directory test-traced
-	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-stories-mindspore test-stories test-inside
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-stories-mindspore test-stories test-inside || { $(BIN)/python -m tests.load; exit 1; }
 	@$(MAKE) --no-print-directory test-planted
 
 test-traced: $(STAMP)

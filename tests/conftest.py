@@ -102,8 +102,9 @@ _begun = load.Ticks.now()
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Close a run that failed with how busy the machine was."""
-    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+    """Close a run that failed with how busy the machine was, and keep the names for the last lines of `make test`."""
+    if failed := [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]:
+        load.keep_failed([report.nodeid for report in failed])
         for line in load.lines(_begun):
             terminalreporter.write_line(line)
 

@@ -1,10 +1,17 @@
-"""How busy the machine is: the last lines of a run that failed, so that a failure under load is seen as one."""
+"""The last lines of a run that failed: which tests, and how busy the machine is, so that a failure under load is seen as one.
+
+`python -m tests.load` prints them; `--begin` forgets the failures of an earlier run.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+_FAILED = Path(__file__).resolve().parents[1] / ".cache" / "failed"
+"""Runs beside each other fail in their own time; each adds its tests here."""
 _PRESSURE = Path("/proc/pressure")
 _STAT = Path("/proc/stat")
 _STEAL = 7
@@ -37,5 +44,20 @@ def lines(since: Ticks) -> list[str]:
     ]
 
 
+def keep_failed(tests: Sequence[str]) -> None:
+    """Keep the names of tests that failed, for the last lines of all runs together."""
+    _FAILED.parent.mkdir(exist_ok=True)
+    with _FAILED.open("a") as file:
+        file.writelines(f"{test}\n" for test in tests)
+
+
+def failed() -> list[str]:
+    """What has failed since `--begin`."""
+    return _FAILED.read_text().splitlines() if _FAILED.exists() else []
+
+
 if __name__ == "__main__":
-    print("\n".join(lines(Ticks(0, 0))))
+    if "--begin" in sys.argv:
+        _FAILED.unlink(missing_ok=True)
+    else:
+        print("\n".join([*(f"failed: {test}" for test in failed()), *lines(Ticks(0, 0))]))

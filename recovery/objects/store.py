@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import tempfile
@@ -18,6 +19,8 @@ PIECE_BYTES = 1 << 20
 
 _WRITING = ".writing-"
 """Begins the name of a file that is not yet whole."""
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+"""What link(2) says where a file system has no hard links."""
 _CLIENT = {"connect_timeout": 3, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
 """Of an S3 client, in seconds: a process that starts waits for it, and the driver tries again by itself, four times."""
 
@@ -162,7 +165,15 @@ class ObjectStore:
         with tempfile.NamedTemporaryFile(dir=path.rpartition("/")[0], prefix=_WRITING) as file:
             file.write(content)
             file.flush()
-            os.link(file.name, path)
+            try:
+                os.link(file.name, path)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+            else:
+                return
+        # Who reads this within that moment finds an object that is not whole, refuses it, and looks again later.
+        self._files.pipe_file(path, content, mode="create")
 
     def _path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}"

@@ -10,10 +10,8 @@ from recovery import errors
 from recovery.core.records import EventKind
 from tests.faults.found import FOUND
 from tests.faults.tried import TRIED
-from tests.house.files import ROOT, Finding, definitions, line_of, name_of, program_files, report, text_of
+from tests.house.files import ROOT, Finding, line_of, name_of, program_files, report, text_of
 from tests.house.names_mentioned import missing
-from tests.planted.bug import Bug
-from tests.planted.bugs import BUGS
 
 
 def test_every_name_in_a_document_or_a_comment_names_something() -> None:
@@ -37,29 +35,6 @@ def test_every_error_can_happen() -> None:
         if not kind.__subclasses__() and kind.__name__ not in made and kind.code not in named
         for path in [by_module[kind.__module__]]
     )
-
-
-def test_every_test_that_should_catch_a_planted_bug_is_there() -> None:
-    report(
-        Finding(*_place(bug), f"no {test}", f'name the test that finds "{bug.name}"')
-        for bug in BUGS
-        for test in bug.caught_by
-        if not _is_there(*test.partition("[")[0].partition("::")[::2])
-    )
-
-
-def _place(bug: Bug) -> tuple[Path, int]:
-    """The row of a planted bug."""
-    planted = ROOT / "tests" / "planted"
-    files = [path for path in sorted(planted.glob("*.py")) if bug.name in text_of(path)]
-    return (files[0], line_of(files[0], bug.name)) if files else (planted / "bugs.py", 1)
-
-
-def _is_there(path: str, name: str) -> bool:
-    place = ROOT / path
-    if not name:
-        return place.exists()
-    return place.is_file() and name in {one.name for one in definitions(place)}
 
 
 def test_every_file_that_keeps_a_found_bug_fixed_is_there() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,17 @@ def test_a_url_that_no_driver_knows_is_refused() -> None:
     needs_package("fsspec")
     with pytest.raises(CheckpointWriteError, match="nowhere"):
         ObjectStore("nowhere://bucket")
+
+
+def test_a_file_system_without_hard_links_keeps_the_first_object_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "what link(2) says on vfat")
+
+    monkeypatch.setattr(os, "link", refuse)
+    store = ObjectStore(f"file://{tmp_path}")
+    assert store.create("commits/7.json", b"first")
+    assert not store.create("commits/7.json", b"second")
+    assert store.read("commits/7.json", bytes_max=100) == b"first"
+    assert store.names("commits") == ("7.json",)

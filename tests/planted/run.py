@@ -1,6 +1,6 @@
 """Plant every bug of the table, one at a time, and see that a test notices. `python -m tests.planted.run`.
 
-`--list` prints the table, `--only NAME` (part of a name) plants the rows that match, `--part K/N` the K-th of N parts of them,
+`--list` prints the table, `--only NAME` (part of a name) plants the rows that match,
 `--changed-since [REV]` at most `--most N` of those whose code or whose catcher has changed since then, `--jobs N` runs N at a time, `--hang S` ends a
 test with a bug after S seconds.
 Exit code 1: a bug survived, a row is badly made, or the tests fail without any bug.
@@ -83,9 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.planted.run", description=__doc__)
     parser.add_argument("--only", metavar="NAME", default="", help="rows whose name holds this")
     parser.add_argument(
-        "--part", type=_part, default=(1, 1), help="K/N: the K-th of N parts; a file's rows stay together"
-    )
-    parser.add_argument(
         "--changed-since",
         metavar="REV",
         nargs="?",
@@ -102,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--hang", metavar="S", type=float, default=TEST_S, help="a test that takes longer hangs (%(default)s)"
     )
     asked = parser.parse_args(arguments)
-    bugs = part_of([bug for bug in BUGS if asked.only in bug.name], *asked.part)
+    bugs = [bug for bug in BUGS if asked.only in bug.name]
     if bugs and asked.changed_since:
         rev = base_of(ROOT, os.environ) if asked.changed_since == _FOUND else asked.changed_since
         bugs, why = choose(bugs, ROOT, rev, most=asked.most)
@@ -122,29 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error)
         return 1
     return _print_result(outcomes, time.monotonic() - begun_s)
-
-
-def part_of(bugs: Sequence[Bug], number: int, of: int) -> list[Bug]:
-    """The rows of one of equal parts, in the table's order.
-
-    Those that one file of tests is to catch stay together, so that what its tests need is made, and seen to be sound, in one part.
-    """
-    files: dict[str, list[Bug]] = {}
-    for bug in bugs:
-        files.setdefault(bug.caught_by[0].partition("::")[0], []).append(bug)
-    parts: list[list[Bug]] = [[] for _ in range(of)]
-    for rows in sorted(files.values(), key=len, reverse=True):
-        min(parts, key=len).extend(rows)
-    chosen = {bug.name for bug in parts[number - 1]}
-    return [bug for bug in bugs if bug.name in chosen]
-
-
-def _part(text: str) -> tuple[int, int]:
-    number, of = map(int, text.split("/"))
-    if not 1 <= number <= of:
-        message = f"{text} is no part"
-        raise ValueError(message)
-    return number, of
 
 
 def _print_table(bugs: Sequence[Bug]) -> None:

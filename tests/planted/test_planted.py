@@ -7,9 +7,7 @@ from collections import Counter
 from tests.house.files import ROOT, definitions
 from tests.planted.bug import PROMISES
 from tests.planted.bugs import BUGS
-from tests.planted.run import main, part_of
-
-PARTS = 6
+from tests.planted.run import main
 
 
 def test_every_row_stands_in_the_code_exactly_once() -> None:
@@ -31,12 +29,6 @@ def test_every_catcher_is_there() -> None:
 
     assert sorted(catchers - there) == []
     assert [bug.name for bug in BUGS if not bug.caught_by] == []
-
-
-def test_every_row_is_in_one_of_the_parts() -> None:
-    parts = [part_of(BUGS, number, PARTS) for number in range(1, PARTS + 1)]
-
-    assert sorted(bug.name for part in parts for bug in part) == sorted(bug.name for bug in BUGS)
 
 
 def test_a_name_that_no_row_has_is_an_error() -> None:
