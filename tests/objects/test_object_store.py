@@ -91,3 +91,7 @@ def test_a_file_system_without_hard_links_keeps_the_first_object_too(
     assert not store.create("commits/7.json", b"second")
     assert store.read("commits/7.json", bytes_max=100) == b"first"
     assert store.names("commits") == ("7.json",)
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        for key in map(str, range(200)):
+            won = list(pool.map(lambda n, key=key: store.create(key, b"writer %d" % n), range(6)))
+            assert won.count(True) == 1, key
