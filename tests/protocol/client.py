@@ -16,6 +16,8 @@ from tests.protocol.websocket import Closed, WebSocket
 
 Message = dict[str, Any]
 _BEAT_S = 0.5
+HANG_S = 300.0
+"""What takes longer does not come any more."""
 _numbers = itertools.count(1)
 
 
@@ -104,7 +106,7 @@ class Client:
 
     def _join(self) -> None:
         assert self._thread is not None
-        self._thread.join(60)
+        self._thread.join(HANG_S)
         assert not self._thread.is_alive(), "the connection does not end"
 
     def _receive_and_beat(self, stream: WebSocket, received: queue.Queue[Message]) -> None:
@@ -149,7 +151,7 @@ class Client:
 
     def receive(self, *kinds: str) -> Message:
         """The next message, which must be of one of these kinds."""
-        message = self._overtaken.pop(0) if self._overtaken else self._received.get(timeout=60)
+        message = self._overtaken.pop(0) if self._overtaken else self._received.get(timeout=HANG_S)
         assert message["type"] in kinds, f"{self.node_id} receives {message} instead of {' or '.join(kinds)}"
         return message
 

@@ -35,7 +35,7 @@ class Scheduler:
                     "MS_ENABLE_RECOVERY": "1",
                     "MS_RECOVERY_PATH": "recovery",
                     "MS_NODE_TIMEOUT": "20",
-                    "MS_REJOIN_WINDOW": "6",
+                    "MS_REJOIN_WINDOW": "40",
                     "MS_RECONNECT_GRACE": "3",
                     "MS_JOB_TOKEN": "off",
                     **(environment or {}),

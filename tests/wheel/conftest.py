@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +34,19 @@ def build(source: Path, to: Path) -> Built:
     done(command, SOURCE_DATE_EPOCH=str(EPOCH_S))
     [wheel], [archive] = to.glob("*.whl"), to.glob("*.tar.gz")
     return Built(wheel, archive)
+
+
+def digests(package: Path) -> dict[str, str]:
+    """The digest of a package as a whole, under its own name, and of each file in it: what differs can be named."""
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as wheel:
+            parts = {name: wheel.read(name) for name in wheel.namelist()}
+    else:
+        with tarfile.open(package) as archive:
+            files = ((member.name, archive.extractfile(member)) for member in archive)
+            parts = {name: file.read() if file else b"" for name, file in files}
+    parts[package.name] = package.read_bytes()
+    return {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
 
 
 def done(command: Sequence[str], **environment: str) -> str:
