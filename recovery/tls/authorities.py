@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.utils import CryptographyDeprecationWarning
 
 from recovery.errors import (
     AuthorityExpiredError,
@@ -36,7 +38,10 @@ def read(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
     if b"PRIVATE KEY-----" in data:
         raise CaHasPrivateKeyError(file=file)
     try:
-        found = tuple(x509.load_pem_x509_certificates(data))
+        with warnings.catch_warnings():
+            # Private authorities with a serial number of 0 are about; a release that refuses them raises ValueError.
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+            found = tuple(x509.load_pem_x509_certificates(data))
         for one in found:
             look_into(one)
     except UNREADABLE:

@@ -141,7 +141,7 @@ def test_the_model_of_a_real_framework_ends_with_the_same_bits(
 ) -> None:
     """PyTorch under gloo: two of four ranks are killed, and all go on from a step that lies in memory alone."""
     settings = {"MS_MEMORY_CHECKPOINT_STEPS": "3", "MS_MEMORY_CHECKPOINT_PATH": str(base)}
-    settings["JOB_HELD_STEP"] = "40"
+    settings["JOB_HELD_STEP"] = "14"
     with Cluster(tmp_path, environment=settings) as cluster:
         cluster.start()
         cluster.wait(lambda: 12 in _in_memory(cluster), "commit of step 12 in memory")
@@ -149,7 +149,7 @@ def test_the_model_of_a_real_framework_ends_with_the_same_bits(
         cluster.go_on()
         cluster.wait_end()
         step, _ = planned(cluster)
-        assert step in _in_memory(cluster)
+        assert step == 12
         cluster.check_same_as(undisturbed())
     assert list(base.iterdir()) == []
 

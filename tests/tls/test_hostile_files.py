@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from recovery.errors import SecureChannelError
-from recovery.tls import ciphers, config_file, material
+from recovery.tls import authorities, ciphers, config_file, material
 from recovery.tls.side import Side
 from tests.tls import made
 from tests.tls.made import NOW, PASSWORD, Place, pem
@@ -60,6 +60,14 @@ def test_a_damaged_file_is_used_or_refused_by_an_error_of_ours(
     except SecureChannelError as error:
         assert str(error).isprintable()  # noqa: PT017 - most examples are refused, some are right
         assert PASSWORD.decode() not in str(error)  # noqa: PT017 - as above
+
+
+def test_an_authority_whose_serial_number_is_not_positive_is_used(directory: Path) -> None:
+    place = Place(directory)
+    serial = AUTHORITY.index(b"\x02\x14") + 2
+    place.put("ca.crt", pem(AUTHORITY[:serial] + b"\x80" + AUTHORITY[serial + 1 :]), 0o600)
+    [found] = authorities.read(directory / "ca.crt", NOW)
+    assert found.subject == made.root().certificate.subject
 
 
 @given(some.text(max_size=200))
