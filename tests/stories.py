@@ -32,6 +32,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     ),
     "I10": (
         "cluster/test_data.py::test_every_sample_is_used_as_if_nothing_had_failed[a checkpoint exactly at an epoch's last step]",
+        "cluster/test_epoch_ends.py::test_a_kill_in_the_evaluation_behind_the_loop_trains_no_more[saved behind the loop-worker_1]",
     ),
     "I11": ("cluster/test_last_checkpoint.py::test_a_finished_job_has_committed_its_last_step[1]",),
     "I12": (

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from recovery.checkpoint.position import Position
 from recovery.core.message_fields import Count, ShortText
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
@@ -69,6 +70,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Global step, 1-based: this many steps are in it."""
     epoch: Count
     step_in_epoch: Count
+    """Of the last step, both 1-based."""
     files: tuple[ManifestFile, ...]
     """At least one."""
     versions: dict[ShortText, ShortText]
@@ -78,6 +80,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout = Layout.RANK
     replicated: str = ""
     """SHA-256 (hex) of the part of the state that all ranks share; empty: nobody has computed it."""
+    position: Position | None = None
+    """Where training goes on; None: an earlier release wrote it, and only the loader's own state says that."""
     digest: str = ""
     """What names this contribution everywhere: the manifest's own seal; of format 1 the digest of its one file. Empty before it is sealed."""
 

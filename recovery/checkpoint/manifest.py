@@ -3,7 +3,7 @@
 The file is JSON: `{"manifest": {...}, "manifest_sha256": "..."}`. The digest is over the inner object's bytes as they stand,
 so nobody needs to agree on one way to write JSON, and every changed bit is seen.
 
-Format 2 lists any number of files; format 1, of the releases before it, named one. Both are read into the same `Manifest`.
+Format 3 says where training goes on. Format 2 did not; format 1 named one file where these list any number. All are read into the same `Manifest`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from recovery.checkpoint.contribution import (
     name_fault,
 )
 from recovery.checkpoint.files import Staged, open_regular, opened_directory, reason_of
+from recovery.checkpoint.position import Position
 from recovery.core.converter import UNREADABLE
 from recovery.core.message_fields import Count, ShortText
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 
-FORMAT = 2
+FORMAT = 3
 """Rises when a reader of today could misread a file of tomorrow."""
 
 BYTES_MAX = 1 << 20
@@ -41,7 +42,7 @@ _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What both formats say, in the order in which it is written."""
+    """What all formats say, in the order in which it is written."""
 
     format: Positive
     job: ShortText
@@ -63,12 +64,15 @@ class _Format1(_Place, frozen=True, kw_only=True, forbid_unknown_fields=True):
     integrated: bool
 
 
-class _Format2(_Place, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Format3(_Place, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of format 2 as well, which has no position."""
+
     layout: Layout
     files: Annotated[tuple[ManifestFile, ...], msgspec.Meta(min_length=1)]
     replicated: Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
     versions: dict[ShortText, ShortText]
     integrated: bool
+    position: Position | None = None
 
 
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,7 +88,7 @@ class _FormatOnly(msgspec.Struct, frozen=True):
 _sealed = msgspec.json.Decoder(_Sealed)
 _format_only = msgspec.json.Decoder(_FormatOnly)
 _format_1 = msgspec.json.Decoder(_Format1)
-_format_2 = msgspec.json.Decoder(_Format2)
+_format_3 = msgspec.json.Decoder(_Format3)
 _OF_PLACE = tuple(one for one in _Place.__struct_fields__ if one != "format")
 
 
@@ -92,13 +96,14 @@ def seal(manifest: Manifest) -> tuple[Manifest, bytes]:
     """Give the manifest its bytes on disk, and with them its digest."""
     body = msgspec.json.format(
         msgspec.json.encode(
-            _Format2(
+            _Format3(
                 format=FORMAT,
                 layout=manifest.layout,
                 files=manifest.files,
                 replicated=manifest.replicated,
                 versions=manifest.versions,
                 integrated=manifest.integrated,
+                position=manifest.position,
                 **_place_of(manifest),
             )
         ),
@@ -193,7 +198,7 @@ def parse(path: Path, content: bytes) -> Manifest:
     if found == 1:
         manifest = _from_format_1(_decoded(path, body, _format_1))
     else:
-        manifest = _from_format_2(_decoded(path, body, _format_2), digest)
+        manifest = _from_format_3(_decoded(path, body, _format_3), digest)
     fault = name_fault(manifest.files)
     if fault:
         raise _refused(path, fault)
@@ -216,13 +221,14 @@ def _from_format_1(read: _Format1) -> Manifest:
     )
 
 
-def _from_format_2(read: _Format2, digest: str) -> Manifest:
+def _from_format_3(read: _Format3, digest: str) -> Manifest:
     return Manifest(
         files=read.files,
         layout=read.layout,
         replicated=read.replicated,
         versions=read.versions,
         integrated=read.integrated,
+        position=read.position,
         digest=digest,
         **_place_of(read),
     )

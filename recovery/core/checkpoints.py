@@ -178,7 +178,14 @@ class CheckpointCoordinator:
         return max((step for step in common if self._is_durable(step)), default=0)
 
     def _is_common(self, step: int) -> bool:
+        return self._is_held_by_all(step) and not rollback.places_differ(self._held, step)
+
+    def _is_held_by_all(self, step: int) -> bool:
         return all(step in self._held.get(Rank(rank), {}) for rank in range(self._world_size))
+
+    def places_differ(self, step: int) -> str:
+        """Say where the ranks stand, if all hold a step and it is no common place all the same; empty otherwise."""
+        return rollback.places_differ(self._held, step) if self._is_held_by_all(step) else ""
 
     def replace(
         self, rank: Rank, held: Iterable[HeldCheckpoint], passed_over: Sequence[PassedOver] = ()

@@ -102,6 +102,8 @@ class EventKind(str, Enum):
     """A rank has applied its first step of this generation."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"
     """Every rank holds `step`."""
+    CHECKPOINT_NOT_COMMON = "checkpoint_not_common"
+    """Every rank holds `step`, and it is committed nowhere: `reason` says at which different places of the data they stand."""
     CHECKPOINT_INVALID = "checkpoint_invalid"
     """A file failed its digest; `details` names it. It is kept, the plan goes back further."""
     CHECKPOINT_PASSED_OVER = "checkpoint_passed_over"

@@ -11,6 +11,7 @@ from mindspore.train import LossMonitor, ModelCheckpoint
 from mindspore.train import Model as PlainModel
 from typing_extensions import override
 
+from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
 from recovery.mindspore import parameters
 from recovery.mindspore.checkpoint_files import Published
@@ -49,12 +50,11 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
         callbacks = _list(options.pop("callbacks", None))
         savers = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
         published = Published(session, savers, start.batches_per_epoch)
-        step = start.restore(self._train_network, savers)
-        # A checkpoint of the last step leaves nothing to train.
-        if step >= (epoch - start.first_epoch) * start.batches_per_epoch:
+        at = start.restore(self._train_network, savers)
+        if at.is_over(epoch - start.first_epoch):
             return
         for callback in callbacks:
-            _count_from(callback, step)
+            _count_from(callback, at.step)
         with session.loop():
             super()._train(
                 epoch,
@@ -63,8 +63,8 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
                 **{
                     **options,
                     "callbacks": [*callbacks, published],
-                    "initial_epoch": start.first_epoch + step // start.batches_per_epoch,
-                    "initial_step": step,
+                    "initial_epoch": start.first_epoch + at.epoch,
+                    "initial_step": at.step,
                 },
             )
 
@@ -80,15 +80,16 @@ class _Start:
         self.first_epoch = int(options.pop("initial_epoch", 0))
         """The script's own: epochs that an earlier job trained."""
 
-    def restore(self, network: Any, savers: list[Any]) -> int:
-        """Load the plan's checkpoint, if it has one, and put the data set behind its step. Returns the step."""
+    def restore(self, network: Any, savers: list[Any]) -> Position:
+        """Load the plan's checkpoint, if it has one, and put the data set behind its step."""
         session = self._session
         session.restore(_Loaded(network, savers))
         if session.step:
             # With fast recovery off every random augmentation is drawn as an undisturbed run draws it.
             datasets.config.set_fast_recovery(False)
             self._dataset.set_init_step(session.step)
-        return session.step
+        epoch, batch = divmod(session.step, self.batches_per_epoch)
+        return Position(step=session.step, epoch=epoch, batch=batch)
 
 
 class _Loaded:

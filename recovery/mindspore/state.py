@@ -10,9 +10,8 @@ from typing import Any, BinaryIO
 import mindspore
 from mindspore import dataset as datasets
 
-from recovery.errors import UsageError
+from recovery.checkpoint.position import Position
 from recovery.mindspore import parameters
-from recovery.mindspore.world import current_session
 
 _CHUNK_BYTES = 1 << 20
 _EPOCHS_MAX = 1_000_000
@@ -59,23 +58,21 @@ class TrainState:
         )
 
     def read(self, path: Path) -> None:
-        """Load a file that `write` made, and put the data set behind the plan's step.
+        """Load a file that `write` made.
 
         Raises:
             CheckpointStateError: the file does not fit these parts.
-            UsageError: `recovery.mindspore.init` was not called.
         """
         parameters.load(path, self._cell)
-        session = current_session()
-        if session is None:
-            raise UsageError(
-                field="TrainState",
-                reason="is read before recovery.mindspore.init()",
-                next_step="Call recovery.mindspore.init() first, where the script called MindSpore's init().",
-            )
+
+    def take_position(self, position: Position, *, exact: bool) -> Position:
+        """Put the data set behind the position's step."""
         # With fast recovery off every random augmentation is drawn as an undisturbed run draws it.
         datasets.config.set_fast_recovery(False)
-        self._dataset.set_init_step(session.step)
+        self._dataset.set_init_step(position.step)
+        # Behind an epoch's last batch MindSpore stands in the next epoch.
+        epoch, batch = divmod(position.step, int(self._dataset.get_dataset_size()))
+        return Position(step=position.step, epoch=epoch, batch=batch)
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""

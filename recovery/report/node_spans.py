@@ -106,6 +106,7 @@ NO_CHANGE = frozenset(
         EventKind.STATE_LOADED,
         EventKind.CHECKPOINT_COMMITTED,
         EventKind.CHECKPOINT_INVALID,
+        EventKind.CHECKPOINT_NOT_COMMON,
         EventKind.CHECKPOINT_PASSED_OVER,
         EventKind.CHECKPOINT_COPIED,
         EventKind.CHECKPOINT_FETCHED,

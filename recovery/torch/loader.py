@@ -12,6 +12,7 @@ Three cases:
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import random_streams
 from recovery.torch.random_streams import Streams
 from recovery.torch.session_interface import SessionInterface
+
+_logger = logging.getLogger("recovery.torch")
 
 _Key = tuple[int, int, int]
 """(epoch, batch in epoch, index in the data set)."""
@@ -48,6 +51,7 @@ class ResumableLoader:
         seed: int = 0,
         drop_last: bool = False,
         num_workers: int = 0,
+        redivide: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         **options: Any,
@@ -63,6 +67,8 @@ class ResumableLoader:
             seed: of order and augmentation.
             drop_last: leave out a ragged last batch, and samples that do not divide among the ranks.
             num_workers: as in torch.utils.data.DataLoader.
+            redivide: map-style only. True: a checkpoint that another batch_size was used for is taken up at its sample, and the rest of that
+                pass is divided again. False: it is refused, since batches are counted.
             collate_fn: likewise.
             pin_memory: likewise.
             **options: further parameters of a DataLoader: worker_init_fn, multiprocessing_context, prefetch_factor, timeout.
@@ -89,8 +95,13 @@ class ResumableLoader:
         }
         self._iterable = isinstance(dataset, IterableDataset)
         self._stateful = self._iterable and hasattr(dataset, "state_dict")
+        self._redivide = redivide
         self._epoch = 0
         self._received = 0
+        """Batches."""
+        self._earlier = 0
+        """Samples of this pass that were received in batches of another size."""
+        self._earlier_batches = 0
         self._streams: Streams | None = None
         self._inner: Any = None
         self._inner_state: Any = None
@@ -116,10 +127,34 @@ class ResumableLoader:
             yield batch
         self.close()
         self._epoch, self._received, self._streams, self._inner_state = self._epoch + 1, 0, None, None
+        self._earlier = self._earlier_batches = 0
+
+    @property
+    def epoch(self) -> int:
+        """Passes that are finished."""
+        return self._epoch
+
+    @property
+    def batch(self) -> int:
+        """Batches that the loop has received of the pass under way."""
+        return self._received
+
+    @property
+    def samples(self) -> int:
+        """Samples in them; 0 of an iterable data set, which gives what it likes."""
+        if self._iterable:
+            return 0
+        received = self._earlier + (self._received - self._earlier_batches) * self._batch_size
+        return min(received, self._share_size())
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is: epoch (0-based), batches received in it, and what an iterable data set needs besides."""
-        state: dict[str, Any] = {"epoch": self._epoch, "received": self._received}
+        """Where the loop is, in which division of the data, and what an iterable data set needs besides."""
+        state: dict[str, Any] = {
+            "epoch": self._epoch,
+            "received": self._received,
+            "samples": self.samples,
+            "of": self._division(),
+        }
         if self._streams is not None and self._received:
             state["streams"] = self._streams.state_dict()
         if self._stateful and self._received:
@@ -127,9 +162,21 @@ class ResumableLoader:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a position. The iterator is made by `prime` or by the next iteration."""
+        """Go to a position. The iterator is made by `prime` or by the next iteration.
+
+        Raises:
+            CheckpointStateError: in the middle of a pass, and the data is divided otherwise here: the same number of batches is another place.
+        """
         self.close()
         self._epoch, self._received = state["epoch"], state["received"]
+        self._earlier_batches, self._earlier = self._received, self._received * self._batch_size
+        if "of" in state:
+            self._check_division(state["of"])
+            self._earlier = state["samples"]
+        else:
+            _logger.info(
+                "event=division_not_checked an earlier release saved no batch_size, seed or length of the data"
+            )
         self._inner_state = state.get("inner")
         self._streams = Streams(state["streams"]) if "streams" in state else None
 
@@ -143,6 +190,40 @@ class ResumableLoader:
         shut_down = getattr(opened, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
+
+    # --- what a position is a position in ------------------------------------------------------------------------------
+
+    def _division(self) -> dict[str, Any]:
+        """What decides which samples a batch has: the same number of batches is another place in another division."""
+        division: dict[str, Any] = {
+            "batch_size": self._batch_size,
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+            "drop_last": self._drop_last,
+            "world_size": self._world_size,
+        }
+        if self._iterable:
+            # Each worker process reads a share of its own.
+            return {**division, "num_workers": self._options["num_workers"]}
+        return {**division, "len(dataset)": self._size()}
+
+    def _check_division(self, saved: dict[str, Any]) -> None:
+        here = self._division()
+        differs = sorted(name for name in here.keys() | saved.keys() if here.get(name) != saved.get(name))
+        if not differs:
+            return
+        said = ", ".join(f"{name} was {saved.get(name)} and is {here.get(name)}" for name in differs)
+        if not self._received:
+            _logger.warning("event=division_changed epoch=%d %s: from this pass on", self._epoch + 1, said)
+        elif self._redivide and differs == ["batch_size"] and not self._iterable:
+            _logger.warning("event=pass_redivided epoch=%d %s", self._epoch + 1, said)
+        else:
+            raise CheckpointStateError(
+                field="ResumableLoader",
+                reason=f"{said}, so batch {self._received} of epoch {self._epoch + 1}, where the checkpoint stands, is another place",
+                next_step="Give what was given, or go back to a checkpoint between two epochs; another batch_size alone may be had with"
+                " ResumableLoader(redivide=True).",
+            )
 
     # --- making an epoch's iterator ------------------------------------------------------------------------------------
 
@@ -240,9 +321,10 @@ class ResumableLoader:
         order = torch.randperm(size, generator=self._generator()) if self._shuffle else torch.arange(size)
         positions = torch.arange(self._share_size()) * self._world_size + self._rank
         mine = order[positions % max(1, size)]
-        for batch in range(self._received, len(self)):
-            indices = mine[batch * self._batch_size : (batch + 1) * self._batch_size].tolist()
-            yield [(epoch, batch, index) for index in indices]
+        begin, batch = self.samples, self._received
+        while begin < len(mine) and (begin + self._batch_size <= len(mine) or not self._drop_last):
+            yield [(epoch, batch, index) for index in mine[begin : begin + self._batch_size].tolist()]
+            begin, batch = begin + self._batch_size, batch + 1
 
 
 class _Rest(Sampler[list[_Key]]):

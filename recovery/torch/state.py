@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import msgspec
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from recovery.checkpoint import whole_step
+from recovery.checkpoint.position import Position
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import gradients as gradients_of
 from recovery.torch import mapped_file, sharded
@@ -140,6 +142,18 @@ class TrainState:
             # torch raises half a dozen types for what is no file of ours.
             raise _unfit(str(path), f"cannot be loaded ({error})") from error
         self._put(payload, path)
+
+    def take_position(self, position: Position, *, exact: bool) -> Position:
+        """Believe the session: the loader was put to its own place by `read`."""
+        loader = self._loader
+        if exact or not isinstance(loader, ResumableLoader):
+            return position
+        return msgspec.structs.replace(position, epoch=loader.epoch, batch=loader.batch)
+
+    @property
+    def samples_in_epoch(self) -> int:
+        """Samples of this rank that the loop has received in the pass under way."""
+        return self._loader.samples if isinstance(self._loader, ResumableLoader) else 0
 
     def take_shared(self, *, rank: int, world_size: int) -> SharedPieces:
         """Copy what this rank writes where each tensor that all ranks share is written once.
@@ -307,6 +321,8 @@ def _load(name: str, items: list[Any], states: list[Any]) -> None:
     for item, state in zip(items, states, strict=True):
         try:
             _bare(item).load_state_dict(state)
+        except CheckpointStateError:
+            raise
         except Exception as error:
             # Foreign objects raise anything at a state that is not theirs.
             raise _unfit(name, f"{type(error).__name__}: {error}") from error

@@ -17,14 +17,14 @@ from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.files import reason_of
 from recovery.checkpoint.retention import Retention, Rule, remove
 from recovery.errors import CheckpointWriteError, SettingRangeError, UsageError
-from recovery.training.pending_checkpoint import PendingCheckpoint, Position, position_of
+from recovery.training.pending_checkpoint import AppliedStep, PendingCheckpoint, applied_step
 from recovery.training.session import Callback, Session
 from recovery.training.shared_directory import Note, SharedDirectory
 
 _logger = logging.getLogger("recovery.training")
 
 _STEP = "{step}"
-_POSITIONS_MAX = 10_000
+_APPLIED_MAX = 10_000
 """Steps of which the place in training is remembered, for folders that are finished behind the steps. A save takes far fewer."""
 
 _Mark = tuple[str, int, int, int]
@@ -63,7 +63,7 @@ def adopt_folder(session: Session, path: str | Path, *, shared: bool = True, kee
             session, folder.parent, shared=shared, keep=keep
         )
     adopter.await_others()
-    adopter.adopt(folder, position_of(session))
+    adopter.adopt(folder, applied_step(session))
 
 
 class AdoptFolders(Callback):
@@ -103,7 +103,7 @@ class AdoptFolders(Callback):
         self._adopter: _Adopter | None = None
         self._marks: dict[str, _Mark] = {}
         """By folder: how what is written last looked when it was looked at."""
-        self._positions: dict[int, Position] = {}
+        self._applied: dict[int, AppliedStep] = {}
         self._thread: threading.Thread | None = None
 
     @override
@@ -115,16 +115,16 @@ class AdoptFolders(Callback):
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         self._adopter = _Adopter(session, self._directory, shared=self._shared, keep=self._keep)
-        self._marks, self._positions = self._finished(), {}
+        self._marks, self._applied = self._finished(), {}
         session.before_done(self._join)
         session.on_generation_end(self._join)
 
     @override
     def on_step_end(self, session: Session) -> None:
         """Take what was finished since the last step."""
-        self._positions[session.step] = position_of(session)
-        if len(self._positions) > _POSITIONS_MAX:
-            del self._positions[next(iter(self._positions))]
+        self._applied[session.step] = applied_step(session)
+        if len(self._applied) > _APPLIED_MAX:
+            del self._applied[next(iter(self._applied))]
         self._look()
 
     @override
@@ -139,21 +139,21 @@ class AdoptFolders(Callback):
             if self._marks.get(name) == mark:
                 continue
             self._marks[name] = mark
-            position = self._positions.get(self._step_of(name))
-            if position is None:
+            of = self._applied.get(self._step_of(name))
+            if of is None:
                 _logger.warning(
                     "event=folder_not_adopted path=%s reason='its step was not taken in this generation'",
                     self._directory / name,
                 )
                 continue
             self._adopter.await_others()
-            self._behind(self._adopter, self._directory / name, position)
+            self._behind(self._adopter, self._directory / name, of)
 
-    def _behind(self, adopter: _Adopter, folder: Path, position: Position) -> None:
+    def _behind(self, adopter: _Adopter, folder: Path, of: AppliedStep) -> None:
         """One at a time: a disk that cannot keep up slows training instead of falling ever further behind."""
         self._join()
         self._thread = threading.Thread(
-            target=adopter.adopt, args=(folder, position), name="recovery-adopt", daemon=True
+            target=adopter.adopt, args=(folder, of), name="recovery-adopt", daemon=True
         )
         self._thread.start()
 
@@ -221,10 +221,10 @@ class _Adopter:
             self._others.await_others(self._session.check)
             self._others = None
 
-    def adopt(self, folder: Path, position: Position) -> None:
+    def adopt(self, folder: Path, of: AppliedStep) -> None:
         """Complete a finished folder. From any thread, one at a time."""
         session = self._session
-        save = PendingCheckpoint(session, folder.name, layout=Layout.FOREIGN, position=position)
+        save = PendingCheckpoint(session, folder.name, layout=Layout.FOREIGN, of=of)
         try:
             manifest = adopt.adopt_folder(
                 folder, save.manifest, session.place_is_ours, rank=session.rank, shared_by=self._shared_by

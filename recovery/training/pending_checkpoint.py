@@ -5,21 +5,22 @@ from __future__ import annotations
 import msgspec
 
 from recovery.checkpoint.contribution import Layout, Manifest, ManifestFile
+from recovery.checkpoint.position import Position
 from recovery.training.checkpoint_layout import role_in
 from recovery.training.session import Session
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """A point between two steps."""
+class AppliedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The step that a checkpoint is of, and where training goes on behind it."""
 
-    step: int
     epoch: int
     step_in_epoch: int
+    position: Position
 
 
-def position_of(session: Session) -> Position:
-    """Where training stands."""
-    return Position(step=session.step, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
+def applied_step(session: Session) -> AppliedStep:
+    """The newest."""
+    return AppliedStep(epoch=session.epoch, step_in_epoch=session.step_in_epoch, position=session.position)
 
 
 class PendingCheckpoint:
@@ -32,7 +33,7 @@ class PendingCheckpoint:
         *,
         layout: Layout,
         replicated: str = "",
-        position: Position | None = None,
+        of: AppliedStep | None = None,
     ) -> None:
         """Note where training stands.
 
@@ -41,10 +42,10 @@ class PendingCheckpoint:
             name: of the file.
             layout: how the state is spread over the ranks' files.
             replicated: SHA-256 of the state that all ranks share, of which they hold a part; empty: they do not share one.
-            position: where training stood when it was saved; None: where it stands.
+            of: the step that it is of; None: the newest.
         """
-        position = position or position_of(session)
-        self.step = position.step
+        of = of or applied_step(session)
+        self.step = of.position.step
         self.name = name
         self.role = role_in(layout)
         """Of its file."""
@@ -55,14 +56,15 @@ class PendingCheckpoint:
             world_size=session.world_size,
             incarnation=session.incarnation,
             generation=session.generation,
-            step=position.step,
-            epoch=position.epoch,
-            step_in_epoch=position.step_in_epoch,
+            step=self.step,
+            epoch=of.epoch,
+            step_in_epoch=of.step_in_epoch,
             files=(),
             layout=layout,
             replicated=replicated,
             versions=session.versions,
             integrated=layout is Layout.RANK,
+            position=of.position,
         )
 
     def manifest(self, files: tuple[ManifestFile, ...]) -> Manifest:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from recovery.checkpoint import verify
 from recovery.checkpoint.contribution import Layout, Manifest
+from recovery.checkpoint.position import Position
 from recovery.core.messages import Rollback
 from recovery.core.worker import stimuli as s
 from recovery.errors import (
@@ -32,6 +33,8 @@ class PlannedCheckpoint:
         self._path = Path(plan.path)
         self._is_folder = plan.path.endswith("/")
         self._is_offered = False
+        self._position: Position | None = None
+        """Of the folder that was offered."""
 
     def folder(self) -> Path:
         """Verify the folder, once, and offer it.
@@ -48,15 +51,19 @@ class PlannedCheckpoint:
             )
         if not self._is_offered:
             try:
-                folder_load.check_others(self._path, self._checked())
+                manifest = self._checked()
+                folder_load.check_others(self._path, manifest)
             except CheckpointError as error:
                 self._reject(str(error))
-            self._is_offered = True
+            self._is_offered, self._position = True, manifest.position
             self._restored()
         return self._path
 
-    def load(self, state: RestorableState) -> None:
+    def load(self, state: RestorableState) -> Position | None:
         """Verify it and load it into `state`. A folder is loaded by whoever took it.
+
+        Returns:
+            Where it stands; None: it does not say.
 
         Raises:
             GenerationInterrupted: it is not what it was saved as; another plan follows.
@@ -69,7 +76,7 @@ class PlannedCheckpoint:
                     reason="is a folder that a framework wrote, and nothing has loaded it",
                     next_step="Load what session.resume_from names before the steps.",
                 )
-            return
+            return self._position
         try:
             manifest = self._checked()
             parts = (
@@ -85,6 +92,7 @@ class PlannedCheckpoint:
         else:
             state.read(self._path)
         self._restored()
+        return manifest.position
 
     def _checked(self) -> Manifest:
         plan = self._plan

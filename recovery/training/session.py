@@ -8,13 +8,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from recovery import clock
+from recovery.checkpoint.position import Position
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
 from recovery.training.early_exit import LoopWatch
 from recovery.training.planned_checkpoint import PlannedCheckpoint
-from recovery.training.state import RestorableState, TrainingState
+from recovery.training.state import RestorableState, TakesPosition, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
@@ -53,7 +56,7 @@ class Session:
         incarnation: of this node id, 1-based: how many processes have held it, this one included.
         run, job: the run and the job of the recovery path.
         step: steps applied so far, over all epochs.
-        epoch: the current pass over the data, 1-based.
+        epoch: the current pass over the data, 1-based; behind the last one still that.
         step_in_epoch: steps applied in that pass.
         loss: what the loop has reported last: float32 [] or a number; None before the first report.
         recovery_enabled: MS_ENABLE_RECOVERY=1: checkpoints are kept for a rollback.
@@ -71,6 +74,7 @@ class Session:
         self.job, self.run = admitted.job, int(plan.run)
         self.step, self.step_in_epoch = plan.step, plan.step_in_epoch
         self.epoch = plan.epoch or 1
+        self._position = Position(step=plan.step, epoch=max(0, plan.epoch - 1), batch=plan.step_in_epoch)
         self.recovery_enabled, self.recovery_path = (
             service.recovery_enabled,
             service.local_store.recovery_path,
@@ -129,19 +133,19 @@ class Session:
         self.restore(state)
         for callback in callbacks:
             callback.on_begin(self)
-        while True:
+        while not self._position.is_over(epochs):
+            self.epoch, self.step_in_epoch = self._position.epoch + 1, self._position.batch
             for batch in state.batches:
                 self.check()
                 yield self.step + 1, batch
                 self.loop_watch.step_wanted()
                 self.check()
-                self.applied(step=self.step + 1, epoch=self.epoch, step_in_epoch=self.step_in_epoch + 1)
+                at = self._position
+                self.applied(step=at.step + 1, epoch=at.epoch + 1, step_in_epoch=at.batch + 1)
                 for callback in callbacks:
                     callback.on_step_end(self)
                 self.stop_if_asked()
-            if self.epoch >= epochs:
-                break
-            self.epoch, self.step_in_epoch = self.epoch + 1, 0
+            self._position = self._position.next_epoch()
         for callback in callbacks:
             callback.on_end(self)
 
@@ -203,10 +207,22 @@ class Session:
         """
         self.versions = state.versions()
         if self._plan.step:
-            self._planned.load(state)
+            self._take_position(state, self._planned.load(state))
         else:
             state.begin()
         self._service.post(s.StateRestored(self._plan.generation))
+
+    @property
+    def position(self) -> Position:
+        """Where training stands: what a checkpoint of now is a checkpoint of."""
+        samples = getattr(self.state, "samples_in_epoch", 0)
+        return msgspec.structs.replace(self._position, samples=samples)
+
+    def _take_position(self, state: RestorableState, saved: Position | None) -> None:
+        """Go on where the checkpoint stands, and have the state stand there too."""
+        self._position = saved or self._position
+        if isinstance(state, TakesPosition):
+            self._position = state.take_position(self._position, exact=saved is not None)
 
     @property
     def resume_from(self) -> Path | None:
@@ -231,6 +247,7 @@ class Session:
         if self._service.training_control.stops_at(self.step):
             self._service.post(s.SaveImpossible(self.step, "its loop does not call session.stop_if_asked()"))
         self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
+        self._position = Position(step=step, epoch=epoch - 1, batch=step_in_epoch)
         if self._step_log.is_open:
             self._log_step()
         if not self._first_step_reported:

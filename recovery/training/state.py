@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
+from recovery.checkpoint.position import Position
+
 
 class RestorableState(Protocol):
     """Everything that decides the next step: weights, optimizer, schedules, random generators, data position."""
@@ -41,6 +43,23 @@ class TrainingState(RestorableState, Protocol):
 
     def snapshot(self) -> Snapshot:
         """Copy the state, so that a thread may write it while training goes on (async_save)."""
+        ...
+
+
+@runtime_checkable
+class TakesPosition(Protocol):
+    """A state that is told where in the data training goes on."""
+
+    def take_position(self, position: Position, *, exact: bool) -> Position:
+        """Stand there. Called behind `read`, before the next batch.
+
+        Args:
+            position: of the checkpoint.
+            exact: False: an earlier release did not save it, so the end of a pass and its last step look alike.
+
+        Returns:
+            The same place, as this state's loader counts it.
+        """
         ...
 
 

@@ -32,6 +32,7 @@ _PLACE: dict[str, Any] = {
 FORMAT_1 = {**_PLACE, "format": 1, "file": "train-1_1.ckpt", "digest": "ab" * 32, "file_bytes": 1}
 FILE = {"name": "train-1_1.ckpt", "role": "state", "bytes": 1, "sha256": "ab" * 32}
 FORMAT_2 = {**_PLACE, "format": 2, "layout": "rank", "files": [FILE], "replicated": ""}
+FORMAT_3 = {**FORMAT_2, "format": 3, "position": {"step": 10, "epoch": 1, "batch": 0, "samples": 0}}
 _values = some.recursive(
     some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=2_000),
     lambda inner: some.lists(inner, max_size=4) | some.dictionaries(some.text(max_size=8), inner, max_size=4),
@@ -57,7 +58,7 @@ def read(path: Path, content: bytes) -> None:
 
 
 def test_the_one_that_is_changed_here_is_a_good_one(path: Path) -> None:
-    for good in (FORMAT_1, FORMAT_2):
+    for good in (FORMAT_1, FORMAT_2, FORMAT_3):
         path.write_bytes(_sealed(good))
         assert manifests.read(path).step == 10
 
@@ -69,7 +70,7 @@ def _sealed(content: Any) -> bytes:
     )
 
 
-@pytest.mark.parametrize("good", [FORMAT_1, FORMAT_2], ids=["format 1", "format 2"])
+@pytest.mark.parametrize("good", [FORMAT_1, FORMAT_2, FORMAT_3], ids=["format 1", "format 2", "format 3"])
 @given(data=some.data())
 def test_any_value_under_a_good_seal_is_read_or_refused(
     path: Path, good: dict[str, Any], data: some.DataObject

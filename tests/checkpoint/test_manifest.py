@@ -87,8 +87,8 @@ def test_every_truncation_is_noticed(save: Save, path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"format": 3}, r"newer release .* \(format 3, this release reads up to 2\)"),
-        ({"format": 3, "something": "new"}, "newer release"),
+        ({"format": 4}, r"newer release .* \(format 4, this release reads up to 3\)"),
+        ({"format": 4, "something": "new"}, "newer release"),
         ({"format": 1}, "no manifest"),
         ({"format": 0}, "no manifest"),
         ({"something": "new"}, "no manifest"),

@@ -50,7 +50,7 @@ OWN = os.environ.get("JOB_OWN", "")
 handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
 """How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
-"""A step that is not counted before the file `go_on` is there: what a test does to the job is done by then."""
+"""A step that is not counted before the file `go_on` is there: what a test does to the job is done by then. -1: the evaluation behind the loop."""
 
 
 class Samples(Dataset[tuple[torch.Tensor, int]]):
@@ -169,13 +169,20 @@ def train(session: recovery.Session) -> None:
             if step % 25 == 0:
                 evaluate(net)
             session.report(loss=loss)
-            while step == HELD_STEP and not Path("go_on").exists():
-                session.check()
-                time.sleep(0.02)
+            hold(session, step)
             time.sleep(STEP_MS / 1000)
 
+    Path(f"evaluating_{session.rank}").touch()
+    hold(session, -1)
     weights = b"".join(value.numpy().tobytes() for _, value in sorted(net.state_dict().items()))
     Path(f"digest_{session.rank}").write_text(hashlib.sha256(weights).hexdigest())
+
+
+def hold(session: recovery.Session, step: int) -> None:
+    """Wait for the test, if this is where it wants the job."""
+    while step == HELD_STEP and not Path("go_on").exists():
+        session.check()
+        time.sleep(0.02)
 
 
 def evaluate(net: nn.Module) -> None:

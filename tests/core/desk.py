@@ -283,9 +283,10 @@ class Worker:
         self.generation = plan.generation
         return plan
 
-    def save(self, step: int, *, path: str = "") -> m.HeldCheckpoint:
-        """Report a checkpoint, of a file that the step names unless a path does."""
+    def save(self, step: int, *, path: str = "", epoch: int = 0) -> m.HeldCheckpoint:
+        """Report a checkpoint, of a file that the step names unless a path does; of the epoch that the step is in unless another is given."""
         held = checkpoint(step, generation=self.generation, path=path or f"{self.node_id}/{step}")
+        held = msgspec.structs.replace(held, epoch=epoch or held.epoch)
         self.send(m.CheckpointReport(request_id=self.request(), checkpoint=held))
         return held
 

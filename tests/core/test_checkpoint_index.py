@@ -7,18 +7,18 @@ import pytest
 from recovery.core.checkpoints import INDEXED_STEPS, CheckpointCoordinator
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy.rollback import ToCheckpoint
+from recovery.core.policy.rollback import NoCommonStep, ToCheckpoint
 from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord
 
 RANKS = 3
 
 
-def saved(step: int, *, generation: int = 1) -> HeldCheckpoint:
+def saved(step: int, *, generation: int = 1, epoch: int = 1) -> HeldCheckpoint:
     return HeldCheckpoint(
         run=RunId(1),
         generation=Generation(generation),
         step=step,
-        epoch=1,
+        epoch=epoch,
         step_in_epoch=step,
         path=f"/{step}",
         digest="ab" * 32,
@@ -69,6 +69,20 @@ def test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank(lon
     assert {record.step for record in long.index.held_records()} == set(range(50, last + 1, 10))
     assert long.index.committed_step == last
     assert long.index.target(allow_restart_from_zero=False) == ToCheckpoint(last, (saved(last),) * RANKS)
+
+
+def test_ranks_at_different_places_have_no_step_in_common() -> None:
+    index = CheckpointCoordinator(2)
+    for step, epoch in ((10, 1), (20, 2)):
+        assert not index.add(Rank(0), saved(step))
+        assert index.places_differ(step) == ""
+        assert index.add(Rank(1), saved(step, epoch=epoch)) == (epoch == 1)
+
+    assert index.places_differ(20) == "rank 0 at step 20 of epoch 1, rank 1 at step 20 of epoch 2"
+    assert (index.committed_step, index.durable_step) == (10, 10)
+    assert index.target(allow_restart_from_zero=False) == ToCheckpoint(10, (saved(10),) * 2)
+    index.replace(Rank(1), [saved(20, epoch=2)])
+    assert isinstance(index.target(allow_restart_from_zero=False), NoCommonStep)
 
 
 def test_the_target_is_the_newest_of_several_common_steps() -> None:

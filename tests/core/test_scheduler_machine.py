@@ -367,6 +367,17 @@ def test_a_bad_file_sends_all_to_the_next_older_step(desk: Desk) -> None:
     )
 
 
+def test_ranks_that_have_not_taken_the_same_batches_commit_nothing_and_are_named(desk: Desk) -> None:
+    first, second = running_workers(desk)
+    first.save(10)
+    second.save(10, epoch=2)
+
+    [event] = [one for one in desk.events if one.kind is EventKind.CHECKPOINT_NOT_COMMON]
+    assert event.step == 10
+    assert "rank 0 at step 10 of epoch 1, rank 1 at step 10 of epoch 2" in event.reason
+    assert EventKind.CHECKPOINT_COMMITTED not in desk.kinds()
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_no_common_step_stops_the_job_unless_zero_is_allowed(allowed: bool) -> None:
     desk = Desk(rules(allow_restart_from_zero=allowed))

@@ -30,7 +30,7 @@ STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 LOOP = os.environ.get("JOB_LOOP", "model")
 SINK = os.environ.get("JOB_SINK") == "1"
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
-"""A step that does not begin before the file `go_on` is there: what a test does to the job is done by then."""
+"""A step that does not begin before the file `go_on` is there: what a test does to the job is done by then. -1: what comes behind the loop."""
 RAISE_AT = int(os.environ.get("JOB_RAISE_AT", "0"))
 handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
 """How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
@@ -141,6 +141,8 @@ def with_a_loop_of_its_own(net: Any) -> None:
 
 network = Network()
 (with_model if LOOP == "model" else with_a_loop_of_its_own)(network)
+Path(f"evaluating_{get_rank()}").touch()
+hold(-1)
 weights = b"".join(
     parameter.asnumpy().tobytes() for parameter in sorted(network.get_parameters(), key=lambda one: one.name)
 )

@@ -76,8 +76,8 @@ ADOPTED: tuple[Bug, ...] = (
         "I8",
         "training/adopted_folders.py",
         "AdoptFolders._look",
-        "self._positions.get(self._step_of(name))",
-        "self._positions[max(self._positions)]",
+        "self._applied.get(self._step_of(name))",
+        "self._applied[max(self._applied)]",
         (f"{_TRAINING}::test_a_folder_is_taken_when_it_is_finished_as_of_its_own_step",),
     ),
     Bug(

@@ -6,6 +6,24 @@ from tests.planted.bug import Bug
 
 TRAINING = (
     Bug(
+        "a position is taken for the same place in any division of the data",
+        "I10",
+        "torch/loader.py",
+        "ResumableLoader._check_division",
+        "here.get(name) != saved.get(name)",
+        "not here",
+        ("tests/torch/test_division.py::test_in_a_pass_another_division_is_refused_by_name",),
+    ),
+    Bug(
+        "what was used before a pass was divided again is used twice",
+        "I10",
+        "torch/loader.py",
+        "ResumableLoader.load_state_dict",
+        "state['samples']",
+        "0",
+        ("tests/torch/test_division.py::test_a_pass_that_may_be_divided_again_uses_every_sample_once",),
+    ),
+    Bug(
         "a class is learnt by the first two threads that meet it",
         "I14",
         "core/converter.py",

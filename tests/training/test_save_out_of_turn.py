@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import recovery
+from recovery.checkpoint.position import Position
 from recovery.config import MemorySettings
 from recovery.core.messages import HeldCheckpoint
 from recovery.training.state import Snapshot
@@ -34,6 +35,10 @@ class OneRank:
         self.saved: list[int] = []
         self.savers: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
+
+    @property
+    def position(self) -> Position:
+        return Position(step=self.step, epoch=0, batch=self.step_in_epoch)
 
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
         return

@@ -286,9 +286,9 @@ def _checkpoints(
     generations: tuple[GenerationRecord, ...],
 ) -> tuple[tuple[CheckpointRecord, ...], list[str]]:
     held = {past.rank: rollback.in_lineage(past.held, generations) for past in pasts.values()}
-    steps = {rank: {one.step for one in files} for rank, files in held.items()}
+    steps = {rank: {one.step: one for one in files} for rank, files in held.items()}
     common = set(rollback.common_steps(steps, worker_count))
-    on_disks = {rank: {one.step for one in files if _lasts(one)} for rank, files in held.items()}
+    on_disks = {rank: {one.step: one for one in files if _lasts(one)} for rank, files in held.items()}
     durable = rollback.common_steps(on_disks, worker_count)
     proven = bool(durable) or any(one.step for one in generations)
     saved = [past for past in (*pasts.values(), *gone) if _newest_saved(past)]

@@ -71,8 +71,8 @@ def _lowest_after(starts: Sequence[tuple[int, int]], generation: int) -> float:
     return starts[position][1] if position < len(starts) else math.inf
 
 
-def common_steps(held: Mapping[Rank, Collection[int]], world_size: int) -> list[int]:
-    """Find the steps that every rank of 0..world_size-1 holds, oldest first.
+def steps_of_all(held: Mapping[Rank, Collection[int]], world_size: int) -> list[int]:
+    """Find the steps that every rank of 0..world_size-1 has, oldest first.
 
     Args:
         held: per rank its steps, for example as the keys of a mapping; ranks without any may be absent.
@@ -82,8 +82,31 @@ def common_steps(held: Mapping[Rank, Collection[int]], world_size: int) -> list[
     return sorted(step for step in of_each[0] if all(step in steps for steps in of_each))
 
 
-def newest_common(held: Mapping[Rank, Collection[int]], world_size: int) -> int:
-    """Find the newest step that every rank of 0..world_size-1 holds; 0 when there is none."""
+def common_steps(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], world_size: int) -> list[int]:
+    """Find the steps that every rank holds and of which all are at one place in the data, oldest first.
+
+    Args:
+        held: per rank its checkpoints by step; ranks without any may be absent.
+        world_size: number of ranks, at least 1.
+    """
+    return [step for step in steps_of_all(held, world_size) if not places_differ(held, step)]
+
+
+def places_differ(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], step: int) -> str:
+    """Say where the ranks stand with a step that each of them holds, if that is not one place; empty: it is.
+
+    Ranks whose loaders have not given the same number of batches go on from places that never were together: no step is common to them.
+    """
+    places: dict[tuple[int, int], Rank] = {}
+    for rank in sorted(held):
+        places.setdefault((held[rank][step].epoch, held[rank][step].step_in_epoch), rank)
+    if len(places) <= 1:
+        return ""
+    return ", ".join(f"rank {rank} at step {at} of epoch {epoch}" for (epoch, at), rank in places.items())
+
+
+def newest_common(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], world_size: int) -> int:
+    """Find the newest of `common_steps`; 0 when there is none."""
     return max(common_steps(held, world_size), default=0)
 
 

@@ -115,6 +115,16 @@ def on_checkpoint_report(
     is_committed = state.checkpoints.add(rank, held)
     records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
     if not is_committed:
+        places = state.checkpoints.places_differ(held.step)
+        if places:
+            records.append(
+                state.event(
+                    EventKind.CHECKPOINT_NOT_COMMON,
+                    generation=state.job.generation,
+                    step=held.step,
+                    reason=f"the ranks have not taken the same batches: {places}",
+                )
+            )
         return [state.answer(node, report.request_id, records)]
     is_durable = held.step == state.checkpoints.durable_step
     needed = (state.generations[-1].step, state.copying.step)

@@ -71,7 +71,7 @@ def _copied_steps(state: SchedulerState, ranks: Iterable[Rank], count: int, tier
         rank: [step for step in state.copies.steps_of(rank) if state.copies.count(rank, step, tier) >= count]
         for rank in ranks
     }
-    return rollback.common_steps(found, state.rules.world_size)
+    return rollback.steps_of_all(found, state.rules.world_size)
 
 
 def follow(state: SchedulerState) -> list[SchedulerEffect]:
