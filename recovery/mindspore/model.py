@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import mindspore
-from mindspore import dataset as datasets
 from mindspore.train import LossMonitor, ModelCheckpoint
 from mindspore.train import Model as PlainModel
 from typing_extensions import override
@@ -15,6 +14,7 @@ from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
 from recovery.mindspore import parameters
 from recovery.mindspore.checkpoint_files import Published
+from recovery.mindspore.data_position import stand_behind
 from recovery.mindspore.world import current_session
 from recovery.training.session import Session
 
@@ -84,12 +84,7 @@ class _Start:
         """Load the plan's checkpoint, if it has one, and put the data set behind its step."""
         session = self._session
         session.restore(_Loaded(network, savers))
-        if session.step:
-            # With fast recovery off every random augmentation is drawn as an undisturbed run draws it.
-            datasets.config.set_fast_recovery(False)
-            self._dataset.set_init_step(session.step)
-        epoch, batch = divmod(session.step, self.batches_per_epoch)
-        return Position(step=session.step, epoch=epoch, batch=batch)
+        return stand_behind(self._dataset, session.step, self.batches_per_epoch)
 
 
 class _Loaded:

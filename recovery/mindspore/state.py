@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import mindspore
-from mindspore import dataset as datasets
 
 from recovery.checkpoint.position import Position
 from recovery.mindspore import parameters
+from recovery.mindspore.data_position import stand_behind
 
 _CHUNK_BYTES = 1 << 20
 _EPOCHS_MAX = 1_000_000
@@ -67,12 +67,7 @@ class TrainState:
 
     def take_position(self, position: Position, *, exact: bool) -> Position:
         """Put the data set behind the position's step."""
-        # With fast recovery off every random augmentation is drawn as an undisturbed run draws it.
-        datasets.config.set_fast_recovery(False)
-        self._dataset.set_init_step(position.step)
-        # Behind an epoch's last batch MindSpore stands in the next epoch.
-        epoch, batch = divmod(position.step, int(self._dataset.get_dataset_size()))
-        return Position(step=position.step, epoch=epoch, batch=batch)
+        return stand_behind(self._dataset, position.step, int(self._dataset.get_dataset_size()))
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""

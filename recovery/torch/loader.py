@@ -99,9 +99,8 @@ class ResumableLoader:
         self._epoch = 0
         self._received = 0
         """Batches."""
-        self._earlier = 0
-        """Samples of this pass that were received in batches of another size."""
-        self._earlier_batches = 0
+        self._samples = 0
+        """In these batches, which may have had another size before."""
         self._streams: Streams | None = None
         self._inner: Any = None
         self._inner_state: Any = None
@@ -124,10 +123,11 @@ class ResumableLoader:
         self._primed = None
         for batch in batches:
             self._received += 1
+            self._samples += self._batch_size
             yield batch
         self.close()
         self._epoch, self._received, self._streams, self._inner_state = self._epoch + 1, 0, None, None
-        self._earlier = self._earlier_batches = 0
+        self._samples = 0
 
     @property
     def epoch(self) -> int:
@@ -142,10 +142,8 @@ class ResumableLoader:
     @property
     def samples(self) -> int:
         """Samples in them; 0 of an iterable data set, which gives what it likes."""
-        if self._iterable:
-            return 0
-        received = self._earlier + (self._received - self._earlier_batches) * self._batch_size
-        return min(received, self._share_size())
+        # The last batch of a pass may be smaller.
+        return 0 if self._iterable else min(self._samples, self._share_size())
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is, in which division of the data, and what an iterable data set needs besides."""
@@ -169,10 +167,10 @@ class ResumableLoader:
         """
         self.close()
         self._epoch, self._received = state["epoch"], state["received"]
-        self._earlier_batches, self._earlier = self._received, self._received * self._batch_size
+        self._samples = self._received * self._batch_size
         if "of" in state:
             self._check_division(state["of"])
-            self._earlier = state["samples"]
+            self._samples = state["samples"]
         else:
             _logger.info(
                 "event=division_not_checked an earlier release saved no batch_size, seed or length of the data"
