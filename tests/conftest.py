@@ -103,6 +103,9 @@ _begun = load.Ticks.now()
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Close a run that failed with how busy the machine was, and keep the names for the last lines of `make test`."""
+    if hasattr(terminalreporter.config, "workerinput"):
+        # A worker of xdist has a report of its own; the one that all of them send theirs to says it.
+        return
     if failed := [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]:
         load.keep_failed([report.nodeid for report in failed])
         for line in load.lines(_begun):
