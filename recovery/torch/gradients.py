@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from recovery.torch import module_names
+
 Key = tuple[str, int, str]
 """(part, number in it, name of the parameter or its number in the optimizer)."""
 
@@ -63,7 +65,7 @@ def _of_modules(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.Ten
         for number, item in enumerate(items):
             if isinstance(item, torch.nn.Module):
                 for name, parameter in item.named_parameters():
-                    yield (part, number, name), parameter
+                    yield (part, number, module_names.plain(name)), parameter
 
 
 def _of_optimizers(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.Tensor]]:

@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import random_streams
+from recovery.torch.module_names import forget_compiled
 from recovery.torch.random_streams import Streams
 from recovery.torch.session_interface import SessionInterface
 
@@ -107,6 +108,8 @@ class ResumableLoader:
         self._primed: Iterator[Any] | None = None
         self._open: Any = None
         session.on_generation_end(self.close)
+        # A job of one rank forms no world, and every one has a loader.
+        session.on_generation_end(forget_compiled)
 
     def __len__(self) -> int:
         """Batches per epoch and rank; of an iterable data set by its own `len`.

@@ -47,6 +47,7 @@ from recovery import clock
 from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
 from recovery.torch import sockets
+from recovery.torch.module_names import forget_compiled
 from recovery.torch.name_service import ask_again_soon
 from recovery.torch.session_interface import SessionInterface
 from recovery.torch.sharded import forget_meshes
@@ -101,6 +102,7 @@ def init_process_group(
     _world = World(session, backend, timeout)
     session.on_interrupt(_world.wake)
     session.on_generation_end(_world.close)
+    session.on_generation_end(forget_compiled)
     # An interrupt that came before `wake` was registered has woken nobody.
     session.check()
     _kept_group = _world.form()

@@ -33,7 +33,7 @@ from typing_extensions import override
 from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.whole_step import WholeStep
 from recovery.errors import CheckpointStateError
-from recovery.torch import mapped_file, shard_fit, shard_map
+from recovery.torch import mapped_file, module_names, shard_fit, shard_map
 from recovery.torch import payload as payloads
 from recovery.torch.shard_map import At
 
@@ -236,14 +236,20 @@ class _Targets:
     def __init__(self, saved: Saved, item: Any, at: At, targets: dict[At, torch.Tensor]) -> None:
         self._saved, self._targets, self._depth = saved, targets, len(at)
         is_optimizer = isinstance(item, torch.optim.Optimizer)
-        self._own = dict(shard_map.tensors_in(item.state_dict(), at))
+        self._own = dict(shard_map.tensors_in(module_names.state_of(item), at))
         self._parameters = shard_fit.parameters_of(item) if is_optimizer else []
 
     def __call__(self, at: At, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        self._targets[at] = self._own[at] if at in self._own else self._new(at)
-        return self._targets[at]
+        target = self._own[at] if at in self._own else self._new(at)
+        if target.dtype != self._saved.dtype(at):
+            # torch would turn one into the other without a word.
+            raise unfit(
+                shard_map.in_path(at), f"was saved as {self._saved.dtype(at)} and is {target.dtype} here"
+            )
+        self._targets[at] = target
+        return target
 
     def _new(self, at: At) -> torch.Tensor:
         """An optimizer makes its state at its first step: what has a parameter's shape lies as the parameter does."""
@@ -272,7 +278,7 @@ def _payload(path: Path) -> Mapping[str, Any]:
         raise unfit(str(path), f"cannot be loaded ({error})") from error
     if not isinstance(payload, dict) or "parts" not in payload:
         raise unfit(str(path), "is no training state")
-    return payload
+    return module_names.of_file(payload)
 
 
 def _name(at: At) -> str:

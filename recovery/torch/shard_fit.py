@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from recovery.torch import shard_map
+from recovery.torch import module_names, shard_map
 
 
 def is_sharded(parts: Mapping[str, Iterable[Any]]) -> bool:
@@ -40,7 +40,9 @@ def _targets(
 ) -> Iterator[tuple[shard_map.At, torch.Tensor]]:
     """What the tensors of the file will be copied into. An optimizer has none of its own before its first step: it takes the file's."""
     states = {
-        name: [{} if isinstance(item, torch.optim.Optimizer) else item.state_dict() for item in items]
+        name: [
+            {} if isinstance(item, torch.optim.Optimizer) else module_names.state_of(item) for item in items
+        ]
         for name, items in parts.items()
     }
     for at, here in shard_map.tensors_in({"parts": states}):

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import copy
-import io
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from recovery.checkpoint import whole_step
 from recovery.checkpoint.position import Position
-from recovery.errors import CheckpointStateError, UsageError
+from recovery.errors import UsageError
 from recovery.torch import gradients as gradients_of
-from recovery.torch import mapped_file, sharded
+from recovery.torch import mapped_file, module_names, restored, safe_load, sharded, unreduced_gradients
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.loader import ResumableLoader
@@ -74,7 +71,7 @@ class TrainState:
         self._parts = {name: part for name, part in given.items() if part is not None}
         self._per_rank = _named(per_rank, self._parts)
         self._loader = loader
-        self._checked, self._saves_gradients, self._gradients_logged = False, gradients, False
+        self._saves_gradients, self._gradients_logged = gradients, False
         for name, part in self._parts.items():
             for item in _items(part):
                 if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
@@ -106,7 +103,7 @@ class TrainState:
         """Write the whole state with torch.save.
 
         Raises:
-            CheckpointStateError: a part holds what a safe load (weights_only) refuses; found at the first save.
+            CheckpointStateError: a part holds what a safe load (weights_only) refuses; found at each save.
         """
         _Copy(self._take()).write(stream)
 
@@ -140,7 +137,7 @@ class TrainState:
             payload = mapped_file.load(path)
         except Exception as error:
             # torch raises half a dozen types for what is no file of ours.
-            raise _unfit(str(path), f"cannot be loaded ({error})") from error
+            raise restored.unfit(str(path), f"cannot be loaded ({error})") from error
         self._put(payload, path)
 
     def take_position(self, position: Position, *, exact: bool) -> Position:
@@ -183,12 +180,14 @@ class TrainState:
 
     def _put(self, payload: Any, path: Path) -> None:
         if not isinstance(payload, dict) or payload.get("format") not in (payloads.WHOLE, payloads.SHARDED):
-            raise _unfit(str(path), "is no training state of this release")
+            raise restored.unfit(str(path), "is no training state of this release")
         self._check_parts(payload["parts"])
-        payload = mapped_file.own(payload, self._bare_parts())
-        payload = sharded.put_back(payload, self._bare_parts())
-        for name, part in self._parts.items():
-            _load(name, _items(part), payload["parts"][name])
+        parts = self._bare_parts()
+        payload = mapped_file.own(module_names.of_file(payload), parts)
+        payload = sharded.put_back(payload, parts)
+        for name, items in parts.items():
+            restored.load(name, items, payload["parts"][name])
+        restored.check(_without_loaders(parts), payload["parts"])
         self._put_gradients(payload)
         for part in self._parts.values():
             for item in _items(part):
@@ -218,13 +217,11 @@ class TrainState:
 
         found = whole_step.find(Path(directory), step)
         saved = resharding.Saved(found)
-        parts = {
-            name: items
-            for name, items in self._bare_parts().items()
-            if not any(isinstance(item, ResumableLoader) for item in items)
-        }
-        for name, states in resharding.states_for(saved, parts).items():
-            _load(name, parts[name], states)
+        parts = _without_loaders(self._bare_parts())
+        states = resharding.states_for(saved, parts)
+        for name, items in parts.items():
+            restored.load(name, items, states[name])
+        restored.check(parts, states)
         place = found.of
         _logger.info(
             "event=read_sharded step=%d world_size=%d path=%s loaded=%s not_loaded=%s; the random generators stay as they are",
@@ -250,8 +247,10 @@ class TrainState:
                 whole.add(name)
             for item in items:
                 if isinstance(item, torch.nn.Module):
-                    trained = {key for key, _ in item.named_parameters(remove_duplicate=False)}
-                    buffers.update((name, key) for key in item.state_dict() if key not in trained)
+                    trained = {
+                        module_names.plain(key) for key, _ in item.named_parameters(remove_duplicate=False)
+                    }
+                    buffers.update((name, key) for key in module_names.state_of(item) if key not in trained)
         return lambda part, key: part in whole or (part, key) in buffers
 
     def versions(self) -> dict[str, str]:
@@ -264,13 +263,15 @@ class TrainState:
         return sharded.is_sharded(self._bare_parts())
 
     def _take(self) -> dict[str, Any]:
-        parts = {name: [item.state_dict() for item in items] for name, items in self._bare_parts().items()}
+        parts = {
+            name: [module_names.state_of(item) for item in items]
+            for name, items in self._bare_parts().items()
+        }
         gradients = {"gradients": self._take_gradients()} if self._saves_gradients else {}
         taken = sharded.split({"parts": parts, **gradients})
-        if not self._checked:
-            for name, states in taken["parts"].items():
-                _check(name, states, "")
-            self._checked = True
+        # At each save: a value that becomes unsafe later would be committed, and could never be loaded.
+        for name, states in taken["parts"].items():
+            safe_load.check(name, states)
         number = payloads.SHARDED if payloads.SHARDS in taken else payloads.WHOLE
         return {"format": number, **taken, "random": capture_random_state()}
 
@@ -278,10 +279,12 @@ class TrainState:
         if set(parts) != set(self._parts):
             missing, extra = sorted(set(self._parts) - set(parts)), sorted(set(parts) - set(self._parts))
             reason = f"the checkpoint lacks {missing or 'nothing'} and has {extra or 'nothing'} besides"
-            raise _unfit("TrainState", reason)  # noqa: EM101 - a field, no message
+            raise restored.unfit("TrainState", reason)  # noqa: EM101 - a field, no message
 
     def _take_gradients(self) -> dict[gradients_of.Key, torch.Tensor]:
-        found = gradients_of.take(self._bare_parts())
+        parts = self._bare_parts()
+        unreduced_gradients.refuse(parts)
+        found = gradients_of.take(parts)
         if found and not self._gradients_logged:
             self._gradients_logged = True
             _logger.info(
@@ -297,12 +300,14 @@ class TrainState:
         unmatched = gradients_of.put(self._bare_parts(), payload.get("gradients", {}))
         if unmatched:
             part, number, name = unmatched[0]
-            raise _unfit(
+            raise restored.unfit(
                 part, f"the checkpoint has a gradient of {name!r} of number {number} that fits no parameter"
             )
 
     def _bare_parts(self) -> dict[str, list[Any]]:
-        return {name: [_bare(item) for item in _items(part)] for name, part in self._parts.items()}
+        return {
+            name: [module_names.bare(item) for item in _items(part)] for name, part in self._parts.items()
+        }
 
 
 class _Copy:
@@ -313,53 +318,6 @@ class _Copy:
 
     def write(self, stream: BinaryIO) -> None:
         torch.save(self._payload, stream)
-
-
-def _load(name: str, items: list[Any], states: list[Any]) -> None:
-    if len(items) != len(states):
-        raise _unfit(name, f"the checkpoint holds {len(states)} of them, here are {len(items)}")
-    for item, state in zip(items, states, strict=True):
-        try:
-            _bare(item).load_state_dict(state)
-        except CheckpointStateError:
-            raise
-        except Exception as error:
-            # Foreign objects raise anything at a state that is not theirs.
-            raise _unfit(name, f"{type(error).__name__}: {error}") from error
-
-
-def _check(name: str, value: Any, where: str) -> None:
-    """Refuse what a safe load would refuse. Called once, at the first save, when there is still time to change the program.
-
-    What is surely safe is passed by its type; the rest is tried with torch, without the weights.
-    """
-    if value is None or type(value) in (bool, int, float, str, bytes, torch.Tensor, torch.nn.Parameter):
-        return
-    if type(value) in (dict, OrderedDict):
-        for key, inner in value.items():
-            _check(name, key, f"{where} (a key)")
-            _check(name, inner, f"{where}[{key!r}]")
-    elif type(value) in (list, tuple, set):
-        for position, inner in enumerate(value):
-            _check(name, inner, f"{where}[{position}]")
-    elif not _loads_safely(value):
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise CheckpointStateError(
-            field=name,
-            reason=f"its state_dict holds a {kind} at {where}, which a safe load (weights_only=True) refuses",
-            next_step="Keep only tensors, numbers, text, lists and dicts in it.",
-        )
-
-
-def _loads_safely(value: Any) -> bool:
-    buffer = io.BytesIO()
-    try:
-        torch.save(value, buffer)
-        buffer.seek(0)
-        torch.load(buffer, map_location="cpu", weights_only=True)
-    except Exception:  # noqa: BLE001 - pickle and torch raise a dozen types for what they refuse
-        return False
-    return True
 
 
 def _named(names: Iterable[str], parts: Mapping[str, Any]) -> frozenset[str]:
@@ -378,13 +336,10 @@ def _items(part: Any) -> list[Any]:
     return list(part) if isinstance(part, (list, tuple)) else [part]
 
 
-def _bare(item: Any) -> Any:
-    return item.module if isinstance(item, DistributedDataParallel) else item
-
-
-def _unfit(field: str, reason: str) -> CheckpointStateError:
-    return CheckpointStateError(
-        field=field,
-        reason=reason,
-        next_step="Build the same parts as the program that saved, or choose another MS_RECOVERY_PATH.",
-    )
+def _without_loaders(parts: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """A loader compares its own position, since the data may have been divided otherwise on purpose."""
+    return {
+        name: items
+        for name, items in parts.items()
+        if not any(isinstance(item, ResumableLoader) for item in items)
+    }

@@ -8,8 +8,36 @@ _LAYOUT = "tests/torch/test_file_layout.py"
 _CAPTURE = "tests/training/test_capture.py"
 _MAPPED = "tests/torch/test_mapped_file.py"
 _WRITER = "tests/checkpoint/test_writer_process.py"
+_RESTORED = "tests/torch/test_restored.py"
 
 CAPTURES = (
+    Bug(
+        "an optimizer keeps what torch has made of its state",
+        "I20",
+        "torch/restored.py",
+        "_as_saved",
+        "saved.dtype == loaded.dtype",
+        "saved.shape == loaded.shape",
+        (f"{_RESTORED}::test_every_optimizer_goes_on_with_the_same_bits",),
+    ),
+    Bug(
+        "the values that a foreign object has put back are not compared",
+        "I20",
+        "torch/restored.py",
+        "_first_difference",
+        "type(item) not in _compared and not _is_loaded_by_torch(item)",
+        "False",
+        (f"{_RESTORED}::test_what_an_object_makes_of_its_state_is_refused_by_name",),
+    ),
+    Bug(
+        "a gradient that FSDP2 keeps with this rank is overlooked",
+        "I20",
+        "torch/unreduced_gradients.py",
+        "_of",
+        "of_replica or alone or parameter.unsharded_accumulated_grad is not None",
+        "of_replica",
+        ("tests/torch/test_unreduced_gradients.py::test_save_that_would_lack_a_gradient_is_refused",),
+    ),
     Bug(
         "a storage that two tensors share is taken for two",
         "I20",

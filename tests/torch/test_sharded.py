@@ -159,6 +159,17 @@ def test_a_model_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
         Training((5, 8), mesh, (ROWS,), filled=False).state.read_sharded(tmp_path)
 
 
+def test_a_model_of_another_dtype_is_refused_by_name(tmp_path: Path) -> None:
+    save_all(tmp_path, (2,), UNEVEN, (ROWS,))
+    with as_rank(0, 1) as mesh:
+        found = Training(UNEVEN, mesh, (ROWS,), filled=False)
+        found.net.double()
+        with pytest.raises(
+            CheckpointStateError, match=r"weight.*saved as torch.float32 and is torch.float64"
+        ):
+            found.state.read_sharded(tmp_path)
+
+
 def test_no_unverified_byte_is_read(tmp_path: Path) -> None:
     save_all(tmp_path, (2,), UNEVEN, (ROWS,))
     path = tmp_path / "1/train-1_10.ckpt"

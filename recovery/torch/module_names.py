@@ -1,0 +1,131 @@
+"""Names of a module's entries as its author knows them: without the wrappers of DistributedDataParallel and torch.compile.
+
+`torch.compile` puts `_orig_mod` into the name of everything inside what it wraps, so whether and what a program compiles would decide what its
+checkpoints' tensors are called. Files of earlier releases have it in them, and are read.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from recovery.torch import payload as payloads
+
+_WRAPPED = "_orig_mod"
+
+
+def bare(item: Any) -> Any:
+    """The object inside whatever DistributedDataParallel and torch.compile have put around it."""
+    while True:
+        if isinstance(item, DistributedDataParallel):
+            item = item.module
+        elif _is_compiled(item):
+            item = item._orig_mod  # noqa: SLF001 - torch has no public name for it
+        else:
+            return item
+
+
+def plain(name: str) -> str:
+    """`body._orig_mod.weight` as `body.weight`."""
+    return ".".join(part for part in name.split(".") if part != _WRAPPED) if _WRAPPED in name else name
+
+
+def state_of(item: Any) -> Any:
+    """What its `state_dict` gives, under plain names where it is a module."""
+    state = item.state_dict()
+    return _renamed(state) if isinstance(item, torch.nn.Module) else state
+
+
+def as_named_by(item: Any, state: Any) -> Any:
+    """The same state under the names that the `load_state_dict` of this object knows."""
+    if not isinstance(item, torch.nn.Module) or not any(
+        _WRAPPED in name.split(".") for name, _ in item.named_modules()
+    ):
+        return state
+    names = {plain(name): name for name in item.state_dict()}
+    return _with_names(state, {key: names.get(key, key) for key in state})
+
+
+def of_file(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A payload with plain names throughout, whichever release wrote it."""
+    parts = {name: [_renamed(state) for state in states] for name, states in payload["parts"].items()}
+    if all(
+        one is other for name in parts for one, other in zip(parts[name], payload["parts"][name], strict=True)
+    ):
+        return payload
+    renamed = {**payload, "parts": parts}
+    if "gradients" in payload:
+        renamed["gradients"] = {
+            (part, number, plain(name)): one for (part, number, name), one in payload["gradients"].items()
+        }
+    if payloads.SHARDS in payload:
+        shards = payload[payloads.SHARDS]
+        tensors = [{**entry, "at": _plain_place(entry["at"])} for entry in shards["tensors"]]
+        renamed[payloads.SHARDS] = {**shards, "tensors": tensors}
+    return renamed
+
+
+def _plain_place(at: Iterable[Any]) -> tuple[Any, ...]:
+    """Of a shard map's entry: a gradient's place has its whole key as one step."""
+    return tuple(
+        plain(step) if isinstance(step, str) else _plain_place(step) if isinstance(step, tuple) else step
+        for step in at
+    )
+
+
+def _renamed(state: Any) -> Any:
+    if not isinstance(state, dict) or not any(isinstance(key, str) and _WRAPPED in key for key in state):
+        return state
+    return _with_names(state, {key: plain(key) if isinstance(key, str) else key for key in state})
+
+
+def _with_names(state: Any, names: Mapping[Any, Any]) -> Any:
+    if len(set(names.values())) != len(names):
+        # The author has an entry of that name himself.
+        return state
+    renamed = copy.copy(state)
+    renamed.clear()
+    renamed.update((names[key], value) for key, value in state.items())
+    versions = getattr(state, "_metadata", None)
+    if versions is not None:
+        # torch looks there for the version of each inner module, by its name.
+        inner = {name for name in names.values() if isinstance(name, str)}
+        renamed._metadata = _versions(versions, inner)  # noqa: SLF001 - as torch's own state_dict
+    return renamed
+
+
+def _versions(versions: Mapping[str, Any], names: Iterable[str]) -> OrderedDict[str, Any]:
+    """Of the inner modules: under their plain names, and under those by which the entries are known."""
+    known = {plain(prefix): prefix for name in names for prefix in _prefixes(name)}
+    renamed: OrderedDict[str, Any] = OrderedDict()
+    for name, version in versions.items():
+        renamed[plain(name)] = version
+        renamed[known.get(plain(name), plain(name))] = version
+    return renamed
+
+
+def _prefixes(name: str) -> Iterable[str]:
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def forget_compiled() -> None:
+    """Let torch.compile begin afresh, at a generation's end: each entry of the training function builds its modules again.
+
+    torch counts them all against one limit for each piece of code, and beyond it runs that code as it is written, which gives other bits.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
+
+
+def _is_compiled(item: Any) -> bool:
+    """Whoever has compiled something has imported what compiles."""
+    module = sys.modules.get("torch._dynamo.eval_frame")
+    return module is not None and isinstance(item, module.OptimizedModule)
