@@ -27,6 +27,7 @@ from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.refusals import Refusals
+from recovery.core.scheduler.same_end import SameEnd
 from recovery.core.scheduler.seats import Seats
 from recovery.core.scheduler.waiting import BESIDE_PLACES, WaitingList
 
@@ -84,8 +85,8 @@ class SchedulerState:
         """How the job ended; sent once it has."""
         self.deadline_ms: int | None = None
         """When the wait for all ranks ends; None while nobody waits, or for ever."""
-        self.cause_is_guess = False
-        """The data plane broke before anybody knew whose fault it was; the next loss names it."""
+        self.same_end: SameEnd | None = None
+        """The data plane broke before anybody knew whose fault it was, and how often in a row; None: the last failure's cause is known."""
         self.drain: Drain | None = None
         """The planned departure that is under way, or the last one; None: there was none."""
         self.archived_jobs: frozenset[str] = frozenset()
