@@ -77,6 +77,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What every process of the job proves to know, or `off`; None: unset."""
     step_log: Path | None
     """Absolute. File to which each applied step is appended; None: none is written."""
+    finished_file: Path | None
+    """Absolute. File that is made when this process hears that its job has finished; None: none is."""
     store_without_wal: bool
     standby: bool
     """This process waits as a standby even while there are free seats."""
@@ -135,6 +137,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         recovery_path=recovery_path if recovering else None,
         job_token=reader.secret("MS_JOB_TOKEN"),
         step_log=reader.path("MS_STEP_LOG", required=False),
+        finished_file=reader.path("MS_FINISHED_FILE", required=False),
         store_without_wal=reader.switch("MS_STORE_WITHOUT_WAL"),
         standby=reader.switch("MS_STANDBY"),
         replaces=reader.node_id("MS_REPLACES", required=False) or NodeId(""),

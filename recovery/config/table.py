@@ -243,6 +243,13 @@ RECOVERY = (
         rule="must be the path of a file, in printable characters, without spaces at its ends",
         example="./steps.log",
     ),
+    Setting(
+        name="MS_FINISHED_FILE",
+        kind=Kind.PATH,
+        meaning="File that a worker makes when it hears that its job has finished: how it ends from then on is no failure of training. Set by recovery msrun.",
+        rule="must be the path of a file, in printable characters, without spaces at its ends",
+        example="./worker_0.finished",
+    ),
 )
 
 TIMING = (

@@ -36,6 +36,7 @@ _OURS = (
     "MS_RESUME_HANGS",
     "MS_STANDBY",
     "MS_REPLACES",
+    "MS_FINISHED_FILE",
 )
 """Never handed from the launcher's own environment or one child's to another: each process gets its own, or none."""
 

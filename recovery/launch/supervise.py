@@ -46,7 +46,8 @@ def main(words: Sequence[str]) -> None:
     template = program_template.own()
     environment = dict(template.environment if template else os.environ)  # noqa: TID251 - handed on to the program
     # The program speaks to nobody of the job by itself.
-    environment.pop("MS_JOB_TOKEN", None)
+    for ours in ("MS_JOB_TOKEN", "MS_FINISHED_FILE"):
+        environment.pop(ours, None)
 
     @run
     def take_part(session: Session) -> None:

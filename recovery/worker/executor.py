@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from typing_extensions import assert_never
@@ -65,6 +66,7 @@ class Executor:
         copy_work: CopyWork,
         object_storage: ObjectStorage,
         abort_timeout_ms: int,
+        finished_file: Path | None,
         deliver: Callable[[s.WorkerStimulus], None],
         replace: Callable[[str, s.Hangs], None],
     ) -> None:
@@ -73,7 +75,7 @@ class Executor:
         self._copy_work, self._object_storage = copy_work, object_storage
         self._deliver, self._replace = deliver, replace
         self._finished = FinishedJob(local_store.recovery_path)
-        self._abort_s = abort_timeout_ms / 1000
+        self._abort_s, self._finished_file = abort_timeout_ms / 1000, finished_file
         self._loop = asyncio.get_running_loop()
         self._timers: dict[WorkerTimer, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,9 +160,23 @@ class Executor:
         """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""
         if not effect.code:
             self._object_storage.ends()
+            self._note_finished()
         self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:
             self._loop.call_later(self._abort_s, self._force, effect)
+
+    def _note_finished(self) -> None:
+        """Before the script goes on: whatever it does from now on, its launcher knows that training was over."""
+        if self._finished_file is None:
+            return
+        try:
+            self._finished_file.touch()
+        except OSError as error:
+            _logger.warning(
+                "event=end_not_noted %s cannot be written (%s): a failure of the script from now on is taken for one of training",
+                self._finished_file,
+                error.strerror,
+            )
 
     @staticmethod
     def _force(effect: Exit) -> None:

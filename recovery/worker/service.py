@@ -169,6 +169,7 @@ class WorkerService:
             copy_work=self._copy_work,
             object_storage=self._object_storage,
             abort_timeout_ms=self._settings.rules.abort_timeout_ms,
+            finished_file=self._settings.finished_file,
             deliver=self._deliver,
             replace=self.replace_process,
         )
