@@ -321,6 +321,13 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     """The generation in which it was written; 0 without sources."""
     durable_step: Count | None = None
     """As `Admitted.durable_step`."""
+    since_disk_commit_ms: Count | None = None
+    """How long before this plan that step was committed, or the run's first plan was made; None: nobody knows, as behind a scheduler's restart."""
+
+    @property
+    def step_on_disks(self) -> int:
+        """The newest step on all ranks' disks that training has behind it where it begins; 0: none."""
+        return self.step if self.durable_step is None else min(self.step, self.durable_step)
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):

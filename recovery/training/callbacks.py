@@ -20,6 +20,7 @@ from recovery.errors import CheckpointWriteError
 from recovery.training import capture, checkpoint_layout, shared_layout
 from recovery.training.capture import Captured
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
+from recovery.training.disk_schedule import DiskSchedule
 from recovery.training.memory_checkpoints import MemoryCheckpoints
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.session import Callback, Session
@@ -54,7 +55,7 @@ class LossMonitor(Callback):
 
 
 class ModelCheckpoint(Callback):
-    """Saves the training state every so many steps, keeps as many as the configuration says, and never too few to recover.
+    """Saves the training state at each multiple of so many steps, keeps as many as the configuration says, and never too few to recover.
 
     Files are `<prefix>-<epoch>_<step in epoch>.ckpt` with a manifest beside each. Every rank saves into a directory of its
     own, or all into one directory, where what they have in common is written once (`layout="shared"`). A save that fails costs
@@ -89,11 +90,11 @@ class ModelCheckpoint(Callback):
         self._wanted_prefix, self._prefix = prefix, prefix
         self._directory = Path(directory or ".").resolve()
         self._config = config or CheckpointConfig()
-        self._saved_step = 0
-        """When the schedule had its turn last: the same step on all ranks."""
-        self._saved_ms = 0
+        self._schedule = DiskSchedule(
+            every_steps=self._config.save_checkpoint_steps, every_seconds=self._config.save_checkpoint_seconds
+        )
         self._newest_step = 0
-        """The step that was saved last, in its turn or out of it."""
+        """The newest step on the disk: what was saved last, in its turn or out of it."""
         self._known: dict[int, str] = {}
         """Digest by step of what was reported; empty while our own save of that step is under way."""
         self._thread: threading.Thread | None = None
@@ -125,8 +126,8 @@ class ModelCheckpoint(Callback):
                 self._directory, self._wanted_prefix, job=session.job, run=session.run
             )
         session.checkpoint_directory(self._directory, self._prefix)
-        self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
-        self._newest_step = session.step
+        self._schedule.begin(durable_step=session.durable_step, since_commit_ms=session.since_disk_commit_ms)
+        self._newest_step = session.durable_step
         session.save_when_asked(lambda: self._save_out_of_turn(session))
         self._known = {held.step: held.digest for held in self._scan(session)}
         self._retention = Retention(
@@ -143,8 +144,9 @@ class ModelCheckpoint(Callback):
         """Save when it is time."""
         if self._shared is not None:
             self._shared.after_step()
-        if self._is_due(session):
-            self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
+        if self._schedule.takes_turn(
+            session.step, now_ms=clock.monotonic_ms(), committed_ms=session.disk_committed_ms
+        ):
             self._save(session)
         elif self._memory.is_due(session):
             self._memory.save(session, behind_steps=self._config.async_save)
@@ -157,12 +159,6 @@ class ModelCheckpoint(Callback):
         self._join()
         if self._shared is not None:
             self._shared.after_step()
-
-    def _is_due(self, session: Session) -> bool:
-        if self._config.save_checkpoint_steps:
-            return session.step - self._saved_step >= self._config.save_checkpoint_steps
-        seconds = self._config.save_checkpoint_seconds
-        return bool(seconds) and clock.monotonic_ms() - self._saved_ms >= seconds * 1000
 
     def _save(self, session: Session) -> None:
         """Copy the state while no step changes it; what writes the copy and makes it durable happens behind the next steps.

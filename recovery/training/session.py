@@ -186,6 +186,21 @@ class Session:
         return self._service.training_control.committed_before
 
     @property
+    def durable_step(self) -> int:
+        """The newest global step that lay on every rank's disk when this generation was planned: the same on all ranks. 0: none."""
+        return self._plan.step_on_disks
+
+    @property
+    def since_disk_commit_ms(self) -> int | None:
+        """How long before the plan it was committed, as the plan says; None: nobody knows."""
+        return self._plan.since_disk_commit_ms
+
+    @property
+    def disk_committed_ms(self) -> int | None:
+        """When a newer one was heard of in this generation, on the monotonic clock; None: there was none."""
+        return self._service.training_control.disk_committed_ms
+
+    @property
     def spared_steps(self) -> tuple[int, ...]:
         """Older steps whose files stay as well: what lies on other hosts as a whole, and what is being copied there."""
         return self._service.training_control.spared_steps

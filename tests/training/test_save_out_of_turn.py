@@ -21,7 +21,9 @@ class OneRank:
 
     recovery_enabled = True
     job, run, rank, world_size, generation, incarnation = "job", 1, 0, 1, 1, 1
-    committed_before = committed_step = 0
+    committed_before = committed_step = durable_step = 0
+    since_disk_commit_ms: int | None = 0
+    disk_committed_ms: int | None = None
     spared_steps: tuple[int, ...] = ()
     spared_in_memory: tuple[int, ...] = ()
     local_rank, local_world_size = 0, 1
@@ -61,7 +63,7 @@ class OneRank:
     def train(self, saver: recovery.ModelCheckpoint, steps: int, *, asked_at: tuple[int, ...]) -> list[int]:
         session: Any = self
         saver.on_begin(session)
-        for step in range(1, steps + 1):
+        for step in range(self.step + 1, steps + 1):
             self.step, self.epoch, self.step_in_epoch = step, 1, step
             saver.on_step_end(session)
             if step in asked_at:

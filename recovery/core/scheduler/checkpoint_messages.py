@@ -99,7 +99,7 @@ def _passed_over(state: SchedulerState, node: Node, ready: m.Ready) -> list[Reco
 
 
 def on_checkpoint_report(
-    state: SchedulerState, node: Node, report: m.CheckpointReport
+    state: SchedulerState, node: Node, report: m.CheckpointReport, now_ms: int
 ) -> list[SchedulerEffect]:
     """It holds one more: the step is committed when every rank does."""
     rank, held = node.record.rank, report.checkpoint
@@ -127,6 +127,8 @@ def on_checkpoint_report(
             )
         return [state.answer(node, report.request_id, records)]
     is_durable = held.step == state.checkpoints.durable_step
+    if is_durable:
+        state.disk_commits.committed(now_ms)
     needed = (state.generations[-1].step, state.copying.step)
     records += [*state.checkpoints.committed_records(held.step), *state.checkpoints.retire(*needed)]
     records.append(

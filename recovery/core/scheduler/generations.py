@@ -103,6 +103,7 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
             "and the same collectives in each."
         )
         return job_end.end(state, m.JobOutcome.JOB_FAILED, reason, now_ms, *records)
+    state.disk_commits.planned(now_ms, is_first=not state.generations)
     return [_begin(state, target, records)]
 
 

@@ -221,7 +221,7 @@ class SchedulerMachine:
             case m.Ready():
                 return checkpoint_messages.on_ready(state, node, message, now_ms)
             case m.CheckpointReport():
-                return checkpoint_messages.on_checkpoint_report(state, node, message)
+                return checkpoint_messages.on_checkpoint_report(state, node, message, now_ms)
             case m.CheckpointInvalid():
                 return checkpoint_messages.on_checkpoint_invalid(state, node, message, now_ms)
             case m.RendezvousOpen():

@@ -39,6 +39,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
         file_bytes=fetching.held.file_bytes if fetching else 0,
         written=fetching.held.generation if fetching else Generation(0),
         durable_step=state.checkpoints.durable_unless_committed,
+        since_disk_commit_ms=state.disk_commits.since_ms,
     )
 
 
