@@ -148,7 +148,8 @@ def _begin(
         EventKind.PLAN_MADE, generation=generation.generation, step=generation.step, reason=reason
     )
     state.generations.append(generation)
-    state.checkpoints.roll_back(generation.step)
+    fetched = {rank: one.held for rank, one in state.copying.fetching.items()}
+    state.checkpoints.roll_back(generation.step, fetched)
     records += copying.begin_generation(state, generation.step)
     state.rendezvous, state.deadline_ms = None, None
     state.reported_declines.clear()
