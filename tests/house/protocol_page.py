@@ -229,7 +229,7 @@ def _kind_of(info: Any) -> str:
     if isinstance(info, msgspec.inspect.StrType):
         if info.pattern is not None:
             return "name (see above)"
-        return f"text, at most {info.max_length:,} characters"
+        return f"text, {f'{info.min_length} to' if info.min_length else 'at most'} {info.max_length:,} characters"
     if isinstance(info, msgspec.inspect.VarTupleType):
         return f"list of {_kind_of(info.item_type)}"
     if isinstance(info, msgspec.inspect.StructType):

@@ -200,7 +200,8 @@ class SchedulerMachine:
         """A node speaks: it is heard, a repeat gets the answer that it had, and who has left says nothing more."""
         state = self.state
         node.heard_ms, node.proven_dead = now_ms, False
-        answer = node.answers.get(getattr(message, "request_id", RequestId("")))
+        request: RequestId | None = getattr(message, "request_id", None)
+        answer = node.answers.get(request) if request is not None else None
         if answer is not None:
             # Behind the write that the first answer waited for.
             return [Persist((), (Answer(connection, answer),))]
