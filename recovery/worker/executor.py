@@ -237,7 +237,13 @@ class Executor:
         copies = await self._find_copies(find, found) if find.offer is None else ()
         self._deliver(
             s.CheckpointsFound(
-                request, found.held, found.passed_over, found.past, rank=offered, copies=copies
+                request,
+                find.search_id,
+                found.held,
+                found.passed_over,
+                found.past,
+                rank=offered,
+                copies=copies,
             )
         )
 

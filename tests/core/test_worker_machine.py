@@ -23,12 +23,12 @@ def test_it_dials_registers_looks_and_says_ready() -> None:
     [register] = driven.sent(m.Register)
     assert (register.token, register.generation, register.serves) == (None, 0, "10.0.0.1:7")
     driven.admitted()
-    assert driven.effects_of(we.FindCheckpoints) == [we.FindCheckpoints("job", RunId(1))]
-    driven.handle(s.CheckpointsFound(RequestId("f"), (checkpoint(10),)))
+    assert driven.effects_of(we.FindCheckpoints) == [we.FindCheckpoints(1, "job", RunId(1))]
+    driven.found(checkpoint(10))
     assert [ready.held for ready in driven.sent(m.Ready)] == [(checkpoint(10),)]
     driven.receive(plan(1))
     assert driven.effects_of(we.OpenGeneration)
-    driven.handle(s.CheckpointsFound(RequestId("late"), ()))
+    driven.found()
     assert driven.effects == []
 
 
@@ -226,7 +226,7 @@ def test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again() -
     driven.handle(s.TrainingStopped(Generation(1), 42))
     assert driven.effects_of(we.FindCheckpoints)
     assert driven.receive(m.Interrupt(generation=Generation(1), reason="again")) == []
-    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.found()
     assert [ready.step for ready in driven.sent(m.Ready)] == [42]
     driven.receive(m.Interrupt(generation=Generation(1), reason="again"))
     assert driven.sent(m.Ready)

@@ -121,7 +121,7 @@ _ALWAYS: list[s.WorkerStimulus] = [
     s.StopAsked(RequestId("x"), "SIGTERM"),
     s.PauseNoticed(40_000),
     s.StoreRefused(RequestId("l"), "STORE_VERSION", "newer"),
-    s.CheckpointsFound(RequestId("f"), (checkpoint(10),)),
+    s.CheckpointsFound(RequestId("f"), 1, (checkpoint(10),)),
     s.StepsDone(ONE, 5, 1, 5),
     s.StateRestored(ONE),
     *(s.TimerFired(timer, 0.5) for timer in WorkerTimer),

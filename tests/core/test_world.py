@@ -84,7 +84,7 @@ class Process:
         elif isinstance(effect, we.FindCheckpoints):
             held = tuple(sorted(world.disk[self.name].values(), key=lambda one: -one.step))
             held = tuple(one for one in held if one.run == effect.run)
-            world.later(2, lambda: self.feel(s.CheckpointsFound(world.request(), held)))
+            world.later(2, lambda: self.feel(s.CheckpointsFound(world.request(), effect.search_id, held)))
         elif isinstance(effect, we.ReplaceProcess):
             world.replace(self)
         elif isinstance(effect, Exit):

@@ -6,6 +6,15 @@ from tests.planted.bug import Bug
 
 ANSWERS = (
     Bug(
+        "a message that is no request is taken for the repeat of one without a name",
+        "I13",
+        "core/scheduler/machine.py",
+        "SchedulerMachine._from_speaker",
+        'getattr(message, "request_id", None)',
+        'getattr(message, "request_id", RequestId(""))',
+        ("tests/core/test_sent_again.py::test_a_request_without_a_name_mutes_nobody",),
+    ),
+    Bug(
         "the end of the job is sent before it is written",
         "I5",
         "core/scheduler/job_end.py",

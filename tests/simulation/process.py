@@ -228,7 +228,9 @@ class Process:
             of_past, _ = self._look(places, past.job, past.run, past.rank)
             past = msgspec.structs.replace(past, held=of_past)
         copies = self.world.exchange.held(self, find)
-        self.handle(s.CheckpointsFound(self.request(), held, passed_over, past, looked_for, copies))
+        self.handle(
+            s.CheckpointsFound(self.request(), find.search_id, held, passed_over, past, looked_for, copies)
+        )
 
     def _past(self, find: FindCheckpoints) -> m.Past | None:
         """What this process, its node's own store and the stores of the other ids of its place know of another job."""

@@ -32,6 +32,8 @@ class CheckpointMessages:
         """Steps that stay although they are older: what lies on other hosts, and what is being copied there."""
         self._spared_in_memory: tuple[int, ...] = ()
         """The same in memory."""
+        self._searches = 0
+        """How many searches were asked for: names the next one."""
         self._ready: m.Ready | None = None
         """What this worker is ready with. Set while its main thread waits for a plan and the directories have been searched."""
 
@@ -97,7 +99,19 @@ class CheckpointMessages:
         """
         of_another_job = past is not None and past.job != admitted.job
         known = rank if admitted.rank is None else admitted.rank
-        return FindCheckpoints(admitted.job, admitted.run, known, past if of_another_job else None)
+        self._searches += 1
+        return FindCheckpoints(
+            self._searches, admitted.job, admitted.run, known, past if of_another_job else None
+        )
+
+    def find_offered(self, admitted: m.Admitted, offer: m.Offer) -> FindCheckpoints:
+        """Have them searched for the files of a rank that was offered to this process."""
+        self._searches += 1
+        return FindCheckpoints(self._searches, admitted.job, offer.run, offer.rank, offer=offer)
+
+    def is_newest(self, found: s.CheckpointsFound) -> bool:
+        """Is it of the search that was asked for last? What an older one found is of an earlier job, or of another rank than the one offered since."""
+        return found.search_id == self._searches
 
     def on_found(self, found: s.CheckpointsFound, generation: Generation, step: int) -> list[WorkerEffect]:
         """The directories were searched: this worker is ready for a plan.

@@ -111,6 +111,8 @@ class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
     """The search of the directories is done."""
 
     request_id: RequestId
+    search_id: int
+    """Of the `FindCheckpoints` that asked for it."""
     held: tuple[HeldCheckpoint, ...]
     passed_over: tuple[PassedOver, ...] = ()
     """Newest step first."""
