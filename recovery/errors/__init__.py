@@ -16,6 +16,7 @@ RecoveryError
   ProtocolError           PROTOCOL_ERROR
   JobFailedError          JOB_FAILED  NO_COMMON_CHECKPOINT  WAIT_TIMEOUT
   ProcessHungError        PROCESS_HUNG
+  WorkerBrokenError       WORKER_BROKEN
   ProcessNotReplacedError PROCESS_NOT_REPLACED
   LaunchFailedError       LAUNCH_FAILED
   ExitBeforeEndError      EXIT_BEFORE_END
@@ -62,6 +63,7 @@ from recovery.errors.cluster import (
     SchedulerUnreachableError,
     UnknownTokenError,
     WaitTimeoutError,
+    WorkerBrokenError,
     WorldFullError,
 )
 from recovery.errors.settings import (
@@ -244,6 +246,7 @@ __all__ = (
     "WaitTimeoutError",
     "WeakKeyError",
     "WeakSignatureError",
+    "WorkerBrokenError",
     "WorldFullError",
     "cause_of",
     "exit_code_of",

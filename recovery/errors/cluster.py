@@ -178,6 +178,13 @@ class ProcessHungError(RecoveryError):
     template = "{reason}"
 
 
+class WorkerBrokenError(RecoveryError):
+    """A fault of the engine in a worker's connection. What is half changed is not carried on: the next process begins with what is durable."""
+
+    code, exit_code, cause = "WORKER_BROKEN", 69, Cause.TEMPORARY
+    template = "{reason}"
+
+
 class ProcessNotReplacedError(RecoveryError):
     """exec in place failed, so that this process had to end instead."""
 

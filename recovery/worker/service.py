@@ -10,15 +10,16 @@ from collections.abc import Callable
 
 from recovery import clock, process_identity
 from recovery.config import Settings, SettingsRole
+from recovery.core.effects import Exit
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import FromScheduler, Role
 from recovery.core.principals import Kind
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
-from recovery.core.worker.effects import NoteAdmission
+from recovery.core.worker.effects import NoteAdmission, WorkerEffect
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
-from recovery.errors import RecoveryError
+from recovery.errors import RecoveryError, WorkerBrokenError
 from recovery.store import job_token_file
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
@@ -28,6 +29,7 @@ from recovery.transport.job_token import Authenticator, Caller, JobToken
 from recovery.worker.blocking_calls import Calls
 from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
+from recovery.worker.delivery import Delivery
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor
 from recovery.worker.file_address import host_of
@@ -111,6 +113,11 @@ class WorkerService:
         self._object_storage = ObjectStorage(
             settings.checkpoint_store, copies, control.place_is_ours, control.spare_stored
         )
+        self._delivery = Delivery(
+            lambda stimulus: self.machine.handle(stimulus, clock.monotonic_ms()),
+            self._carry_out,
+            self._break_off,
+        )
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -188,11 +195,23 @@ class WorkerService:
             and stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
             and self.progress is not None
         ):
-            self._deliver(self.progress())
-        for effect in self.machine.handle(stimulus, clock.monotonic_ms()):
-            self._executor.carry_out(effect)
-            if isinstance(effect, NoteAdmission):
-                self.on_admitted(effect.admitted.rank)
+            self._delivery.deliver(self.progress())
+        self._delivery.deliver(stimulus)
+
+    def _carry_out(self, effect: WorkerEffect) -> None:
+        self._executor.carry_out(effect)
+        if isinstance(effect, NoteAdmission):
+            self.on_admitted(effect.admitted.rank)
+
+    def _break_off(self, stimulus: s.WorkerStimulus, error: Exception) -> None:
+        """A fault of this program: what is half changed is not carried on."""
+        reason = f"{type(stimulus).__name__}: {type(error).__name__}: {error}"
+        _logger.critical(
+            "event=worker_broken %s; this process ends. Start it again with the same environment, and report this with its log.",
+            reason,
+            exc_info=error,
+        )
+        self._executor.carry_out(Exit(WorkerBrokenError.code, reason))
 
     def _on_message(self, message: FromScheduler) -> None:
         if not self.host and self._client.local_host:

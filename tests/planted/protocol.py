@@ -6,6 +6,15 @@ from tests.planted.bug import Bug
 
 ANSWERS = (
     Bug(
+        "a worker goes on with what a fault has left half changed",
+        "I19",
+        "worker/delivery.py",
+        "Delivery._take",
+        "self._is_over = True",
+        "self._is_over = False",
+        ("tests/worker/test_delivery.py::test_after_an_exception_nothing_more_is_taken",),
+    ),
+    Bug(
         "a message that is no request is taken for the repeat of one without a name",
         "I13",
         "core/scheduler/machine.py",
