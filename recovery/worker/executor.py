@@ -193,6 +193,7 @@ class Executor:
         for step in persist.then:
             assert isinstance(step, Report), "a worker answers nobody"
             self._client.send(step.message)
+            self._deliver(s.ReportStored(step.message.request_id))
 
     def _start(self, work: object) -> None:
         assert asyncio.iscoroutine(work), "work of this class"

@@ -179,6 +179,7 @@ def test_what_was_not_answered_is_sent_again_after_a_reconnect() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.CheckpointPublished(RequestId("c"), checkpoint(10)))
     assert isinstance(driven.effects_of(e.Persist)[0].then[0], e.Report)
+    driven.handle(s.ReportStored(RequestId("c")))
     driven.handle(s.RendezvousOpened(Generation(1), "h:1"))
     assert driven.sent(m.RendezvousOpen)
     driven.reconnect()

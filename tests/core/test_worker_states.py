@@ -130,6 +130,7 @@ _ALWAYS: list[s.WorkerStimulus] = [
 """What can happen to a worker whatever it does."""
 _OF_A_GENERATION: list[s.WorkerStimulus] = [
     s.CheckpointPublished(RequestId("c"), checkpoint(10)),
+    s.ReportStored(RequestId("c")),
     s.CheckpointRejected(RequestId("b"), ONE, 10, "p", "sha256"),
     s.RendezvousOpened(ONE, "h:1"),
     s.TrainingStopped(ONE, 5),

@@ -66,6 +66,7 @@ class Process:
             for step in effect.then:
                 assert isinstance(step, Report)
                 self.send(step.message)
+                world.later(1, partial(self.feel, s.ReportStored(step.message.request_id)))
         elif isinstance(effect, we.SetTimer):
             self.timers[effect.timer] = effect.at_ms
             world.later(effect.at_ms - world.now, lambda: self.due(effect.timer, effect.at_ms))

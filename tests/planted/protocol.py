@@ -45,6 +45,17 @@ ANSWERS = (
         ),
     ),
     Bug(
+        "a reconnect sends a report whose row is not written yet",
+        "I5",
+        "core/worker/requests.py",
+        "Requests.send_all",
+        "request_id not in self._unstored",
+        "bool(request_id)",
+        (
+            "tests/core/test_last_checkpoint.py::test_neither_a_report_nor_the_end_leaves_before_the_row_of_the_report",
+        ),
+    ),
+    Bug(
         "a worker reports a checkpoint before its row is written",
         "I5",
         "core/worker/checkpoint_messages.py",

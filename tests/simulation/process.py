@@ -191,6 +191,7 @@ class Process:
             for step in persist.then:
                 assert isinstance(step, Report), step
                 self.tell(step.message)
+                self.handle(s.ReportStored(step.message.request_id))
 
     def _dial(self) -> None:
         if not self.alive or self.wire is not None:

@@ -74,7 +74,7 @@ class CheckpointMessages:
         """A file is complete: report it, once this worker's own store has its row."""
         assert rank is not None, "whoever saves has a rank"
         report = m.CheckpointReport(request_id=published.request_id, checkpoint=published.checkpoint)
-        self._requests.keep(report)
+        self._requests.keep_until_stored(report)
         row = to_record(rank, published.checkpoint, CheckpointState.PUBLISHED)
         return [Persist((row,), (Report(report),))]
 

@@ -29,6 +29,8 @@ class Requests:
         """None was made yet."""
         self._unanswered: OrderedDict[RequestId, Request] = OrderedDict()
         """By request id, oldest first. A Done stays until training has stopped: the scheduler's answer does not take it out."""
+        self._unstored: set[RequestId] = set()
+        """Reports whose rows are not in this worker's own store yet: they leave behind them and not before."""
 
     @property
     def is_done(self) -> bool:
@@ -39,14 +41,32 @@ class Requests:
         """Send it after every reconnect from now on; what sends it first is the caller's business."""
         self._unanswered[request.request_id] = request
 
+    def keep_until_stored(self, report: CheckpointReport) -> None:
+        """As `keep`, once the row that the report goes behind is written."""
+        self.keep(report)
+        self._unstored.add(report.request_id)
+
+    def stored(self, request_id: RequestId) -> list[WorkerEffect]:
+        """The row of a report is written, and the report has left behind it."""
+        self._unstored.discard(request_id)
+        return []
+
     def send(self, request: Request) -> list[WorkerEffect]:
         """Keep it, and send it now."""
         self.keep(request)
         return [Send(request)]
 
-    def send_all(self) -> list[WorkerEffect]:
-        """Send again what is not answered, oldest first."""
-        return [Send(request) for request in self._unanswered.values()]
+    def send_all(self, now_ms: int) -> list[WorkerEffect]:
+        """Send again what is not answered, oldest first. What waits for its row does not leave, and Done, which is the last, waits with it."""
+        waits = bool(self._unstored)
+        again: list[WorkerEffect] = [
+            Send(request)
+            for request_id, request in self._unanswered.items()
+            if request_id not in self._unstored and not (waits and isinstance(request, Done))
+        ]
+        if waits and self.is_done:
+            again.append(SetTimer(WorkerTimer.REPORTS, now_ms + REPORT_PATIENCE_MS))
+        return again
 
     def answered(self, request_id: RequestId) -> Request | None:
         """Take out the request that the scheduler has answered.
@@ -58,6 +78,7 @@ class Requests:
         request = self._unanswered.get(request_id)
         if request is None or isinstance(request, Done):
             return None
+        self._unstored.discard(request_id)
         return self._unanswered.pop(request_id)
 
     def finish(self, done: Done, now_ms: int) -> list[WorkerEffect]:
@@ -78,7 +99,7 @@ class Requests:
         for request in [one for one in self._unanswered.values() if isinstance(one, Done)]:
             del self._unanswered[request.request_id]
 
-    def on_reports_due(self) -> list[WorkerEffect]:
+    def on_reports_due(self, now_ms: int) -> list[WorkerEffect]:
         """The worker's own store has not written its last checkpoints: report them without their rows, so that the job can end."""
         reports = self._reports()
         if not reports or not self.is_done:
@@ -90,7 +111,8 @@ class Requests:
             "reported all the same, so that the job can end",
             warning=True,
         )
-        return [said, *self.send_all()]
+        self._unstored.clear()
+        return [said, *self.send_all(now_ms)]
 
     def _reports(self) -> list[CheckpointReport]:
         """Checkpoints that are saved and whose reports are not answered."""
@@ -102,3 +124,4 @@ class Requests:
         assert len(done) <= 1, f"a rank is done once in a generation, not {len(done)} times"
         for request_id, request in self._unanswered.items():
             assert request_id == request.request_id, "a request is kept under its own id"
+        assert self._unstored <= self._unanswered.keys(), "what waits for its row is not answered"

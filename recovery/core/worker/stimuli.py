@@ -90,6 +90,12 @@ class CheckpointPublished(msgspec.Struct, frozen=True, tag="checkpoint_published
     checkpoint: HeldCheckpoint
 
 
+class ReportStored(msgspec.Struct, frozen=True, tag="report_stored"):
+    """The row of a checkpoint is in this node's own store, or that store has failed: its report has left, if anybody was connected."""
+
+    request_id: RequestId
+
+
 class CheckpointRejected(msgspec.Struct, frozen=True, tag="checkpoint_rejected"):
     """The plan's file does not verify."""
 
@@ -235,6 +241,7 @@ WorkerStimulus = Union[
     StateRestored,
     StepsDone,
     CheckpointPublished,
+    ReportStored,
     CheckpointRejected,
     RendezvousOpened,
     CheckpointsFound,
