@@ -19,7 +19,7 @@ from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import NoteAdmission, WorkerEffect
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
-from recovery.errors import RecoveryError, WorkerBrokenError
+from recovery.errors import RecoveryError
 from recovery.store import job_token_file
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
@@ -113,11 +113,6 @@ class WorkerService:
         self._object_storage = ObjectStorage(
             settings.checkpoint_store, copies, control.place_is_ours, control.spare_stored
         )
-        self._delivery = Delivery(
-            lambda stimulus: self.machine.handle(stimulus, clock.monotonic_ms()),
-            self._carry_out,
-            self._break_off,
-        )
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -180,6 +175,11 @@ class WorkerService:
             deliver=self._deliver,
             replace=self.replace_process,
         )
+        self._delivery = Delivery(
+            lambda stimulus: self.machine.handle(stimulus, clock.monotonic_ms()),
+            self._carry_out,
+            self._break_off,
+        )
         self.local_store.attach(self._loop, self._executor.release, self._on_store_failure)
         close_in_children(lambda: [self._client.fileno] if self._client.fileno is not None else [])
         self._deliver(s.Started(self.new_request(), take_token(), take_hangs()))
@@ -211,7 +211,7 @@ class WorkerService:
             reason,
             exc_info=error,
         )
-        self._executor.carry_out(Exit(WorkerBrokenError.code, reason))
+        self._executor.carry_out(Exit("WORKER_BROKEN", reason))
 
     def _on_message(self, message: FromScheduler) -> None:
         if not self.host and self._client.local_host:

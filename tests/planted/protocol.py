@@ -96,8 +96,8 @@ ANSWERS = (
         "I13",
         "core/worker/requests.py",
         "Requests.send_all",
-        "self._unanswered.values()",
-        "tuple(self._unanswered.values())[:0]",
+        "self._unanswered.items()",
+        "tuple(self._unanswered.items())[:0]",
         ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(
