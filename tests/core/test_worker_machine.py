@@ -4,10 +4,12 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core.ids import Generation, RequestId, ResumeToken, RunId
+from recovery.core.ids import Generation, NodeId, RequestId, ResumeToken, RunId
+from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
+from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.timers import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from tests.core.desk import checkpoint
@@ -349,3 +351,21 @@ def test_a_stop_before_the_admission_is_immediate_and_later_leaves_in_order() ->
     assert driven.sent(m.Leave)
     assert driven.machine.state is WorkerState.LEAVING
     assert we.SetTimer(WorkerTimer.SHUTDOWN, SHUTDOWN_GRACE_MS) in driven.effects
+
+
+@pytest.mark.parametrize("refused_before", [False, True])
+def test_a_connection_that_both_sides_have_closed_is_dialled_once(refused_before: bool) -> None:
+    driven = DrivenWorker().registering()
+    if refused_before:
+        driven.receive(refused("REJOIN_WINDOW", 10_000))
+    driven.handle(s.Disconnected("cut", 0.5))
+    assert bool(driven.effects_of(we.Connect)) is not refused_before
+    assert driven.handle(s.Disconnected("closed by this side", 0.5)) == []
+
+
+def test_a_plan_that_is_given_to_a_main_thread_in_training_is_a_fault_and_not_nothing() -> None:
+    main_thread = MainThread(NodeId("worker_0"), Rules())
+    main_thread.admit()
+    main_thread.open(plan(1))
+    with pytest.raises(AssertionError, match="a worker that is training knows no move for: planned"):
+        main_thread.open(plan(2))

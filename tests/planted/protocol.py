@@ -6,6 +6,17 @@ from tests.planted.bug import Bug
 
 ANSWERS = (
     Bug(
+        "a fact that a worker's table does not know is passed over",
+        "I19",
+        "core/worker/transitions.py",
+        "next_worker_state",
+        "fact in moves or fact in WORKER_STAYS[state]",
+        "bool(fact)",
+        (
+            "tests/core/test_worker_machine.py::test_a_plan_that_is_given_to_a_main_thread_in_training_is_a_fault_and_not_nothing",
+        ),
+    ),
+    Bug(
         "a worker goes on with what a fault has left half changed",
         "I19",
         "worker/delivery.py",
