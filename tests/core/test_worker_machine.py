@@ -364,7 +364,7 @@ def test_a_connection_that_both_sides_have_closed_is_dialled_once(refused_before
 
 
 def test_a_plan_that_is_given_to_a_main_thread_in_training_is_a_fault_and_not_nothing() -> None:
-    main_thread = MainThread(NodeId("worker_0"), Rules())
+    main_thread = MainThread(NodeId("worker_0"), Rules(worker_count=1))
     main_thread.admit()
     main_thread.open(plan(1))
     with pytest.raises(AssertionError, match="a worker that is training knows no move for: planned"):
