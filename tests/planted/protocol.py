@@ -107,8 +107,8 @@ ANSWERS = (
         "I13",
         "core/worker/requests.py",
         "Requests.send_all",
-        "self._unanswered.items()",
-        "tuple(self._unanswered.items())[:0]",
+        "one.request_id not in self._held_back",
+        "one.request_id in self._held_back",
         ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(

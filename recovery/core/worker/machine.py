@@ -269,8 +269,10 @@ class WorkerMachine:
             case m.Failure() | m.Leave():
                 return [self._departure.exit()]
             case m.CheckpointReport():
-                return self._requests.send_done_if_due()
-            case m.CheckpointInvalid() | m.Done() | CopyReport() | CopyFailed() | None:
+                return [*self._requests.send_next(), *self._requests.send_done_if_due()]
+            case m.CheckpointInvalid() | CopyReport() | CopyFailed():
+                return self._requests.send_next()
+            case m.Done() | None:
                 return []
             case _:
                 assert_never(answered)
