@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
+from recovery.core.scheduler.copying import ORDERS_MAX
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Send, WorkerEffect
 from recovery.core.worker.requests import IN_FLIGHT_MAX
@@ -60,3 +61,4 @@ def answer_reports(receiver: Receiver, answered: set[str]) -> int:
 
 def test_a_window_leaves_most_of_an_outbox_free() -> None:
     assert 4 * IN_FLIGHT_MAX <= MESSAGES_MAX
+    assert 4 * ORDERS_MAX <= MESSAGES_MAX

@@ -1,0 +1,30 @@
+"""Bugs by which work is lost in silence: a worker that cannot come back, a task whose end nobody hears of, a save that failed unsaid."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+_WINDOWS = "tests/core/test_windows.py"
+
+LOST_WORK = (
+    Bug(
+        "all that is not answered goes at once on a new connection",
+        "I17",
+        "core/worker/requests.py",
+        "Requests.send_all",
+        "may_wait[IN_FLIGHT_MAX:]",
+        "may_wait[len(may_wait) :]",
+        (
+            f"{_WINDOWS}::test_however_many_saves_are_not_answered_a_window_goes_at_once_and_each_answer_lets_the_next_go",
+        ),
+    ),
+    Bug(
+        "a holder of many copies is asked for those of the first window only",
+        "I14",
+        "core/scheduler/copying.py",
+        "settle",
+        "copying.look or copying.holds_back",
+        "copying.look",
+        ("tests/core/test_copies.py::test_a_holder_of_many_ranks_copies_is_asked_in_windows",),
+    ),
+)
