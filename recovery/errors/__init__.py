@@ -16,8 +16,8 @@ RecoveryError
   ProtocolError           PROTOCOL_ERROR
   JobFailedError          JOB_FAILED  NO_COMMON_CHECKPOINT  WAIT_TIMEOUT
   ProcessHungError        PROCESS_HUNG
-  WorkerBrokenError       WORKER_BROKEN
   ProcessNotReplacedError PROCESS_NOT_REPLACED
+  WorkerBrokenError       WORKER_BROKEN
   LaunchFailedError       LAUNCH_FAILED
   ExitBeforeEndError      EXIT_BEFORE_END
   UsageError              USAGE: wrong use of the Python face

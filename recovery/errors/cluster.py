@@ -179,10 +179,13 @@ class ProcessHungError(RecoveryError):
 
 
 class WorkerBrokenError(RecoveryError):
-    """A fault of the engine in a worker's connection. What is half changed is not carried on: the next process begins with what is durable."""
+    """A fault of the engine in the thread that speaks with the scheduler."""
 
     code, exit_code, cause = "WORKER_BROKEN", 69, Cause.TEMPORARY
-    template = "{reason}"
+    template = (
+        "a fault of the engine in the thread that speaks with the scheduler ({reason}): what is half changed is not carried on, and the process "
+        "ends. Start it again with the same environment, and report this with its log."
+    )
 
 
 class ProcessNotReplacedError(RecoveryError):

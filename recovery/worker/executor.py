@@ -163,7 +163,7 @@ class Executor:
             self._note_finished()
         self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:
-            self._loop.call_later(self._abort_s, self._force, effect)
+            self._loop.call_later(self._abort_s, self.force, effect)
 
     def _note_finished(self) -> None:
         """Before the script goes on: whatever it does from now on, its launcher knows that training was over."""
@@ -179,7 +179,8 @@ class Executor:
             )
 
     @staticmethod
-    def _force(effect: Exit) -> None:
+    def force(effect: Exit) -> None:
+        """End the process from here: its main thread does not."""
         _logger.error(
             "event=exit_forced code=%d the main thread did not end within MS_ABORT_TIMEOUT; %s: %s",
             exit_code_of(effect.code),
@@ -201,21 +202,36 @@ class Executor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    # Whatever fails in one of these, the machine is given a result: it waits for nothing else, and a worker that is given none neither
+    # dials again nor says that it is ready.
+
     async def _connect(self) -> None:
-        # Before the dial: whoever is connected registers at once, and says where its files can be fetched.
-        serves = await asyncio.to_thread(self._copy_work.address)
         try:
+            # Before the dial: whoever is connected registers at once, and says where its files can be fetched.
+            serves = await asyncio.to_thread(self._copy_work.address)
             await self._client.connect(_DIAL_S)
         except ConnectError as error:
-            finished = await self._finished.look()
-            self._deliver(
-                s.ConnectFailed(str(error), jitter(), finished=finished, not_let_in=error.not_let_in)
-            )
+            finished = await self._look_for_end()
+            failed = s.ConnectFailed(str(error), jitter(), finished=finished, not_let_in=error.not_let_in)
+            self._deliver(failed)
+        except Exception as error:
+            _logger.exception("event=dial_failed this worker dials again")
+            self._deliver(s.ConnectFailed(_shown(error), jitter()))
         else:
             self._deliver(s.Connected(serves))
 
+    async def _look_for_end(self) -> str:
+        try:
+            return await self._finished.look()
+        except Exception:
+            _logger.exception("event=finished_job_not_looked_for")
+            return ""
+
     async def _disconnect(self) -> None:
-        await self._client.close()
+        try:
+            await self._client.close()
+        except Exception:
+            _logger.exception("event=close_failed the connection counts as closed")
         self._deliver(s.Disconnected("closed by this side", jitter()))
 
     async def _find(self, find: FindCheckpoints) -> None:
@@ -227,11 +243,11 @@ class Executor:
                     self._local_store.find_checkpoints, find.job, find.run, find.rank, find.past
                 )
         except StoreVersionError as error:
-            self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, _sentence(error)))
+            self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, sentence_of(error)))
             return
-        except (RecoveryError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a line says what it was
             # Who cannot search holds nothing; the plan says what follows from that.
-            _logger.warning("event=checkpoints_not_found %s", error)
+            _say("event=checkpoints_not_found %s", error)
             found = Found()
         found = await self._bring(find, found)
         request, offered = self._local_store.new_request(), find.rank if find.offer is not None else None
@@ -254,16 +270,20 @@ class Executor:
         if rank is None or not self._object_storage.is_on:
             return found
         run = find.run if find.offer is None else find.offer.run
-        brought = await asyncio.to_thread(self._object_storage.bring, find.job, run, rank, found.held)
+        try:
+            brought = await asyncio.to_thread(self._object_storage.bring, find.job, run, rank, found.held)
+        except Exception as error:  # noqa: BLE001 - a line says what it was
+            _say("event=store_not_asked %s", error)
+            return found
         held = sorted((*found.held, *brought), key=lambda one: (one.step, one.generation), reverse=True)
         return msgspec.structs.replace(found, held=tuple(held))
 
     async def _find_copies(self, find: FindCheckpoints, found: Found) -> tuple[HeldCopy, ...]:
         try:
             return await asyncio.to_thread(self._copy_work.held, find.job, find.run, find.rank, found.held)
-        except (RecoveryError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a line says what it was
             # As above: without them this node is no source, and that is all.
-            _logger.warning("event=copies_not_found %s", error)
+            _say("event=copies_not_found %s", error)
             return ()
 
     def _set_timer(self, effect: SetTimer) -> None:
@@ -282,6 +302,19 @@ def _log(line: Log) -> None:
     _logger.log(logging.WARNING if line.warning else logging.INFO, "event=%s %s", line.event, line.text)
 
 
-def _sentence(error: RecoveryError) -> str:
+def _say(line: str, error: Exception) -> None:
+    """One line for what a disk or a storage may do, and where a fault of the program stands for all else."""
+    _logger.warning(line, _shown(error), exc_info=None if _is_known(error) else error)
+
+
+def _shown(error: Exception) -> str:
+    return str(error) if _is_known(error) else f"{type(error).__name__}: {error}"
+
+
+def _is_known(error: Exception) -> bool:
+    return isinstance(error, (RecoveryError, OSError))
+
+
+def sentence_of(error: RecoveryError) -> str:
     """Without the code, which goes beside it."""
     return str(error).removeprefix(f"{error.code}: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 
+_THREADS = "tests/worker/test_broken_threads.py"
 _WINDOWS = "tests/core/test_windows.py"
 
 LOST_WORK = (
@@ -26,5 +27,23 @@ LOST_WORK = (
         "copying.look or copying.holds_back",
         "copying.look",
         ("tests/core/test_copies.py::test_a_holder_of_many_ranks_copies_is_asked_in_windows",),
+    ),
+    Bug(
+        "a call that no thread was started for is made again by a thread that was busy",
+        "I13",
+        "worker/blocking_calls.py",
+        "Calls.submit",
+        "not begun.acquire(blocking=False) or not done.set_running_or_notify_cancel()",
+        "begun.acquire(blocking=False) and not done.set_running_or_notify_cancel()",
+        (f"{_THREADS}::test_a_call_for_which_no_thread_can_be_started_is_made_once",),
+    ),
+    Bug(
+        "a worker whose object storage fails by a mistake is never ready",
+        "I14",
+        "worker/executor.py",
+        "Executor._bring",
+        "Exception",
+        "RecoveryError",
+        (f"{_THREADS}::test_whatever_fails_the_machine_is_given_a_result_and_a_line_says_why",),
     ),
 )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +9,7 @@ import pytest
 from recovery.core.effects import Log
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import WorkerEffect
-from recovery.errors import WorkerBrokenError
 from recovery.worker.delivery import Delivery
-from tests.pace import HANG_S
 
 
 class Recorder:
@@ -56,24 +50,3 @@ def test_after_an_exception_nothing_more_is_taken(fails_at: str, done: list[str]
     assert recorder.done == done
     [(stimulus, error)] = recorder.broken
     assert (stimulus, str(error)) == (s.PauseNoticed(1 if fails_at == "1.2" else 2), fails_at)
-
-
-def test_a_worker_whose_machine_breaks_ends_its_process_and_says_so(tmp_path: Path) -> None:
-    """Its next process begins with what is durable; this one is trusted no more."""
-    environment = {
-        **os.environ,
-        "MS_ROLE": "MS_WORKER",
-        "MS_SCHED_HOST": "127.0.0.1",
-        "MS_SCHED_PORT": "1024",
-        "MS_WORKER_NUM": "1",
-        "MS_NODE_ID": "worker_0",
-        "MS_ENABLE_RECOVERY": "1",
-        "MS_RECOVERY_PATH": str(tmp_path),
-    }
-    child = [sys.executable, "-m", "tests.worker.broken_child"]
-    ended = subprocess.run(
-        child, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
-    assert ended.returncode == WorkerBrokenError.exit_code, ended.stderr
-    assert "event=worker_broken" in ended.stderr
-    assert "WORKER_BROKEN: str: AssertionError" in ended.stderr
