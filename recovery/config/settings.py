@@ -88,6 +88,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """After how long a launcher starts a lost rank beside its own; None: never."""
     secure_channel: SecureChannel
     memory: MemorySettings
+    failed_saves_max: int
+    """Saves on the disk that may fail in a row on a rank; 0: any number."""
     checkpoint_store: str
     """URL of object storage for committed checkpoints; empty: there is none."""
     rules: Rules
@@ -144,6 +146,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         takeover_after_ms=reader.whole_ms("MS_TAKEOVER_AFTER"),
         secure_channel=channel,
         memory=_memory(reader, recovering=recovering),
+        failed_saves_max=reader.whole("MS_FAILED_SAVES_MAX"),
         checkpoint_store=checkpoint_store if recovering else "",
         rules=rules,
         sources=reader.sources(),

@@ -14,6 +14,7 @@ _EVERY = "in every process"
 _RECOVERING = "when MS_ENABLE_RECOVERY=1"
 _DAY = 86_400
 _YEAR = 31_536_000
+_SAVES_MOST = 10**9
 _SWITCH = ("0", "1")
 
 
@@ -235,6 +236,16 @@ RECOVERY = (
         example="0",
         default="0",
         choices=_SWITCH,
+    ),
+    Setting(
+        name="MS_FAILED_SAVES_MAX",
+        kind=Kind.INTEGER,
+        meaning="Saves on the disk that may fail in a row on one rank. When so many have, its training ends with SAVES_FAILED instead of going on without checkpoints. 0: it never ends for that.",
+        rule="must be a whole number from 0 to 1000000000",
+        example="10",
+        default="10",
+        low=0,
+        high=_SAVES_MOST,
     ),
     Setting(
         name="MS_STEP_LOG",

@@ -48,6 +48,8 @@ class CheckpointCoordinator:
         """The newest step that all ranks hold, on whatever it lies."""
         self.durable_step = 0
         """The newest one of which all ranks' files lie on disks: what is kept for it outlasts any host."""
+        self.not_saved = 0
+        """Saves that failed, by what the ranks have reported to this scheduler and to those before it."""
         self._ever_committed = False
         """Did any step of this run ever lie on all ranks' disks? Until then a return to step 0 loses nothing that was promised."""
 

@@ -173,6 +173,16 @@ class CheckpointInvalid(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoi
     reason: ShortText
 
 
+class NotSaved(msgspec.Struct, frozen=True, kw_only=True, tag="not_saved"):
+    """A checkpoint of this rank was not saved. Training goes on, and older ones stay."""
+
+    request_id: RequestName
+    step: Count
+    reason: ShortText
+    in_memory: bool = False
+    """It was to lie in memory: those on disks are not affected."""
+
+
 class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_open"):
     """Rank 0 listens: the data plane of this generation can be formed at `address` (host:port)."""
 
@@ -378,6 +388,7 @@ FromNode = Union[
     Heartbeat,
     CheckpointReport,
     CheckpointInvalid,
+    NotSaved,
     RendezvousOpen,
     StateLoaded,
     FirstStep,

@@ -8,7 +8,7 @@ RecoveryError
     CertificateError        TLS_*
   RecoveryPathError       RECOVERY_PATH
   StoreError              STORE_*
-  CheckpointError         CHECKPOINT_*
+  CheckpointError         CHECKPOINT_*  SAVES_FAILED
   RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  UNKNOWN_TOKEN  WORLD_FULL  NODE_ID_INVALID  ID_CERT_MISMATCH  ROLE_CERT_MISMATCH  NOT_LET_IN  JOB_MISMATCH  PROTOCOL_VERSION
   PortInUseError          PORT_IN_USE
   HostUnusableError       HOST_UNUSABLE
@@ -83,6 +83,7 @@ from recovery.errors.storage import (
     CheckpointStateError,
     CheckpointWriteError,
     RecoveryPathError,
+    SavesFailedError,
     StoreCorruptError,
     StoreError,
     StoreFullError,
@@ -222,6 +223,7 @@ __all__ = (
     "RegistrationError",
     "RejoinWindowError",
     "RoleCertificateMismatchError",
+    "SavesFailedError",
     "SchedulerUnreachableError",
     "SecureChannelError",
     "SettingConflictError",

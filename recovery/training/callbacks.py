@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from typing_extensions import override
@@ -23,6 +21,7 @@ from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.disk_schedule import DiskSchedule
 from recovery.training.memory_checkpoints import MemoryCheckpoints
 from recovery.training.pending_checkpoint import PendingCheckpoint
+from recovery.training.save_thread import SaveThread
 from recovery.training.session import Callback, Session
 from recovery.training.shared_layout import SharedLayout
 
@@ -97,7 +96,7 @@ class ModelCheckpoint(Callback):
         """The newest step on the disk: what was saved last, in its turn or out of it."""
         self._known: dict[int, str] = {}
         """Digest by step of what was reported; empty while our own save of that step is under way."""
-        self._thread: threading.Thread | None = None
+        self._thread = SaveThread("recovery-save")
         self._watch: DirectoryWatch | None = None
         self._retention: Retention | None = None
         self._memory = MemoryCheckpoints()
@@ -175,21 +174,18 @@ class ModelCheckpoint(Callback):
         self._known[save.step] = ""
         if pieces is not None:
             files = shared_layout.contents(save.name, pieces)
-            self._behind(lambda: self._finish(session, save, self._stage(save, *files)))
+            self._thread.begin(save, lambda: self._finish(session, save, self._stage(save, *files)))
             return
         captured = capture.of_this_process().capture(state)
         if captured is not None:
-            self._behind(lambda: self._finish_captured(session, save, captured))
+            self._thread.begin(save, lambda: self._finish_captured(session, save, captured))
         elif self._config.async_save:
             snapshot = state.snapshot()
-            self._behind(
-                lambda: self._finish(
-                    session, save, self._stage(save, Content(save.name, snapshot.write, save.role))
-                )
-            )
+            content = Content(save.name, snapshot.write, save.role)
+            self._thread.begin(save, lambda: self._finish(session, save, self._stage(save, content)))
         else:
             staged = self._stage(save, Content(save.name, state.write, save.role))
-            self._behind(lambda: self._finish(session, save, staged))
+            self._thread.begin(save, lambda: self._finish(session, save, staged))
 
     def _save_out_of_turn(self, session: Session) -> None:
         """Save where a rank is handed over. The schedule stays: a rank that was asked too late has not saved here."""
@@ -198,10 +194,6 @@ class ModelCheckpoint(Callback):
 
     def _name(self, session: Session) -> str:
         return names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
-
-    def _behind(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="recovery-save", daemon=True)
-        self._thread.start()
 
     def _finish_captured(self, session: Session, save: PendingCheckpoint, captured: Captured) -> None:
         try:
@@ -229,13 +221,13 @@ class ModelCheckpoint(Callback):
         if self._shared is not None and not self._shared.compare(manifest, path):
             return
         self._known[save.step] = manifest.digest
-        session.checkpoint_published(catalogue.held_of(manifest, path))
+        save.published(catalogue.held_of(manifest, path))
         assert self._retention is not None, "on_begin has looked at the directory"
         self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
 
     def _not_saved(self, save: PendingCheckpoint, error: CheckpointWriteError) -> None:
-        _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
         del self._known[save.step]
+        save.failed(str(error))
 
     def _scan(self, session: Session) -> tuple[HeldCheckpoint, ...]:
         return catalogue.scan(
@@ -252,10 +244,9 @@ class ModelCheckpoint(Callback):
                 session.checkpoint_published(held)
 
     def _join(self) -> None:
-        if self._thread is not None:
+        if self._thread.is_under_way:
             capture.of_this_process().hurry()
             self._thread.join()
-            self._thread = None
 
     def _close(self) -> None:
         self._join()

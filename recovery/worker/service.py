@@ -151,6 +151,11 @@ class WorkerService:
             self._loop.call_soon_threadsafe(self._deliver, stimulus)
 
     @property
+    def failed_saves_max(self) -> int:
+        """Saves on the disk that may fail in a row; 0: any number."""
+        return self._settings.failed_saves_max
+
+    @property
     def control_inode(self) -> int | None:
         """Inode of the connection to the scheduler, if there is one."""
         return self._client.socket_inode

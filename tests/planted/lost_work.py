@@ -29,6 +29,15 @@ LOST_WORK = (
         ("tests/core/test_copies.py::test_a_holder_of_many_ranks_copies_is_asked_in_windows",),
     ),
     Bug(
+        "a save that a mistake ends is said by nobody",
+        "I19",
+        "training/save_thread.py",
+        "SaveThread.begin",
+        "Exception",
+        "MemoryError",
+        ("tests/training/test_saves_that_fail.py::test_a_save_on_the_disk",),
+    ),
+    Bug(
         "a call that no thread was started for is made again by a thread that was busy",
         "I13",
         "worker/blocking_calls.py",

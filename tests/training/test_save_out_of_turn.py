@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,6 +14,14 @@ from recovery.config import MemorySettings
 from recovery.core.messages import HeldCheckpoint
 from recovery.training.state import Snapshot
 from tests.cluster.small_job import Tally
+
+
+class NotSaved(NamedTuple):
+    """A save that failed, as the session is told of it."""
+
+    step: int
+    reason: str
+    in_memory: bool
 
 
 class OneRank:
@@ -35,6 +43,7 @@ class OneRank:
         self.step = self.epoch = self.step_in_epoch = 0
         self.state: Snapshot | Tally = Tally()
         self.saved: list[int] = []
+        self.not_saved: list[NotSaved] = []
         self.savers: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
 
@@ -56,6 +65,9 @@ class OneRank:
 
     def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
         self.saved.append(checkpoint.step)
+
+    def checkpoint_not_saved(self, step: int, reason: str, *, in_memory: bool = False) -> None:
+        self.not_saved.append(NotSaved(step, reason, in_memory))
 
     def place_is_ours(self) -> bool:
         return True

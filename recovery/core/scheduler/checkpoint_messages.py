@@ -150,6 +150,19 @@ def _brought_back(state: SchedulerState, node: Node, rank: Rank, held: m.HeldChe
     return [state.checkpoints.bring_back(rank, held), fetched]
 
 
+def on_not_saved(state: SchedulerState, node: Node, failed: m.NotSaved) -> list[SchedulerEffect]:
+    """A save failed: people are told, and it is counted."""
+    state.checkpoints.not_saved += 1
+    event = state.node_event(
+        EventKind.CHECKPOINT_NOT_SAVED,
+        node,
+        step=failed.step,
+        reason=failed.reason,
+        details="in memory" if failed.in_memory else "",
+    )
+    return [state.answer(node, failed.request_id, [event])]
+
+
 def on_checkpoint_invalid(
     state: SchedulerState, node: Node, bad: m.CheckpointInvalid, now_ms: int
 ) -> list[SchedulerEffect]:

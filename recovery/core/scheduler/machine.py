@@ -71,6 +71,7 @@ _FromSpeaker = Union[
     m.Heartbeat,
     m.CheckpointReport,
     m.CheckpointInvalid,
+    m.NotSaved,
     m.RendezvousOpen,
     m.StateLoaded,
     m.FirstStep,
@@ -225,6 +226,8 @@ class SchedulerMachine:
                 return checkpoint_messages.on_checkpoint_report(state, node, message, now_ms)
             case m.CheckpointInvalid():
                 return checkpoint_messages.on_checkpoint_invalid(state, node, message, now_ms)
+            case m.NotSaved():
+                return checkpoint_messages.on_not_saved(state, node, message)
             case m.RendezvousOpen():
                 return training_messages.on_rendezvous_open(state, node, message)
             case m.StateLoaded() | m.FirstStep():

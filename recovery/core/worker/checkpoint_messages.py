@@ -78,6 +78,16 @@ class CheckpointMessages:
         row = to_record(rank, published.checkpoint, CheckpointState.PUBLISHED)
         return [Persist((row,), (Report(report),))]
 
+    def on_save_failed(self, failed: s.SaveFailed) -> list[WorkerEffect]:
+        """A save failed: the scheduler counts it."""
+        request = m.NotSaved(
+            request_id=failed.request_id,
+            step=failed.step,
+            reason=failed.reason[:1024],
+            in_memory=failed.in_memory,
+        )
+        return self._requests.send(request)
+
     def on_rejected(self, bad: s.CheckpointRejected) -> list[WorkerEffect]:
         """The plan's file does not verify: the scheduler must plan from an older one."""
         request = m.CheckpointInvalid(

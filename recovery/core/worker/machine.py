@@ -128,6 +128,8 @@ class WorkerMachine:
                 return self._checkpoints.on_published(stimulus, self._main_thread.rank)
             case s.ReportStored():
                 return self._requests.stored(stimulus.request_id)
+            case s.SaveFailed():
+                return self._checkpoints.on_save_failed(stimulus)
             case s.CheckpointRejected():
                 return self._checkpoints.on_rejected(stimulus)
             case s.RendezvousOpened():
@@ -270,7 +272,7 @@ class WorkerMachine:
                 return [self._departure.exit()]
             case m.CheckpointReport():
                 return [*self._requests.send_next(), *self._requests.send_done_if_due()]
-            case m.CheckpointInvalid() | CopyReport() | CopyFailed():
+            case m.CheckpointInvalid() | m.NotSaved() | CopyReport() | CopyFailed():
                 return self._requests.send_next()
             case m.Done() | None:
                 return []

@@ -12,7 +12,7 @@ from typing import Union
 from recovery.core.copy_messages import CopyFailed, CopyReport
 from recovery.core.effects import Log
 from recovery.core.ids import RequestId
-from recovery.core.messages import CheckpointInvalid, CheckpointReport, Done, Failure, Leave
+from recovery.core.messages import CheckpointInvalid, CheckpointReport, Done, Failure, Leave, NotSaved
 from recovery.core.worker.effects import Send, SetTimer, WorkerEffect
 from recovery.core.worker.timers import WorkerTimer
 
@@ -24,7 +24,7 @@ IN_FLIGHT_MAX = 64
 """Requests that go at once on a new connection. A quarter of what one holds back before it is closed (`transport/outbox.py`), so that what else
 is said there still fits; twice of it would be answered no sooner, since the scheduler writes the answers of many in one transaction."""
 
-Request = Union[CheckpointReport, CheckpointInvalid, CopyReport, CopyFailed, Failure, Done, Leave]
+Request = Union[CheckpointReport, CheckpointInvalid, NotSaved, CopyReport, CopyFailed, Failure, Done, Leave]
 
 
 class Requests:
@@ -153,4 +153,4 @@ def _may_wait(request: Request) -> bool:
     """Is there nothing that waits for it? A plan does for what it must not go back to, and the end of a process for its last message."""
     if isinstance(request, CopyFailed):
         return not request.generation
-    return isinstance(request, (CheckpointReport, CopyReport))
+    return isinstance(request, (CheckpointReport, NotSaved, CopyReport))

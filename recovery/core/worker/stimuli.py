@@ -96,6 +96,15 @@ class ReportStored(msgspec.Struct, frozen=True, tag="report_stored"):
     request_id: RequestId
 
 
+class SaveFailed(msgspec.Struct, frozen=True, tag="save_failed"):
+    """A checkpoint was not saved; training goes on."""
+
+    request_id: RequestId
+    step: int
+    reason: str
+    in_memory: bool = False
+
+
 class CheckpointRejected(msgspec.Struct, frozen=True, tag="checkpoint_rejected"):
     """The plan's file does not verify."""
 
@@ -242,6 +251,7 @@ WorkerStimulus = Union[
     StepsDone,
     CheckpointPublished,
     ReportStored,
+    SaveFailed,
     CheckpointRejected,
     RendezvousOpened,
     CheckpointsFound,
