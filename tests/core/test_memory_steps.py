@@ -84,6 +84,7 @@ def test_the_plan_goes_to_the_newest_step_on_whatever_it_lies(desk: Desk) -> Non
 
     plan = again.follow()
     assert (plan.step, plan.path, plan.committed_step, plan.durable_step) == (20, memory[1].path, 20, 10)
+    assert plan.step_on_disks == 10
 
 
 def test_memory_that_a_host_has_lost_sends_all_to_the_disk_and_is_nobodys_fault(desk: Desk) -> None:
@@ -245,4 +246,4 @@ def test_a_plan_of_a_scheduler_that_was_started_again_does_not_know_it(desk: Des
     again.register()
     again.ready(held[1])
     plan = again.follow()
-    assert (plan.step, plan.since_disk_commit_ms) == (10, None)
+    assert (plan.step, plan.step_on_disks, plan.since_disk_commit_ms) == (10, 10, None)
