@@ -27,6 +27,7 @@ from recovery.core.message_fields import (
     Text,
     Token,
 )
+from recovery.core.report_messages import CheckpointInvalid, CheckpointReport, NotSaved
 
 PROTOCOL_VERSION = 1
 
@@ -154,33 +155,6 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
     sequence: Count
     generation: GenerationNumber
     step: Count
-
-
-class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_report"):
-    """A checkpoint is complete, digested and durable on this rank."""
-
-    request_id: RequestName
-    checkpoint: HeldCheckpoint
-
-
-class CheckpointInvalid(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_invalid"):
-    """A checkpoint of the plan does not verify on this rank. The plan must step back."""
-
-    request_id: RequestName
-    generation: GenerationNumber
-    step: Count
-    path: ShortText
-    reason: ShortText
-
-
-class NotSaved(msgspec.Struct, frozen=True, kw_only=True, tag="not_saved"):
-    """A checkpoint of this rank was not saved. Training goes on, and older ones stay."""
-
-    request_id: RequestName
-    step: Count
-    reason: ShortText
-    in_memory: bool = False
-    """It was to lie in memory: those on disks are not affected."""
 
 
 class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_open"):

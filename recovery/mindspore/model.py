@@ -55,7 +55,7 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
         if at.is_over(epoch - start.first_epoch):
             return
         for callback in callbacks:
-            _count_from(callback, at.step, session.since_disk_commit_ms)
+            _count_from(callback, at.step, session.disk_commits.since_ms)
         with session.loop():
             super()._train(
                 epoch,

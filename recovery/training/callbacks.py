@@ -125,8 +125,9 @@ class ModelCheckpoint(Callback):
                 self._directory, self._wanted_prefix, job=session.job, run=session.run
             )
         session.checkpoint_directory(self._directory, self._prefix)
-        self._schedule.begin(durable_step=session.durable_step, since_commit_ms=session.since_disk_commit_ms)
-        self._newest_step = session.durable_step
+        commits = session.disk_commits
+        self._schedule.begin(durable_step=commits.step, since_commit_ms=commits.since_ms)
+        self._newest_step = commits.step
         session.save_when_asked(lambda: self._save_out_of_turn(session))
         self._known = {held.step: held.digest for held in self._scan(session)}
         self._retention = Retention(
@@ -144,7 +145,7 @@ class ModelCheckpoint(Callback):
         if self._shared is not None:
             self._shared.after_step()
         if self._schedule.takes_turn(
-            session.step, now_ms=clock.monotonic_ms(), committed_ms=session.disk_committed_ms
+            session.step, now_ms=clock.monotonic_ms(), committed_ms=session.disk_commits.heard_ms
         ):
             self._save(session)
         elif self._memory.is_due(session):

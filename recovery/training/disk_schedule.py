@@ -6,6 +6,19 @@ there would never come to its turn where failures are closer together than two s
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class DiskCommits(NamedTuple):
+    """What a generation knows of commits on all ranks' disks."""
+
+    step: int
+    """The newest step that lay there when the generation was planned: the same on all ranks. 0: none."""
+    since_ms: int | None
+    """How long before the plan it was committed; None: nobody knows."""
+    heard_ms: int | None
+    """When a newer commit was heard of, on the monotonic clock; None: not in this generation."""
+
 
 class DiskSchedule:
     """The turns of one ModelCheckpoint. Reads no clock; all ranks that are told the same take the same turns."""

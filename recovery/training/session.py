@@ -15,6 +15,7 @@ from recovery.checkpoint.position import Position
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
+from recovery.training.disk_schedule import DiskCommits
 from recovery.training.early_exit import LoopWatch
 from recovery.training.failed_saves import FailedSaves
 from recovery.training.planned_checkpoint import PlannedCheckpoint
@@ -76,11 +77,8 @@ class Session:
         self.step, self.step_in_epoch = plan.step, plan.step_in_epoch
         self.epoch = plan.epoch or 1
         self._position = Position(step=plan.step, epoch=max(0, plan.epoch - 1), batch=plan.step_in_epoch)
-        self.recovery_enabled, self.recovery_path = (
-            service.recovery_enabled,
-            service.local_store.recovery_path,
-        )
-        self.memory = service.memory
+        self.recovery_enabled = service.recovery_enabled
+        self.recovery_path, self.memory = service.local_store.recovery_path, service.memory
         self.loss: Loss | None = None
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
@@ -189,19 +187,10 @@ class Session:
         return self._service.training_control.committed_before
 
     @property
-    def durable_step(self) -> int:
-        """The newest global step that lay on every rank's disk when this generation was planned: the same on all ranks. 0: none."""
-        return self._plan.step_on_disks
-
-    @property
-    def since_disk_commit_ms(self) -> int | None:
-        """How long before the plan it was committed, as the plan says; None: nobody knows."""
-        return self._plan.since_disk_commit_ms
-
-    @property
-    def disk_committed_ms(self) -> int | None:
-        """When a newer one was heard of in this generation, on the monotonic clock; None: there was none."""
-        return self._service.training_control.disk_committed_ms
+    def disk_commits(self) -> DiskCommits:
+        """What this generation knows of commits on the ranks' disks."""
+        heard_ms = self._service.training_control.disk_committed_ms
+        return DiskCommits(self._plan.step_on_disks, self._plan.since_disk_commit_ms, heard_ms)
 
     @property
     def spared_steps(self) -> tuple[int, ...]:

@@ -30,7 +30,8 @@ from tests.house.protocol_words import ANSWERS, CONVERSATION, FROM_SCHEDULER, HE
 
 _INSIDE = (m.HeldCheckpoint, HeldCopy, m.PassedOver, m.Past, m.Began, Source, FetchFault, m.ProcessIdentity)
 _SOURCES = tuple(
-    f"recovery/core/{name}.py" for name in ("messages", "handover_messages", "copy_messages", "held")
+    f"recovery/core/{name}.py"
+    for name in ("messages", "report_messages", "handover_messages", "copy_messages", "held")
 )
 _RULES = Rules(worker_count=1)
 _EXAMPLES: tuple[tuple[str, m.FromNode | m.FromScheduler], ...] = (

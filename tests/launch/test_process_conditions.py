@@ -40,7 +40,7 @@ CHANGES: Mapping[str, Callable[[], object]] = {
     "scheduling": lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)),
     "file mode mask": lambda: os.umask(0o077),
     "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]),
-    "ignored signals": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    "ignored signals": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
     "out of memory score": lambda: Path("/proc/self/oom_score_adj").write_text("100"),
 }
 """What a person, a system or a library may do to a process while its job goes on."""

@@ -60,8 +60,8 @@ ANSWERS = (
         "I5",
         "core/worker/requests.py",
         "Requests.send_all",
-        "request_id not in self._unstored",
-        "bool(request_id)",
+        "one.request_id not in self._unstored",
+        "bool(one.request_id)",
         (
             "tests/core/test_last_checkpoint.py::test_neither_a_report_nor_the_end_leaves_before_the_row_of_the_report",
         ),

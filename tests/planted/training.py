@@ -39,7 +39,7 @@ TRAINING = (
         "I9",
         "core/worker/requests.py",
         "Requests.send_done_if_due",
-        "any(isinstance(one, CheckpointReport) for one in self._unanswered.values())",
+        "self._reports()",
         "False",
         ("tests/core/test_last_checkpoint.py::test_done_waits_for_the_answer_to_every_report",),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import recovery
-from recovery.training.disk_schedule import DiskSchedule
+from recovery.training.disk_schedule import DiskCommits, DiskSchedule
 from tests.training.test_save_out_of_turn import OneRank
 
 EVERY = 40
@@ -20,7 +20,7 @@ def entered(
     """A rank in a generation that begins at a step, of which the disks have an older one."""
     rank = OneRank()
     rank.step = rank.step_in_epoch = at
-    rank.epoch, rank.durable_step = 1, durable_step
+    rank.epoch, rank.disk_commits = 1, DiskCommits(durable_step, 0, None)
     config = {"save_checkpoint_steps": EVERY, "keep_checkpoint_max": 9, **config}
     return rank, recovery.ModelCheckpoint("t", tmp_path, recovery.CheckpointConfig(**config))
 
@@ -123,5 +123,5 @@ def test_without_steps_and_seconds_there_is_no_turn() -> None:
 
 def test_a_saver_by_time_saves_at_the_first_step_when_nobody_knows_of_a_commit(tmp_path: Path) -> None:
     rank, saver = entered(tmp_path, 95, 0, save_checkpoint_steps=0, save_checkpoint_seconds=3600)
-    rank.since_disk_commit_ms = None
+    rank.disk_commits = DiskCommits(0, None, None)
     assert rank.train(saver, 97, asked_at=()) == [96, 97]

@@ -12,6 +12,7 @@ import recovery
 from recovery.checkpoint.position import Position
 from recovery.config import MemorySettings
 from recovery.core.messages import HeldCheckpoint
+from recovery.training.disk_schedule import DiskCommits
 from recovery.training.state import Snapshot
 from tests.cluster.small_job import Tally
 
@@ -29,9 +30,8 @@ class OneRank:
 
     recovery_enabled = True
     job, run, rank, world_size, generation, incarnation = "job", 1, 0, 1, 1, 1
-    committed_before = committed_step = durable_step = 0
-    since_disk_commit_ms: int | None = 0
-    disk_committed_ms: int | None = None
+    committed_before = committed_step = 0
+    disk_commits = DiskCommits(0, 0, None)
     spared_steps: tuple[int, ...] = ()
     spared_in_memory: tuple[int, ...] = ()
     local_rank, local_world_size = 0, 1
