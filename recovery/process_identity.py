@@ -7,12 +7,12 @@ identity says all of it, and only who runs under the same kernel and in the same
 from __future__ import annotations
 
 import os
-import select
 from pathlib import Path
 from typing import NamedTuple
 
 from recovery import clock
 from recovery.core.messages import ProcessIdentity
+from recovery.readable import is_readable
 
 _PROC = Path("/proc")
 _ENDED_STATES = ("Z", "X")
@@ -65,13 +65,6 @@ def has_ended(identity: ProcessIdentity, pid: int) -> bool | None:
         return is_readable(descriptor) or _is_another(identity, pid)
     finally:
         os.close(descriptor)
-
-
-def is_readable(descriptor: int) -> bool:
-    """Has the process of a pidfd ended, with all its threads? A zombie has."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _has_ended_by_proc(identity: ProcessIdentity, pid: int) -> bool | None:

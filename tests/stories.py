@@ -107,6 +107,9 @@ USES: Mapping[str, tuple[str, ...]] = {
     "a mistake in the script": (
         "cluster/test_ends.py::test_mistake_in_the_users_code_is_printed_stored_and_corrected_by_a_relaunch",
     ),
+    "a mistake behind the training": (
+        "cluster/test_behind_training.py::test_the_others_go_on_and_the_first_failure_is_the_exit_code",
+    ),
     "without recovery": (
         "cluster/test_ends.py::test_without_recovery_the_first_loss_ends_every_process_and_nobody_waits_for_a_lease[worker_1]",
     ),

@@ -141,14 +141,16 @@ class DirectoryWatch:
         ]
         handler = events.FileSystemEventHandler()
         handler.on_any_event = self._on_event  # type: ignore[method-assign]  # a subclass would hold this one line
-        observer = Observer()
         try:
+            observer = Observer()
             observer.schedule(handler, str(self._directory), event_filter=wanted)
             observer.start()
-        except OSError as error:
-            # The directory is gone again, or this user's inotify watches are used up.
+        except (OSError, RuntimeError) as error:
+            # The directory is gone again, this user's inotify watches are used up, or no thread can be started.
             _logger.info(
-                'event=checkpoint_watch_without_events path=%s reason="%s"', self._directory, error.strerror
+                'event=checkpoint_watch_without_events path=%s reason="%s"',
+                self._directory,
+                reason_of(error) if isinstance(error, OSError) else error,
             )
         else:
             self._observer = observer

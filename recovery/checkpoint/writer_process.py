@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from recovery.readable import is_readable
 
 _PROGRAM = Path(__file__).with_name("writer_program.py")
 _LOOK_S = 1.0
@@ -77,7 +78,7 @@ class WriterProcess:
 
     def _await_answer(self, target: int) -> str:
         written, waited_s = 0, 0.0
-        while not select.select([self._channel], [], [], _LOOK_S)[0]:
+        while not is_readable(self._channel, _LOOK_S):
             now = os.fstat(target).st_size
             waited_s = 0.0 if now > written else waited_s + _LOOK_S
             written = now

@@ -55,6 +55,7 @@ def screen(found: dict[str, Any]) -> Group:
             "checkpoint",
             f"step {found['committed_step']}" if found["committed_step"] else "none is common yet",
         ),
+        *([("not saved", _not_saved(found["not_saved"]))] if found["not_saved"] else []),
     ]
     lines: list[Any] = [Text.assemble((f"{name:<12}", "bold"), text_of(value)) for name, value in facts]
     if found["ranks"]:
@@ -69,6 +70,10 @@ def screen(found: dict[str, Any]) -> Group:
     if found["last_events"]:
         lines += [Text("\nlast events", style="bold"), table_of(_EVENTS, found["last_events"])]
     return Group(*lines)
+
+
+def _not_saved(count: int) -> str:
+    return f"{count} saves failed in this run (recovery events: checkpoint_not_saved)"
 
 
 def _warming_up(names: list[str]) -> str:

@@ -77,6 +77,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What every process of the job proves to know, or `off`; None: unset."""
     step_log: Path | None
     """Absolute. File to which each applied step is appended; None: none is written."""
+    finished_file: Path | None
+    """Absolute. File that is made when this process hears that its job has finished; None: none is."""
     store_without_wal: bool
     standby: bool
     """This process waits as a standby even while there are free seats."""
@@ -86,6 +88,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """After how long a launcher starts a lost rank beside its own; None: never."""
     secure_channel: SecureChannel
     memory: MemorySettings
+    failed_saves_max: int
+    """Saves on the disk that may fail in a row on a rank; 0: any number."""
     checkpoint_store: str
     """URL of object storage for committed checkpoints; empty: there is none."""
     rules: Rules
@@ -135,12 +139,14 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         recovery_path=recovery_path if recovering else None,
         job_token=reader.secret("MS_JOB_TOKEN"),
         step_log=reader.path("MS_STEP_LOG", required=False),
+        finished_file=reader.path("MS_FINISHED_FILE", required=False),
         store_without_wal=reader.switch("MS_STORE_WITHOUT_WAL"),
         standby=reader.switch("MS_STANDBY"),
         replaces=reader.node_id("MS_REPLACES", required=False) or NodeId(""),
         takeover_after_ms=reader.whole_ms("MS_TAKEOVER_AFTER"),
         secure_channel=channel,
         memory=_memory(reader, recovering=recovering),
+        failed_saves_max=reader.whole("MS_FAILED_SAVES_MAX"),
         checkpoint_store=checkpoint_store if recovering else "",
         rules=rules,
         sources=reader.sources(),

@@ -14,6 +14,7 @@ _EVERY = "in every process"
 _RECOVERING = "when MS_ENABLE_RECOVERY=1"
 _DAY = 86_400
 _YEAR = 31_536_000
+_SAVES_MOST = 10**9
 _SWITCH = ("0", "1")
 
 
@@ -237,11 +238,28 @@ RECOVERY = (
         choices=_SWITCH,
     ),
     Setting(
+        name="MS_FAILED_SAVES_MAX",
+        kind=Kind.INTEGER,
+        meaning="Saves on the disk that may fail in a row on one rank. When so many have, its training ends with SAVES_FAILED instead of going on without checkpoints. 0: it never ends for that.",
+        rule="must be a whole number from 0 to 1000000000",
+        example="10",
+        default="10",
+        low=0,
+        high=_SAVES_MOST,
+    ),
+    Setting(
         name="MS_STEP_LOG",
         kind=Kind.PATH,
         meaning="File to which every applied step is appended, for tests. Unset: none is written.",
         rule="must be the path of a file, in printable characters, without spaces at its ends",
         example="./steps.log",
+    ),
+    Setting(
+        name="MS_FINISHED_FILE",
+        kind=Kind.PATH,
+        meaning="File that a worker makes when it hears that its job has finished: how it ends from then on is no failure of training. Set by recovery msrun.",
+        rule="must be the path of a file, in printable characters, without spaces at its ends",
+        example="./worker_0.finished",
     ),
 )
 

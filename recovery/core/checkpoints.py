@@ -48,6 +48,8 @@ class CheckpointCoordinator:
         """The newest step that all ranks hold, on whatever it lies."""
         self.durable_step = 0
         """The newest one of which all ranks' files lie on disks: what is kept for it outlasts any host."""
+        self.not_saved = 0
+        """Saves that failed, by what the ranks have reported to this scheduler and to those before it."""
         self._ever_committed = False
         """Did any step of this run ever lie on all ranks' disks? Until then a return to step 0 loses nothing that was promised."""
 
@@ -170,8 +172,12 @@ class CheckpointCoordinator:
         return None if self.durable_step == self.committed_step else self.durable_step
 
     def _is_durable(self, step: int) -> bool:
-        """Do all ranks' files of a common step lie on disks? What a rank still fetches for its plan is a copy, and copies do."""
-        return all(tier_of(held[step].path) is Tier.DISK for held in self._held.values() if step in held)
+        """Do all ranks hold a step, and on disks?"""
+        return self._lies_on_disks(step, {})
+
+    def _lies_on_disks(self, step: int, fetched: Mapping[Rank, HeldCheckpoint]) -> bool:
+        files = (self.file_of(rank, step) or fetched.get(rank) for rank in map(Rank, range(self._world_size)))
+        return all(file is not None and tier_of(file.path) is Tier.DISK for file in files)
 
     def _newest_durable(self) -> int:
         common = rollback.common_steps(self._held, self._world_size)
@@ -232,6 +238,8 @@ class CheckpointCoordinator:
         self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
         known = self._unusable.get(checkpoint.step, {})
         known.pop(rank, None)
+        if checkpoint.step > self.durable_step and self._is_durable(checkpoint.step):
+            self.durable_step, self._ever_committed = checkpoint.step, True
         return to_record(rank, checkpoint, CheckpointState.COMMITTED)
 
     def note_not_fetched(self, rank: Rank, step: int, reason: str) -> None:
@@ -270,9 +278,14 @@ class CheckpointCoordinator:
             allow_restart_from_zero=allow_restart_from_zero,
         )
 
-    def roll_back(self, step: int) -> None:
-        """Training goes on from `step`: what is newer belongs to a suffix that is trained again."""
-        is_durable = step > 0 and self._is_durable(step)
+    def roll_back(self, step: int, fetched: Mapping[Rank, HeldCheckpoint] = MappingProxyType({})) -> None:
+        """Training goes on from `step`: what is newer belongs to a suffix that is trained again.
+
+        Args:
+            step: 0: from the start.
+            fetched: what ranks do not hold and fetch for it, as it lies at those who give it.
+        """
+        is_durable = step > 0 and self._lies_on_disks(step, fetched)
         self._ever_committed = self._ever_committed or is_durable
         for held in self._held.values():
             for newer in [other for other in held if other > step]:

@@ -11,7 +11,7 @@ from typing import Union
 import msgspec
 
 from recovery.core.ids import ConnectionId
-from recovery.core.messages import FromNode, FromScheduler
+from recovery.core.messages import CheckpointReport, FromScheduler
 from recovery.core.records import Record
 
 
@@ -25,7 +25,7 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
 class Report(msgspec.Struct, frozen=True, tag="report"):
     """To the scheduler: what the worker's own write before it made true."""
 
-    message: FromNode
+    message: CheckpointReport
 
 
 class Persist(msgspec.Struct, frozen=True, tag="persist"):

@@ -27,6 +27,7 @@ from recovery.core.message_fields import (
     Text,
     Token,
 )
+from recovery.core.report_messages import CheckpointInvalid, CheckpointReport, NotSaved
 
 PROTOCOL_VERSION = 1
 
@@ -154,23 +155,6 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
     sequence: Count
     generation: GenerationNumber
     step: Count
-
-
-class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_report"):
-    """A checkpoint is complete, digested and durable on this rank."""
-
-    request_id: RequestName
-    checkpoint: HeldCheckpoint
-
-
-class CheckpointInvalid(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_invalid"):
-    """A checkpoint of the plan does not verify on this rank. The plan must step back."""
-
-    request_id: RequestName
-    generation: GenerationNumber
-    step: Count
-    path: ShortText
-    reason: ShortText
 
 
 class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_open"):
@@ -321,6 +305,13 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     """The generation in which it was written; 0 without sources."""
     durable_step: Count | None = None
     """As `Admitted.durable_step`."""
+    since_disk_commit_ms: Count | None = None
+    """How long before this plan that step was committed, or the run's first plan was made; None: nobody knows, as behind a scheduler's restart."""
+
+    @property
+    def step_on_disks(self) -> int:
+        """The newest step on all ranks' disks that training has behind it where it begins; 0: none."""
+        return self.step if self.durable_step is None else min(self.step, self.durable_step)
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):
@@ -371,6 +362,7 @@ FromNode = Union[
     Heartbeat,
     CheckpointReport,
     CheckpointInvalid,
+    NotSaved,
     RendezvousOpen,
     StateLoaded,
     FirstStep,

@@ -75,6 +75,7 @@ SENDERS: dict[type[msgspec.Struct], Sender] = {
     m.Heartbeat: _MEMBER,
     m.CheckpointReport: _MEMBER,
     m.CheckpointInvalid: _MEMBER,
+    m.NotSaved: _MEMBER,
     m.StateLoaded: _MEMBER,
     m.FirstStep: _MEMBER,
     m.CollectiveFailed: _MEMBER,

@@ -104,6 +104,8 @@ class EventKind(str, Enum):
     """Every rank holds `step`."""
     CHECKPOINT_NOT_COMMON = "checkpoint_not_common"
     """Every rank holds `step`, and it is committed nowhere: `reason` says at which different places of the data they stand."""
+    CHECKPOINT_NOT_SAVED = "checkpoint_not_saved"
+    """A rank could not save `step`; `reason` says why. Training goes on, older checkpoints stay; `details` is `in memory` where it was to lie there."""
     CHECKPOINT_INVALID = "checkpoint_invalid"
     """A file failed its digest; `details` names it. It is kept, the plan goes back further."""
     CHECKPOINT_PASSED_OVER = "checkpoint_passed_over"

@@ -8,7 +8,7 @@ RecoveryError
     CertificateError        TLS_*
   RecoveryPathError       RECOVERY_PATH
   StoreError              STORE_*
-  CheckpointError         CHECKPOINT_*
+  CheckpointError         CHECKPOINT_*  SAVES_FAILED
   RegistrationError       NODE_ALIVE  REJOIN_WINDOW  FENCED  UNKNOWN_TOKEN  WORLD_FULL  NODE_ID_INVALID  ID_CERT_MISMATCH  ROLE_CERT_MISMATCH  NOT_LET_IN  JOB_MISMATCH  PROTOCOL_VERSION
   PortInUseError          PORT_IN_USE
   HostUnusableError       HOST_UNUSABLE
@@ -17,6 +17,7 @@ RecoveryError
   JobFailedError          JOB_FAILED  NO_COMMON_CHECKPOINT  WAIT_TIMEOUT
   ProcessHungError        PROCESS_HUNG
   ProcessNotReplacedError PROCESS_NOT_REPLACED
+  WorkerBrokenError       WORKER_BROKEN
   LaunchFailedError       LAUNCH_FAILED
   ExitBeforeEndError      EXIT_BEFORE_END
   UsageError              USAGE: wrong use of the Python face
@@ -62,6 +63,7 @@ from recovery.errors.cluster import (
     SchedulerUnreachableError,
     UnknownTokenError,
     WaitTimeoutError,
+    WorkerBrokenError,
     WorldFullError,
 )
 from recovery.errors.settings import (
@@ -81,6 +83,7 @@ from recovery.errors.storage import (
     CheckpointStateError,
     CheckpointWriteError,
     RecoveryPathError,
+    SavesFailedError,
     StoreCorruptError,
     StoreError,
     StoreFullError,
@@ -220,6 +223,7 @@ __all__ = (
     "RegistrationError",
     "RejoinWindowError",
     "RoleCertificateMismatchError",
+    "SavesFailedError",
     "SchedulerUnreachableError",
     "SecureChannelError",
     "SettingConflictError",
@@ -244,6 +248,7 @@ __all__ = (
     "WaitTimeoutError",
     "WeakKeyError",
     "WeakSignatureError",
+    "WorkerBrokenError",
     "WorldFullError",
     "cause_of",
     "exit_code_of",

@@ -178,6 +178,16 @@ class ProcessHungError(RecoveryError):
     template = "{reason}"
 
 
+class WorkerBrokenError(RecoveryError):
+    """A fault of the engine in the thread that speaks with the scheduler."""
+
+    code, exit_code, cause = "WORKER_BROKEN", 69, Cause.TEMPORARY
+    template = (
+        "a fault of the engine in the thread that speaks with the scheduler ({reason}): what is half changed is not carried on, and the process "
+        "ends. Start it again with the same environment, and report this with its log."
+    )
+
+
 class ProcessNotReplacedError(RecoveryError):
     """exec in place failed, so that this process had to end instead."""
 

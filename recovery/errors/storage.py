@@ -141,6 +141,16 @@ class CheckpointWriteError(CheckpointError):
     template = "{path} was not saved ({reason}). Older checkpoints are untouched and training goes on; free space or check the disk."
 
 
+class SavesFailedError(CheckpointError):
+    """So many saves in a row failed that training on would be for nothing."""
+
+    code, exit_code = "SAVES_FAILED", 46
+    template = (
+        "{count} saves in a row have failed on this rank (MS_FAILED_SAVES_MAX), the last one: {reason} "
+        "Correct that and start the job again: it goes on from the newest checkpoint that all ranks hold."
+    )
+
+
 class CheckpointStateError(CheckpointError):
     """The training state does not fit what a checkpoint can hold or holds."""
 

@@ -129,6 +129,8 @@ class Agent:
         outcome = await keeper.keep()
         if outcome.next is not Next.FAIL:
             self._over[keeper.placed.name] = outcome.next
+            if outcome.next is Next.FAIL_LATE:
+                self._decide_code(outcome.status)
             return
         if outcome.status == LaunchFailedError.exit_code:
             self._report_failure(keeper.placed.name, outcome.how)
@@ -193,10 +195,14 @@ class Agent:
     # --- the end ---------------------------------------------------------------------------------------------------------
 
     def _fail(self, status: int) -> None:
-        """A process failed for good: the first one decides the exit code."""
+        """A process failed for good, and the others end with it."""
+        self._decide_code(status)
+        self._stopping.set()
+
+    def _decide_code(self, status: int) -> None:
+        """The first failure decides the exit code."""
         if self._exit_code is None:
             self._exit_code, self._failed = exit_code_of(status), True
-        self._stopping.set()
 
     def _report_failure(self, process: str, reason: str) -> None:
         next_step = f"Look at {self._context.log_dir}, fix what it names, and start the launcher again."

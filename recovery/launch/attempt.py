@@ -24,6 +24,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """For people."""
     begun_ms: int
     ended_ms: int
+    heard_end: bool = False
+    """It had heard that its job has finished."""
     process: ProcessIdentity | None = None
     """Which process it was; None: none, or the system does not say."""
 

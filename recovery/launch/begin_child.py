@@ -1,16 +1,22 @@
-"""A program of its own, between a child's fork and its program: `python -I -S begin_child.py PARENT CPUS COMMAND ...`.
+"""A program of its own, between a child's fork and its program: `python -I -S begin_child.py PARENT CONDITIONS COMMAND ...`.
 
 What a child must do before its program begins cannot be done between fork and exec by a parent with threads: a lock that one of
 them holds at the fork is held for ever in the child. So this small program does it, and becomes the child's program by exec.
-It imports nothing of the engine: it costs an interpreter's start and no more.
+It imports one file of the engine, by itself: it costs an interpreter's start and little more.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 from collections.abc import Sequence
+
+# Last, so that no name there hides one of the standard library's.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 - pathlib costs more than the rest
+
+import process_conditions  # type: ignore[import-not-found]
 
 _PR_SET_PDEATHSIG = 1
 """Of linux/prctl.h."""
@@ -20,14 +26,14 @@ CANNOT_BE_STARTED = 71
 
 
 def _main(words: Sequence[str]) -> None:
-    """Let the kernel kill this process when its parent dies, move to its processors, and become the command."""
-    parent, cpus, *command = words
+    """Let the kernel kill this process when its parent dies, take up its conditions, and become the command."""
+    parent, conditions, *command = words
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     # The parent may have died before the kernel was asked.
     if os.getppid() != int(parent):
         return
-    if cpus:
-        os.sched_setaffinity(0, [int(cpu) for cpu in cpus.split(",")])
+    for left in process_conditions.restore(json.loads(conditions)):
+        os.write(2, f"event=condition_not_restored {left.text}\n".encode(errors="replace"))
     try:
         os.execvp(command[0], command)  # noqa: S606 - the command of the person who started the job
     except OSError as error:

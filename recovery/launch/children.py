@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from typing_extensions import override
 
@@ -19,15 +20,14 @@ _POLL_S = 0.05
 """How often a child is polled where it has no descriptor: none is left, or the kernel knows none (before Linux 5.3)."""
 
 
-def tied(command: Sequence[str], cpus: Sequence[int] = ()) -> list[str]:
-    """The command behind a program that ties the child to this process and to its processors, then becomes the command.
+def tied(command: Sequence[str], conditions: Mapping[str, Any] | None = None) -> list[str]:
+    """The command behind a program that ties the child to this process, takes up its conditions, then becomes the command.
 
     Args:
         command: what the child is to run.
-        cpus: processors it may use; none: all.
+        conditions: that it runs under (recovery.process_conditions); what is not named is as in this process.
     """
-    allowed = ",".join(str(cpu) for cpu in cpus)
-    return [sys.executable, "-I", "-S", _BEGIN, str(os.getpid()), allowed, *command]
+    return [sys.executable, "-I", "-S", _BEGIN, str(os.getpid()), json.dumps(conditions or {}), *command]
 
 
 class Child:
@@ -84,7 +84,7 @@ class SpawnedChild(Child):
         command: Sequence[str],
         *,
         environment: Mapping[str, str],
-        cpus: Sequence[int],
+        conditions: Mapping[str, Any],
         log: IO[bytes] | int,
     ) -> None:
         """Start it.
@@ -92,14 +92,14 @@ class SpawnedChild(Child):
         Args:
             command: what it runs.
             environment: all of it.
-            cpus: processors it may use; none: all.
+            conditions: that it runs under (recovery.process_conditions).
             log: where its output goes.
 
         Raises:
             OSError: it could not be started; nothing is left of it.
         """
         self._process = subprocess.Popen(  # noqa: S603 - the command of the person who started the job
-            tied(command, cpus),
+            tied(command, conditions),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=log,

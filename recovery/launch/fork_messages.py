@@ -54,10 +54,8 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
     """As it would be spawned."""
     environment: dict[bytes, bytes]
     """All of it."""
-    cpus: tuple[int, ...]
-    """Processors it may use; none: all."""
-    directory: str
-    """Where it begins."""
+    conditions: dict[str, Any]
+    """That it runs under (recovery.process_conditions)."""
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):

@@ -8,6 +8,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -44,7 +45,7 @@ class ForkRequests(ABC):
         interpreter: str,
         options: Sequence[str],
         environment: Mapping[str, str],
-        cpus: Sequence[int],
+        conditions: Mapping[str, Any],
     ) -> None:
         """Note it.
 
@@ -53,13 +54,12 @@ class ForkRequests(ABC):
             interpreter: that it runs on, and its processes with it.
             options: of the interpreter.
             environment: with which it has loaded libraries.
-            cpus: processors with which it has; none: all of this process.
+            conditions: under which it has, and under which its processes begin.
         """
         self.interpreter, self.options = interpreter, tuple(options)
         self._link = link
         self._environment = dict(environment)
-        self._all_cpus = os.sched_getaffinity(0)
-        self._cpus = set(cpus) or self._all_cpus
+        self._conditions = dict(conditions)
         self._using = threading.Lock()
 
     @abstractmethod
@@ -72,8 +72,7 @@ class ForkRequests(ABC):
         *,
         environment: Mapping[str, str],
         log: int,
-        cpus: Sequence[int] = (),
-        directory: str | None = None,
+        conditions: Mapping[str, Any] | None = None,
     ) -> int | NotBegun:
         """Fork a process. Gives its process id: a child of this process, which is to be waited for.
 
@@ -81,20 +80,19 @@ class ForkRequests(ABC):
             command: as it would be spawned.
             environment: all of it.
             log: descriptor where its output goes.
-            cpus: processors it may use; none: all.
-            directory: where it begins; None: where this process is.
+            conditions: in which it differs from the template's own.
 
         Raises:
             OSError: the system refused. Nothing was begun.
         """
-        reason = self._cannot(command, environment, cpus)
+        conditions = {**self._conditions, **(conditions or {})}
+        reason = self._cannot(command, environment, conditions["processors"])
         if reason:
             return NotBegun(reason=reason, over=False)
         request = Fork(
             command=tuple(command),
             environment={os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
-            cpus=tuple(cpus or sorted(self._all_cpus)),
-            directory=directory or os.getcwd(),  # noqa: PTH109 - a text on the wire
+            conditions=conditions,
         )
         go, may_go = os.pipe()
         try:
@@ -143,8 +141,9 @@ class ForkRequests(ABC):
             return (
                 f"{differing[0]} is read when libraries are loaded, and is not what it was for the template"
             )
-        if len(set(cpus) or self._all_cpus) != len(self._cpus):
+        its_cpus = self._conditions["processors"]
+        if len(cpus) != len(its_cpus):
             return "libraries count processors when they are loaded, and not all workers have as many"
-        if set(cpus) - self._cpus and any(name in its for name in _NAME_PROCESSORS):
+        if set(cpus) - set(its_cpus) and any(name in its for name in _NAME_PROCESSORS):
             return "a variable names processors, which libraries have looked up when they were loaded"
         return ""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import signal
 import socket
 from collections.abc import Callable, Sequence
 
 from recovery.launch import fork_messages, forked_child
 from recovery.launch.fork_messages import Fork, Forked, NotForked, Stale
+from recovery.readable import is_readable
 
 _READ_BYTES = 4096
 
@@ -35,7 +35,7 @@ class ForkedAhead:
 
     def has_ended(self) -> bool:
         """Somebody else has ended it: it says nothing before it is asked."""
-        if not select.select([self._link], [], [], 0)[0]:
+        if not is_readable(self._link):
             return False
         self._end_between()
         self._link.close()

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from recovery import process_conditions
 from recovery.launch import process_picture
 from recovery.launch.fork_messages import Fork, Forked, NotForked
 from recovery.launch.python_command import PythonCommand, Runs, searches_own_directory
@@ -40,13 +41,15 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
     variables: dict[bytes, tuple[bytes | None, bytes | None]]
     """Of the environment: before and after; None: not set."""
+    conditions: dict[str, Any]
+    """Of this process (recovery.process_conditions): what they have made of those that they have changed."""
     printed: bytes
     generators: tuple[random.Random, ...]
     """Seeded from the system."""
 
     def nothing_done(self) -> Imported:
         """Gives the same without what others can see: for a process that would not have imported them."""
-        return msgspec.structs.replace(self, variables={}, printed=b"")
+        return msgspec.structs.replace(self, variables={}, conditions={}, printed=b"")
 
 
 class Descriptors(NamedTuple):
@@ -94,12 +97,14 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
     try:
         os.setsid()
         _open_only(*held)
-        os.chdir(request.directory)
-        if request.cpus:
-            os.sched_setaffinity(0, request.cpus)
     except OSError as error:
         report_error(template, error)
         os._exit(1)
+    for left in process_conditions.restore({**request.conditions, **imported.conditions}):
+        if left.name == "directory" and left.error is not None:
+            report_error(template, left.error)
+            os._exit(1)
+        os.write(_STDERR, f"event=condition_not_restored {left.text}\n".encode(errors="replace"))
     process_picture.show(request.command, request.environment)
     _replace_environment(request.environment, imported)
     _seed_again(imported.generators)

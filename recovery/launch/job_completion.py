@@ -43,6 +43,10 @@ class Completion:
         """Is it known that the job has finished?"""
         return self._finished
 
+    def note_finished(self) -> None:
+        """A worker of this host has heard so."""
+        self._finished = True
+
     def note_job(self, job: str) -> None:
         """The scheduler says whose it is. The first answer stays: a later one may be of the next job at the same address."""
         self._job = self._job or job

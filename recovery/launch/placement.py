@@ -36,6 +36,7 @@ _OURS = (
     "MS_RESUME_HANGS",
     "MS_STANDBY",
     "MS_REPLACES",
+    "MS_FINISHED_FILE",
 )
 """Never handed from the launcher's own environment or one child's to another: each process gets its own, or none."""
 
@@ -51,6 +52,9 @@ OF_ONE = (
 
 OF_ONE_WORLD = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
 """What a worker proxy sets for its program, for each world again."""
+
+_ONE_HASH_SEED = {"PYTHONHASHSEED": "0"}
+"""Sets of texts have the same order in every start of a rank, on every host, after a restart of the launcher too."""
 
 MINDSPORE = "--mindspore"
 """First word for a worker proxy whose program forms a world of MindSpore's."""
@@ -197,6 +201,7 @@ def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Pla
         command=_command(arguments, host, script, index),
         variables=variables,
         cpus=_cpus(arguments, host, f"device{index}", index),
+        defaults=_ONE_HASH_SEED,
     )
 
 
@@ -220,7 +225,19 @@ def _standby(arguments: Arguments, index: int, host: Host, script: Script) -> Pl
             "MS_STANDBY": "1",
         },
         cpus=(),
+        defaults={**_ONE_HASH_SEED, **_threads_of_workers(arguments, host)},
     )
+
+
+def _threads_of_workers(arguments: Arguments, host: Host) -> dict[str, str]:
+    """A standby may use all processors; libraries would start more threads for it than for the worker whose rank it takes, and add otherwise.
+
+    Nothing where the workers are not bound, or not all to as many.
+    """
+    counts = {
+        len(_cpus(arguments, host, f"device{index}", index)) for index in range(arguments.local_worker_num)
+    }
+    return {"OMP_NUM_THREADS": str(*counts)} if len(counts) == 1 and 0 not in counts else {}
 
 
 def taker(arguments: Arguments, host: Host, script: Script, rank: int, holder: NodeId) -> Placed:

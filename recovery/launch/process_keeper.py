@@ -28,6 +28,7 @@ from recovery.errors import (
 from recovery.launch import console
 from recovery.launch.attempt import Attempt
 from recovery.launch.children import Child, end, signal_group
+from recovery.launch.finished_file import FinishedFile
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.given_up_rank import is_taken
 from recovery.launch.incidents import Failure, Incidents
@@ -54,7 +55,7 @@ class Outcome(NamedTuple):
     """How a process is over for good."""
 
     next: Next
-    """`DONE`, `SURPLUS` or `FAIL`."""
+    """All but `RELAUNCH`."""
     status: int
     """Of its last attempt: exit code; negative: the signal that killed it."""
     how: str
@@ -81,6 +82,7 @@ class ProcessKeeper:
         self._reports: set[asyncio.Task[None]] = set()
         """Under way: nobody waits for them before a start."""
         self._log = context.log_dir / f"{placed.name}.log"
+        self._finished_file = FinishedFile(context.log_dir, placed.name)
         self._log_is_marked = False
         """The log says where its newest attempt begins."""
         self._ended_by_launcher = ""
@@ -118,7 +120,7 @@ class ProcessKeeper:
                 case Next.SURPLUS if attempt.status == WorldFullError.exit_code:
                     said = f"{self.placed.name}: {attempt.how} (WORLD_FULL); {decision.reason}"
                     console.say(said, style="yellow")
-                case Next.SURPLUS | Next.FAIL:
+                case Next.SURPLUS | Next.FAIL | Next.FAIL_LATE:
                     self._note(attempt, decision)
                 case Next.RELAUNCH:
                     if handed_over:
@@ -191,6 +193,9 @@ class ProcessKeeper:
         if self._ended_by_launcher:
             status, how = -signal.SIGKILL, self._ended_by_launcher
             self._ended_by_launcher = ""
+        heard_end = self._finished_file.take()
+        if heard_end and self._context.completion is not None:
+            self._context.completion.note_finished()
         return Attempt(
             number=number,
             pid=pid,
@@ -199,14 +204,16 @@ class ProcessKeeper:
             how=how,
             begun_ms=begun_ms,
             ended_ms=clock.monotonic_ms(),
+            heard_end=heard_end,
             process=process,
         )
 
     async def _begin(self, number: int) -> Child:
         """Start it. Raises as `Beginner.begin`."""
         with self._open_log(number) as log:
+            named = {**self._ids.variables, **self._finished_file.variables()}
             environment = environment_of(
-                self.placed, self._context.environment, restarts=number - 1, named=self._ids.variables
+                self.placed, self._context.environment, restarts=number - 1, named=named
             )
             return await self._context.beginner.begin(
                 self.placed.command,
@@ -317,6 +324,7 @@ class ProcessKeeper:
             cause=attempt.cause,
             was_member=refused and bool(await members.was_member(self.node_id, attempt.pid)),
             handed_over=handed_over,
+            training_done=attempt.heard_end or (self._has_finished and not self.may_be_left_over),
             needed=True,
             first=attempt.number == 1 and soon,
             recovery_enabled=self._context.recovery_enabled,
@@ -331,6 +339,11 @@ class ProcessKeeper:
         if decision.next is Next.FAIL and not await self._is_needed(attempt):
             decision = decide(msgspec.structs.replace(ended, needed=False))
         return decision
+
+    @property
+    def _has_finished(self) -> bool:
+        completion = self._context.completion
+        return completion is not None and completion.is_finished
 
     async def _is_needed(self, attempt: Attempt) -> bool:
         """Does the job wait for it? Asked only where its end would end the job."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from recovery import log
 from recovery.launch import program_template
@@ -22,13 +23,18 @@ class ProgramProcess:
     """One start of it: a child of this process, in a session of its own, which the kernel ends with this one."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], on_end: Callable[[], None]
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        conditions: Mapping[str, Any],
+        on_end: Callable[[], None],
     ) -> None:
         """Start it, from the main thread.
 
         Args:
             command: of the person who started the job.
             environment: all of it.
+            conditions: that it runs under (recovery.process_conditions).
             on_end: called from a thread once it has ended.
 
         Raises:
@@ -40,7 +46,7 @@ class ProgramProcess:
             wait: Callable[[], int] = lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: E731
         else:
             process = subprocess.Popen(  # noqa: S603 - the command of the person who started the job
-                tied(command), env=dict(environment), start_new_session=True
+                tied(command, conditions), env=dict(environment), start_new_session=True
             )
             pid, wait = process.pid, process.wait
         self.pid = pid

@@ -47,7 +47,7 @@ class ProgramTemplate(ForkRequests):
             interpreter=command.interpreter,
             options=command.options,
             environment=self.environment,
-            cpus=request.cpus,
+            conditions=request.conditions,
         )
         link.settimeout(BEGIN_S)
         self._pid = pid

@@ -26,6 +26,8 @@ class Next(str, Enum):
     """Nobody waits for it: the world has no place for it, or it holds no rank. The job goes on without it."""
     RELAUNCH = "relaunch"
     FAIL = "fail"
+    FAIL_LATE = "fail_late"
+    """The job has finished, and its own script failed afterwards: its exit code is the launcher's. The others' scripts go on."""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Was it ever let in? True where nobody knows."""
     handed_over: bool
     """Has it left as planned, with its rank going to a standby?"""
+    training_done: bool
+    """Had its job finished, with what was its part?"""
     needed: bool
     """Does the job wait for it? No: it holds no rank, as a standby, or because another has taken its rank."""
     first: bool
@@ -81,6 +85,11 @@ _TABLE: Sequence[_Row] = (
         lambda ended: ended.handed_over,
         Next.RELAUNCH,
         "its rank is handed over as planned; it is started again",
+    ),
+    _Row(
+        lambda ended: ended.training_done,
+        Next.FAIL_LATE,
+        "its training was done: nothing is started again, and the launcher ends with its exit code",
     ),
     _Row(
         lambda ended: not ended.recovery_enabled,

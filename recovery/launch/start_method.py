@@ -8,6 +8,7 @@ from typing import IO
 
 import msgspec
 
+from recovery import process_conditions
 from recovery.errors import LaunchFailedError
 from recovery.launch import console
 from recovery.launch.children import Child, SpawnedChild
@@ -50,6 +51,8 @@ class Beginner:
             why_none: then, why.
         """
         self._method, self._plan, self._why_none = method, plan, why_none
+        self._conditions = process_conditions.note()
+        """Of this launcher at its begin: each start of a process is made under these, the first one and the later ones."""
         self._template: Template | None = None
         self._was_ready = False
         self._made = 0
@@ -95,8 +98,13 @@ class Beginner:
             OSError: it could not be begun; nothing is left of it.
             LaunchFailedError: it cannot be forked, and the person who started the job wants nothing else.
         """
+        for one in process_conditions.differing(self._conditions):
+            self._say_once(
+                f"this launcher runs under other conditions now ({one.text}); what it begins has those of its start"
+            )
         if may_fork:
             await self.first_template()
+        conditions = self._conditions_on(cpus)
         if may_fork and self._template is not None:
             async with self._one_at_a_time:
                 # Whoever was before it may have found the template of no use.
@@ -104,7 +112,11 @@ class Beginner:
                 if template is not None:
                     with self.strays.undecided():
                         begun = await asyncio.to_thread(
-                            template.begin, command, environment=environment, cpus=cpus, log=log.fileno()
+                            template.begin,
+                            command,
+                            environment=environment,
+                            conditions=conditions,
+                            log=log.fileno(),
                         )
                         if isinstance(begun, int):
                             return self.strays.own(Child(begun))
@@ -115,7 +127,11 @@ class Beginner:
                 reason=self._why_none,
                 next_step="Give --start_method=auto, which spawns what cannot be forked.",
             )
-        return self.strays.own(SpawnedChild(command, environment=environment, cpus=cpus, log=log))
+        return self.strays.own(SpawnedChild(command, environment=environment, conditions=conditions, log=log))
+
+    def _conditions_on(self, cpus: Sequence[int]) -> process_conditions.Noted:
+        noted = self._conditions
+        return {**noted, "processors": sorted(cpus)} if cpus else noted
 
     def look_after(self) -> None:
         """Now and then: reap what was left behind, and make the template again where it has ended."""
@@ -159,7 +175,7 @@ class Beginner:
                 environment=plan.environment,
                 interpreter=plan.interpreter,
                 options=plan.options,
-                cpus=plan.cpus,
+                conditions=self._conditions_on(plan.cpus),
             )
         except OSError as error:
             return f"the template process cannot be started ({error.strerror})"

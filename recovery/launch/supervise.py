@@ -17,11 +17,11 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
-from recovery import log
+from recovery import log, process_conditions
 from recovery.config.start_methods import SUPERVISED
 from recovery.launch import peer_errors, program_template
 from recovery.launch.placement import MINDSPORE
@@ -44,13 +44,15 @@ def main(words: Sequence[str]) -> None:
     with_mindspore = words[0] == MINDSPORE
     command = words[1:] if with_mindspore else words
     template = program_template.own()
+    conditions = process_conditions.note()
     environment = dict(template.environment if template else os.environ)  # noqa: TID251 - handed on to the program
     # The program speaks to nobody of the job by itself.
-    environment.pop("MS_JOB_TOKEN", None)
+    for ours in ("MS_JOB_TOKEN", "MS_FINISHED_FILE"):
+        environment.pop(ours, None)
 
     @run
     def take_part(session: Session) -> None:
-        _Program(session, command, environment, with_mindspore=with_mindspore).run()
+        _Program(session, command, environment, conditions, with_mindspore=with_mindspore).run()
 
     take_part()
 
@@ -63,10 +65,12 @@ class _Program:
         session: Session,
         command: Sequence[str],
         environment: Mapping[str, str],
+        conditions: Mapping[str, Any],
         *,
         with_mindspore: bool,
     ) -> None:
         self._session, self._command, self._environment = session, command, environment
+        self._conditions = conditions
         self._with_mindspore = with_mindspore
         self._changed = threading.Event()
         """The program has ended, or the generation has."""
@@ -88,6 +92,7 @@ class _Program:
         process = ProgramProcess(
             self._command,
             {name: value for name, value in environment.items() if name not in unset},
+            self._conditions,
             on_end=self._changed.set,
         )
         _logger.info(

@@ -19,9 +19,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from typing_extensions import override
 
+from recovery import process_conditions
 from recovery.launch import fork_messages
 from recovery.launch.children import tied
 from recovery.launch.fork_messages import Prepare, Prepared, Unsafe
@@ -45,7 +47,7 @@ class Template(ForkRequests):
         environment: Mapping[str, str],
         interpreter: str = sys.executable,
         options: Sequence[str] = (),
-        cpus: Sequence[int] = (),
+        conditions: Mapping[str, Any] | None = None,
     ) -> None:
         """Start it, from the main thread; it imports by itself. This process takes in its descendants' orphans from now on.
 
@@ -54,20 +56,24 @@ class Template(ForkRequests):
             environment: what its processes have in common. Libraries read some of it when they are loaded.
             interpreter: that it runs on, and its processes with it.
             options: of the interpreter (`-u`, `-X dev`), as its processes have them.
-            cpus: processors of one of its processes; none: all. Libraries count them when they are loaded.
+            conditions: of one of its processes (recovery.process_conditions); None: those of this one. Libraries count processors
+                when they are loaded.
 
         Raises:
             OSError: it could not be started.
         """
         take_in_orphans()
         ours, theirs = socket.socketpair()
-        super().__init__(ours, interpreter=interpreter, options=options, environment=environment, cpus=cpus)
+        conditions = process_conditions.note() if conditions is None else conditions
+        super().__init__(
+            ours, interpreter=interpreter, options=options, environment=environment, conditions=conditions
+        )
         # What it prints while it imports, each of its processes would have printed.
         self._printed = os.memfd_create("template")
         with theirs:
             command = [interpreter, *options, _PROGRAM, str(theirs.fileno())]
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                tied(command, cpus),
+                tied(command, conditions),
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=self._printed,

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random  # noqa: TID251 - whose states others have made
 from types import ModuleType
 
+from recovery import process_conditions
 from recovery.launch import forked_child
 from recovery.launch.fork_messages import Prepare
 from recovery.launch.template_lookups import looked_up
@@ -65,6 +66,7 @@ class Before:
         self._directory = os.getcwd()  # noqa: PTH109 - the text is compared
         self._path = list(sys.path)
         self._environment = dict(os.environb)  # noqa: TID251 - to see what an import sets
+        self._conditions = process_conditions.note()
 
     def imported(self, generators: Sequence[Random]) -> forked_child.Imported:
         """Say what the imports have done that every forked process has to do again.
@@ -80,6 +82,12 @@ class Before:
                 name: (before.get(name), after.get(name))
                 for name in sorted({*before, *after})
                 if before.get(name) != after.get(name)
+            },
+            # Which processors it may use, its launcher says of each.
+            conditions={
+                one.name: one.present
+                for one in process_conditions.differing(self._conditions)
+                if one.name != "processors"
             },
             printed=_printed(),
             generators=tuple(generators),

@@ -18,7 +18,6 @@ if not getattr(sys.flags, "safe_path", sys.flags.isolated):
 import contextlib
 import gc
 import os
-import select
 import socket
 from pathlib import Path
 from typing import NoReturn
@@ -37,6 +36,7 @@ from recovery.launch import (  # noqa: E402
 )
 from recovery.launch.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe  # noqa: E402
 from recovery.launch.forked_ahead import ForkedAhead, NewProcess, fork  # noqa: E402
+from recovery.readable import is_readable  # noqa: E402
 
 for _place in _ADDED:
     sys.path.remove(_place)
@@ -65,7 +65,7 @@ def _serve(link: socket.socket, files: template_checks.Files, begun: list[int]) 
     """
     ahead: ForkedAhead | None = None
     while True:
-        while not select.select([link], [], [], _PAUSE_S if ahead is None else _LOOK_S)[0]:
+        while not is_readable(link, _PAUSE_S if ahead is None else _LOOK_S):
             if ahead is None:
                 # Where the system refuses it, whoever asks for a process hears of that.
                 with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def _become(
     """In a forked process: wait for the request, and become what it says. Meanwhile what will be written is copied."""
 
     def is_wanted(within_s: float = 0) -> bool:
-        return bool(select.select([template], [], [], within_s)[0])
+        return is_readable(template, within_s)
 
     for pause_s in _COPIES_AFTER_S:
         if not is_wanted(pause_s):

@@ -23,6 +23,7 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError, UsageError
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.pending_checkpoint import PendingCheckpoint
+from recovery.training.save_thread import SaveThread
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.mindspore")
@@ -131,10 +132,10 @@ class _SaverDirectory:
             return
         self._newest = newest
         name = Path(newest).name
-        self._under_way[name] = PendingCheckpoint(self._session, name, layout=self._layout)
+        save = self._under_way[name] = PendingCheckpoint(self._session, name, layout=self._layout)
         # The watch may have looked before this was noted.
         if (self._directory / name).exists():
-            threading.Thread(target=self._adopt, name="recovery-adopt", daemon=True).start()
+            SaveThread("recovery-adopt").begin(save, self._adopt)
 
     def save_out_of_turn(self, now: Any) -> None:
         """Have ModelCheckpoint save this step, unless it just has. Its schedule stays that of all ranks."""
@@ -162,10 +163,14 @@ class _SaverDirectory:
         try:
             manifest = adopt.adopt(path, save.manifest, self._session.place_is_ours)
         except CheckpointWriteError as error:
-            _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
+            save.failed(str(error))
+            return
+        except Exception as error:
+            _logger.exception("event=save_broken step=%d", save.step)
+            save.failed(f"{type(error).__name__}: {error}")
             return
         self._adopted.add(path)
-        self._session.checkpoint_published(catalogue.held_of(manifest, path))
+        save.published(catalogue.held_of(manifest, path))
 
     def _retain(self) -> None:
         """MindSpore removes the files of this process's prefix; those of earlier incarnations (`train`, beside `train_1`) are ours to remove.

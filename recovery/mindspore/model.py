@@ -10,6 +10,7 @@ from mindspore.train import LossMonitor, ModelCheckpoint
 from mindspore.train import Model as PlainModel
 from typing_extensions import override
 
+from recovery import clock
 from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
 from recovery.mindspore import parameters
@@ -54,7 +55,7 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
         if at.is_over(epoch - start.first_epoch):
             return
         for callback in callbacks:
-            _count_from(callback, at.step)
+            _count_from(callback, at.step, session.disk_commits.since_ms)
         with session.loop():
             super()._train(
                 epoch,
@@ -114,10 +115,14 @@ def _list(callbacks: Any) -> list[Any]:
     return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
 
 
-def _count_from(callback: Any, step: int) -> None:
-    """Let MindSpore's own callbacks count from the step that training begins at: else they save and print one step late, then irregularly."""
+def _count_from(callback: Any, step: int, since_commit_ms: int | None) -> None:
+    """Let MindSpore's own callbacks save and print at the same steps, and after the same time, wherever a generation begins."""
     if isinstance(callback, ModelCheckpoint):
-        callback._last_triggered_step = step  # noqa: SLF001 - it has no other way in
+        config = callback._config  # noqa: SLF001 - it has no other way in
+        every, seconds = config.save_checkpoint_steps, config.save_checkpoint_seconds
+        callback._last_triggered_step = step // every * every if every else step  # noqa: SLF001 - as above
+        since_s = (seconds or 0) if since_commit_ms is None else since_commit_ms / 1000
+        callback._last_time = clock.wall_ms() / 1000 - since_s  # noqa: SLF001 - as above; MindSpore reads the wall clock
     if isinstance(callback, LossMonitor):
         every = callback._per_print_times  # noqa: SLF001 - as above
         callback._last_print_time = step // every * every if every else 0  # noqa: SLF001 - as above

@@ -78,10 +78,21 @@ class Uploads:
             if path is None:
                 return
             self._newest = path
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="recovery-uploads", daemon=True)
-                self._thread.start()
+            if self._thread is None and not self._start():
+                return
             self._changed.notify_all()
+
+    def _start(self) -> bool:
+        thread = threading.Thread(target=self._run, name="recovery-uploads", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _logger.warning(
+                "event=upload_failed no thread can be started now; the next commit tries again: %s", error
+            )
+            return False
+        self._thread = thread
+        return True
 
     def finish(self, within_s: float) -> bool:
         """Wait until nothing is left to be sent; False: there is, and the time is over or the storage still fails."""

@@ -107,6 +107,7 @@ NO_CHANGE = frozenset(
         EventKind.CHECKPOINT_COMMITTED,
         EventKind.CHECKPOINT_INVALID,
         EventKind.CHECKPOINT_NOT_COMMON,
+        EventKind.CHECKPOINT_NOT_SAVED,
         EventKind.CHECKPOINT_PASSED_OVER,
         EventKind.CHECKPOINT_COPIED,
         EventKind.CHECKPOINT_FETCHED,

@@ -18,7 +18,7 @@ from recovery.report.rank_progress import (
 )
 from recovery.report.stored import Place, Stored, newest_events, place_of
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
-from recovery.store.reader import StoredEvent
+from recovery.store.reader import StoredEvent, read_not_saved
 
 LAST_EVENTS = 8
 """A screen holds them beside the rest."""
@@ -53,6 +53,7 @@ def status(stored: Stored) -> dict[str, Any]:
         "newest_step": newest,
         "committed_step": committed,
         "steps_since_checkpoint": max(0, newest - committed),
+        "not_saved": read_not_saved(stored.path, job.run),
         "lost": processes.rows(tuple(node for node in stored.lost if stored.place_of(node) is Place.RANK)),
         "last_events": EVENTS.rows(newest_events(stored.path, LAST_EVENTS)),
         "ranks": rank_rows(ranks),
@@ -88,6 +89,7 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         "newest_step": newest,
         "committed_step": view["committed_step"],
         "steps_since_checkpoint": newest - view["committed_step"],
+        "not_saved": view.get("not_saved"),
         "lost": [
             row
             for row in rows

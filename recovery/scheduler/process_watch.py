@@ -11,6 +11,7 @@ from recovery import process_identity
 from recovery.core.ids import NodeId
 from recovery.core.scheduler.effects import WatchProcess
 from recovery.core.scheduler.stimuli import ProcessGone
+from recovery.readable import is_readable
 
 _POLL_S = 0.05
 """How often a process is looked at whose descriptor cannot tell. At twice that a loss is noticed as late as a person notices it."""
@@ -58,7 +59,7 @@ class ProcessWatch:
 
     def _wait(self, watched: WatchProcess) -> None:
         descriptor = self._descriptors.get(watched.node_id)
-        if descriptor is None or process_identity.is_readable(descriptor):
+        if descriptor is None or is_readable(descriptor):
             self._looks[watched.node_id] = self._loop.call_later(_POLL_S, self._look, watched)
         else:
             self._loop.add_reader(descriptor, self._look, watched)

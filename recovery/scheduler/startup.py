@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 
 from recovery.config import Settings
-from recovery.core.records import EventRecord, NodeRecord
+from recovery.core.records import EventRecord, JobRecord, NodeRecord
 from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.core.scheduler.machine import SchedulerMachine
-from recovery.errors import JobMismatchError, StoreLostError
+from recovery.errors import JobMismatchError, RecoveryError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs
+from recovery.store.reader import read_not_saved
 from recovery.store.repository import SchedulerStore
 from recovery.store.stored_records import SchedulerRecords
 
@@ -96,11 +97,22 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
         machine.restore(
             nodes, state.generations, state.checkpoints, state.seats, state.processes, state.copies
         )
+        machine.state.checkpoints.not_saved = _not_saved(settings, state.job)
     if settings.recovery_path is not None:
         machine.state.archived_jobs, unreadable = archived_jobs(settings.recovery_path)
         for line in unreadable:
             _logger.warning("event=store_failed %s", line)
     return machine
+
+
+def _not_saved(settings: Settings, job: JobRecord) -> int:
+    """How many saves of the run have failed so far. It is for people: what is damaged in the event log keeps no scheduler from its start."""
+    assert settings.recovery_path is not None, "the state came from there"
+    try:
+        return read_not_saved(settings.recovery_path, job.run)
+    except RecoveryError as error:
+        _logger.warning("event=store_failed failed saves are counted from now on: %s", error)
+        return 0
 
 
 def _as_of_now(nodes: tuple[NodeRecord, ...], away_ms: int | None) -> tuple[NodeRecord, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from sqlalchemy import Connection, Select, func, select
 
-from recovery.core.ids import NodeId
+from recovery.core.ids import NodeId, RunId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.records import (
     ActivityRecord,
@@ -182,6 +182,17 @@ def read_not_ready(recovery_path: Path) -> frozenset[NodeId]:
         for (node_id, kind), sequence in last.items()
         if kind == admitted and sequence > last.get((node_id, ready), 0)
     )
+
+
+def read_not_saved(recovery_path: Path, run: RunId) -> int:
+    """Count the saves of a run that failed, by the event log. Errors as of `read_scheduler`."""
+    failed = EVENTS.c.kind == EventKind.CHECKPOINT_NOT_SAVED.value
+    wanted = select(func.count()).select_from(EVENTS).where(failed, EVENTS.c.run == run)
+
+    def count(connection: Connection) -> int:
+        return int(connection.execute(wanted).scalar_one())
+
+    return snapshot.read(scheduler_path(recovery_path), count, accept_without_wal=True)
 
 
 def read_checkpoints(recovery_path: Path) -> tuple[CheckpointRecord, ...]:

@@ -254,8 +254,12 @@ class TrainState:
         return lambda part, key: part in whole or (part, key) in buffers
 
     def versions(self) -> dict[str, str]:
-        """For the manifest."""
-        return {"torch": str(torch.__version__)}
+        """For the manifest: of torch, and what else of this process decides the order of additions."""
+        return {
+            "torch": str(torch.__version__),
+            "torch threads": str(torch.get_num_threads()),
+            "torch cpu capability": torch.backends.cpu.get_cpu_capability(),
+        }
 
     @property
     def sharded(self) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import logging
 import re
-import threading
 import weakref
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from recovery.checkpoint.files import reason_of
 from recovery.checkpoint.retention import Retention, Rule, remove
 from recovery.errors import CheckpointWriteError, SettingRangeError, UsageError
 from recovery.training.pending_checkpoint import AppliedStep, PendingCheckpoint, applied_step
+from recovery.training.save_thread import SaveThread
 from recovery.training.session import Callback, Session
 from recovery.training.shared_directory import Note, SharedDirectory
 
@@ -63,7 +64,7 @@ def adopt_folder(session: Session, path: str | Path, *, shared: bool = True, kee
             session, folder.parent, shared=shared, keep=keep
         )
     adopter.await_others()
-    adopter.adopt(folder, applied_step(session))
+    adopter.adopt(folder, adopter.pending(folder, applied_step(session)))
 
 
 class AdoptFolders(Callback):
@@ -104,7 +105,7 @@ class AdoptFolders(Callback):
         self._marks: dict[str, _Mark] = {}
         """By folder: how what is written last looked when it was looked at."""
         self._applied: dict[int, AppliedStep] = {}
-        self._thread: threading.Thread | None = None
+        self._thread = SaveThread("recovery-adopt")
 
     @override
     def on_begin(self, session: Session) -> None:
@@ -147,15 +148,9 @@ class AdoptFolders(Callback):
                 )
                 continue
             self._adopter.await_others()
-            self._behind(self._adopter, self._directory / name, of)
-
-    def _behind(self, adopter: _Adopter, folder: Path, of: AppliedStep) -> None:
-        """One at a time: a disk that cannot keep up slows training instead of falling ever further behind."""
-        self._join()
-        self._thread = threading.Thread(
-            target=adopter.adopt, args=(folder, of), name="recovery-adopt", daemon=True
-        )
-        self._thread.start()
+            # One at a time: a disk that cannot keep up slows training instead of falling ever further behind.
+            save = self._adopter.pending(self._directory / name, of)
+            self._thread.begin(save, functools.partial(self._adopter.adopt, self._directory / name, save))
 
     def _finished(self) -> dict[str, _Mark]:
         found: dict[str, _Mark] = {}
@@ -171,9 +166,7 @@ class AdoptFolders(Callback):
         return int(match["step"])
 
     def _join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._thread.join()
 
 
 class _Adopter:
@@ -221,18 +214,21 @@ class _Adopter:
             self._others.await_others(self._session.check)
             self._others = None
 
-    def adopt(self, folder: Path, of: AppliedStep) -> None:
+    def pending(self, folder: Path, of: AppliedStep) -> PendingCheckpoint:
+        """What a finished folder is to be."""
+        return PendingCheckpoint(self._session, folder.name, layout=Layout.FOREIGN, of=of)
+
+    def adopt(self, folder: Path, save: PendingCheckpoint) -> None:
         """Complete a finished folder. From any thread, one at a time."""
         session = self._session
-        save = PendingCheckpoint(session, folder.name, layout=Layout.FOREIGN, of=of)
         try:
             manifest = adopt.adopt_folder(
                 folder, save.manifest, session.place_is_ours, rank=session.rank, shared_by=self._shared_by
             )
         except CheckpointWriteError as error:
-            _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
+            save.failed(str(error))
             return
-        session.checkpoint_published(catalogue.held_of(manifest, folder))
+        save.published(catalogue.held_of(manifest, folder))
         self._adopted.add(folder)
         self._forget_gone()
         if self._retention is not None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from typing_extensions import override
@@ -20,8 +18,10 @@ from recovery.errors import CheckpointWriteError
 from recovery.training import capture, checkpoint_layout, shared_layout
 from recovery.training.capture import Captured
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
+from recovery.training.disk_schedule import DiskSchedule
 from recovery.training.memory_checkpoints import MemoryCheckpoints
 from recovery.training.pending_checkpoint import PendingCheckpoint
+from recovery.training.save_thread import SaveThread
 from recovery.training.session import Callback, Session
 from recovery.training.shared_layout import SharedLayout
 
@@ -54,7 +54,7 @@ class LossMonitor(Callback):
 
 
 class ModelCheckpoint(Callback):
-    """Saves the training state every so many steps, keeps as many as the configuration says, and never too few to recover.
+    """Saves the training state at each multiple of so many steps, keeps as many as the configuration says, and never too few to recover.
 
     Files are `<prefix>-<epoch>_<step in epoch>.ckpt` with a manifest beside each. Every rank saves into a directory of its
     own, or all into one directory, where what they have in common is written once (`layout="shared"`). A save that fails costs
@@ -89,14 +89,14 @@ class ModelCheckpoint(Callback):
         self._wanted_prefix, self._prefix = prefix, prefix
         self._directory = Path(directory or ".").resolve()
         self._config = config or CheckpointConfig()
-        self._saved_step = 0
-        """When the schedule had its turn last: the same step on all ranks."""
-        self._saved_ms = 0
+        self._schedule = DiskSchedule(
+            every_steps=self._config.save_checkpoint_steps, every_seconds=self._config.save_checkpoint_seconds
+        )
         self._newest_step = 0
-        """The step that was saved last, in its turn or out of it."""
+        """The newest step on the disk: what was saved last, in its turn or out of it."""
         self._known: dict[int, str] = {}
         """Digest by step of what was reported; empty while our own save of that step is under way."""
-        self._thread: threading.Thread | None = None
+        self._thread = SaveThread("recovery-save")
         self._watch: DirectoryWatch | None = None
         self._retention: Retention | None = None
         self._memory = MemoryCheckpoints()
@@ -125,8 +125,9 @@ class ModelCheckpoint(Callback):
                 self._directory, self._wanted_prefix, job=session.job, run=session.run
             )
         session.checkpoint_directory(self._directory, self._prefix)
-        self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
-        self._newest_step = session.step
+        commits = session.disk_commits
+        self._schedule.begin(durable_step=commits.step, since_commit_ms=commits.since_ms)
+        self._newest_step = commits.step
         session.save_when_asked(lambda: self._save_out_of_turn(session))
         self._known = {held.step: held.digest for held in self._scan(session)}
         self._retention = Retention(
@@ -143,8 +144,9 @@ class ModelCheckpoint(Callback):
         """Save when it is time."""
         if self._shared is not None:
             self._shared.after_step()
-        if self._is_due(session):
-            self._saved_step, self._saved_ms = session.step, clock.monotonic_ms()
+        if self._schedule.takes_turn(
+            session.step, now_ms=clock.monotonic_ms(), committed_ms=session.disk_commits.heard_ms
+        ):
             self._save(session)
         elif self._memory.is_due(session):
             self._memory.save(session, behind_steps=self._config.async_save)
@@ -157,12 +159,6 @@ class ModelCheckpoint(Callback):
         self._join()
         if self._shared is not None:
             self._shared.after_step()
-
-    def _is_due(self, session: Session) -> bool:
-        if self._config.save_checkpoint_steps:
-            return session.step - self._saved_step >= self._config.save_checkpoint_steps
-        seconds = self._config.save_checkpoint_seconds
-        return bool(seconds) and clock.monotonic_ms() - self._saved_ms >= seconds * 1000
 
     def _save(self, session: Session) -> None:
         """Copy the state while no step changes it; what writes the copy and makes it durable happens behind the next steps.
@@ -179,21 +175,18 @@ class ModelCheckpoint(Callback):
         self._known[save.step] = ""
         if pieces is not None:
             files = shared_layout.contents(save.name, pieces)
-            self._behind(lambda: self._finish(session, save, self._stage(save, *files)))
+            self._thread.begin(save, lambda: self._finish(session, save, self._stage(save, *files)))
             return
         captured = capture.of_this_process().capture(state)
         if captured is not None:
-            self._behind(lambda: self._finish_captured(session, save, captured))
+            self._thread.begin(save, lambda: self._finish_captured(session, save, captured))
         elif self._config.async_save:
             snapshot = state.snapshot()
-            self._behind(
-                lambda: self._finish(
-                    session, save, self._stage(save, Content(save.name, snapshot.write, save.role))
-                )
-            )
+            content = Content(save.name, snapshot.write, save.role)
+            self._thread.begin(save, lambda: self._finish(session, save, self._stage(save, content)))
         else:
             staged = self._stage(save, Content(save.name, state.write, save.role))
-            self._behind(lambda: self._finish(session, save, staged))
+            self._thread.begin(save, lambda: self._finish(session, save, staged))
 
     def _save_out_of_turn(self, session: Session) -> None:
         """Save where a rank is handed over. The schedule stays: a rank that was asked too late has not saved here."""
@@ -202,10 +195,6 @@ class ModelCheckpoint(Callback):
 
     def _name(self, session: Session) -> str:
         return names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
-
-    def _behind(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="recovery-save", daemon=True)
-        self._thread.start()
 
     def _finish_captured(self, session: Session, save: PendingCheckpoint, captured: Captured) -> None:
         try:
@@ -233,13 +222,13 @@ class ModelCheckpoint(Callback):
         if self._shared is not None and not self._shared.compare(manifest, path):
             return
         self._known[save.step] = manifest.digest
-        session.checkpoint_published(catalogue.held_of(manifest, path))
+        save.published(catalogue.held_of(manifest, path))
         assert self._retention is not None, "on_begin has looked at the directory"
         self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
 
     def _not_saved(self, save: PendingCheckpoint, error: CheckpointWriteError) -> None:
-        _logger.warning("event=checkpoint_not_saved step=%d %s", save.step, error)
         del self._known[save.step]
+        save.failed(str(error))
 
     def _scan(self, session: Session) -> tuple[HeldCheckpoint, ...]:
         return catalogue.scan(
@@ -256,10 +245,9 @@ class ModelCheckpoint(Callback):
                 session.checkpoint_published(held)
 
     def _join(self) -> None:
-        if self._thread is not None:
+        if self._thread.is_under_way:
             capture.of_this_process().hurry()
             self._thread.join()
-            self._thread = None
 
     def _close(self) -> None:
         self._join()

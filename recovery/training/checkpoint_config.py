@@ -13,9 +13,9 @@ class CheckpointConfig:
     """A checked configuration. What another setting overrules reads 0 here."""
 
     save_checkpoint_steps: int
-    """Save every so many steps; 0: by seconds."""
+    """Save at each multiple of so many steps, counted over all epochs and failures; 0: by seconds."""
     save_checkpoint_seconds: int
-    """Save when so many seconds have passed since the last save, looked at after each step; 0: by steps."""
+    """Save when so many seconds have passed since the last commit on the ranks' disks, looked at after each step; 0: by steps."""
     keep_checkpoint_max: int
     """Keep so many, the newest; 0: by minutes."""
     keep_checkpoint_per_n_minutes: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +19,7 @@ from recovery.errors import CheckpointError, CheckpointWriteError
 from recovery.training import capture
 from recovery.training.capture import Captured
 from recovery.training.pending_checkpoint import PendingCheckpoint
+from recovery.training.save_thread import SaveThread
 from recovery.training.session import Session
 from recovery.worker import memory_home
 
@@ -42,7 +42,7 @@ class MemoryCheckpoints:
         self._prefix, self._directory, self._bytes_max = "", Path(), 0
         self._too_little = -1
         """Bytes that did not suffice for one; nothing is tried before more are left."""
-        self._thread: threading.Thread | None = None
+        self._thread = SaveThread("recovery-save-memory")
 
     def begin(self, session: Session, prefix: str, layout: Layout) -> None:
         """Take this rank's directory, and clear up what other jobs and a rolled-back history have left.
@@ -93,27 +93,23 @@ class MemoryCheckpoints:
         if left_bytes <= self._too_little:
             return
         name = names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
-        save = PendingCheckpoint(session, name, layout=self._layout)
+        save = PendingCheckpoint(session, name, layout=self._layout, in_memory=True)
         # A save on a slow disk that is under way has the memory for captures: this one is over sooner, and does not wait for it.
         captured = capture.of_this_process().capture(session.state, waits=False)
         if captured is not None:
-            self._behind(lambda: self._finish_captured(session, save, captured, left_bytes))
+            self._thread.begin(save, lambda: self._finish_captured(session, save, captured, left_bytes))
         elif behind_steps:
             write = session.state.snapshot().write
-            self._behind(lambda: self._finish(session, save, self._stage(save, write, left_bytes)))
+            self._thread.begin(
+                save, lambda: self._finish(session, save, self._stage(save, write, left_bytes))
+            )
         else:
             staged = self._stage(save, session.state.write, left_bytes)
-            self._behind(lambda: self._finish(session, save, staged))
+            self._thread.begin(save, lambda: self._finish(session, save, staged))
 
     def join(self) -> None:
         """Wait for the save under way."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _behind(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="recovery-save-memory", daemon=True)
-        self._thread.start()
+        self._thread.join()
 
     def _make_space(self, session: Session) -> int:
         """Remove what no plan needs any more; how many bytes are left for one more.
@@ -141,7 +137,7 @@ class MemoryCheckpoints:
                 return
             staged = stage(self._directory, [WrittenContent(save.name, captured.write, save.role)])
         except CheckpointWriteError as error:
-            self._not_saved(save, str(error))
+            save.failed(str(error))
             return
         finally:
             captured.close()
@@ -156,7 +152,7 @@ class MemoryCheckpoints:
             if bounded.is_exceeded:
                 self._refuse(save, left_bytes)
             elif isinstance(error, CheckpointWriteError):
-                self._not_saved(save, str(error))
+                save.failed(str(error))
             else:
                 raise
             return None
@@ -165,7 +161,7 @@ class MemoryCheckpoints:
         """Say once that it does not fit, and try no more before more is left."""
         self._too_little = left_bytes
         text = f"it takes more than the {left_bytes} bytes that are left of {self._bytes_max} (MS_MEMORY_CHECKPOINT_BYTES)"
-        self._not_saved(save, text)
+        save.failed(text)
 
     def _finish(self, session: Session, save: PendingCheckpoint, staged: Stage | None) -> None:
         if staged is None:
@@ -173,18 +169,10 @@ class MemoryCheckpoints:
         try:
             manifest, path = staged.finish(save.manifest, session.place_is_ours)
         except CheckpointWriteError as error:
-            self._not_saved(save, str(error))
+            save.failed(str(error))
             return
         _home_of(session).note_use()
-        session.checkpoint_published(catalogue.held_of(manifest, path))
-
-    @staticmethod
-    def _not_saved(save: PendingCheckpoint, reason: str) -> None:
-        _logger.warning(
-            "event=memory_checkpoint_not_saved step=%d reason=%r checkpoints on the disk are not affected",
-            save.step,
-            reason,
-        )
+        save.published(catalogue.held_of(manifest, path))
 
     def _held(self, session: Session) -> list[HeldCheckpoint]:
         """What lies there, newest first."""

@@ -6,6 +6,7 @@ import msgspec
 
 from recovery.checkpoint.contribution import Layout, Manifest, ManifestFile
 from recovery.checkpoint.position import Position
+from recovery.core.messages import HeldCheckpoint
 from recovery.training.checkpoint_layout import role_in
 from recovery.training.session import Session
 
@@ -34,6 +35,7 @@ class PendingCheckpoint:
         layout: Layout,
         replicated: str = "",
         of: AppliedStep | None = None,
+        in_memory: bool = False,
     ) -> None:
         """Note where training stands.
 
@@ -43,8 +45,13 @@ class PendingCheckpoint:
             layout: how the state is spread over the ranks' files.
             replicated: SHA-256 of the state that all ranks share, of which they hold a part; empty: they do not share one.
             of: the step that it is of; None: the newest.
+            in_memory: it is to lie in memory.
         """
+        self._in_memory = in_memory
         of = of or applied_step(session)
+        self._session = session
+        self._is_settled = False
+        """Is it known what came of it?"""
         self.step = of.position.step
         self.name = name
         self.role = role_in(layout)
@@ -70,3 +77,14 @@ class PendingCheckpoint:
     def manifest(self, files: tuple[ManifestFile, ...]) -> Manifest:
         """Complete it with what was written."""
         return msgspec.structs.replace(self._manifest, files=files)
+
+    def published(self, held: HeldCheckpoint) -> None:
+        """It is complete and durable."""
+        self._is_settled = True
+        self._session.checkpoint_published(held)
+
+    def failed(self, reason: str) -> None:
+        """It was not saved, or what comes behind its save has failed: then it is one all the same."""
+        if not self._is_settled:
+            self._is_settled = True
+            self._session.checkpoint_not_saved(self.step, reason, in_memory=self._in_memory)

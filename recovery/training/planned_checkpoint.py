@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -84,6 +85,7 @@ class PlannedCheckpoint:
             )
         except CheckpointError as error:
             self._reject(str(error))
+        self._name_differences(manifest.versions, state.versions())
         if parts:
             try:
                 shared_load.read(state, self._path, parts, manifest.replicated)
@@ -107,6 +109,21 @@ class PlannedCheckpoint:
                 digest=plan.digest,
             ),
         )
+
+    def _name_differences(self, saved: Mapping[str, str], present: Mapping[str, str]) -> None:
+        """This process may run where its predecessor did not: on another host, with other packages, with other threads."""
+        differing = [
+            f"{name} {present[name]}, {saved[name]} when it was saved"
+            for name in sorted(saved.keys() & present.keys())
+            if saved[name] != present[name]
+        ]
+        if differing:
+            _logger.warning(
+                "event=conditions_differ rank=%d step=%d %s: later steps may differ in their last bits from those of an undisturbed run",
+                self._plan.rank,
+                self._plan.step,
+                "; ".join(differing),
+            )
 
     def _restored(self) -> None:
         plan = self._plan

@@ -15,7 +15,9 @@ from recovery.checkpoint.position import Position
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
+from recovery.training.disk_schedule import DiskCommits
 from recovery.training.early_exit import LoopWatch
+from recovery.training.failed_saves import FailedSaves
 from recovery.training.planned_checkpoint import PlannedCheckpoint
 from recovery.training.state import RestorableState, TakesPosition, TrainingState
 from recovery.training.step_log import StepLog
@@ -75,17 +77,15 @@ class Session:
         self.step, self.step_in_epoch = plan.step, plan.step_in_epoch
         self.epoch = plan.epoch or 1
         self._position = Position(step=plan.step, epoch=max(0, plan.epoch - 1), batch=plan.step_in_epoch)
-        self.recovery_enabled, self.recovery_path = (
-            service.recovery_enabled,
-            service.local_store.recovery_path,
-        )
-        self.memory = service.memory
+        self.recovery_enabled = service.recovery_enabled
+        self.recovery_path, self.memory = service.local_store.recovery_path, service.memory
         self.loss: Loss | None = None
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
         self.loop_watch = LoopWatch()
         self._planned = PlannedCheckpoint(service, plan, admitted.job)
         self._first_step_reported = False
+        self._failed_saves = FailedSaves(service)
         self._savers: list[Callable[[], None]] = []
         self._settlers: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
@@ -114,6 +114,7 @@ class Session:
             GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
             CheckpointStateError: the plan's checkpoint does not fit `state`.
             SettingRangeError: a ModelCheckpoint among the callbacks keeps too few files to recover.
+            SavesFailedError: as `applied`.
         """
         with self.loop():
             try:
@@ -186,6 +187,12 @@ class Session:
         return self._service.training_control.committed_before
 
     @property
+    def disk_commits(self) -> DiskCommits:
+        """What this generation knows of commits on the ranks' disks."""
+        heard_ms = self._service.training_control.disk_committed_ms
+        return DiskCommits(self._plan.step_on_disks, self._plan.since_disk_commit_ms, heard_ms)
+
+    @property
     def spared_steps(self) -> tuple[int, ...]:
         """Older steps whose files stay as well: what lies on other hosts as a whole, and what is being copied there."""
         return self._service.training_control.spared_steps
@@ -243,7 +250,11 @@ class Session:
             step: over all epochs, 1-based.
             epoch: the pass that the step belongs to, 1-based.
             step_in_epoch: the step in that pass, 1-based.
+
+        Raises:
+            SavesFailedError: as many saves in a row as MS_FAILED_SAVES_MAX allows have failed on this rank.
         """
+        self._failed_saves.check()
         if self._service.training_control.stops_at(self.step):
             self._service.post(s.SaveImpossible(self.step, "its loop does not call session.stop_if_asked()"))
         self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
@@ -295,7 +306,12 @@ class Session:
 
     def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
         """A checkpoint of this rank is complete and durable: it counts from now on."""
+        self._failed_saves.saved(checkpoint)
         self._service.post(s.CheckpointPublished(self._service.new_request(), checkpoint))
+
+    def checkpoint_not_saved(self, step: int, reason: str, *, in_memory: bool = False) -> None:
+        """A save of this rank failed: an event says why, `recovery status` counts it, and training goes on. Any thread."""
+        self._failed_saves.failed(step, reason, in_memory=in_memory)
 
     def save_when_asked(self, save: Callable[[], None]) -> None:
         """Have `save` called in the main thread where a rank is handed over: it saves this step, unless that was done."""

@@ -25,7 +25,7 @@ class RestorableState(Protocol):
         ...
 
     def versions(self) -> dict[str, str]:
-        """Framework names and versions for the manifest."""
+        """For the manifest: framework names and versions, and conditions of the process on which bits depend. What differs at a load is said."""
         ...
 
 

@@ -26,6 +26,7 @@ _LONG: int = fields.Text.__metadata__[0].max_length  # type: ignore[attr-defined
 
 PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
     m.CheckpointInvalid: (("reason", _SHORT),),
+    m.NotSaved: (("reason", _SHORT),),
     m.CollectiveFailed: (("reason", _SHORT),),
     m.Failure: (("error", _SHORT), ("traceback", _LONG)),
     m.Leave: (("reason", _SHORT),),

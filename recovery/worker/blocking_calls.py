@@ -6,6 +6,7 @@ scheduler's name may still have to be looked up, and checkpoints to be found.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -21,13 +22,21 @@ class Calls(ThreadPoolExecutor):
 
     @override
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        try:
-            return super().submit(fn, *args, **kwargs)
-        except RuntimeError:
-            # The executor is shut down, or no new thread can start.
-            done: Future[_T] = Future()
+        done: Future[_T] = Future()
+        begun = threading.Lock()
+
+        def call() -> None:
+            if not begun.acquire(blocking=False) or not done.set_running_or_notify_cancel():
+                return
             try:
                 done.set_result(fn(*args, **kwargs))
             except Exception as error:  # noqa: BLE001 - the caller's future carries it
                 done.set_exception(error)
-            return done
+
+        try:
+            super().submit(call)
+        except RuntimeError:
+            # The executor is shut down, or no new thread can start. Then the call lies in the queue all the same, and a thread that was
+            # busy takes it: whoever begins first makes it, once.
+            call()
+        return done

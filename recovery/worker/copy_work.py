@@ -151,3 +151,5 @@ def _retain(copies: Copies, effect: RetainCopies) -> None:
         )
     except OSError as error:
         _logger.warning("event=copies_not_retained reason=%r", reason_of(error))
+    except Exception:
+        _logger.exception("event=copies_not_retained")

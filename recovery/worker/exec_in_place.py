@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from recovery import log
+from recovery import log, process_conditions
 from recovery.core.ids import ResumeToken
 from recovery.core.worker.stimuli import Hangs
 from recovery.errors import ProcessNotReplacedError
@@ -33,8 +33,9 @@ TOKEN_VARIABLE = "MS_RESUME_TOKEN"  # noqa: S105 - the name of a variable
 HANGS_VARIABLE = "MS_RESUME_HANGS"
 """`COUNT:STEP`, beside the token: see `Hangs`."""
 
-_start_directory = Path.cwd()
-"""Where the command line was typed, as long as nobody left it before importing us: relative names in it mean this directory."""
+_start_conditions = process_conditions.note()
+"""The directory where the command line was typed among them: relative names in it mean this one. As long as nobody changed them before
+importing us."""
 
 _start_environment = dict(os.environ)  # noqa: TID251 - handed on, not read
 """What the process was started with: what the program or a framework has set since is set again by the same lines."""
@@ -95,9 +96,9 @@ def end_before_exec(end: Callable[[], None]) -> None:
 
 
 def note_start() -> None:
-    """Take the directory and the environment of now for those of the start: this process was forked with this module imported."""
-    global _start_directory, _start_environment  # noqa: PLW0603 - one per process, as what they say
-    _start_directory = Path.cwd()
+    """Take the conditions and the environment of now for those of the start: this process was forked with this module imported."""
+    global _start_conditions, _start_environment  # noqa: PLW0603 - one per process, as what they say
+    _start_conditions = process_conditions.note()
     _start_environment = dict(os.environ)  # noqa: TID251 - handed on, not read
 
 
@@ -120,13 +121,25 @@ def replace_process(token: ResumeToken, hangs: Hangs) -> NoReturn:
     arguments = [sys.executable, *sys.orig_argv[1:]]
     environment = {**_start_environment, TOKEN_VARIABLE: token, HANGS_VARIABLE: f"{hangs.count}:{hangs.step}"}
     try:
-        os.chdir(_start_directory)
+        _restore_conditions()
         close_all_at_exec()
         os.execve(sys.executable, arguments, environment)  # noqa: S606 - no shell: the process replaces itself
     except OSError as failure:
         error = ProcessNotReplacedError(path=failure.filename or sys.executable, reason=failure.strerror)
         _logger.error("event=exit code=%d %s", error.exit_code, error)  # noqa: TRY400 - one clear line, as every end has
         os._exit(error.exit_code)
+
+
+def _restore_conditions() -> None:
+    """As at the start: an exec hands on what the program has made of them.
+
+    Raises:
+        OSError: the directory is gone, and with it what relative names in the command line mean.
+    """
+    for left in process_conditions.restore(_start_conditions):
+        if left.name == "directory" and left.error is not None:
+            raise left.error
+        _logger.warning("event=condition_not_restored %s", left.text)
 
 
 def close_all_at_exec() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from typing_extensions import assert_never
@@ -65,6 +66,7 @@ class Executor:
         copy_work: CopyWork,
         object_storage: ObjectStorage,
         abort_timeout_ms: int,
+        finished_file: Path | None,
         deliver: Callable[[s.WorkerStimulus], None],
         replace: Callable[[str, s.Hangs], None],
     ) -> None:
@@ -73,7 +75,7 @@ class Executor:
         self._copy_work, self._object_storage = copy_work, object_storage
         self._deliver, self._replace = deliver, replace
         self._finished = FinishedJob(local_store.recovery_path)
-        self._abort_s = abort_timeout_ms / 1000
+        self._abort_s, self._finished_file = abort_timeout_ms / 1000, finished_file
         self._loop = asyncio.get_running_loop()
         self._timers: dict[WorkerTimer, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,12 +160,27 @@ class Executor:
         """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""
         if not effect.code:
             self._object_storage.ends()
+            self._note_finished()
         self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:
-            self._loop.call_later(self._abort_s, self._force, effect)
+            self._loop.call_later(self._abort_s, self.force, effect)
+
+    def _note_finished(self) -> None:
+        """Before the script goes on: whatever it does from now on, its launcher knows that training was over."""
+        if self._finished_file is None:
+            return
+        try:
+            self._finished_file.touch()
+        except OSError as error:
+            _logger.warning(
+                "event=end_not_noted %s cannot be written (%s): a failure of the script from now on is taken for one of training",
+                self._finished_file,
+                error.strerror,
+            )
 
     @staticmethod
-    def _force(effect: Exit) -> None:
+    def force(effect: Exit) -> None:
+        """End the process from here: its main thread does not."""
         _logger.error(
             "event=exit_forced code=%d the main thread did not end within MS_ABORT_TIMEOUT; %s: %s",
             exit_code_of(effect.code),
@@ -177,6 +194,7 @@ class Executor:
         for step in persist.then:
             assert isinstance(step, Report), "a worker answers nobody"
             self._client.send(step.message)
+            self._deliver(s.ReportStored(step.message.request_id))
 
     def _start(self, work: object) -> None:
         assert asyncio.iscoroutine(work), "work of this class"
@@ -184,21 +202,36 @@ class Executor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    # Whatever fails in one of these, the machine is given a result: it waits for nothing else, and a worker that is given none neither
+    # dials again nor says that it is ready.
+
     async def _connect(self) -> None:
-        # Before the dial: whoever is connected registers at once, and says where its files can be fetched.
-        serves = await asyncio.to_thread(self._copy_work.address)
         try:
+            # Before the dial: whoever is connected registers at once, and says where its files can be fetched.
+            serves = await asyncio.to_thread(self._copy_work.address)
             await self._client.connect(_DIAL_S)
         except ConnectError as error:
-            finished = await self._finished.look()
-            self._deliver(
-                s.ConnectFailed(str(error), jitter(), finished=finished, not_let_in=error.not_let_in)
-            )
+            finished = await self._look_for_end()
+            failed = s.ConnectFailed(str(error), jitter(), finished=finished, not_let_in=error.not_let_in)
+            self._deliver(failed)
+        except Exception as error:
+            _logger.exception("event=dial_failed this worker dials again")
+            self._deliver(s.ConnectFailed(_shown(error), jitter()))
         else:
             self._deliver(s.Connected(serves))
 
+    async def _look_for_end(self) -> str:
+        try:
+            return await self._finished.look()
+        except Exception:
+            _logger.exception("event=finished_job_not_looked_for")
+            return ""
+
     async def _disconnect(self) -> None:
-        await self._client.close()
+        try:
+            await self._client.close()
+        except Exception:
+            _logger.exception("event=close_failed the connection counts as closed")
         self._deliver(s.Disconnected("closed by this side", jitter()))
 
     async def _find(self, find: FindCheckpoints) -> None:
@@ -210,18 +243,24 @@ class Executor:
                     self._local_store.find_checkpoints, find.job, find.run, find.rank, find.past
                 )
         except StoreVersionError as error:
-            self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, _sentence(error)))
+            self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, sentence_of(error)))
             return
-        except (RecoveryError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a line says what it was
             # Who cannot search holds nothing; the plan says what follows from that.
-            _logger.warning("event=checkpoints_not_found %s", error)
+            _say("event=checkpoints_not_found %s", error)
             found = Found()
         found = await self._bring(find, found)
         request, offered = self._local_store.new_request(), find.rank if find.offer is not None else None
         copies = await self._find_copies(find, found) if find.offer is None else ()
         self._deliver(
             s.CheckpointsFound(
-                request, found.held, found.passed_over, found.past, rank=offered, copies=copies
+                request,
+                find.search_id,
+                found.held,
+                found.passed_over,
+                found.past,
+                rank=offered,
+                copies=copies,
             )
         )
 
@@ -231,16 +270,20 @@ class Executor:
         if rank is None or not self._object_storage.is_on:
             return found
         run = find.run if find.offer is None else find.offer.run
-        brought = await asyncio.to_thread(self._object_storage.bring, find.job, run, rank, found.held)
+        try:
+            brought = await asyncio.to_thread(self._object_storage.bring, find.job, run, rank, found.held)
+        except Exception as error:  # noqa: BLE001 - a line says what it was
+            _say("event=store_not_asked %s", error)
+            return found
         held = sorted((*found.held, *brought), key=lambda one: (one.step, one.generation), reverse=True)
         return msgspec.structs.replace(found, held=tuple(held))
 
     async def _find_copies(self, find: FindCheckpoints, found: Found) -> tuple[HeldCopy, ...]:
         try:
             return await asyncio.to_thread(self._copy_work.held, find.job, find.run, find.rank, found.held)
-        except (RecoveryError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a line says what it was
             # As above: without them this node is no source, and that is all.
-            _logger.warning("event=copies_not_found %s", error)
+            _say("event=copies_not_found %s", error)
             return ()
 
     def _set_timer(self, effect: SetTimer) -> None:
@@ -259,6 +302,19 @@ def _log(line: Log) -> None:
     _logger.log(logging.WARNING if line.warning else logging.INFO, "event=%s %s", line.event, line.text)
 
 
-def _sentence(error: RecoveryError) -> str:
+def _say(line: str, error: Exception) -> None:
+    """One line for what a disk or a storage may do, and where a fault of the program stands for all else."""
+    _logger.warning(line, _shown(error), exc_info=None if _is_known(error) else error)
+
+
+def _shown(error: Exception) -> str:
+    return str(error) if _is_known(error) else f"{type(error).__name__}: {error}"
+
+
+def _is_known(error: Exception) -> bool:
+    return isinstance(error, (RecoveryError, OSError))
+
+
+def sentence_of(error: RecoveryError) -> str:
     """Without the code, which goes beside it."""
     return str(error).removeprefix(f"{error.code}: ")

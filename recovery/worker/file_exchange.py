@@ -72,12 +72,14 @@ class FileExchange:
         """
         with self._starting:
             if self._address is None:
-                opening = asyncio.run_coroutine_threadsafe(self._serve(host), self._running())
                 try:
-                    self._address = opening.result()
-                except (RecoveryError, OSError) as error:
+                    loop = self._running()
+                    self._address = asyncio.run_coroutine_threadsafe(self._serve(host), loop).result()
+                except Exception as error:  # noqa: BLE001 - whatever it is, this node joins without giving files
+                    is_known = isinstance(error, (RecoveryError, OSError))
+                    reason = str(error) if is_known else f"{type(error).__name__}: {error}"
                     _logger.warning(
-                        "event=copies_not_served other nodes get no checkpoints from here: %s", error
+                        "event=copies_not_served other nodes get no checkpoints from here: %s", reason
                     )
                     self._address = ""
             return self._address
@@ -87,21 +89,32 @@ class FileExchange:
 
         Args:
             wish: what, and from where.
-            outcome: called in the exchange's thread, once, unless the process ends before.
+            outcome: called in the exchange's thread, once, unless the process ends before; in the caller's where that cannot be started.
             ahead: somebody waits for it: it takes no turn.
         """
-        with self._starting:
-            loop = self._running()
+        try:
+            with self._starting:
+                loop = self._running()
+        except RuntimeError as error:
+            outcome(NotFetchedError((), f"what fetches cannot be started: {error}"))
+            return
         loop.call_soon_threadsafe(self._begin, wish, outcome, _NO_TURN if ahead else self._turns)
 
     # --- its thread ----------------------------------------------------------------------------------------------------
 
     def _running(self) -> asyncio.AbstractEventLoop:
+        """Its loop; RuntimeError: no thread can be started now."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._loop.set_default_executor(Calls(thread_name_prefix="recovery-files"))
-            self._thread = threading.Thread(target=self._loop.run_forever, name="recovery-files", daemon=True)
-            self._thread.start()
+            loop = asyncio.new_event_loop()
+            loop.set_default_executor(Calls(thread_name_prefix="recovery-files"))
+            thread = threading.Thread(target=loop.run_forever, name="recovery-files", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                loop.close()
+                raise
+            # Not before it runs: whoever waits for a loop without a thread waits for ever.
+            self._loop, self._thread = loop, thread
             atexit.register(self._at_exit, os.getpid())
         return self._loop
 

@@ -154,14 +154,21 @@ class LocalStore:
         except (StoreError, RecoveryPathError) as error:
             self._in_loop(self._on_failure, error)
             return
-        self._store = store
+        try:
+            writer = Writer(
+                store,
+                on_durable=lambda ticket: self._in_loop(self._released, ticket),
+                on_failure=lambda error: self._in_loop(self._failed, error),
+                wall_ms=clock.wall_ms,
+            )
+        except RuntimeError as error:
+            # No thread can be started now. What this node holds is found all the same.
+            _logger.warning("event=store_not_opened it is tried again: %s", error)
+            store.close()
+            self._in_loop(self._open_later)
+            return
+        self._store, self._writer = store, writer
         close_in_children(lambda: descriptors_of(recovery_path / "workers" / f"{self._node_id}.db.lock"))
-        self._writer = Writer(
-            store,
-            on_durable=lambda ticket: self._in_loop(self._released, ticket),
-            on_failure=lambda error: self._in_loop(self._failed, error),
-            wall_ms=clock.wall_ms,
-        )
         # Before the interpreter's end closes the store: handlers that were registered later run earlier.
         atexit.register(self._close_in, os.getpid())
         self._in_loop(self._write_what_waited)
@@ -328,10 +335,8 @@ class LocalStore:
             self.open()
             try:
                 state = self._stored(self.recovery_path)
-            except StoreVersionError:
-                raise
-            except RecoveryError:
-                if not records:
+            except RecoveryError as error:
+                if isinstance(error, StoreVersionError) or not records:
                     raise
             else:
                 records += state.directories

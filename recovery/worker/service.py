@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -10,15 +11,16 @@ from collections.abc import Callable
 
 from recovery import clock, process_identity
 from recovery.config import Settings, SettingsRole
+from recovery.core.effects import Exit
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import FromScheduler, Role
 from recovery.core.principals import Kind
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
-from recovery.core.worker.effects import NoteAdmission
+from recovery.core.worker.effects import NoteAdmission, WorkerEffect
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
-from recovery.errors import RecoveryError
+from recovery.errors import RecoveryError, WorkerBrokenError
 from recovery.store import job_token_file
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
@@ -28,14 +30,15 @@ from recovery.transport.job_token import Authenticator, Caller, JobToken
 from recovery.worker.blocking_calls import Calls
 from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
+from recovery.worker.delivery import Delivery
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
-from recovery.worker.executor import Executor
+from recovery.worker.executor import Executor, sentence_of
 from recovery.worker.file_address import host_of
 from recovery.worker.file_exchange import FileExchange
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
 from recovery.worker.object_storage import ObjectStorage
-from recovery.worker.training_control import TrainingControl
+from recovery.worker.training_control import TrainingControl, Verdict
 
 _logger = logging.getLogger("recovery.worker")
 _TICK_S = 0.25
@@ -44,6 +47,9 @@ _TICK_S = 0.25
 
 class WorkerService:
     """One per process. The main thread uses `training_control`, `local_store` and `post`; the rest belongs to the thread."""
+
+    _broken: WorkerBrokenError | None = None
+    """Why its thread has ended."""
 
     def __init__(self, settings: Settings, *, starts_again: bool = False) -> None:
         """Prepare; `start` begins.
@@ -123,18 +129,31 @@ class WorkerService:
         return copies
 
     def start(self) -> None:
-        """Start the thread; returns when its loop runs."""
+        """Start the thread; returns when its loop runs.
+
+        Raises:
+            WorkerBrokenError: it ended before that.
+        """
         threading.Thread(target=self._run, name="recovery-connection", daemon=True).start()
         self._up.wait()
+        if self._broken is not None:
+            raise self._broken
 
     @property
     def is_up(self) -> bool:
         """Does its thread take what is posted?"""
-        return self._up.is_set()
+        return self._up.is_set() and self._broken is None
 
     def post(self, stimulus: s.WorkerStimulus) -> None:
         """Hand a stimulus to the machine, from any thread."""
-        self._loop.call_soon_threadsafe(self._deliver, stimulus)
+        # Of a thread that is broken the verdict tells, and who posts goes on to read it.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._deliver, stimulus)
+
+    @property
+    def failed_saves_max(self) -> int:
+        """Saves on the disk that may fail in a row; 0: any number."""
+        return self._settings.failed_saves_max
 
     @property
     def control_inode(self) -> int | None:
@@ -149,7 +168,21 @@ class WorkerService:
     # --- the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        asyncio.run(self._serve())
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - logged there, and the process ends by it
+            self._break_off(error)
+
+    def _break_off(self, error: BaseException) -> None:
+        """A fault of this program: without this thread nobody would be told anything, and the main thread would wait for ever."""
+        broken = self._broken = _noted_fault(error)
+        was_up = self._up.is_set()
+        self._up.set()
+        if was_up and not self.training_control.job_is_over:
+            ended = Exit(broken.code, sentence_of(broken))
+            self.training_control.finish(Verdict(ended.code, ended.reason))
+            threading.Event().wait(self._settings.rules.abort_timeout_ms / 1000)
+            Executor.force(ended)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -169,8 +202,14 @@ class WorkerService:
             copy_work=self._copy_work,
             object_storage=self._object_storage,
             abort_timeout_ms=self._settings.rules.abort_timeout_ms,
+            finished_file=self._settings.finished_file,
             deliver=self._deliver,
             replace=self.replace_process,
+        )
+        self._delivery = Delivery(
+            lambda stimulus: self.machine.handle(stimulus, clock.monotonic_ms()),
+            self._carry_out,
+            self._end_by_fault,
         )
         self.local_store.attach(self._loop, self._executor.release, self._on_store_failure)
         close_in_children(lambda: [self._client.fileno] if self._client.fileno is not None else [])
@@ -187,11 +226,18 @@ class WorkerService:
             and stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
             and self.progress is not None
         ):
-            self._deliver(self.progress())
-        for effect in self.machine.handle(stimulus, clock.monotonic_ms()):
-            self._executor.carry_out(effect)
-            if isinstance(effect, NoteAdmission):
-                self.on_admitted(effect.admitted.rank)
+            self._delivery.deliver(self.progress())
+        self._delivery.deliver(stimulus)
+
+    def _carry_out(self, effect: WorkerEffect) -> None:
+        self._executor.carry_out(effect)
+        if isinstance(effect, NoteAdmission):
+            self.on_admitted(effect.admitted.rank)
+
+    def _end_by_fault(self, stimulus: s.WorkerStimulus, error: Exception) -> None:
+        """A fault of this program in one stimulus: the thread still speaks, but the machine takes nothing more."""
+        broken = _noted_fault(error, f"{type(stimulus).__name__}: ")
+        self._executor.carry_out(Exit(broken.code, sentence_of(broken)))
 
     def _on_message(self, message: FromScheduler) -> None:
         if not self.host and self._client.local_host:
@@ -215,3 +261,9 @@ class WorkerService:
         assert admitted is not None, "only a member that trained replaces itself"
         _logger.warning("event=process_replaced reason=%r; pid, rank and incarnation stay", reason)
         replace_process(admitted.token, self.machine.hangs if hangs is None else hangs)
+
+
+def _noted_fault(error: BaseException, during: str = "") -> WorkerBrokenError:
+    broken = WorkerBrokenError(reason=f"{during}{type(error).__name__}: {error}")
+    _logger.critical("event=worker_broken %s", broken, exc_info=error)
+    return broken

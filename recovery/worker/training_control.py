@@ -59,6 +59,8 @@ class TrainingControl:
         """The newest step that all ranks hold, as far as is known in this generation; 0: none."""
         self.committed_before = self._durable_step = 0
         """The two newest steps that lie on all ranks' disks, likewise; the older one says which files may go."""
+        self.disk_committed_ms: int | None = None
+        """When the newest was heard of, on the monotonic clock; None: not since the plan of this generation."""
         self._spared: tuple[int, ...] = ()
         self.spared_in_memory: tuple[int, ...] = ()
         """Older steps in memory whose files stay."""
@@ -228,6 +230,7 @@ class TrainingControl:
                 durable_step=plan.durable_step,
                 spared_in_memory=self.spared_in_memory,
             )
+            self.disk_committed_ms = None
             self._stop_point.begin(plan.generation, plan.step)
             self._changed.notify_all()
 
@@ -252,6 +255,7 @@ class TrainingControl:
         durable_step = step if durable_step is None else durable_step
         if durable_step > self._durable_step:
             self.committed_before, self._durable_step = self._durable_step, durable_step
+            self.disk_committed_ms = clock.monotonic_ms()
 
     def spare_stored(self, steps: tuple[int, ...]) -> None:
         """Files of these steps stay, whatever else is spared: object storage has them, or is sent them."""

@@ -116,6 +116,30 @@ def test_signals_to_the_whole_group_do_not_end_it(
     assert written(writer, memory, 7, tmp_path / "file") == hashlib.sha256(b"content").hexdigest()
 
 
+_WITH_MANY_FILES = """
+import os, resource, sys
+from recovery.checkpoint.kept_memory import KeptMemory
+from recovery.checkpoint.writer_process import WriterProcess
+resource.setrlimit(resource.RLIMIT_NOFILE, (2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1_100)]
+writer, memory = WriterProcess(), KeptMemory()
+memory.take(4)[:4] = b"file"
+with open(sys.argv[1], "wb") as file:
+    assert file.fileno() > 1_024
+    print(writer.write(memory.descriptor, 4, file.fileno()))
+"""
+
+
+def test_a_process_with_more_than_1024_open_files_has_its_own_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _WITH_MANY_FILES, str(tmp_path / "file")]
+    root = str(Path(recovery.__file__).parents[1])
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
+    )
+
+    assert (done.stdout.strip(), done.stderr) == (hashlib.sha256(b"file").hexdigest(), "")
+
+
 _PARENT = """
 import os, sys
 from recovery.checkpoint.kept_memory import KeptMemory

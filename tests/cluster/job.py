@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -49,6 +50,8 @@ OWN = os.environ.get("JOB_OWN", "")
 """drifts: a part differs between ranks; per_rank: it does, and the state is told so."""
 handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
 """How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
+OPEN_FILES = int(os.environ.get("JOB_OPEN_FILES", "0"))
+"""How many the process holds open beside its own, as data loaders over many shards do."""
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there: what a test does to the job is done by then. -1: the evaluation behind the loop."""
 
@@ -185,6 +188,12 @@ def hold(session: recovery.Session, step: int) -> None:
         time.sleep(0.02)
 
 
+def _open_files() -> list[int]:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * OPEN_FILES, hard))
+    return [os.open("/dev/null", os.O_RDONLY) for _ in range(OPEN_FILES)]
+
+
 def evaluate(net: nn.Module) -> None:
     """An evaluation in between: it draws no dropout and must change nothing."""
     net.eval()
@@ -194,4 +203,5 @@ def evaluate(net: nn.Module) -> None:
 
 
 if __name__ == "__main__":
+    held_open = _open_files() if OPEN_FILES else []
     train()

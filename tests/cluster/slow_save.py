@@ -1,6 +1,7 @@
 """small_job with saves whose bytes are written behind the steps, by a thread that a test can hold inside a save.
 
-JOB_HOLD_SAVE names the save (the step) in which the first incarnation of this process waits for the file `save_on`.
+JOB_HOLD_SAVE names the save (the step) in which the first incarnation of this process waits for the file `save_on`, JOB_BROKEN_SAVES those
+that a mistake ends.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tests.cluster.small_job import EPOCHS, HELD_STEP, STEP_MS, Tally, value_aft
 
 HERE = Path(__file__).absolute().parent
 HOLD_SAVE = int(os.environ.get("JOB_HOLD_SAVE", "0"))
+BROKEN_SAVES = [int(step) for step in os.environ.get("JOB_BROKEN_SAVES", "").split()]
 
 
 class SlowTally(Tally):
@@ -34,6 +36,8 @@ class SlowTally(Tally):
     @override
     def write(self, stream: BinaryIO) -> None:
         super().write(stream)
+        if self.step in BROKEN_SAVES:
+            raise ValueError("a mistake of the program")
         if self.step == HOLD_SAVE:
             (HERE / "saving").touch()
             while not (HERE / "save_on").exists():

@@ -35,10 +35,16 @@ class DrivenWorker:
         self.machine = WorkerMachine(identity, self.rules)
         self.now = 0
         self.effects: list[we.WorkerEffect] = []
+        self.is_connected = False
+        self.searches = 0
+        """How many it has asked for."""
 
     def handle(self, stimulus: s.WorkerStimulus, at: int | None = None) -> list[we.WorkerEffect]:
         self.now = self.now if at is None else at
+        if isinstance(stimulus, (s.Connected, s.Disconnected)):
+            self.is_connected = isinstance(stimulus, s.Connected)
         self.effects = self.machine.handle(stimulus, self.now)
+        self.searches += len(self.effects_of(we.FindCheckpoints))
         self.machine.check()
         return self.effects
 
@@ -69,7 +75,7 @@ class DrivenWorker:
         durable: int | None = None,
         standby: bool = False,
     ) -> DrivenWorker:
-        if self.machine.admitted is None:
+        if not self.is_connected:
             self.registering()
         self.receive(
             m.Admitted(
@@ -88,9 +94,13 @@ class DrivenWorker:
         )
         return self
 
+    def found(self, *held: m.HeldCheckpoint, request: str = "f", **fields: Any) -> list[we.WorkerEffect]:
+        """The newest search is done."""
+        return self.handle(s.CheckpointsFound(RequestId(request), self.searches, held, **fields))
+
     def training(self) -> DrivenWorker:
         self.admitted()
-        self.handle(s.CheckpointsFound(RequestId("f"), ()))
+        self.found()
         self.receive(plan(1))
         return self
 

@@ -10,6 +10,7 @@ from recovery.core.copy_messages import CopiesKept, CopyReport
 from recovery.core.copy_records import CopyState
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind, JobRecord
 from recovery.core.rules import Rules
+from recovery.core.scheduler.copying import ORDERS_MAX
 from tests.core.copiers import (
     RULES,
     all_copied,
@@ -131,6 +132,31 @@ def test_who_reconnects_is_ordered_again_what_it_has_not_reported() -> None:
     second.beat()
     assert len(orders(first)) == 1
     reports(first, again)
+    assert EventKind.CHECKPOINT_COPIED in desk.kinds()
+
+
+def test_a_holder_of_many_ranks_copies_is_asked_in_windows() -> None:
+    """Most ranks are on one host: at once, what the other's few are asked for would be more than waits for one peer."""
+    count = 2 * ORDERS_MAX + 2
+    desk = Desk(Rules(worker_count=count, checkpoint_copies=1), checked=False)
+    *many, alone = [server(desk, f"w{rank}", "b" if rank == count - 1 else "a") for rank in range(count)]
+    begin([*many, alone])
+    for worker in (*many, alone):
+        worker.save(10)
+    assert len(orders(alone)) == ORDERS_MAX
+    # What was ordered on a connection that is gone counts no more.
+    desk.lose(alone.connection)
+    assert isinstance(alone.register(), m.Admitted)
+    assert len(orders(alone)) == ORDERS_MAX
+
+    done = 0
+    while done < len(orders(alone)):
+        assert len(orders(alone)) - done <= ORDERS_MAX
+        reports(alone, orders(alone)[done])
+        done += 1
+    reports(many[0], orders(many[0])[0])
+
+    assert sorted(order.rank for order in orders(alone)) == list(range(count - 1))
     assert EventKind.CHECKPOINT_COPIED in desk.kinds()
 
 

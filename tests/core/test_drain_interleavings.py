@@ -88,7 +88,7 @@ class Process:
         mine = self.generation > 0 or find.offer is not None
         held = self.world.held(self.rank if find.offer is None else find.offer.rank) if mine else ()
         offered = None if find.offer is None else find.offer.rank
-        self.handle(s.CheckpointsFound(self.request(), held, rank=offered))
+        self.handle(s.CheckpointsFound(self.request(), find.search_id, held, rank=offered))
 
     def open(self, plan: m.Rollback) -> None:
         self.generation, self.rank, self.applied = plan.generation, plan.rank, plan.step

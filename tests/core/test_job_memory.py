@@ -39,7 +39,7 @@ def test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_i
     driven.receive(m.Interrupt(generation=Generation(1), reason="why"))
     driven.handle(s.TrainingStopped(Generation(1), 5))
     assert [look.past for look in driven.effects_of(we.FindCheckpoints)] == [None]
-    driven.handle(s.CheckpointsFound(RequestId("f"), ()))
+    driven.found()
     driven.receive(plan(2))
     driven.reconnect()
     [register] = driven.sent(m.Register)
@@ -65,7 +65,7 @@ def test_a_worker_of_a_job_says_so_when_it_registers_and_what_it_knows_when_it_i
     assert (look.job, look.past.job, look.past.rank, look.past.generation) == ("new", "job", 1, 2)
     assert [one.generation for one in look.past.began] == [1, 2]
     known = msgspec.structs.replace(look.past, held=(checkpoint(5),))
-    driven.handle(s.CheckpointsFound(RequestId("g"), (), past=known))
+    driven.found(past=known)
     [ready] = driven.sent(m.Ready)
     assert ready.past == known
 
@@ -81,7 +81,7 @@ def test_a_new_scheduler_that_repeats_its_answer_is_not_taken_for_the_one_before
     """Its first answer was lost on the way: the repeat says `resumed`, and the job is another one all the same."""
     driven = DrivenWorker().training()
     driven.handle(s.TrainingStopped(Generation(1), 5))
-    driven.handle(s.CheckpointsFound(RequestId("f"), (checkpoint(5),)))
+    driven.found(checkpoint(5))
     assert driven.machine.admitted is not None
     driven.reconnect()
     driven.receive(msgspec.structs.replace(driven.machine.admitted, job="new", resumed=True))
@@ -128,3 +128,22 @@ def test_a_workers_rows_become_what_it_knows() -> None:
     known = rebuild.past_of(job, msgspec.structs.replace(node, rank=None), (older, generation), ())
     assert (known.rank, known.saved_step, len(known.began)) == (0, 0, 1)
     assert rebuild.past_of(job, node, (), ()).rank == 1
+
+
+def test_what_a_search_for_the_job_before_finds_does_not_count_for_the_present_one() -> None:
+    """The disk was slow, and the scheduler is another one meanwhile."""
+    driven = DrivenWorker().admitted()
+    before = driven.searches
+    driven.reconnect()
+    admitted = driven.machine.admitted
+    assert admitted is not None
+    driven.receive(msgspec.structs.replace(admitted, job="new", resumed=False))
+    driven.found(checkpoint(20))
+    assert [ready.held[0].step for ready in driven.sent(m.Ready)] == [20]
+
+    driven.handle(s.CheckpointsFound(RequestId("late"), before, (checkpoint(5),)))
+
+    assert driven.effects == []
+    driven.reconnect()
+    driven.receive(msgspec.structs.replace(admitted, job="new", resumed=True))
+    assert [ready.held[0].step for ready in driven.sent(m.Ready)] == [20]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from recovery.core import messages as m
@@ -230,11 +231,11 @@ def test_a_host_that_is_lost_with_disk_and_memory_gets_its_copy() -> None:
     assert "step 20 was committed and is not usable: rank 1: it was in memory" in made.reason
 
 
-def test_a_step_that_a_rank_still_fetches_is_durable() -> None:
+def test_a_step_that_a_rank_still_fetches_from_a_disk_is_durable() -> None:
     index = CheckpointCoordinator(2)
     index.replace(Rank(0), [on_disk(10, 0)])
     index.replace(Rank(1), [])
-    index.roll_back(10)
+    index.roll_back(10, fetched={Rank(1): on_disk(10, 1)})
     assert (index.committed_step, index.durable_step) == (10, 10)
     index.bring_back(Rank(1), on_disk(10, 1))
     index.add(Rank(0), in_memory(20, 0))
@@ -262,3 +263,42 @@ def test_who_connects_again_is_told_what_lies_on_disks() -> None:
     first.register()
     said = first.last(m.Admitted)
     assert (said.committed_step, said.durable_step) == (20, 10)
+
+
+@pytest.mark.parametrize("who_fetches", [(0, 1), (1,)])
+def test_what_is_fetched_from_memory_is_not_durable_before_it_lies_on_the_disk(
+    who_fetches: tuple[int, ...],
+) -> None:
+    """Else files on the disk go for it, and it is gone with the next host."""
+    index = CheckpointCoordinator(2)
+    for rank in (0, 1):
+        index.add(Rank(rank), on_disk(10, rank))
+    for rank in {0, 1} - {*who_fetches}:
+        index.add(Rank(rank), on_disk(20, rank))
+    index.roll_back(20, fetched={Rank(rank): in_memory(20, rank) for rank in who_fetches})
+    assert (index.committed_step, index.durable_step) == (20, 10)
+    for rank in who_fetches:
+        index.bring_back(Rank(rank), on_disk(20, rank))
+    for rank in (0, 1):
+        index.add(Rank(rank), in_memory(30, rank))
+    assert (index.committed_step, index.durable_step) == (30, 20)
+
+
+def test_a_plan_of_copies_in_memory_alone_lets_nothing_go_on_the_disks() -> None:
+    """What the ranks had in their own memory is gone, and each fetches it from the other's."""
+    desk = Desk(RULES)
+    first, second = workers = servers(desk)
+    disk = [worker.save(10) for worker in workers]
+    memory = in_memory_of_all(workers, 20)
+    report_all(workers, 20)
+    back = comes_back(first), comes_back(second)
+    for rank, worker in enumerate(back):
+        ready(worker, disk[rank], copies={1 - rank: [memory[1 - rank]]})
+
+    plans = [worker.follow() for worker in back]
+    assert [(plan.step, plan.durable_step, len(plan.sources)) for plan in plans] == [(20, 10, 1)] * 2
+    for worker, held in zip(back, memory, strict=True):
+        here = msgspec.structs.replace(held, path=f"{worker.node_id}.copies/20")
+        worker.send(m.CheckpointReport(request_id=worker.request(), checkpoint=here))
+    in_memory_of_all([*back], 30)
+    assert back[0].last(m.Committed).durable_step == 20

@@ -84,6 +84,7 @@ def test_the_plan_goes_to_the_newest_step_on_whatever_it_lies(desk: Desk) -> Non
 
     plan = again.follow()
     assert (plan.step, plan.path, plan.committed_step, plan.durable_step) == (20, memory[1].path, 20, 10)
+    assert plan.step_on_disks == 10
 
 
 def test_memory_that_a_host_has_lost_sends_all_to_the_disk_and_is_nobodys_fault(desk: Desk) -> None:
@@ -212,3 +213,37 @@ def test_a_worker_is_told_which_step_lies_on_disks() -> None:
     driven = DrivenWorker().training()
     driven.receive(m.Committed(run=checkpoint(1).run, step=20, durable_step=10))
     assert driven.effects_of(we.Retain)[-1] == we.Retain(20, (), 10)
+
+
+def test_a_plan_says_how_long_ago_the_disks_had_their_last_commit(desk: Desk) -> None:
+    """Schedules by time go by it: what counts from a generation's begin never ends where failures are closer together."""
+    desk.at(100)
+    first, second = running_workers(desk)
+    assert first.last(m.Rollback).since_disk_commit_ms == 0
+    desk.at(5_000)
+    one = first.save(10), second.save(10)
+    desk.at(7_000)
+    memory = save_in_memory(first, 20, 0), save_in_memory(second, 20, 1)
+    desk.at(8_000)
+    second.die()
+    desk.at(9_000)
+    first.ready(one[0], memory[0])
+    again = Worker(desk, "worker_1")
+    again.register()
+    desk.at(9_500)
+    again.ready(one[1], memory[1])
+    assert (first.follow().since_disk_commit_ms, again.follow().since_disk_commit_ms) == (4_500, 4_500)
+
+
+def test_a_plan_of_a_scheduler_that_was_started_again_does_not_know_it(desk: Desk) -> None:
+    first, second = running_workers(desk)
+    held = first.save(10), second.save(10)
+    desk.restart()
+    desk.at(31_000)
+    first.register()
+    first.ready(held[0])
+    again = Worker(desk, "worker_1")
+    again.register()
+    again.ready(held[1])
+    plan = again.follow()
+    assert (plan.step, plan.step_on_disks, plan.since_disk_commit_ms) == (10, 10, None)

@@ -8,7 +8,6 @@ import pytest
 from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core.checkpoints import INDEXED_STEPS
-from recovery.core.ids import RequestId
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind
 from recovery.core.rules import Rules
 from recovery.core.worker import connection
@@ -29,7 +28,7 @@ def held(first: int, last: int) -> tuple[m.HeldCheckpoint, ...]:
 
 
 def ready_of(driven: DrivenWorker, found: tuple[m.HeldCheckpoint, ...]) -> m.Ready:
-    driven.handle(s.CheckpointsFound(RequestId("f"), found))
+    driven.found(*found)
     [ready] = driven.sent(m.Ready)
     return ready
 
@@ -70,7 +69,7 @@ def test_what_fits_is_reported_whole_and_not_logged() -> None:
 def test_the_committed_checkpoint_is_reported_however_many_newer_ones_there_are(how: str) -> None:
     driven = DrivenWorker().admitted(committed=3 if how == "admitted" else 0)
     if how != "admitted":
-        driven.handle(s.CheckpointsFound(RequestId("f"), ()))
+        driven.found()
         driven.receive(msgspec.structs.replace(plan(1), committed_step=3 if how == "planned" else 0))
         if how == "committed":
             driven.receive(m.Committed(run=plan(1).run, step=3))

@@ -252,7 +252,7 @@ def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:
 def test_a_worker_names_so_many_files_as_fit_and_counts_the_rest() -> None:
     driven = DrivenWorker().admitted()
     found = tuple(over(str(number)) for number in range(m.PASSED_OVER_MAX + 3))
-    driven.handle(s.CheckpointsFound(RequestId("f"), (), found))
+    driven.found(passed_over=found)
 
     [said] = driven.sent(m.Ready)
     assert (said.passed_over, said.passed_over_more) == (found[: m.PASSED_OVER_MAX], 3)

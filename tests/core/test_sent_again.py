@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
+from recovery.core.ids import Generation, RequestId
 from recovery.core.records import CheckpointRecord, CheckpointState, JobRecord, JobState, RunRecord
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, running_workers
@@ -72,3 +73,22 @@ def test_a_fresh_process_of_the_job_is_in_the_next_run_of_the_next_scheduler(des
 
     assert isinstance(Worker(desk, "worker_0").register(), m.Admitted)
     assert len(desk.row(RunRecord)) == 2
+
+
+def test_a_request_without_a_name_mutes_nobody(desk: Desk) -> None:
+    """The decoder refuses it; the machine does not take a message that is no request for its repeat either."""
+    first, second = running_workers(desk)
+    first.send(
+        m.CheckpointInvalid(
+            request_id=RequestId(""),
+            generation=Generation(0),
+            step=1,
+            path="p",
+            reason="of a plan that is over",
+        )
+    )
+    first.send(m.Heartbeat(sequence=7, generation=first.generation, step=5))
+    assert first.hears(m.HeartbeatAck) == 1
+    first.send(m.CollectiveFailed(generation=first.generation, step=5, reason="reset"))
+    assert first.hears(m.Interrupt) > 0
+    assert second.hears(m.Interrupt) > 0

@@ -25,14 +25,14 @@ OFFER = m.Offer(
 def standby() -> DrivenWorker:
     """It was let in, and has said what it holds under its own name."""
     worker = DrivenWorker(standby=True).admitted(standby=True)
-    worker.handle(s.CheckpointsFound(RequestId("own"), ()))
+    worker.found()
     return worker
 
 
-def found(rank: int | None = 1) -> s.CheckpointsFound:
-    return s.CheckpointsFound(
-        RequestId(f"of-{rank}"), (checkpoint(20, path="w1/20"),), rank=None if rank is None else Rank(rank)
-    )
+def found(rank: int | None = 1, *, search: int = 2) -> s.CheckpointsFound:
+    """The search for its own files was the first, that for the offered rank the second."""
+    of = None if rank is None else Rank(rank)
+    return s.CheckpointsFound(RequestId(f"of-{rank}"), search, (checkpoint(20, path="w1/20"),), rank=of)
 
 
 def test_it_registers_as_what_it_was_started_as() -> None:
@@ -55,7 +55,7 @@ def test_it_looks_for_the_files_of_the_offered_rank_and_says_what_it_can_read() 
     worker = standby()
     worker.receive(OFFER)
     assert worker.effects_of(we.FindCheckpoints) == [
-        we.FindCheckpoints("job", RunId(1), Rank(1), offer=OFFER)
+        we.FindCheckpoints(2, "job", RunId(1), Rank(1), offer=OFFER)
     ]
     worker.handle(found())
     [ready] = worker.sent(m.Ready)
@@ -66,7 +66,7 @@ def test_what_it_holds_under_its_own_name_is_not_sent_after_the_answer() -> None
     worker = standby()
     worker.receive(OFFER)
     worker.handle(found())
-    worker.handle(found(None))
+    worker.handle(found(None, search=1))
     assert worker.sent(m.Ready) == []
     worker.reconnect()
     worker.admitted(resumed=True, standby=True)
@@ -80,7 +80,7 @@ def test_what_was_offered_by_a_scheduler_that_has_lost_its_store_is_forgotten() 
     worker.handle(found())
     worker.reconnect()
     worker.admitted(resumed=False, standby=True)
-    worker.handle(found(None))
+    worker.handle(found(None, search=3))
     assert [one.rank for one in worker.sent(m.Ready)] == [None], "it waits for what each knows of its own"
 
 
@@ -90,7 +90,7 @@ def test_answer_to_an_older_offer_is_not_sent() -> None:
     worker.receive(m.Offer(run=RunId(1), rank=Rank(0), replaced=NodeId("worker_0"), committed_step=0))
     worker.handle(found(1))
     assert worker.sent(m.Ready) == []
-    worker.handle(found(0))
+    worker.handle(found(0, search=3))
     assert [one.rank for one in worker.sent(m.Ready)] == [0]
 
 
@@ -109,7 +109,7 @@ def test_with_the_plan_of_the_rank_it_keeps_where_the_files_lie() -> None:
     worker.handle(s.TrainingStopped(plan(1).generation, 5))
     [find] = worker.effects_of(we.FindCheckpoints)
     assert (find.rank, find.offer) == (1, None)
-    worker.handle(found(None))
+    worker.handle(found(None, search=3))
     assert [one.rank for one in worker.sent(m.Ready)] == [None]
     worker.receive(plan(2))
     assert worker.effects_of(we.KeepPlaces) == []
@@ -131,7 +131,7 @@ def test_offer_to_who_fetches_for_the_plan_of_that_rank_keeps_it_from_no_later_p
     assert worker.receive(OFFER) == []
 
     worker.receive(m.Interrupt(generation=plan(1).generation, reason="worker_2 lost"))
-    worker.handle(found(None))
+    worker.handle(found(None, search=3))
     assert [one.rank for one in worker.sent(m.Ready)] == [None]
 
 

@@ -43,7 +43,7 @@ def came(
 
 def idle() -> DrivenWorker:
     worker = DrivenWorker().admitted()
-    worker.handle(s.CheckpointsFound(RequestId("f"), ()))
+    worker.found()
     return worker
 
 
@@ -144,7 +144,7 @@ def test_who_has_no_copies_and_no_past_removes_none() -> None:
     assert worker.receive(CopiesKept(run=RunId(1), copied=30, oldest=20)) == []
     worker = DrivenWorker().admitted()
     copies = (HeldCopy(rank=Rank(0), checkpoint=checkpoint(10)),)
-    worker.handle(s.CheckpointsFound(RequestId("f"), (), copies=copies))
+    worker.found(copies=copies)
     assert worker.sent(m.Ready)[0].copies == copies
     worker.receive(plan(1))
     assert worker.effects_of(we.RetainCopies)[0].oldest == 0
@@ -169,7 +169,7 @@ def test_a_plan_that_names_sources_is_followed_when_its_file_lies_here() -> None
     assert (fetch.rank, fetch.checkpoint.digest, fetch.checkpoint.file_bytes) == (1, "own/10@1", 7)
     assert not worker.effects_of(we.OpenGeneration)
     assert worker.receive(elsewhere(1)) == []
-    assert worker.handle(s.CheckpointsFound(RequestId("late"), ())) == []
+    assert worker.found() == []
 
     held = came(worker, fetch=1, of="own", failures=(FAULT,))
     [opened] = worker.effects_of(we.OpenGeneration)
@@ -193,7 +193,7 @@ def test_a_plan_whose_file_does_not_come_waits_for_its_end() -> None:
     assert worker.receive(m.Interrupt(generation=Generation(0), reason="an older one")) == []
     worker.receive(m.Interrupt(generation=Generation(1), reason="x"))
     assert worker.effects_of(we.FindCheckpoints)
-    worker.handle(s.CheckpointsFound(RequestId("g"), ()))
+    worker.found()
     assert worker.sent(m.Ready)[0].generation == 1
 
 
@@ -203,7 +203,7 @@ def test_what_comes_for_a_plan_that_is_over_is_not_followed() -> None:
     worker.receive(m.Interrupt(generation=Generation(1), reason="x"))
     came(worker, fetch=1, of="own")
     assert worker.effects == []
-    worker.handle(s.CheckpointsFound(RequestId("g"), ()))
+    worker.found()
     worker.receive(elsewhere(2))
     assert worker.effects_of(we.Fetch)[0].fetch_id == 2
 

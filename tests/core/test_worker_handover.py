@@ -193,7 +193,7 @@ def test_drain_of_a_generation_that_is_over_is_no_answer_to_a_new_wish() -> None
     driven.receive(SaveAt(drain=1, generation=ONE, step=7))
     driven.receive(m.Interrupt(generation=ONE, reason="worker_1 left"))
     driven.handle(s.TrainingStopped(ONE, 7))
-    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.found()
     driven.receive(plan(2))
     driven.handle(ASKED, at=1_000)
     driven.fire(WorkerTimer.DEPART, at=1_500)
@@ -228,7 +228,7 @@ def test_what_ended_with_its_generation_is_not_let_go_of_again() -> None:
     driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_000)
     driven.receive(m.Interrupt(generation=ONE, reason="worker_1 left"), at=1_100)
     driven.handle(s.TrainingStopped(ONE, 7))
-    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.found()
     driven.receive(plan(2), at=1_200)
     assert driven.fire(WorkerTimer.DEPART, at=6_000) == []
 

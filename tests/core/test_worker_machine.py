@@ -4,10 +4,12 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core.ids import Generation, RequestId, ResumeToken, RunId
+from recovery.core.ids import Generation, NodeId, RequestId, ResumeToken, RunId
+from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
+from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.timers import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from tests.core.desk import checkpoint
@@ -23,12 +25,12 @@ def test_it_dials_registers_looks_and_says_ready() -> None:
     [register] = driven.sent(m.Register)
     assert (register.token, register.generation, register.serves) == (None, 0, "10.0.0.1:7")
     driven.admitted()
-    assert driven.effects_of(we.FindCheckpoints) == [we.FindCheckpoints("job", RunId(1))]
-    driven.handle(s.CheckpointsFound(RequestId("f"), (checkpoint(10),)))
+    assert driven.effects_of(we.FindCheckpoints) == [we.FindCheckpoints(1, "job", RunId(1))]
+    driven.found(checkpoint(10))
     assert [ready.held for ready in driven.sent(m.Ready)] == [(checkpoint(10),)]
     driven.receive(plan(1))
     assert driven.effects_of(we.OpenGeneration)
-    driven.handle(s.CheckpointsFound(RequestId("late"), ()))
+    driven.found()
     assert driven.effects == []
 
 
@@ -179,6 +181,7 @@ def test_what_was_not_answered_is_sent_again_after_a_reconnect() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.CheckpointPublished(RequestId("c"), checkpoint(10)))
     assert isinstance(driven.effects_of(e.Persist)[0].then[0], e.Report)
+    driven.handle(s.ReportStored(RequestId("c")))
     driven.handle(s.RendezvousOpened(Generation(1), "h:1"))
     assert driven.sent(m.RendezvousOpen)
     driven.reconnect()
@@ -226,7 +229,7 @@ def test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again() -
     driven.handle(s.TrainingStopped(Generation(1), 42))
     assert driven.effects_of(we.FindCheckpoints)
     assert driven.receive(m.Interrupt(generation=Generation(1), reason="again")) == []
-    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.found()
     assert [ready.step for ready in driven.sent(m.Ready)] == [42]
     driven.receive(m.Interrupt(generation=Generation(1), reason="again"))
     assert driven.sent(m.Ready)
@@ -348,3 +351,21 @@ def test_a_stop_before_the_admission_is_immediate_and_later_leaves_in_order() ->
     assert driven.sent(m.Leave)
     assert driven.machine.state is WorkerState.LEAVING
     assert we.SetTimer(WorkerTimer.SHUTDOWN, SHUTDOWN_GRACE_MS) in driven.effects
+
+
+@pytest.mark.parametrize("refused_before", [False, True])
+def test_a_connection_that_both_sides_have_closed_is_dialled_once(refused_before: bool) -> None:
+    driven = DrivenWorker().registering()
+    if refused_before:
+        driven.receive(refused("REJOIN_WINDOW", 10_000))
+    driven.handle(s.Disconnected("cut", 0.5))
+    assert bool(driven.effects_of(we.Connect)) is not refused_before
+    assert driven.handle(s.Disconnected("closed by this side", 0.5)) == []
+
+
+def test_a_plan_that_is_given_to_a_main_thread_in_training_is_a_fault_and_not_nothing() -> None:
+    main_thread = MainThread(NodeId("worker_0"), Rules(worker_count=1))
+    main_thread.admit()
+    main_thread.open(plan(1))
+    with pytest.raises(AssertionError, match="a worker that is training knows no move for: planned"):
+        main_thread.open(plan(2))

@@ -14,7 +14,9 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.timers import WorkerTimer
 from recovery.core.worker.transitions import (
     CONNECTION_MOVES,
+    CONNECTION_STAYS,
     WORKER_MOVES,
+    WORKER_STAYS,
     ConnectionFact,
     ConnectionState,
     WorkerFact,
@@ -33,6 +35,10 @@ ONE = Generation(1)
 
 @pytest.mark.parametrize(("state", "fact"), list(itertools.product(WorkerState, WorkerFact)))
 def test_every_state_of_a_worker_answers_every_fact(state: WorkerState, fact: WorkerFact) -> None:
+    if fact not in WORKER_MOVES[state] and fact not in WORKER_STAYS[state]:
+        with pytest.raises(AssertionError, match=f"a worker that is {state.value} knows no move for"):
+            next_worker_state(state, fact)
+        return
     after = next_worker_state(state, fact)
     assert after is WORKER_MOVES[state].get(fact, state)
     if fact is WorkerFact.ENDED:
@@ -47,6 +53,10 @@ def test_every_state_of_a_worker_answers_every_fact(state: WorkerState, fact: Wo
 def test_every_state_of_the_connection_answers_every_fact(
     state: ConnectionState, fact: ConnectionFact
 ) -> None:
+    if fact not in CONNECTION_MOVES[state] and fact not in CONNECTION_STAYS[state]:
+        with pytest.raises(AssertionError, match=f"a connection that is {state.value} knows no move for"):
+            next_connection_state(state, fact)
+        return
     after = next_connection_state(state, fact)
     assert after is CONNECTION_MOVES[state].get(fact, state)
     open_after = after not in (ConnectionState.DISCONNECTED, ConnectionState.WAITING)
@@ -58,15 +68,19 @@ def test_every_state_of_the_connection_answers_every_fact(
         assert fact is ConnectionFact.ADMITTED, "only the scheduler admits"
 
 
-@pytest.mark.parametrize("moves", [WORKER_MOVES, CONNECTION_MOVES])
+@pytest.mark.parametrize(
+    ("moves", "stays"), [(WORKER_MOVES, WORKER_STAYS), (CONNECTION_MOVES, CONNECTION_STAYS)]
+)
 def test_every_row_moves_somewhere_else_and_every_state_is_reached(
-    moves: dict[object, dict[object, object]],
+    moves: dict[object, dict[object, object]], stays: dict[object, frozenset[object]]
 ) -> None:
+    assert stays.keys() == moves.keys()
     first = next(iter(moves))
     reached = {after for row in moves.values() for after in row.values()} | {first}
     assert reached == set(moves)
     for state, row in moves.items():
         assert state not in row.values(), "a fact that changes nothing has no row"
+        assert not stays[state] & row.keys(), "a fact either moves or does not"
 
 
 # --- the machine --------------------------------------------------------------------------------------------------------
@@ -121,7 +135,7 @@ _ALWAYS: list[s.WorkerStimulus] = [
     s.StopAsked(RequestId("x"), "SIGTERM"),
     s.PauseNoticed(40_000),
     s.StoreRefused(RequestId("l"), "STORE_VERSION", "newer"),
-    s.CheckpointsFound(RequestId("f"), (checkpoint(10),)),
+    s.CheckpointsFound(RequestId("f"), 1, (checkpoint(10),)),
     s.StepsDone(ONE, 5, 1, 5),
     s.StateRestored(ONE),
     *(s.TimerFired(timer, 0.5) for timer in WorkerTimer),
@@ -130,6 +144,7 @@ _ALWAYS: list[s.WorkerStimulus] = [
 """What can happen to a worker whatever it does."""
 _OF_A_GENERATION: list[s.WorkerStimulus] = [
     s.CheckpointPublished(RequestId("c"), checkpoint(10)),
+    s.ReportStored(RequestId("c")),
     s.CheckpointRejected(RequestId("b"), ONE, 10, "p", "sha256"),
     s.RendezvousOpened(ONE, "h:1"),
     s.TrainingStopped(ONE, 5),
@@ -157,13 +172,20 @@ def test_whatever_happens_to_a_worker_moves_it_by_the_table_and_keeps_what_is_al
     for first, second in itertools.product(_happens_to(state), _happens_to(WorkerState.OUTSIDE)):
         driven = WORKERS[state]()
         assert driven.machine.state is state
-        driven.handle(first)
+        _handle(driven, first)
         between = driven.machine.state
-        driven.handle(second)
+        _handle(driven, second)
         for before, after in ((state, between), (between, driven.machine.state)):
             assert after is before or after in WORKER_MOVES[before].values() or _twice(before, after)
         seen |= {between, driven.machine.state}
     assert seen >= set(WORKER_MOVES[state].values())
+
+
+def _handle(driven: DrivenWorker, stimulus: s.WorkerStimulus) -> None:
+    """Let it happen, if it can: a dial succeeds where nothing is connected, and messages come where something is."""
+    needs = {s.Connected: False, s.MessageReceived: True}.get(type(stimulus), driven.is_connected)
+    if needs is driven.is_connected:
+        driven.handle(stimulus)
 
 
 def _twice(before: WorkerState, after: WorkerState) -> bool:
@@ -174,7 +196,7 @@ def _twice(before: WorkerState, after: WorkerState) -> bool:
 def test_a_leaving_worker_ends_by_its_own_reason_whatever_comes() -> None:
     for stimulus in _ALWAYS:
         driven = _leaving()
-        driven.handle(stimulus)
+        _handle(driven, stimulus)
         if isinstance(stimulus, s.MessageReceived):
             for exit_ in driven.effects_of(e.Exit):
                 assert (exit_.code, exit_.reason) == ("STOPPED", "SIGTERM")

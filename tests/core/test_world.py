@@ -66,6 +66,7 @@ class Process:
             for step in effect.then:
                 assert isinstance(step, Report)
                 self.send(step.message)
+                world.later(1, partial(self.feel, s.ReportStored(step.message.request_id)))
         elif isinstance(effect, we.SetTimer):
             self.timers[effect.timer] = effect.at_ms
             world.later(effect.at_ms - world.now, lambda: self.due(effect.timer, effect.at_ms))
@@ -82,9 +83,9 @@ class Process:
             self.stopping = True
             world.later(world.random.randint(0, 30), partial(self.stop, self.plan))
         elif isinstance(effect, we.FindCheckpoints):
-            held = tuple(sorted(world.disk[self.name].values(), key=lambda one: -one.step))
-            held = tuple(one for one in held if one.run == effect.run)
-            world.later(2, lambda: self.feel(s.CheckpointsFound(world.request(), held)))
+            mine = (one for one in world.disk[self.name].values() if one.run == effect.run)
+            held = tuple(sorted(mine, key=lambda one: -one.step))
+            world.later(2, lambda: self.feel(s.CheckpointsFound(world.request(), effect.search_id, held)))
         elif isinstance(effect, we.ReplaceProcess):
             world.replace(self)
         elif isinstance(effect, Exit):
@@ -117,8 +118,7 @@ class Process:
     def train(self, plan: m.Rollback | None) -> None:
         if not self.alive or self.plan is not plan or plan is None or self.stopping:
             return
-        if not self.world.everybody_is_in(plan.generation):
-            # A collective waits for its peers.
+        if not self.world.everybody_is_in(plan.generation):  # a collective waits for its peers
             self.world.later(STEP_MS, lambda: self.train(plan))
             return
         # It went back to a checkpoint of the last step.

@@ -295,7 +295,7 @@ def test_a_plan_that_ended_while_the_one_before_was_left_is_not_opened() -> None
     driven.receive(m.Interrupt(generation=Generation(2), reason="x lost"))
 
     driven.handle(s.TrainingStopped(Generation(1), 3))
-    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.found()
 
     assert [ready.generation for ready in driven.sent(m.Ready)] == [2]
 
@@ -333,7 +333,7 @@ def test_a_bad_checkpoint_is_reported_before_ready_after_a_reconnect() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.CheckpointRejected(RequestId("b"), Generation(1), 5, "p", "digest"))
     driven.handle(s.TrainingStopped(Generation(1), 5))
-    driven.handle(s.CheckpointsFound(RequestId("f2"), ()))
+    driven.found()
     driven.reconnect()
 
     driven.admitted(resumed=True)

@@ -30,7 +30,8 @@ from tests.house.protocol_words import ANSWERS, CONVERSATION, FROM_SCHEDULER, HE
 
 _INSIDE = (m.HeldCheckpoint, HeldCopy, m.PassedOver, m.Past, m.Began, Source, FetchFault, m.ProcessIdentity)
 _SOURCES = tuple(
-    f"recovery/core/{name}.py" for name in ("messages", "handover_messages", "copy_messages", "held")
+    f"recovery/core/{name}.py"
+    for name in ("messages", "report_messages", "handover_messages", "copy_messages", "held")
 )
 _RULES = Rules(worker_count=1)
 _EXAMPLES: tuple[tuple[str, m.FromNode | m.FromScheduler], ...] = (
@@ -229,7 +230,7 @@ def _kind_of(info: Any) -> str:
     if isinstance(info, msgspec.inspect.StrType):
         if info.pattern is not None:
             return "name (see above)"
-        return f"text, at most {info.max_length:,} characters"
+        return f"text, {f'{info.min_length} to' if info.min_length else 'at most'} {info.max_length:,} characters"
     if isinstance(info, msgspec.inspect.VarTupleType):
         return f"list of {_kind_of(info.item_type)}"
     if isinstance(info, msgspec.inspect.StructType):

@@ -181,6 +181,10 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "a rank, when file and manifest are durable",
         "`received`; then `committed` to every node, if it was the last rank of that step",
     ),
+    "not_saved": (
+        "a rank whose save failed, in any state of the job",
+        "`received`",
+    ),
     "checkpoint_invalid": (
         "a rank whose file of the plan does not verify, before `state_loaded`",
         "`received`, and `interrupt` to all; the next plan goes back further",

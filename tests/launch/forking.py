@@ -49,7 +49,7 @@ def forked(
             [sys.executable, *template.options, *words],
             environment=environment,
             log=stream.fileno(),
-            directory=str(directory),
+            conditions={"directory": str(directory)},
         )
     assert isinstance(pid, int), pid
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), _output(log)

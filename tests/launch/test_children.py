@@ -32,7 +32,9 @@ time.sleep(600)
 
 async def lived(*command: str, cpus: tuple[int, ...] = (), log: Path) -> int:
     with log.open("wb") as stream:
-        child = SpawnedChild(command, environment=dict(os.environ), cpus=cpus, log=stream)
+        child = SpawnedChild(
+            command, environment=dict(os.environ), conditions={"processors": cpus} if cpus else {}, log=stream
+        )
     return await child.wait()
 
 
@@ -45,7 +47,9 @@ def test_a_child_runs_on_its_processors_and_gives_its_status(tmp_path: Path) -> 
 
 def test_a_child_that_a_signal_ends_gives_the_signal(tmp_path: Path) -> None:
     async def killed() -> int:
-        child = SpawnedChild(["sleep", "600"], environment=dict(os.environ), cpus=(), log=subprocess.DEVNULL)
+        child = SpawnedChild(
+            ["sleep", "600"], environment=dict(os.environ), conditions={}, log=subprocess.DEVNULL
+        )
         signal_group(child.pid, signal.SIGTERM)
         return await child.wait()
 
@@ -59,7 +63,7 @@ def test_a_child_without_a_descriptor_is_waited_for_all_the_same() -> None:
         child = SpawnedChild(
             [sys.executable, "-c", "raise SystemExit(7)"],
             environment=dict(os.environ),
-            cpus=(),
+            conditions={},
             log=subprocess.DEVNULL,
         )
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))

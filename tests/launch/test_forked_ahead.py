@@ -77,7 +77,10 @@ def test_a_stale_template_begins_nothing(template: Template, tmp_path: Path) -> 
         ahead = made_ahead(watching)
         script.write_text("open('has run', 'w')")
         answer = watching.begin(
-            [sys.executable, "train.py"], environment=os.environ, log=2, directory=str(tmp_path)
+            [sys.executable, "train.py"],
+            environment=os.environ,
+            log=2,
+            conditions={"directory": str(tmp_path)},
         )
         assert isinstance(answer, NotBegun)
         assert answer.over
@@ -101,7 +104,7 @@ def test_a_changed_package_is_noticed_while_nobody_waits(tmp_path: Path) -> None
 
         def begun() -> int | NotBegun:
             words = [python, "train.py"]
-            return made.begin(words, environment=environment, log=2, directory=str(tmp_path))
+            return made.begin(words, environment=environment, log=2, conditions={"directory": str(tmp_path)})
 
         # It looks when it forks ahead, and not again at once.
         pid = begun()
@@ -116,7 +119,7 @@ def test_a_report_counts_although_its_process_has_ended() -> None:
     with theirs:
         forked_child.report_error(theirs.fileno(), OSError(errno.ENOENT, "gone"))
     with subprocess.Popen(["sleep", "60"]) as between:
-        request = Fork(command=("python",), environment={}, cpus=(), directory="/")
+        request = Fork(command=("python",), environment={}, conditions={})
         answer = ForkedAhead(between.pid, ours).begin(request, [], lambda: "")
         # It was waited for already.
         between.returncode = -signal.SIGKILL

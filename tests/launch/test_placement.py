@@ -143,6 +143,26 @@ def test_standbys_are_further_processes_without_a_rank_and_a_device() -> None:
     assert "TORCHELASTIC_RESTART_COUNT" in environment_of(first, {}, restarts=1)
 
 
+def test_a_standby_counts_as_many_threads_as_the_workers_whose_ranks_it_takes() -> None:
+    workers = "--worker_num=2", "--standby_num=1"
+    for words, threads in (
+        (("--bind_core=True",), "2"),
+        (('--bind_core={"device0": ["0-2"], "device1": ["3"]}',), None),
+        ((), None),
+    ):
+        standby = placed(*workers, *words)[-1]
+        assert environment_of(standby, {}, restarts=0).get("OMP_NUM_THREADS") == threads
+    bound = placed(*workers, "--bind_core=True")[-1]
+    assert environment_of(bound, {"OMP_NUM_THREADS": "7"}, restarts=0)["OMP_NUM_THREADS"] == "7"
+
+
+def test_every_start_of_every_rank_hashes_texts_alike_unless_a_person_says_otherwise() -> None:
+    _, first, second, standby = placed("--worker_num=2", "--standby_num=1")
+    for one in (first, second, standby):
+        assert environment_of(one, {}, restarts=3)["PYTHONHASHSEED"] == "0"
+        assert environment_of(one, {"PYTHONHASHSEED": "random"}, restarts=0)["PYTHONHASHSEED"] == "random"
+
+
 def test_standbys_of_several_hosts_have_ids_of_their_own() -> None:
     words = ("--worker_num=8", "--local_worker_num=4", "--standby_num=2")
     scheduler, *_, last = placed(*words, "--node_rank=0")
@@ -179,6 +199,7 @@ def test_what_all_workers_have_in_common_names_none_of_them(workers: int) -> Non
     assert common == {
         "HOME": "/root",
         "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
         "MS_ROLE": "MS_WORKER",
         "MS_WORKER_NUM": size,
         "MS_SCHED_HOST": "127.0.0.1",

@@ -30,6 +30,8 @@ PROGRAM = """
 import os, signal
 with open("starts", "a") as starts:
     starts.write(f"{os.environ['MS_NODE_ID']} {os.environ.get('MS_REPLACES', '-')}\\n")
+if "HEARS_THE_END" in os.environ:
+    open(os.environ["MS_FINISHED_FILE"], "w").close()
 if os.environ["TORCHELASTIC_RESTART_COUNT"] < os.environ["KILLED"]:
     with open("pid", "w") as file:
         file.write(str(os.getpid()))
@@ -76,6 +78,7 @@ def keep(
     members: Members | None = None,
     comes_for: str = "",
     killed_by: signal.Signals = signal.SIGKILL,
+    hears_the_end: bool = False,
 ) -> tuple[Outcome, list[str]]:
     """Run a process that is killed so often. Gives its outcome, and what each start found in its environment."""
     placed = Placed(
@@ -90,6 +93,7 @@ def keep(
             "KILLED": str(killed),
             "KILLED_BY": str(int(killed_by)),
             **({"MS_REPLACES": comes_for} if comes_for else {}),
+            **({"HEARS_THE_END": "1"} if hears_the_end else {}),
         },
         cpus=(),
     )
@@ -127,6 +131,30 @@ def test_the_next_start_does_not_wait_until_the_scheduler_has_heard_of_the_death
     )
     assert all(scheduler.processes), "which process it was proves that it has ended"
     assert len(set(scheduler.processes)) == len(scheduler.processes)
+
+
+class GoneScheduler(SlowScheduler):
+    """Nobody takes a report, and nobody answers."""
+
+    @override
+    async def tell(self, reports: Sequence[Exited]) -> None:
+        return
+
+
+@pytest.mark.parametrize("kind", [Kind.WORKER, Kind.STANDBY])
+def test_who_is_killed_behind_the_end_of_its_job_is_not_started_again_and_leaves_no_file(
+    tmp_path: Path, kind: Kind
+) -> None:
+    """Its own file says that it had heard of the end."""
+    (tmp_path / ".worker_0.finished").touch()
+    outcome, starts = keep(tmp_path, GoneScheduler(), kind=kind, hears_the_end=True)
+    assert (outcome.next, outcome.status, starts) == (Next.FAIL_LATE, -signal.SIGKILL, ["0 -"])
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_file_of_an_earlier_process_says_nothing_of_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".worker_0.finished").touch()
+    assert keep(tmp_path, GoneScheduler())[1] == ["0 -", "0.2 0"]
 
 
 class OneRankIsMissing(SlowScheduler):

@@ -27,7 +27,7 @@ environment = {**(template.environment if template else os.environ), "RANK": "1"
 HOLD
 for _ in range(int(os.environ.get("STARTS", "1"))):
     ended = threading.Event()
-    process = ProgramProcess([sys.executable, *sys.argv[1:]], environment, on_end=ended.set)
+    process = ProgramProcess([sys.executable, *sys.argv[1:]], environment, {}, on_end=ended.set)
     ended.wait()
     process.end()
     ctypes.CDLL(None).prctl(37, ctypes.byref(takes_in := ctypes.c_int()))
@@ -158,7 +158,7 @@ def begun(template: Template, directory: Path, hold: str) -> psutil.Process:
             [sys.executable, proxy(directory, hold), "train.py"],
             environment={**os.environ, "STARTS": "2"},
             log=log.fileno(),
-            directory=str(directory),
+            conditions={"directory": str(directory)},
         )
     assert isinstance(pid, int), pid
     wait_for((directory / "waits").exists, "a proxy that waits")

@@ -178,7 +178,10 @@ def test_other_processors_than_the_libraries_have_counted(bare: Template) -> Non
     [first, *others] = sorted(os.sched_getaffinity(0))
     with Path(os.devnull).open("wb") as log:
         answer = bare.begin(
-            [sys.executable, "train.py"], environment=os.environ, log=log.fileno(), cpus=[first]
+            [sys.executable, "train.py"],
+            environment=os.environ,
+            log=log.fileno(),
+            conditions={"processors": [first]},
         )
     if others:
         assert isinstance(answer, NotBegun)
@@ -191,7 +194,7 @@ def test_a_directory_that_is_gone_is_an_error_of_the_system(bare: Template, tmp_
             [sys.executable, "train.py"],
             environment=os.environ,
             log=log.fileno(),
-            directory=str(tmp_path / "gone"),
+            conditions={"directory": str(tmp_path / "gone")},
         )
     assert isinstance(begun(bare, sys.executable, "-m", "this"), int), "the template goes on"
 
@@ -224,7 +227,10 @@ def test_its_forks_go_on_when_it_dies(bare: Template, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as stream:
         pid = bare.begin(
-            [sys.executable, "train.py"], environment=os.environ, log=stream.fileno(), directory=str(tmp_path)
+            [sys.executable, "train.py"],
+            environment=os.environ,
+            log=stream.fileno(),
+            conditions={"directory": str(tmp_path)},
         )
     assert isinstance(pid, int)
     wait_for(lambda: log.read_text() == "up\n", "the fork")
@@ -264,8 +270,7 @@ def test_a_fork_that_its_launcher_does_not_know_of_never_runs(bare: Template, tm
     request = Fork(
         command=(sys.executable, "train.py"),
         environment={},
-        cpus=tuple(os.sched_getaffinity(0)),
-        directory=str(tmp_path),
+        conditions={"directory": str(tmp_path)},
     )
     log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
     go, may_go = os.pipe()
@@ -314,7 +319,7 @@ def test_a_message_of_any_size_comes_whole_with_its_descriptors(tmp_path: Path) 
     here, there = socket.socketpair()
     with here, there, (tmp_path / "log").open("wb") as log:
         environment = {b"A%d" % number: b"x" * 1000 for number in range(100)}
-        request = Fork(command=("a",), environment=environment, cpus=(), directory="/")
+        request = Fork(command=("a",), environment=environment, conditions={})
         fork_messages.send(here, request, [log.fileno(), log.fileno()])
         received, descriptors = fork_messages.receive_request(there)
         assert received == request

@@ -120,7 +120,10 @@ def test_one_forked_ahead_copies_what_a_worker_has_written(tmp_path: Path) -> No
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with ready_template(Prepare(modules=("big",)), environment) as template:
         pid = template.begin(
-            [sys.executable, "train.py"], environment=environment, log=2, directory=str(tmp_path)
+            [sys.executable, "train.py"],
+            environment=environment,
+            log=2,
+            conditions={"directory": str(tmp_path)},
         )
         assert isinstance(pid, int), pid
         try:

@@ -15,6 +15,7 @@ from tests.planted.held_copies import HELD_COPIES
 from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
 from tests.planted.lost_store import LOST_STORE
+from tests.planted.lost_work import LOST_WORK
 from tests.planted.memory import MEMORY
 from tests.planted.numbers import NUMBERS
 from tests.planted.object_storage import OBJECT_STORAGE
@@ -53,6 +54,7 @@ BUGS: tuple[Bug, ...] = (
     + LAST_WORDS
     + LAUNCHER
     + LOST_STORE
+    + LOST_WORK
     + NUMBERS
     + OBJECT_STORAGE
     + SHARDED

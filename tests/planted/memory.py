@@ -8,8 +8,27 @@ _STEPS = "tests/core/test_memory_steps.py"
 _COPIES = "tests/core/test_memory_and_copies.py"
 _TIER = "tests/checkpoint/test_memory_tier.py"
 _SAVES = "tests/training/test_memory_checkpoints.py"
+_TURNS = "tests/training/test_disk_schedule.py"
 
 MEMORY = (
+    Bug(
+        "saves on the disk are so many steps apart instead of at the same steps whatever fails",
+        "I9",
+        "training/disk_schedule.py",
+        "DiskSchedule.takes_turn",
+        "step // self._every_steps * self._every_steps > self._behind_step",
+        "step - self._behind_step >= self._every_steps",
+        (f"{_TURNS}::test_turns_follow_the_global_step_and_one_that_was_lost_comes_again",),
+    ),
+    Bug(
+        "what a rank fetches counts as durable, wherever those have it who give it",
+        "I11",
+        "core/checkpoints.py",
+        "CheckpointCoordinator._lies_on_disks",
+        "file is not None and tier_of(file.path) is Tier.DISK",
+        "file in fetched.values() or (file is not None and tier_of(file.path) is Tier.DISK)",
+        (f"{_COPIES}::test_a_plan_of_copies_in_memory_alone_lets_nothing_go_on_the_disks",),
+    ),
     Bug(
         "a step in memory lets files on the disk go",
         "I11",
@@ -152,7 +171,7 @@ MEMORY = (
         "CheckpointCoordinator.roll_back",
         "step if is_durable else self._newest_durable()",
         "self._newest_durable()",
-        (f"{_COPIES}::test_a_step_that_a_rank_still_fetches_is_durable",),
+        (f"{_COPIES}::test_a_step_that_a_rank_still_fetches_from_a_disk_is_durable",),
     ),
     Bug(
         "a worker that connects again forgets what lies on disks",

@@ -6,6 +6,35 @@ from tests.planted.bug import Bug
 
 ANSWERS = (
     Bug(
+        "a fact that a worker's table does not know is passed over",
+        "I19",
+        "core/worker/transitions.py",
+        "next_worker_state",
+        "fact in moves or fact in WORKER_STAYS[state]",
+        "bool(fact)",
+        (
+            "tests/core/test_worker_machine.py::test_a_plan_that_is_given_to_a_main_thread_in_training_is_a_fault_and_not_nothing",
+        ),
+    ),
+    Bug(
+        "a worker goes on with what a fault has left half changed",
+        "I19",
+        "worker/delivery.py",
+        "Delivery._take",
+        "self._is_over = True",
+        "self._is_over = False",
+        ("tests/worker/test_delivery.py::test_after_an_exception_nothing_more_is_taken",),
+    ),
+    Bug(
+        "a message that is no request is taken for the repeat of one without a name",
+        "I13",
+        "core/scheduler/machine.py",
+        "SchedulerMachine._from_speaker",
+        'getattr(message, "request_id", None)',
+        'getattr(message, "request_id", RequestId(""))',
+        ("tests/core/test_sent_again.py::test_a_request_without_a_name_mutes_nobody",),
+    ),
+    Bug(
         "the end of the job is sent before it is written",
         "I5",
         "core/scheduler/job_end.py",
@@ -24,6 +53,17 @@ ANSWERS = (
         "self.release(persist)\nself._writer.submit(persist.records, Persist(()))",
         (
             "tests/scheduler/test_answers_wait.py::test_an_answer_waits_for_the_disk_and_what_promises_nothing_overtakes_it",
+        ),
+    ),
+    Bug(
+        "a reconnect sends a report whose row is not written yet",
+        "I5",
+        "core/worker/requests.py",
+        "Requests.send_all",
+        "one.request_id not in self._unstored",
+        "bool(one.request_id)",
+        (
+            "tests/core/test_last_checkpoint.py::test_neither_a_report_nor_the_end_leaves_before_the_row_of_the_report",
         ),
     ),
     Bug(
@@ -67,8 +107,8 @@ ANSWERS = (
         "I13",
         "core/worker/requests.py",
         "Requests.send_all",
-        "self._unanswered.values()",
-        "tuple(self._unanswered.values())[:0]",
+        "one.request_id not in self._held_back",
+        "one.request_id in self._held_back",
         ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(

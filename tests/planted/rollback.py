@@ -6,6 +6,26 @@ from tests.planted.bug import Bug
 
 PLAN = (
     Bug(
+        "a job whose rollbacks lead to the same end goes on for ever",
+        "I14",
+        "core/scheduler/same_end.py",
+        "SameEnd.is_hopeless",
+        "self.times < SAME_ENDS_MAX",
+        "self.times > 0",
+        (
+            "tests/core/test_same_end.py::test_ranks_of_unequal_length_end_the_job_instead_of_going_round_for_ever",
+        ),
+    ),
+    Bug(
+        "a loss does not explain the broken data plane before it",
+        "I14",
+        "core/scheduler/generations.py",
+        "_another_failure",
+        "state.same_end = None",
+        "",
+        ("tests/core/test_same_end.py::test_loss_of_a_process_is_a_cause_and_begins_the_count_again",),
+    ),
+    Bug(
         "the plan is the maximum instead of the newest common step",
         "I9",
         "core/policy/rollback.py",

@@ -114,15 +114,4 @@ SIMULATED = (
         "not state.nodes[one.node_id].replaces and first_id(one.node_id) == first_id(NodeId(holder.seat))",
         ("tests/core/test_takeover.py::test_successor_takes_the_rank_when_nobody_can_read_its_newest_file",),
     ),
-    Bug(
-        "a standby never says again what it knows when the store was lost",
-        "I14",
-        "core/worker/machine.py",
-        "WorkerMachine._join",
-        "self._plans.standby.on_joined()",
-        "",
-        (
-            "tests/core/test_standby_worker.py::test_what_was_offered_by_a_scheduler_that_has_lost_its_store_is_forgotten",
-        ),
-    ),
 )

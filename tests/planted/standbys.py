@@ -235,13 +235,16 @@ STANDBYS = (
         (f"{_WORKER}::test_with_the_plan_of_the_rank_it_keeps_where_the_files_lie",),
     ),
     Bug(
-        "a search of a standby's own directories overtakes its answer",
+        "what an older search found replaces what the newest did: of an earlier job, of the own name after an offer",
         "I9",
-        "core/worker/standby.py",
-        "Standby.is_answer",
-        "rank == self._offered",
-        "rank in (None, self._offered)",
-        (f"{_WORKER}::test_what_it_holds_under_its_own_name_is_not_sent_after_the_answer",),
+        "core/worker/checkpoint_messages.py",
+        "CheckpointMessages.is_newest",
+        "found.search_id == self._searches",
+        "found.search_id <= self._searches",
+        (
+            f"{_WORKER}::test_what_it_holds_under_its_own_name_is_not_sent_after_the_answer",
+            "tests/core/test_job_memory.py::test_what_a_search_for_the_job_before_finds_does_not_count_for_the_present_one",
+        ),
     ),
     Bug(
         "a rebuilt store gives a rank to the one that was replaced",

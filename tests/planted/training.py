@@ -39,8 +39,8 @@ TRAINING = (
         "I9",
         "core/worker/requests.py",
         "Requests.send_done_if_due",
-        "if self._reports():\n    return []",
-        "",
+        "self._reports()",
+        "False",
         ("tests/core/test_last_checkpoint.py::test_done_waits_for_the_answer_to_every_report",),
     ),
     Bug(

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 def nobody_could(world: World) -> bool:
-    """Is there a step that all ranks held, and no way to give each rank of it to another process that reads its file?
+    """Were there steps that all ranks held, and can none be gone back to? Of the newest that is whole no rank may be left without a reader.
 
     One process runs in each place, which is started again when it ends, and whoever else was connected when the job ended.
     """
-    files = _files_of_newest_step(world)
-    if len(files) < world.rules.worker_count:
-        return False
+    held = _files_of_common_steps(world)
+    files = next((paths for paths in held if len(paths) == world.rules.worker_count), None)
+    if files is None:
+        return bool(held)
     processes = _processes(world)
     readers = [
         [
@@ -33,8 +34,8 @@ def nobody_could(world: World) -> bool:
     return not _all_matched(readers)
 
 
-def _files_of_newest_step(world: World) -> list[str]:
-    """By rank: the file of the newest step that all ranks held, where it can still be used."""
+def _files_of_common_steps(world: World) -> list[list[str]]:
+    """Of each step that all ranks held, newest first: by rank the files that can still be used."""
     job = world.store.job
     committed = [
         one
@@ -42,10 +43,16 @@ def _files_of_newest_step(world: World) -> list[str]:
         if job is not None and one.run == job.run and one.state is CheckpointState.COMMITTED
     ]
     count = Counter(one.step for one in committed)
-    newest = max((step for step, held in count.items() if held == world.rules.worker_count), default=0)
-    paths = [one.path for one in sorted(committed, key=lambda one: one.rank) if one.step == newest]
-    usable = [world.disk.file_at(path) for path in paths]
-    return [path for path, file in zip(paths, usable, strict=True) if file is not None and not file.gone]
+    steps = sorted((step for step, held in count.items() if held == world.rules.worker_count), reverse=True)
+    ordered = sorted(committed, key=lambda one: one.rank)
+    return [
+        [one.path for one in ordered if one.step == step and _is_there(world, one.path)] for step in steps
+    ]
+
+
+def _is_there(world: World, path: str) -> bool:
+    file = world.disk.file_at(path)
+    return file is not None and not file.gone
 
 
 def _processes(world: World) -> list[str]:

@@ -36,6 +36,7 @@ from recovery.core.worker.effects import (
 from recovery.core.worker.job_memory import joined, of_place
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
+from recovery.training.disk_schedule import DiskSchedule
 from tests.simulation.clock import OwnClock
 from tests.simulation.files import Content, Saved, checkpoint, is_usable
 from tests.simulation.memory import Known, MemorySaves
@@ -66,6 +67,7 @@ class Process:
         self.plan: m.Rollback | None = None
         self.content: Content = ()
         self.step, self.phase, self.interrupted = 0, "", 0
+        self._schedule = DiskSchedule(every_steps=world.shape.save_every, every_seconds=0)
         self.known = Known()
         self.memory = MemorySaves(self)
         self.last_request: m.FromNode | None = None
@@ -189,6 +191,7 @@ class Process:
             for step in persist.then:
                 assert isinstance(step, Report), step
                 self.tell(step.message)
+                self.handle(s.ReportStored(step.message.request_id))
 
     def _dial(self) -> None:
         if not self.alive or self.wire is not None:
@@ -226,7 +229,9 @@ class Process:
             of_past, _ = self._look(places, past.job, past.run, past.rank)
             past = msgspec.structs.replace(past, held=of_past)
         copies = self.world.exchange.held(self, find)
-        self.handle(s.CheckpointsFound(self.request(), held, passed_over, past, looked_for, copies))
+        self.handle(
+            s.CheckpointsFound(self.request(), find.search_id, held, passed_over, past, looked_for, copies)
+        )
 
     def _past(self, find: FindCheckpoints) -> m.Past | None:
         """What this process, its node's own store and the stores of the other ids of its place know of another job."""
@@ -257,6 +262,7 @@ class Process:
         self.world.promises.plan_received(self, plan)
         self.plan, self.phase, self.step = plan, "loading", plan.step
         self.stop_asked.begin(plan)
+        self._schedule.begin(durable_step=plan.step_on_disks, since_commit_ms=None)
         self.known = Known(self.known.spared_in_memory)
         self.known.note(plan.committed_step, plan.durable_step)
         self.clock.soon("training", 5, 500, lambda: self._load(plan))
@@ -310,8 +316,7 @@ class Process:
         first, self.step = self.step == plan.step, step
         if first:
             self.handle(s.StepsDone(plan.generation, step, 1, step))
-        in_turn = step % self.world.shape.save_every == 0
-        if in_turn:
+        if in_turn := self._schedule.takes_turn(step, now_ms=0, committed_ms=None):
             self._save(plan, step)
         else:
             self.memory.trained(plan, step)
@@ -349,12 +354,8 @@ class Process:
             self.clock.seen["a fenced incarnation's save was refused"] += 1
             return
         file = checkpoint(plan, step, self.name)
-        disk[step] = Saved(
-            held=file,
-            content=(*self.content, (plan.generation, plan.step)),
-            rank=plan.rank,
-            job=plan.job,
-        )
+        content = (*self.content, (plan.generation, plan.step))
+        disk[step] = Saved(held=file, content=content, rank=plan.rank, job=plan.job)
         self.handle(s.CheckpointPublished(self.request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],

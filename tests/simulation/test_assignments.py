@@ -58,7 +58,18 @@ def test_where_every_host_reads_every_file_there_is_always_a_way() -> None:
     assert not nobody_could(ended(("w0", "w0.2"), here=("w0", "w1"), shared=True))
 
 
-def test_a_file_that_is_gone_is_another_end() -> None:
-    world = ended(("w0", "w0.2"), here=("w0", "w1"))
+def test_a_step_of_which_a_file_is_gone_is_no_way_and_an_older_whole_one_is() -> None:
+    world = ended(("w0", "w1"), here=("w0", "w1"))
     world.disk["w0"][10] = msgspec.structs.replace(world.disk["w0"][10], gone=True)
+    assert nobody_could(world)
+    for rank, name in enumerate(("w0", "w1")):
+        held = checkpoint(5, path=f"{name}/5")
+        world.disk[name][5] = Saved(held=held, content=(), rank=rank)
+        world.store.rows[CheckpointRecord, f"older {rank}"] = to_record(
+            Rank(rank), held, CheckpointState.COMMITTED
+        )
     assert not nobody_could(world)
+
+
+def test_a_job_that_never_had_a_step_in_common_can_always_begin_again() -> None:
+    assert not nobody_could(ended((), here=("w0", "w1")))

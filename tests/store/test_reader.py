@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.util import LRUCache
 
 from recovery.core.copy_records import CopyState
-from recovery.core.ids import NodeId
+from recovery.core.ids import NodeId, RunId
 from recovery.core.records import CheckpointState, EventKind, EventRecord
 from recovery.errors import RecoveryPathError, StoreCorruptError
 from recovery.store import snapshot
@@ -26,6 +26,7 @@ from recovery.store.reader import (
     read_events,
     read_job,
     read_not_ready,
+    read_not_saved,
     read_scheduler,
     read_worker,
     stored_workers,
@@ -187,3 +188,11 @@ def test_copies_that_are_gone_are_history(tmp_path: Path) -> None:
     assert store.load().copies == (held, damaged)
     store.close()
     check_scheduler(tmp_path)
+
+
+def test_failed_saves_are_counted_by_run(path: Path) -> None:
+    with closing(SchedulerStore.open(path)) as store:
+        failed = EventRecord(kind=EventKind.CHECKPOINT_NOT_SAVED, run=RunId(2), step=7)
+        store.apply([failed, failed, msgspec.structs.replace(failed, run=RunId(1))], wall_ms=99)
+
+    assert [read_not_saved(path, RunId(run)) for run in (1, 2, 3)] == [1, 2, 0]

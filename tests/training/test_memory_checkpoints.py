@@ -111,15 +111,14 @@ def test_what_nobody_has_committed_stays_with_the_two_newest(tmp_path: Path, bas
     ]
 
 
-def test_what_does_not_fit_is_said_once_and_leaves_the_disk_alone(
-    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_does_not_fit_is_said_once_and_leaves_the_disk_alone(tmp_path: Path, base: Path) -> None:
     rank = Rank(base, bytes_max=10)
     rank.train(saver(tmp_path), 20, asked_at=())
     assert rank.steps_in(Tier.MEMORY) == []
     assert rank.steps_in(Tier.DISK) == [10, 20]
-    assert caplog.text.count("event=memory_checkpoint_not_saved") == 1
-    assert "MS_MEMORY_CHECKPOINT_BYTES" in caplog.text
+    [failed] = rank.not_saved
+    assert failed.in_memory
+    assert "MS_MEMORY_CHECKPOINT_BYTES" in failed.reason
     assert rank.in_memory == []
 
 
@@ -146,13 +145,13 @@ def test_a_state_that_can_be_captured_is_written_by_another_process(tmp_path: Pa
 
 
 def test_a_captured_state_that_does_not_fit_is_not_saved_and_the_next_capture_begins(
-    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, base: Path
 ) -> None:
     rank = Rank(base, bytes_max=SIZE - 1)
     rank.state = LaidOut()
     rank.train(saver(tmp_path), 20, asked_at=())
     assert (rank.steps_in(Tier.MEMORY), rank.steps_in(Tier.DISK)) == ([], [10, 20])
-    assert caplog.text.count("event=memory_checkpoint_not_saved") == 1
+    assert [failed.in_memory for failed in rank.not_saved] == [True]
     assert rank.in_memory == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -12,8 +12,17 @@ import recovery
 from recovery.checkpoint.position import Position
 from recovery.config import MemorySettings
 from recovery.core.messages import HeldCheckpoint
+from recovery.training.disk_schedule import DiskCommits
 from recovery.training.state import Snapshot
 from tests.cluster.small_job import Tally
+
+
+class NotSaved(NamedTuple):
+    """A save that failed, as the session is told of it."""
+
+    step: int
+    reason: str
+    in_memory: bool
 
 
 class OneRank:
@@ -22,6 +31,7 @@ class OneRank:
     recovery_enabled = True
     job, run, rank, world_size, generation, incarnation = "job", 1, 0, 1, 1, 1
     committed_before = committed_step = 0
+    disk_commits = DiskCommits(0, 0, None)
     spared_steps: tuple[int, ...] = ()
     spared_in_memory: tuple[int, ...] = ()
     local_rank, local_world_size = 0, 1
@@ -33,6 +43,7 @@ class OneRank:
         self.step = self.epoch = self.step_in_epoch = 0
         self.state: Snapshot | Tally = Tally()
         self.saved: list[int] = []
+        self.not_saved: list[NotSaved] = []
         self.savers: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
 
@@ -55,13 +66,16 @@ class OneRank:
     def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
         self.saved.append(checkpoint.step)
 
+    def checkpoint_not_saved(self, step: int, reason: str, *, in_memory: bool = False) -> None:
+        self.not_saved.append(NotSaved(step, reason, in_memory))
+
     def place_is_ours(self) -> bool:
         return True
 
     def train(self, saver: recovery.ModelCheckpoint, steps: int, *, asked_at: tuple[int, ...]) -> list[int]:
         session: Any = self
         saver.on_begin(session)
-        for step in range(1, steps + 1):
+        for step in range(self.step + 1, steps + 1):
             self.step, self.epoch, self.step_in_epoch = step, 1, step
             saver.on_step_end(session)
             if step in asked_at:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.core import messages as m
@@ -23,8 +23,8 @@ NODE_IDS = st.from_regex(NODE_ID_PATTERN)
 BIG = 1 << 20
 
 
-def text(limit: int) -> st.SearchStrategy[str]:
-    return st.text(st.characters(exclude_categories=["Cs"]), max_size=min(limit, 50))
+def text(limit: int, least: int = 0) -> st.SearchStrategy[str]:
+    return st.text(st.characters(exclude_categories=["Cs"]), min_size=least, max_size=min(limit, 50))
 
 
 def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
@@ -39,7 +39,7 @@ def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
     if isinstance(found, msgspec.inspect.EnumType):
         return st.sampled_from(list(found.cls))
     if isinstance(found, msgspec.inspect.StrType):
-        return NODE_IDS if found.pattern else text(found.max_length or 50)
+        return NODE_IDS if found.pattern else text(found.max_length or 50, found.min_length or 0)
     simple: dict[type[msgspec.inspect.Type], st.SearchStrategy[Any]] = {
         msgspec.inspect.IntType: NUMBERS,
         msgspec.inspect.BoolType: st.booleans(),
@@ -147,6 +147,23 @@ def test_what_is_no_message_of_ours_is_named(frame: bytes, says: str) -> None:
 
     assert says in str(caught.value)
     assert caught.value.parts["peer"] == "10.0.0.7"
+
+
+REQUESTS = tuple(kind for kind in NODE_TYPES if "request_id" in kind.__struct_fields__)
+
+
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: str(kind.__struct_config__.tag))
+def test_a_request_without_a_name_is_refused(kind: type[msgspec.Struct]) -> None:
+    """Its answer would be taken for that of every message that has none: heartbeats and broken collectives were not heard any more."""
+
+    @settings(max_examples=3)
+    @given(structs(kind))
+    def check(message: FromNode) -> None:
+        nameless = msgspec.structs.replace(message, request_id=RequestId(""))
+        with pytest.raises(ProtocolError, match=r"length >= 1.*\$\.request_id"):
+            codec.decode_from_node(codec.encode(nameless), frame_bytes_max=BIG)
+
+    check()
 
 
 def test_a_message_one_byte_over_the_limit_is_refused_and_one_at_the_limit_is_not() -> None:

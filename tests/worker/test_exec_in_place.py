@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,49 @@ def test_descriptors_are_marked_for_exec_and_stay_open_until_then() -> None:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+CHANGED = """
+import json, os, resource, signal, threading
+from recovery import process_conditions
+from recovery.core.ids import ResumeToken
+from recovery.core.worker.stimuli import Hangs
+from recovery.worker.exec_in_place import replace_process
+print(json.dumps(process_conditions.note()), flush=True)
+
+def change_and_replace():
+    os.chdir("/")
+    os.umask(0o077)
+    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    open("/proc/self/oom_score_adj", "w").write("100")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+    if not os.geteuid():
+        os.nice(3)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
+    replace_process(ResumeToken("t" * 32), Hangs(1, 2))
+
+if "MS_RESUME_TOKEN" not in os.environ:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    thread = threading.Thread(target=change_and_replace)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_the_next_program_runs_under_the_conditions_of_the_first(tmp_path: Path) -> None:
+    """Begun as by nohup: SIGHUP is ignored until the program has a handler of its own."""
+    (tmp_path / "train.py").write_text(CHANGED)
+    done = subprocess.run(
+        ["sh", "-c", f"trap '' HUP; exec {sys.executable} train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, later = map(json.loads, done.stdout.splitlines())
+    assert later == first
+    assert 1 in first["ignored signals"]

@@ -99,7 +99,7 @@ def _passed_over(state: SchedulerState, node: Node, ready: m.Ready) -> list[Reco
 
 
 def on_checkpoint_report(
-    state: SchedulerState, node: Node, report: m.CheckpointReport
+    state: SchedulerState, node: Node, report: m.CheckpointReport, now_ms: int
 ) -> list[SchedulerEffect]:
     """It holds one more: the step is committed when every rank does."""
     rank, held = node.record.rank, report.checkpoint
@@ -127,6 +127,8 @@ def on_checkpoint_report(
             )
         return [state.answer(node, report.request_id, records)]
     is_durable = held.step == state.checkpoints.durable_step
+    if is_durable:
+        state.disk_commits.committed(now_ms)
     needed = (state.generations[-1].step, state.copying.step)
     records += [*state.checkpoints.committed_records(held.step), *state.checkpoints.retire(*needed)]
     records.append(
@@ -146,6 +148,19 @@ def _brought_back(state: SchedulerState, node: Node, rank: Rank, held: m.HeldChe
     del state.copying.fetching[rank]
     fetched = state.node_event(EventKind.CHECKPOINT_FETCHED, node, step=held.step, details=held.path)
     return [state.checkpoints.bring_back(rank, held), fetched]
+
+
+def on_not_saved(state: SchedulerState, node: Node, failed: m.NotSaved) -> list[SchedulerEffect]:
+    """A save failed: people are told, and it is counted."""
+    state.checkpoints.not_saved += 1
+    event = state.node_event(
+        EventKind.CHECKPOINT_NOT_SAVED,
+        node,
+        step=failed.step,
+        reason=failed.reason,
+        details="in memory" if failed.in_memory else "",
+    )
+    return [state.answer(node, failed.request_id, [event])]
 
 
 def on_checkpoint_invalid(

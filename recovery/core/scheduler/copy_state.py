@@ -33,6 +33,8 @@ class Copying:
         """Has a holder said that it has no memory for copies? No more are ordered before the next plan."""
         self.pending: dict[tuple[Rank, NodeId], ConnectionId | None] = {}
         """By rank and holder: a copy of `step` that is not there yet, and the connection on which it was ordered."""
+        self.holds_back = False
+        """Has a holder so many orders that others wait until it has reported?"""
         self.has_failed = False
         """Was a copy of `step` given up? Then it is not copied as a whole."""
         self.copied: tuple[int, ...] = ()

@@ -5,6 +5,7 @@ Nothing of what is under way is stored: the next scheduler orders what is missin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from recovery.core import messages as m
@@ -20,6 +21,10 @@ from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.tiers import Tier
+
+ORDERS_MAX = 64
+"""Copies that one holder is asked for at a time: where most ranks are on one host, another one's few hold the copies of them all. A quarter of
+what waits for one peer before its connection is closed (`transport/outbox.py`); a holder fetches two at once."""
 
 
 def committed(state: SchedulerState, step: int) -> m.Committed:
@@ -154,6 +159,8 @@ def _contribution(state: SchedulerState, rank: Rank) -> HeldCheckpoint | None:
 def _orders(state: SchedulerState) -> tuple[Answer, ...]:
     """What was not ordered yet on the holder's connection, of what somebody can give."""
     copying = state.copying
+    copying.holds_back = False
+    under_way = Counter(copying.pending.values())
     owners = {node.record.rank: node for node in state.workers}
     found: list[Answer] = []
     for (rank, name), ordered_on in copying.pending.items():
@@ -163,6 +170,10 @@ def _orders(state: SchedulerState) -> tuple[Answer, ...]:
         wanted = _contribution(state, rank)
         given_by = _who_gives(state, owners[rank], rank, name)
         if wanted is not None and given_by:
+            if under_way[holder] >= ORDERS_MAX:
+                copying.holds_back = True
+                continue
+            under_way[holder] += 1
             order = CopyOrder(run=state.job.run, rank=rank, checkpoint=wanted, sources=given_by)
             copying.pending[rank, name] = holder
             found.append(Answer(holder, order))
@@ -190,6 +201,7 @@ def settle(
     """
     copying = state.copying
     del copying.pending[rank, holder]
+    copying.look = copying.look or copying.holds_back
     copying.has_failed = copying.has_failed or failed
     return ([], ()) if copying.pending else _complete(state)
 

@@ -46,7 +46,7 @@ def interrupt(state: SchedulerState, reason: str, now_ms: int) -> list[Scheduler
         if node.connection is not None and not job_end.has_left(node):
             answers.append(Answer(node.connection, interrupted))
     effects: list[SchedulerEffect] = [Send(answer.connection, interrupted) for answer in answers]
-    state.cause_is_guess, state.rendezvous = False, None
+    state.same_end, state.rendezvous = None, None
     ended = msgspec.structs.replace(
         state.generations[-1], ended=reason, ended_step=max(node.record.step for node in state.workers)
     )
@@ -65,8 +65,8 @@ def interrupt(state: SchedulerState, reason: str, now_ms: int) -> list[Scheduler
 def _another_failure(state: SchedulerState, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """One more failure of an interrupted generation: the wait begins again, the first failure stays the reason."""
     effects = wait_for_all_ranks(state, now_ms)
-    if state.cause_is_guess:
-        state.cause_is_guess = False
+    if state.same_end is not None:
+        state.same_end = None
         effects.append(Persist((state.change_job(JobFact.CAUSE_FOUND, reason=reason),)))
     return effects
 
@@ -97,6 +97,13 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
         # One write: what the workers have reported of a lost store's job is not there without its end.
         records += missing_files(state, 0)
         return job_end.end(state, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms, *records)
+    if state.same_end is not None and state.same_end.is_hopeless(now_ms):
+        reason = (
+            f"{state.same_end.sentence}: {state.job.reason}. The next one would end there too. Let all ranks take the same number of steps "
+            "and the same collectives in each."
+        )
+        return job_end.end(state, m.JobOutcome.JOB_FAILED, reason, now_ms, *records)
+    state.disk_commits.planned(now_ms, is_first=not state.generations)
     return [_begin(state, target, records)]
 
 
@@ -141,7 +148,8 @@ def _begin(
         EventKind.PLAN_MADE, generation=generation.generation, step=generation.step, reason=reason
     )
     state.generations.append(generation)
-    state.checkpoints.roll_back(generation.step)
+    fetched = {rank: one.held for rank, one in state.copying.fetching.items()}
+    state.checkpoints.roll_back(generation.step, fetched)
     records += copying.begin_generation(state, generation.step)
     state.rendezvous, state.deadline_ms = None, None
     state.reported_declines.clear()

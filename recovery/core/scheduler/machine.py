@@ -71,6 +71,7 @@ _FromSpeaker = Union[
     m.Heartbeat,
     m.CheckpointReport,
     m.CheckpointInvalid,
+    m.NotSaved,
     m.RendezvousOpen,
     m.StateLoaded,
     m.FirstStep,
@@ -200,7 +201,8 @@ class SchedulerMachine:
         """A node speaks: it is heard, a repeat gets the answer that it had, and who has left says nothing more."""
         state = self.state
         node.heard_ms, node.proven_dead = now_ms, False
-        answer = node.answers.get(getattr(message, "request_id", RequestId("")))
+        request: RequestId | None = getattr(message, "request_id", None)
+        answer = node.answers.get(request) if request is not None else None
         if answer is not None:
             # Behind the write that the first answer waited for.
             return [Persist((), (Answer(connection, answer),))]
@@ -221,9 +223,11 @@ class SchedulerMachine:
             case m.Ready():
                 return checkpoint_messages.on_ready(state, node, message, now_ms)
             case m.CheckpointReport():
-                return checkpoint_messages.on_checkpoint_report(state, node, message)
+                return checkpoint_messages.on_checkpoint_report(state, node, message, now_ms)
             case m.CheckpointInvalid():
                 return checkpoint_messages.on_checkpoint_invalid(state, node, message, now_ms)
+            case m.NotSaved():
+                return checkpoint_messages.on_not_saved(state, node, message)
             case m.RendezvousOpen():
                 return training_messages.on_rendezvous_open(state, node, message)
             case m.StateLoaded() | m.FirstStep():

@@ -39,6 +39,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
         file_bytes=fetching.held.file_bytes if fetching else 0,
         written=fetching.held.generation if fetching else Generation(0),
         durable_step=state.checkpoints.durable_unless_committed,
+        since_disk_commit_ms=state.disk_commits.since_ms,
     )
 
 
@@ -58,6 +59,8 @@ def _local_places(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
 def why_there(state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart, step: int) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
+    if state.same_end is not None and state.same_end.times > 1:
+        reasons.append(state.same_end.sentence)
     reasons += copies.who_fetches(
         [(rank, sources.names(one.sources)) for rank, one in state.copying.fetching.items()]
     )

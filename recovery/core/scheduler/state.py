@@ -27,6 +27,7 @@ from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.refusals import Refusals
+from recovery.core.scheduler.same_end import SameEnd
 from recovery.core.scheduler.seats import Seats
 from recovery.core.scheduler.waiting import BESIDE_PLACES, WaitingList
 
@@ -59,6 +60,26 @@ class LostStore:
         """This scheduler ends because of it: nothing is decided any more, whatever still arrives."""
 
 
+class DiskCommits:
+    """When a step was committed on all ranks' disks last: schedules by time go by it."""
+
+    def __init__(self) -> None:
+        """Nobody knows: it was under an earlier process of the scheduler."""
+        self._newest_ms: int | None = None
+        self.since_ms: int | None = None
+        """How long before the current plan it was: one number for all ranks, however late one is sent the plan. None: nobody knows."""
+
+    def committed(self, now_ms: int) -> None:
+        """A step is committed on all disks now."""
+        self._newest_ms = now_ms
+
+    def planned(self, now_ms: int, *, is_first: bool) -> None:
+        """A plan is made. Before the first commit it is counted from the run's first plan."""
+        if is_first:
+            self._newest_ms = now_ms
+        self.since_ms = None if self._newest_ms is None else now_ms - self._newest_ms
+
+
 class SchedulerState:
     """Changed by the modules of this package only. `invariants.check` says what is always true of it."""
 
@@ -75,7 +96,7 @@ class SchedulerState:
         self.speakers: dict[ConnectionId, NodeId] = {}
         """Whose current incarnation speaks on a connection."""
         self.checkpoints = CheckpointCoordinator(rules.world_size)
-        self.copies, self.copying = CopyIndex(), Copying()
+        self.copies, self.copying, self.disk_commits = CopyIndex(), Copying(), DiskCommits()
         self.generations: list[GenerationRecord] = []
         """Of this run, oldest first."""
         self.rendezvous: m.Rendezvous | None = None
@@ -84,8 +105,8 @@ class SchedulerState:
         """How the job ended; sent once it has."""
         self.deadline_ms: int | None = None
         """When the wait for all ranks ends; None while nobody waits, or for ever."""
-        self.cause_is_guess = False
-        """The data plane broke before anybody knew whose fault it was; the next loss names it."""
+        self.same_end: SameEnd | None = None
+        """The data plane broke before anybody knew whose fault it was, and how often in a row; None: the last failure's cause is known."""
         self.drain: Drain | None = None
         """The planned departure that is under way, or the last one; None: there was none."""
         self.archived_jobs: frozenset[str] = frozenset()

@@ -7,10 +7,13 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.records import EventKind, JobState
-from recovery.core.scheduler import generations, job_end
+from recovery.core.scheduler import generations, job_end, same_end
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
+
+_NAMED_MAX = 5
+"""Ranks in a sentence."""
 
 
 def on_rendezvous_open(state: SchedulerState, node: Node, opened: m.RendezvousOpen) -> list[SchedulerEffect]:
@@ -47,8 +50,16 @@ def on_collective_failed(
     if failed.generation != state.job.generation or state.job.state is not JobState.RUNNING:
         return []
     reason = f"{node.record.node_id}: the data plane broke at step {failed.step}: {failed.reason}"
+    done = [f"rank {one.record.rank} (step {one.record.step})" for one in state.workers if one.done]
+    ended = same_end.after(
+        state.same_end,
+        plan=state.generations[-1].step,
+        step=failed.step,
+        done=", ".join(done[:_NAMED_MAX]),
+        now_ms=now_ms,
+    )
     effects = generations.interrupt(state, reason, now_ms)
-    state.cause_is_guess = True
+    state.same_end = ended
     return effects
 
 

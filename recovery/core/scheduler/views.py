@@ -28,6 +28,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "scheduler_incarnation": job.scheduler_incarnation,
         "world_size": job.worker_count,
         "committed_step": state.checkpoints.committed_step,
+        "not_saved": state.checkpoints.not_saved,
         "nodes": [
             {
                 "node_id": node.record.node_id,

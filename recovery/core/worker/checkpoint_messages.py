@@ -32,6 +32,8 @@ class CheckpointMessages:
         """Steps that stay although they are older: what lies on other hosts, and what is being copied there."""
         self._spared_in_memory: tuple[int, ...] = ()
         """The same in memory."""
+        self._searches = 0
+        """How many searches were asked for: names the next one."""
         self._ready: m.Ready | None = None
         """What this worker is ready with. Set while its main thread waits for a plan and the directories have been searched."""
 
@@ -72,9 +74,19 @@ class CheckpointMessages:
         """A file is complete: report it, once this worker's own store has its row."""
         assert rank is not None, "whoever saves has a rank"
         report = m.CheckpointReport(request_id=published.request_id, checkpoint=published.checkpoint)
-        self._requests.keep(report)
+        self._requests.keep_until_stored(report)
         row = to_record(rank, published.checkpoint, CheckpointState.PUBLISHED)
         return [Persist((row,), (Report(report),))]
+
+    def on_save_failed(self, failed: s.SaveFailed) -> list[WorkerEffect]:
+        """A save failed: the scheduler counts it."""
+        request = m.NotSaved(
+            request_id=failed.request_id,
+            step=failed.step,
+            reason=failed.reason[:1024],
+            in_memory=failed.in_memory,
+        )
+        return self._requests.send(request)
 
     def on_rejected(self, bad: s.CheckpointRejected) -> list[WorkerEffect]:
         """The plan's file does not verify: the scheduler must plan from an older one."""
@@ -97,7 +109,19 @@ class CheckpointMessages:
         """
         of_another_job = past is not None and past.job != admitted.job
         known = rank if admitted.rank is None else admitted.rank
-        return FindCheckpoints(admitted.job, admitted.run, known, past if of_another_job else None)
+        self._searches += 1
+        return FindCheckpoints(
+            self._searches, admitted.job, admitted.run, known, past if of_another_job else None
+        )
+
+    def find_offered(self, admitted: m.Admitted, offer: m.Offer) -> FindCheckpoints:
+        """Have them searched for the files of a rank that was offered to this process."""
+        self._searches += 1
+        return FindCheckpoints(self._searches, admitted.job, offer.run, offer.rank, offer=offer)
+
+    def is_newest(self, found: s.CheckpointsFound) -> bool:
+        """Is it of the search that was asked for last? What an older one found is of an earlier job, or of another rank than the one offered since."""
+        return found.search_id == self._searches
 
     def on_found(self, found: s.CheckpointsFound, generation: Generation, step: int) -> list[WorkerEffect]:
         """The directories were searched: this worker is ready for a plan.

@@ -125,6 +125,10 @@ class Connection:
         """Request id of the registration."""
         return self._register_id
 
+    @property
+    def _stands(self) -> bool:
+        return self._state not in (ConnectionState.DISCONNECTED, ConnectionState.WAITING)
+
     def _move(self, fact: ConnectionFact) -> None:
         self._state = next_connection_state(self._state, fact)
 
@@ -204,6 +208,9 @@ class Connection:
             now_ms: on the monotonic clock.
             leaving: the process ends, so a lost connection is no news for anybody.
         """
+        if not self._stands:
+            # Closed from both sides: the end of it is known, and the next dial is on its way.
+            return []
         was_admitted = self.is_admitted
         self._move(ConnectionFact.CLOSED)
         if self._state is ConnectionState.WAITING:

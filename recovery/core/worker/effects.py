@@ -87,6 +87,8 @@ class NoteAdmission(msgspec.Struct, frozen=True, tag="note_admission"):
 class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
     """Look which checkpoints of this job, run and rank lie in this node's directories; `CheckpointsFound` follows."""
 
+    search_id: int
+    """1, 2, 3, ... of this process."""
     job: str
     run: RunId
     rank: Rank | None = None

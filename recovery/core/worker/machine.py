@@ -126,6 +126,10 @@ class WorkerMachine:
                 return self._main_thread.on_steps_done(stimulus, now_ms, self.admitted)
             case s.CheckpointPublished():
                 return self._checkpoints.on_published(stimulus, self._main_thread.rank)
+            case s.ReportStored():
+                return self._requests.stored(stimulus.request_id)
+            case s.SaveFailed():
+                return self._checkpoints.on_save_failed(stimulus)
             case s.CheckpointRejected():
                 return self._checkpoints.on_rejected(stimulus)
             case s.RendezvousOpened():
@@ -223,7 +227,7 @@ class WorkerMachine:
                 return self._handover.on_timer(now_ms)
             case WorkerTimer.REPORTS:
                 # While nobody listens they wait: the next admission sends them.
-                return self._requests.on_reports_due() if self._connection.is_admitted else []
+                return self._requests.on_reports_due(now_ms) if self._connection.is_admitted else []
             case _:
                 assert_never(fired.timer)
 
@@ -267,8 +271,10 @@ class WorkerMachine:
             case m.Failure() | m.Leave():
                 return [self._departure.exit()]
             case m.CheckpointReport():
-                return self._requests.send_done_if_due()
-            case m.CheckpointInvalid() | m.Done() | CopyReport() | CopyFailed() | None:
+                return [*self._requests.send_next(), *self._requests.send_done_if_due()]
+            case m.CheckpointInvalid() | m.NotSaved() | CopyReport() | CopyFailed():
+                return self._requests.send_next()
+            case m.Done() | None:
                 return []
             case _:
                 assert_never(answered)
@@ -294,15 +300,15 @@ class WorkerMachine:
         self._checkpoints.admitted(admitted)
         self._main_thread.admit()
         is_known = before is not None and admitted.resumed and before.job == admitted.job
-        next_ = self._resume(admitted) if is_known else self._join(admitted, now_ms)
+        next_ = self._resume(admitted, now_ms) if is_known else self._join(admitted, now_ms)
         return [*watched, *self._handover.let_go(), *next_]
 
-    def _resume(self, admitted: m.Admitted) -> list[WorkerEffect]:
+    def _resume(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """The scheduler knows this incarnation: say again what may have been lost on the way."""
         # Requests before Ready: a checkpoint that is not usable must be known before the next plan.
         again = [
             *self._main_thread.send_again(),
-            *self._requests.send_all(),
+            *self._requests.send_all(now_ms),
             *self._checkpoints.send_ready(),
         ]
         if self._heartbeats.awaits_confirmation or self._main_thread.in_generation:
@@ -316,7 +322,6 @@ class WorkerMachine:
 
     def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """This process is a new incarnation to the scheduler."""
-        self._plans.standby.on_joined()
         self._fetches.forget_plan()
         beat = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         if self._main_thread.in_generation:
@@ -324,7 +329,7 @@ class WorkerMachine:
             next_ = self._main_thread.interrupt("the scheduler admitted this process as a new one", now_ms)
         else:
             next_ = self._plans.wait_for_next(now_ms)
-        return [NoteAdmission(admitted), beat, *next_, *self._requests.send_all()]
+        return [NoteAdmission(admitted), beat, *next_, *self._requests.send_all(now_ms)]
 
     # --- what the main thread does -----------------------------------------------------------------------------------------
 

@@ -72,12 +72,12 @@ class Plans:
         """A rank is offered. Who fetches what its plan goes back to has the rank: it was asked again before the scheduler heard that."""
         if self._fetches.plan is not None:
             return []
-        return self.standby.on_offer(offer, self.admitted, self._main_thread.state)
+        return self.standby.on_offer(offer, self.admitted, self._main_thread.state, self._checkpoints)
 
     def on_checkpoints_found(self, found: s.CheckpointsFound) -> list[WorkerEffect]:
         """The directories were searched. What counts is what was looked for last, while there is no plan."""
         waits = self._main_thread.state is WorkerState.IDLE and self._fetches.plan is None
-        if not waits or not self.standby.is_answer(found.rank):
+        if not waits or not self._checkpoints.is_newest(found):
             return []
         self._fetches.note_held(found.copies)
         return self._checkpoints.on_found(

@@ -1,6 +1,7 @@
 """The worker's requests: what must not be lost on the way to the scheduler.
 
-Each is kept until it is answered and sent again after every reconnect; its id makes a repeat harmless.
+Each is kept until it is answered and sent again after every reconnect; its id makes a repeat harmless. A worker whose scheduler was away for
+long has more of them than a connection holds back: they go in windows, the next with each answer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Union
 from recovery.core.copy_messages import CopyFailed, CopyReport
 from recovery.core.effects import Log
 from recovery.core.ids import RequestId
-from recovery.core.messages import CheckpointInvalid, CheckpointReport, Done, Failure, Leave
+from recovery.core.messages import CheckpointInvalid, CheckpointReport, Done, Failure, Leave, NotSaved
 from recovery.core.worker.effects import Send, SetTimer, WorkerEffect
 from recovery.core.worker.timers import WorkerTimer
 
@@ -19,7 +20,11 @@ REPORT_PATIENCE_MS = 5_000
 """How long Done waits for the answers to a rank's last checkpoint reports, each of which waits for the rank's own store. Half of it could
 pass on a slow disk, and a report would leave before its row; twice of it only holds up the end of a job whose disk is full."""
 
-Request = Union[CheckpointReport, CheckpointInvalid, CopyReport, CopyFailed, Failure, Done, Leave]
+IN_FLIGHT_MAX = 64
+"""Requests that go at once on a new connection. A quarter of what one holds back before it is closed (`transport/outbox.py`), so that what else
+is said there still fits; twice of it would be answered no sooner, since the scheduler writes the answers of many in one transaction."""
+
+Request = Union[CheckpointReport, CheckpointInvalid, NotSaved, CopyReport, CopyFailed, Failure, Done, Leave]
 
 
 class Requests:
@@ -28,25 +33,59 @@ class Requests:
     def __init__(self) -> None:
         """None was made yet."""
         self._unanswered: OrderedDict[RequestId, Request] = OrderedDict()
-        """By request id, oldest first. A Done stays until training has stopped: the scheduler's answer does not take it out."""
+        """By request id, oldest first, all but a Done."""
+        self._done: Done | None = None
+        """Stays until training has stopped: the scheduler's answer does not take it out."""
+        self._unstored: set[RequestId] = set()
+        """Reports whose rows are not in this worker's own store yet: they leave behind them and not before."""
+        self._held_back: OrderedDict[RequestId, Request] = OrderedDict()
+        """Those of `_unanswered` that go on this connection when others are answered, oldest first."""
 
     @property
     def is_done(self) -> bool:
         """Has this rank finished training in its generation?"""
-        return any(isinstance(request, Done) for request in self._unanswered.values())
+        return self._done is not None
 
     def keep(self, request: Request) -> None:
         """Send it after every reconnect from now on; what sends it first is the caller's business."""
         self._unanswered[request.request_id] = request
+
+    def keep_until_stored(self, report: CheckpointReport) -> None:
+        """As `keep`, once the row that the report goes behind is written."""
+        self.keep(report)
+        self._unstored.add(report.request_id)
+
+    def stored(self, request_id: RequestId) -> list[WorkerEffect]:
+        """The row of a report is written, and the report has left behind it."""
+        self._unstored.discard(request_id)
+        return []
 
     def send(self, request: Request) -> list[WorkerEffect]:
         """Keep it, and send it now."""
         self.keep(request)
         return [Send(request)]
 
-    def send_all(self) -> list[WorkerEffect]:
-        """Send again what is not answered, oldest first."""
-        return [Send(request) for request in self._unanswered.values()]
+    def send_all(self, now_ms: int) -> list[WorkerEffect]:
+        """Send again what is not answered, oldest first; what may wait, in windows. Behind all of it, this rank's Done.
+
+        What waits for its row does not leave, and Done waits with it, for a bounded time.
+        """
+        here = [one for one in self._unanswered.values() if one.request_id not in self._unstored]
+        may_wait = [(one.request_id, one) for one in here if _may_wait(one)]
+        self._held_back = OrderedDict(may_wait[IN_FLIGHT_MAX:])
+        now = [one for one in here if one.request_id not in self._held_back]
+        # Nothing counts after a last message.
+        last = [one for one in now if isinstance(one, (Failure, Leave))]
+        sent: list[WorkerEffect] = [
+            Send(one) for one in (*(one for one in now if one not in last), *self._done_if_last(), *last)
+        ]
+        if self._unstored and self.is_done:
+            sent.append(SetTimer(WorkerTimer.REPORTS, now_ms + REPORT_PATIENCE_MS))
+        return sent
+
+    def _done_if_last(self) -> list[Done]:
+        """Nothing is left that has to leave before it."""
+        return [self._done] if self._done is not None and not self._held_back and not self._unstored else []
 
     def answered(self, request_id: RequestId) -> Request | None:
         """Take out the request that the scheduler has answered.
@@ -55,30 +94,35 @@ class Requests:
             The request; None for one that was answered before, and for Done: that is sent again to a restarted scheduler, which counts
             the ranks that are done from what it hears.
         """
-        request = self._unanswered.get(request_id)
-        if request is None or isinstance(request, Done):
-            return None
-        return self._unanswered.pop(request_id)
+        self._unstored.discard(request_id)
+        self._held_back.pop(request_id, None)
+        return self._unanswered.pop(request_id, None)
+
+    def send_next(self) -> list[WorkerEffect]:
+        """One was answered: the next that is held back goes, and behind the last one what waited for all of them."""
+        if not self._held_back:
+            return []
+        _, request = self._held_back.popitem(last=False)
+        return [Send(request), *map(Send, self._done_if_last())]
 
     def finish(self, done: Done, now_ms: int) -> list[WorkerEffect]:
         """This rank has finished training: say so, after a bounded wait for the answers to its last checkpoint reports."""
-        self.keep(done)
+        self._done = done
         if self._reports():
             return [SetTimer(WorkerTimer.REPORTS, now_ms + REPORT_PATIENCE_MS)]
         return self.send_done_if_due()
 
     def send_done_if_due(self) -> list[WorkerEffect]:
         """Say that this rank is done, if it is: once every checkpoint it has saved is known, since nothing counts after the last Done."""
-        if self._reports():
+        if self._done is None or self._reports():
             return []
-        return [Send(request) for request in self._unanswered.values() if isinstance(request, Done)]
+        return [Send(self._done)]
 
     def forget_done(self) -> None:
         """The generation is over: this rank trains again before it is done."""
-        for request in [one for one in self._unanswered.values() if isinstance(one, Done)]:
-            del self._unanswered[request.request_id]
+        self._done = None
 
-    def on_reports_due(self) -> list[WorkerEffect]:
+    def on_reports_due(self, now_ms: int) -> list[WorkerEffect]:
         """The worker's own store has not written its last checkpoints: report them without their rows, so that the job can end."""
         reports = self._reports()
         if not reports or not self.is_done:
@@ -90,7 +134,8 @@ class Requests:
             "reported all the same, so that the job can end",
             warning=True,
         )
-        return [said, *self.send_all()]
+        self._unstored.clear()
+        return [said, *self.send_all(now_ms)]
 
     def _reports(self) -> list[CheckpointReport]:
         """Checkpoints that are saved and whose reports are not answered."""
@@ -98,7 +143,14 @@ class Requests:
 
     def check(self) -> None:
         """Assert what is always true of the requests."""
-        done = [request for request in self._unanswered.values() if isinstance(request, Done)]
-        assert len(done) <= 1, f"a rank is done once in a generation, not {len(done)} times"
+        assert self._held_back.keys() <= self._unanswered.keys(), "what is answered is not held back"
         for request_id, request in self._unanswered.items():
             assert request_id == request.request_id, "a request is kept under its own id"
+        assert self._unstored <= self._unanswered.keys(), "what waits for its row is not answered"
+
+
+def _may_wait(request: Request) -> bool:
+    """Is there nothing that waits for it? A plan does for what it must not go back to, and the end of a process for its last message."""
+    if isinstance(request, CopyFailed):
+        return not request.generation
+    return isinstance(request, (CheckpointReport, NotSaved, CopyReport))

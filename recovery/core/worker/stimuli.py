@@ -90,6 +90,21 @@ class CheckpointPublished(msgspec.Struct, frozen=True, tag="checkpoint_published
     checkpoint: HeldCheckpoint
 
 
+class ReportStored(msgspec.Struct, frozen=True, tag="report_stored"):
+    """The row of a checkpoint is in this node's own store, or that store has failed: its report has left, if anybody was connected."""
+
+    request_id: RequestId
+
+
+class SaveFailed(msgspec.Struct, frozen=True, tag="save_failed"):
+    """A checkpoint was not saved; training goes on."""
+
+    request_id: RequestId
+    step: int
+    reason: str
+    in_memory: bool = False
+
+
 class CheckpointRejected(msgspec.Struct, frozen=True, tag="checkpoint_rejected"):
     """The plan's file does not verify."""
 
@@ -111,6 +126,8 @@ class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
     """The search of the directories is done."""
 
     request_id: RequestId
+    search_id: int
+    """Of the `FindCheckpoints` that asked for it."""
     held: tuple[HeldCheckpoint, ...]
     passed_over: tuple[PassedOver, ...] = ()
     """Newest step first."""
@@ -233,6 +250,8 @@ WorkerStimulus = Union[
     StateRestored,
     StepsDone,
     CheckpointPublished,
+    ReportStored,
+    SaveFailed,
     CheckpointRejected,
     RendezvousOpened,
     CheckpointsFound,

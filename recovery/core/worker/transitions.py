@@ -1,7 +1,7 @@
 """The two states of a worker and all their moves: what its main thread does, and where its connection stands.
 
-They are independent: the connection comes and goes underneath training without the main thread noticing. A fact that a state's row
-does not name leaves that state as it is.
+They are independent: the connection comes and goes underneath training without the main thread noticing. A fact that moves nothing
+in a state is named there too; one that is not named cannot happen in it, and a fault of ours says that it did.
 """
 
 from __future__ import annotations
@@ -62,6 +62,16 @@ WORKER_MOVES: dict[WorkerState, dict[WorkerFact, WorkerState]] = {
 """All moves of a worker. From TRAINING straight to IDLE goes who stops by itself, because a collective failed under it."""
 
 
+WORKER_STAYS: dict[WorkerState, frozenset[WorkerFact]] = {
+    WorkerState.OUTSIDE: frozenset(),
+    WorkerState.IDLE: frozenset({WorkerFact.ADMITTED}),
+    WorkerState.TRAINING: frozenset({WorkerFact.ADMITTED}),
+    WorkerState.STOPPING: frozenset({WorkerFact.ADMITTED}),
+    WorkerState.LEAVING: frozenset({WorkerFact.ADMITTED, WorkerFact.ENDED}),
+}
+"""What moves nothing: each reconnect is followed by an admission, and whoever leaves may be ended by somebody else as well."""
+
+
 class ConnectionState(str, Enum):
     """Where the connection to the scheduler stands."""
 
@@ -116,11 +126,31 @@ CONNECTION_MOVES: dict[ConnectionState, dict[ConnectionFact, ConnectionState]] =
 """All moves of the connection. A refusal that runs out while the connection stands is followed by another registration on it."""
 
 
+CONNECTION_STAYS: dict[ConnectionState, frozenset[ConnectionFact]] = {
+    ConnectionState.DISCONNECTED: frozenset({ConnectionFact.DIAL_DUE}),
+    ConnectionState.CONNECTED: frozenset({ConnectionFact.DIAL_DUE}),
+    ConnectionState.ADMITTED: frozenset(
+        {ConnectionFact.ADMITTED, ConnectionFact.REFUSED, ConnectionFact.DIAL_DUE}
+    ),
+    ConnectionState.REFUSED: frozenset({ConnectionFact.REFUSED}),
+    ConnectionState.WAITING: frozenset(),
+}
+"""What moves nothing: a dial begins without a connection, its timer may be late, and the scheduler may answer a registration again."""
+
+
 def next_worker_state(state: WorkerState, fact: WorkerFact) -> WorkerState:
-    """Look up what a worker becomes."""
-    return WORKER_MOVES[state].get(fact, state)
+    """Look up what a worker becomes. What the tables do not name is a fault of this program."""
+    moves = WORKER_MOVES[state]
+    assert fact in moves or fact in WORKER_STAYS[state], (
+        f"a worker that is {state.value} knows no move for: {fact.value}"
+    )
+    return moves.get(fact, state)
 
 
 def next_connection_state(state: ConnectionState, fact: ConnectionFact) -> ConnectionState:
-    """Look up what the connection becomes."""
-    return CONNECTION_MOVES[state].get(fact, state)
+    """Look up what the connection becomes. As `next_worker_state`."""
+    moves = CONNECTION_MOVES[state]
+    assert fact in moves or fact in CONNECTION_STAYS[state], (
+        f"a connection that is {state.value} knows no move for: {fact.value}"
+    )
+    return moves.get(fact, state)

@@ -1,0 +1,48 @@
+"""The saves of one generation that failed: each is said, and too many in a row end training."""
+
+from __future__ import annotations
+
+import logging
+
+from recovery.core.messages import HeldCheckpoint
+from recovery.core.tiers import Tier, tier_of
+from recovery.core.worker import stimuli as s
+from recovery.errors import SavesFailedError
+from recovery.worker.service import WorkerService
+
+_logger = logging.getLogger("recovery.training")
+
+
+class FailedSaves:
+    """Of one rank. Those in memory are said and never end training: the disk has what they lack."""
+
+    def __init__(self, service: WorkerService) -> None:
+        """None has failed."""
+        self._service = service
+        self._in_a_row, self._last = 0, ""
+
+    def saved(self, checkpoint: HeldCheckpoint) -> None:
+        """One was saved."""
+        if tier_of(checkpoint.path) is Tier.DISK:
+            self._in_a_row = 0
+
+    def failed(self, step: int, reason: str, *, in_memory: bool) -> None:
+        """One was not. From any thread."""
+        if in_memory:
+            line = (
+                "event=memory_checkpoint_not_saved step=%d reason=%r checkpoints on the disk are not affected"
+            )
+        else:
+            line = "event=checkpoint_not_saved step=%d %s"
+            self._in_a_row, self._last = self._in_a_row + 1, reason
+        _logger.warning(line, step, reason)
+        self._service.post(s.SaveFailed(self._service.new_request(), step, reason, in_memory))
+
+    def check(self) -> None:
+        """Between two steps.
+
+        Raises:
+            SavesFailedError: as many in a row as MS_FAILED_SAVES_MAX allows have failed.
+        """
+        if 0 < self._service.failed_saves_max <= self._in_a_row:
+            raise SavesFailedError(count=self._in_a_row, reason=self._last)

@@ -1,0 +1,111 @@
+"""A job whose rollbacks lead to the same end is ended, with the step and the ranks in its reason; a network that is away is waited for."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.core import messages as m
+from recovery.core.records import EventKind, GenerationRecord, JobRecord, JobState
+from recovery.core.rules import Rules
+from recovery.core.scheduler.same_end import NETWORK_MS, SAME_ENDS_MAX
+from tests.core.desk import Desk, Worker, running_workers
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(Rules(worker_count=2))
+
+
+def _break(
+    desk: Desk, workers: list[Worker], step: int, *, done: int | None = None, saves: int | None = None
+) -> None:
+    """The data plane breaks at a step of rank 0, and both ranks come back."""
+    desk.at(desk.now + 20_000)
+    held = [(one.save(saves),) if saves is not None else () for one in workers]
+    if done is not None:
+        workers[1].done(done)
+    workers[0].send(m.CollectiveFailed(generation=workers[0].generation, step=step, reason="Timed out"))
+    for one, files in zip(workers, held, strict=True):
+        one.ready(*files)
+    if _job(desk).state is JobState.RUNNING:
+        for one in workers:
+            one.follow()
+
+
+def _job(desk: Desk) -> JobRecord:
+    return desk.row(JobRecord)[0]
+
+
+def test_ranks_of_unequal_length_end_the_job_instead_of_going_round_for_ever(desk: Desk) -> None:
+    workers = running_workers(desk)
+    for _ in range(SAME_ENDS_MAX - 1):
+        _break(desk, workers, 18, done=17)
+    assert _job(desk).state is JobState.RUNNING
+
+    _break(desk, workers, 18, done=17)
+
+    assert _job(desk).state is JobState.FAILED
+    assert _job(desk).reason.startswith(
+        "4 generations in a row, from step 0, have broken at step 18 while rank 1 (step 17) waited behind the end, and no process was lost: "
+        "worker_0: the data plane broke at step 18: Timed out."
+    )
+    assert workers[0].last(m.JobEnded).outcome is m.JobOutcome.JOB_FAILED
+    plans = [event.reason for event in desk.events if event.kind is EventKind.PLAN_MADE]
+    assert [reason.partition("; ")[2][:13] for reason in plans] == ["", "", "2 generations", "3 generations"]
+
+
+def test_what_breaks_at_other_steps_or_from_other_checkpoints_is_bad_luck(desk: Desk) -> None:
+    workers = running_workers(desk)
+    for step in (18, 19) * SAME_ENDS_MAX:
+        _break(desk, workers, step)
+    for step in (20, 40, 60, 80, 100):
+        _break(desk, workers, 107, saves=step)
+    assert _job(desk).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("found", ["before", "after"])
+def test_loss_of_a_process_is_a_cause_and_begins_the_count_again(desk: Desk, found: str) -> None:
+    workers = running_workers(desk)
+    for _ in range(SAME_ENDS_MAX - 1):
+        _break(desk, workers, 18)
+    failed = m.CollectiveFailed(generation=workers[0].generation, step=18, reason="reset")
+    if found == "after":
+        workers[0].send(failed)
+    workers[1].send(m.Leave(request_id=workers[1].request(), reason="SIGTERM"))
+    workers[1].die()
+    workers[1] = Worker(desk, "worker_1")
+    workers[1].register()
+    for one in workers:
+        one.ready()
+    for one in workers:
+        one.follow()
+    for _ in range(SAME_ENDS_MAX - 1):
+        _break(desk, workers, 18)
+    assert _job(desk).state is JobState.RUNNING
+    _break(desk, workers, 18)
+    assert _job(desk).state is JobState.FAILED
+
+
+def test_network_that_is_away_for_less_than_its_time_ends_no_job(desk: Desk) -> None:
+    workers = running_workers(desk)
+    begin = desk.now
+    while desk.now < begin + NETWORK_MS:
+        _break(desk, workers, 0)
+        assert _job(desk).state is JobState.RUNNING
+    _break(desk, workers, 0)
+    assert _job(desk).state is JobState.FAILED
+
+
+def test_job_that_was_ended_for_it_goes_on_when_it_is_started_again(desk: Desk) -> None:
+    workers = running_workers(desk)
+    for _ in range(SAME_ENDS_MAX):
+        _break(desk, workers, 18, done=17)
+    for one in workers:
+        one.die()
+    desk.restart()
+    for one in workers:
+        one.register()
+        one.ready()
+
+    assert _job(desk).state is JobState.RUNNING
+    assert len(desk.row(GenerationRecord)) == SAME_ENDS_MAX + 1
