@@ -142,6 +142,9 @@ def flush_streams() -> None:
     The interpreter would try it once more at its end, and end with its own exit code (120) instead of ours.
     """
     for stream in (sys.stdout, sys.stderr):
+        # A process that was started without one has None.
+        if stream is None:
+            continue
         try:
             stream.flush()
         except OSError:

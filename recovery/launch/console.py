@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO
 
 from rich.console import Console
 from rich.text import Text
+from typing_extensions import override
 
 from recovery import clock
 
@@ -18,17 +20,34 @@ MARK = "==="
 """Begins and ends the line that a launcher puts before each start in a process's log."""
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
-console = Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
+
+class _Console(Console):
+    """Ends nothing when nobody reads it any more (`recovery msrun ... | head`), where Rich's own would end the program."""
+
+    @override
+    def on_broken_pipe(self) -> None:
+        # What Python still holds of it would make the interpreter's exit a failure.
+        with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - a descriptor is wanted
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        self.quiet = True
+        self._buffer.clear()
+        say("nobody reads this launcher's output any more; the processes' logs go on", style="yellow")
+
+
+console = _Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
 """Colour on a terminal only, and none where NO_COLOR is set: Rich's own rules."""
 
 
 def say(text: str, *, style: str = "") -> None:
     """One line for whoever watches. A console that cannot be written (closed, full) ends nothing: stderr may still be read."""
     try:
-        console.print(Text(text, style=style))
+        if not console.quiet:
+            console.print(Text(text, style=style))
+            return
     except OSError:
-        with contextlib.suppress(OSError):
-            os.write(2, f"{text}\n".encode(errors="replace"))
+        pass
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 def show_line(label: str, line: str, *, number: int) -> None:

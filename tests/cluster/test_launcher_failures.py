@@ -143,14 +143,18 @@ def test_a_log_that_was_deleted_stops_nothing(tmp_path: Path) -> None:
         assert "=== worker_1 start 2 " in cluster.log_of("worker_1")
 
 
-def test_a_console_that_cannot_be_written_changes_no_exit_code(tmp_path: Path) -> None:
-    full = (
-        sys.executable,
-        "-c",
-        "import os, sys; os.dup2(os.open('/dev/full', 1), 1); os.execv(sys.argv[1], sys.argv[1:])",
-    )
+CONSOLES = {
+    "full": "os.dup2(os.open('/dev/full', 1), 1)",
+    "a pipe that nobody reads any more": "r, w = os.pipe(); os.dup2(w, 1); os.close(r); os.close(w)",
+    "none": "os.close(1)",
+}
+
+
+@pytest.mark.parametrize("console", CONSOLES)
+def test_a_console_that_cannot_be_written_changes_no_exit_code(tmp_path: Path, console: str) -> None:
+    changed = f"import os, sys; {CONSOLES[console]}; os.execv(sys.argv[1], sys.argv[1:])"
     with LaunchedCluster(tmp_path, environment=HELD) as cluster:
-        cluster.start(prefix=full)
+        cluster.start(prefix=(sys.executable, "-c", changed))
         cluster.wait_step(6)
         cluster.kill_node("1")
         cluster.go_on()

@@ -61,7 +61,8 @@ class Kills:
         generation = self._newest_generation()
         kind = self._draw.choice(_KINDS)
         victims = self._victims(kind)
-        if self._is_training and not self.flipped and self._draw.random() < _FLIPS:
+        draws_flip = self._is_training and not self.flipped and self._draw.random() < _FLIPS
+        if draws_flip and self._holds_two_steps():
             self._flip()
         lost = self._disk_to_lose(victims)
         self._cluster.kill(*(name for name in victims if self._cluster.processes[name].poll() is None))
@@ -99,6 +100,10 @@ class Kills:
             return self._draw.sample(names, 2)
         worker = self._draw.choice(names)
         return [worker, "sched"] if kind == "scheduler and worker" else [worker]
+
+    def _holds_two_steps(self) -> bool:
+        """Is there a step to return to where the newest is damaged? With the first damaged, the job rightly ends."""
+        return len({one.event.step for one in self._cluster.events(EventKind.CHECKPOINT_COMMITTED)}) > 1
 
     def _flip(self) -> None:
         """Change one bit of a checkpoint: one of the newest files, of whatever rank, tier or copy."""
