@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from recovery.cli.formats import print_json, print_line
+from recovery.cli.formats import print_json, print_line, warn
 from recovery.cli.options import FOUND, AsJson, RecoveryPath
 from recovery.report import audit
 from recovery.report import stored as stored_state
@@ -14,7 +14,10 @@ def verify(path: RecoveryPath, as_json: AsJson = False) -> None:
     """Check everything; one line per finding."""
     findings = list(audit.databases(path))
     if not any(finding.path.endswith("scheduler.db") for finding in findings):
-        findings += audit.checkpoints(stored_state.read(path))
+        stored = stored_state.read(path)
+        findings += audit.checkpoints(stored)
+        for sentence in audit.not_looked_at(stored):
+            warn(f"not looked at: {sentence}")
     if as_json:
         print_json(findings)
     else:

@@ -1,10 +1,11 @@
-"""Is everything what it was written as? Databases, rows, checkpoints, manifests, and what lies beside them."""
+"""Is everything what it was written as? Databases, rows, checkpoints, copies, manifests, and what lies beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Union
 
 import msgspec
 
@@ -12,11 +13,18 @@ from recovery import clock
 from recovery.checkpoint import folders, names, verify
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.files import is_temporary
-from recovery.core.records import CheckpointState
+from recovery.core.copy_records import CopyRecord
+from recovery.core.records import CheckpointRecord, CheckpointState, NodeRecord
+from recovery.core.tiers import Tier, tier_of
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report.stored import Stored
+from recovery.store.lock import OwnerState, held_locks, owner_state
+from recovery.store.paths import scheduler_path
 from recovery.store.reader import check_scheduler, check_worker, read_worker, stored_workers
+from recovery.transport.local_address import is_local
 
+_Seen = set[tuple[str, Union[int, None]]]
+"""Paths, as the index has them, and of folders that ranks write together whose manifest vouches for them."""
 _SAVE_MS = 600_000
 """A temporary file that was written to within this may be a save under way."""
 
@@ -50,8 +58,9 @@ def databases(path: Path) -> Iterator[Finding]:
 
 
 def checkpoints(stored: Stored) -> Iterator[Finding]:
-    """Check every checkpoint file that this host can see, and the scheduler's checkpoint index against them."""
-    seen: set[str] = set()
+    """Check every checkpoint file and every copy that this host can see, and what the scheduler knows against them."""
+    seen: _Seen = set()
+    indexed = frozenset(one.path for one in stored.checkpoints)
     for directory in _directories(stored):
         for entry in sorted(directory.iterdir()):
             if is_temporary(entry.name):
@@ -61,35 +70,47 @@ def checkpoints(stored: Stored) -> Iterator[Finding]:
                     path=str(entry), what="left over from a save that was cut off; no checkpoint needs it"
                 )
             elif names.parse(entry.name) is not None:
-                seen.add(str(entry))
+                seen.add((str(entry), None))
                 yield from _file(entry)
             elif _is_orphaned_manifest(entry):
                 yield Finding(path=str(entry), what="a manifest without its checkpoint file")
-        yield from _folders(directory, seen)
-    yield from _missing(stored, seen)
+        yield from _folders(directory, seen, indexed)
+    here = _nodes_here(stored)
+    for one in _expected(stored):
+        if _is_on_this_host(one, here) and not {(one.path, None), (one.path, int(one.rank))} & seen:
+            yield Finding(path=one.path, what=f"{_said_of(one)}, but it, or its manifest, is gone")
 
 
-def _folders(directory: Path, seen: set[str]) -> Iterator[Finding]:
-    """Check the folders of a directory that have a manifest; others are the framework's alone."""
+def not_looked_at(stored: Stored) -> tuple[str, ...]:
+    """What is on other hosts, as sentences: nothing is said of it."""
+    here = _nodes_here(stored)
+    return tuple(
+        f"{one.path}: {_said_of(one)}, on another host"
+        for one in _expected(stored)
+        if not _is_on_this_host(one, here)
+    )
+
+
+def _folders(directory: Path, seen: _Seen, indexed: frozenset[str]) -> Iterator[Finding]:
+    """Check the folders of a directory that have a manifest; others are the framework's alone, as is a JSON file of no rank's name."""
     listed = tuple(sorted(entry.name for entry in directory.iterdir()))
     for beside, folder, rank in folders.manifests_in(directory, listed):
-        if not _is_manifest_of_folder(beside):
+        try:
+            if not manifests.read(beside).is_folder:
+                continue
+        except CheckpointError as error:
+            if folder.is_dir() and (rank is not None or f"{folder}/" in indexed):
+                seen.add((f"{folder}/", rank))
+                yield Finding(path=str(beside), what=str(error))
             continue
         if not folder.exists():
             yield Finding(path=str(beside), what="a manifest without its folder")
             continue
-        seen.add(f"{folder}/")
+        seen.add((f"{folder}/", rank))
         try:
             verify.check(folder, rank=rank)
         except CheckpointError as error:
             yield Finding(path=str(folder), what=str(error))
-
-
-def _is_manifest_of_folder(entry: Path) -> bool:
-    try:
-        return entry.suffix == names.MANIFEST_SUFFIX and manifests.read(entry).is_folder
-    except CheckpointError:
-        return False
 
 
 def _file(entry: Path) -> Iterator[Finding]:
@@ -108,20 +129,57 @@ def _is_orphaned_manifest(entry: Path) -> bool:
     )
 
 
-def _missing(stored: Stored, seen: set[str]) -> Iterator[Finding]:
-    """A committed checkpoint of the newest step must be there, where its directory is."""
-    of_run = [one for one in stored.checkpoints if one.run == stored.job.run]
-    newest = max((one.step for one in of_run if one.state is CheckpointState.COMMITTED), default=0)
-    for one in of_run:
-        expected = one.state is CheckpointState.COMMITTED and one.step == newest
-        if expected and one.path not in seen and Path(one.path).parent.is_dir():
-            what = f"the scheduler's checkpoint index says that rank {one.rank} holds step {one.step} there, but it is gone"
-            yield Finding(path=one.path, what=what)
+def _expected(stored: Stored) -> list[Union[CheckpointRecord, CopyRecord]]:
+    """What must be there: every rank's files of the newest committed step on disks, and the copies of it.
+
+    What lies in memory goes with its host and with the job.
+    """
+    of_run = [
+        one
+        for one in stored.checkpoints
+        if one.run == stored.job.run
+        and one.state is CheckpointState.COMMITTED
+        and tier_of(one.path) is Tier.DISK
+    ]
+    newest = max((one.step for one in of_run), default=0)
+    return [
+        *(one for one in of_run if one.step == newest),
+        *(
+            one
+            for one in stored.copies
+            if (one.run, one.step) == (stored.job.run, newest) and tier_of(one.path) is Tier.DISK
+        ),
+    ]
+
+
+def _said_of(one: Union[CheckpointRecord, CopyRecord]) -> str:
+    if isinstance(one, CopyRecord):
+        return f"{one.node_id} has said that it holds a copy of rank {one.rank}'s step {one.step} there"
+    return f"the scheduler's checkpoint index says that rank {one.rank} holds step {one.step} there"
+
+
+def _nodes_here(stored: Stored) -> tuple[NodeRecord, ...]:
+    """The nodes of this host, of a job that ran here: each host has a 127.0.0.1."""
+    if owner_state(scheduler_path(stored.path), held_locks()) is OwnerState.UNKNOWN:
+        return ()
+    local = {host for host in {node.host for node in stored.nodes} if is_local(host)}
+    return tuple(node for node in stored.nodes if node.host in local)
+
+
+def _is_on_this_host(one: Union[CheckpointRecord, CopyRecord], here: tuple[NodeRecord, ...]) -> bool:
+    """Would it lie here? Where its directory is, it is; else it would be its node's."""
+    if Path(one.path).parent.is_dir():
+        return True
+    return any(
+        node.node_id == one.node_id if isinstance(one, CopyRecord) else node.rank == one.rank for node in here
+    )
 
 
 def _directories(stored: Stored) -> list[Path]:
-    """Every directory of this host that a worker has ever saved to."""
+    """Every directory of this host that a worker has ever saved to, and those of the copies that its nodes hold for others."""
     found = {Path(one.path).parent for one in stored.checkpoints}
+    found |= {Path(one.path).parent for one in stored.copies}
+    found |= set((stored.path.absolute() / "workers").glob("*.copies/*/run-*/rank-*"))
     for node_id in stored_workers(stored.path):
         try:
             found |= {

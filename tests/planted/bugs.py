@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.adopted import ADOPTED
+from tests.planted.audit import AUDIT
 from tests.planted.bug import Bug
 from tests.planted.captures import CAPTURES
 from tests.planted.drain import DRAIN
@@ -36,6 +37,7 @@ from tests.planted.transfers import TRANSFERS
 BUGS: tuple[Bug, ...] = (
     DURABILITY
     + ADOPTED
+    + AUDIT
     + CAPTURES
     + DRAIN
     + DRAIN_ORDERS
