@@ -32,8 +32,8 @@ def checkpoints(
     """The checkpoints of the index, from the files or from a running scheduler."""
     source = source_of(path, connect)
     if isinstance(source, Path):
-        found = read_checkpoints(source) if retired_too else stored_state.read(source).checkpoints
-        rows = tables.checkpoint_rows(found)
+        stored = stored_state.read(source)
+        rows = tables.checkpoint_rows(read_checkpoints(source) if retired_too else stored.checkpoints)
     elif retired_too:
         raise UsageError(
             field="--all",

@@ -15,7 +15,8 @@ from recovery import clock
 from recovery.cli.formats import Format, console, print_line, show_rows, text_of
 from recovery.cli.options import AsJson, Connect, MaybePath, Rows, chosen
 from recovery.cli.source import ask, event_of, source_of
-from recovery.errors import SettingTypeError, UsageError
+from recovery.errors import RecoveryPathError, SettingTypeError, UsageError
+from recovery.report import stored as stored_state
 from recovery.report import tables
 from recovery.store.reader import StoredEvent, read_events
 
@@ -66,7 +67,11 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 def _events_of_files(path: Path, form: Format, part: _Part, *, follow: bool) -> None:
     since_ms = _since_ms(part.since) if part.since else 0
-    found = read_events(path, limit=part.limit, newest=True, node_id=part.node, since_ms=since_ms)
+    try:
+        found = read_events(path, limit=part.limit, newest=True, node_id=part.node, since_ms=since_ms)
+    except RecoveryPathError:
+        stored_state.check_is_here(path)
+        raise
     if not follow:
         show_rows(tables.EVENTS, tables.EVENTS.rows(found), form)
         return

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from recovery.cli.formats import warn
 from recovery.cli.options import RecoveryPath, Yes, confirm
 from recovery.core.records import EventRecord
 from recovery.errors import RecoveryPathError
@@ -14,6 +15,12 @@ from recovery.scheduler import store_rebuild as rebuilding
 
 def rebuild(path: RecoveryPath, yes: Yes = False) -> None:
     """Rebuild the lost store of a scheduler. Refused while a process uses what is left of it."""
+    traces = rebuilding.lost_in(path)
+    scheduler = rebuilding.scheduler_elsewhere(traces) if traces is not None else None
+    if scheduler is not None:
+        warn(
+            f"the scheduler of this job is on another host, at {scheduler}: make its store here only if it is lost there"
+        )
     confirm(f"Rebuild the scheduler's store of the job in {path} from what its workers have noted?", yes=yes)
     sources, archived = rebuild_store(path)
     typer.echo(f"rebuilt: {sources}")

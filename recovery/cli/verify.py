@@ -6,18 +6,29 @@ import typer
 
 from recovery.cli.formats import print_json, print_line, warn
 from recovery.cli.options import FOUND, AsJson, RecoveryPath
-from recovery.report import audit
+from recovery.report import audit, workers_only
 from recovery.report import stored as stored_state
+from recovery.report.audit import Finding
 
 
 def verify(path: RecoveryPath, as_json: AsJson = False) -> None:
     """Check everything; one line per finding."""
+    part = workers_only.read(path)
+    if part is not None:
+        stored, scheduler = part
+        warn(f"not looked at: the scheduler's store and what it knows; it is on another host, at {scheduler}")
+        _tell(list(workers_only.findings(stored)), as_json=as_json)
+        return
     findings = list(audit.databases(path))
     if not any(finding.path.endswith("scheduler.db") for finding in findings):
         stored = stored_state.read(path)
         findings += audit.checkpoints(stored)
         for sentence in audit.not_looked_at(stored):
             warn(f"not looked at: {sentence}")
+    _tell(findings, as_json=as_json)
+
+
+def _tell(findings: list[Finding], *, as_json: bool) -> None:
     if as_json:
         print_json(findings)
     else:

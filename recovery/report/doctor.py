@@ -22,12 +22,13 @@ from recovery.config.reader import OFF
 from recovery.errors import RecoveryError, RecoveryPathError
 from recovery.objects.store import opened
 from recovery.report import stored as stored_state
-from recovery.scheduler.store_rebuild import lost_in
+from recovery.scheduler.store_rebuild import lost_in, scheduler_elsewhere
 from recovery.store import job_token_file
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
+from recovery.transport.local_address import is_local
 
 _SHARED = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
 """File systems on which SQLite's shared memory or the kernel's locks do not hold between hosts."""
@@ -76,7 +77,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
     yield _token(settings)
     yield from _secure_channel(settings)
     if settings.recovery_path is not None:
-        yield from _path(settings.recovery_path)
+        yield from _path(settings.recovery_path, settings.sched_host)
     if settings.memory.every_steps:
         yield _memory(settings.memory, settings.recovery_path)
     if settings.checkpoint_store:
@@ -163,7 +164,7 @@ def _secure_channel(settings: Settings) -> Iterator[Check]:
 # --- the recovery path -----------------------------------------------------------------------------------------------------
 
 
-def _path(path: Path) -> Iterator[Check]:
+def _path(path: Path, host: str) -> Iterator[Check]:
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     writable = os.access(there, os.W_OK | os.X_OK) and there.is_dir()
     step = "" if writable else "Give this user the right to write there, or choose another MS_RECOVERY_PATH."
@@ -180,20 +181,29 @@ def _path(path: Path) -> Iterator[Check]:
     if writable:
         yield _file_clock(there)
     yield _disk(path, there)
-    yield from _lost_store(path)
+    yield from _lost_store(path, host)
     owner = owner_of(scheduler_path(path))
     if owner is not None:
         yield Check(name="scheduler", ok=True, found=f"pid {owner.pid} has the store open on this host")
 
 
-def _lost_store(path: Path) -> Iterator[Check]:
-    """A job that its scheduler does not know any more would be refused by the next one."""
+def _lost_store(path: Path, host: str) -> Iterator[Check]:
+    """A job that its scheduler does not know any more would be refused by the next one, if that is started here.
+
+    Args:
+        path: the recovery path.
+        host: of the next scheduler.
+    """
     try:
         lost = lost_in(path)
     except RecoveryError as error:
         yield Check(name="store", ok=False, found=str(error), next_step="Fix that before the job is started.")
         return
-    if lost is not None:
+    scheduler = scheduler_elsewhere(lost) if lost is not None else None
+    if scheduler is not None and not is_local(host):
+        found = f"of workers only; the scheduler of their job is on another host, at {scheduler}"
+        yield Check(name="store", ok=True, found=found)
+    elif lost is not None:
         step = f"Rebuild it: `recovery rebuild {path}`, or MS_REBUILD_STORE=1 in the scheduler."
         yield Check(
             name="store",

@@ -21,7 +21,7 @@ from recovery.core.records import (
     StepRecord,
 )
 from recovery.errors import RecoveryError, RecoveryPathError, StoreLostError
-from recovery.scheduler.store_rebuild import lost_in
+from recovery.scheduler.store_rebuild import Traces, lost_in, scheduler_elsewhere
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import (
@@ -34,6 +34,7 @@ from recovery.store.reader import (
     read_scheduler,
     stored_workers,
 )
+from recovery.store.scheduler_address import SchedulerAddress
 
 _ALL = 10_000_000
 """Events: more than any event log has."""
@@ -117,13 +118,11 @@ def read(path: Path) -> Stored:
     """Read a recovery path.
 
     Raises:
-        RecoveryPathError: there is no store, or no job in it yet.
+        RecoveryPathError: there is no store, or no job in it yet; or only those of workers, whose scheduler is on another host.
         StoreLostError: there is a job, and its scheduler's store is not there.
         StoreError: it cannot be used as it is; see its classes.
     """
-    lost = lost_in(path)
-    if lost is not None:
-        raise StoreLostError(path=str(path), found=lost.description)
+    check_is_here(path)
     owner = owner_of(scheduler_path(path))
     state = read_scheduler(path)
     if state.job is None:
@@ -145,6 +144,30 @@ def read(path: Path) -> Stored:
         # The event log may be long, and mostly there is nobody to ask it about.
         warming_up=had_no_plan & read_not_ready(path) if had_no_plan else frozenset(),
         scheduler_pid=owner.pid if owner is not None else None,
+    )
+
+
+def check_is_here(path: Path) -> None:
+    """See that a job's scheduler's store is not missing. A path without any job passes.
+
+    Raises:
+        RecoveryPathError, StoreLostError, StoreError: as `read`.
+    """
+    lost = lost_in(path)
+    if lost is None:
+        return
+    elsewhere = scheduler_elsewhere(lost)
+    if elsewhere is not None:
+        raise _workers_only(lost, elsewhere)
+    raise StoreLostError(path=str(path), found=lost.description)
+
+
+def _workers_only(lost: Traces, scheduler: SchedulerAddress) -> RecoveryPathError:
+    return RecoveryPathError(
+        path=str(lost.path),
+        reason=f"holds workers' stores only ({', '.join(sorted(lost.pasts))}): the job's scheduler, and with it its store, is on "
+        f"another host, at {scheduler}",
+        next_step=f"Run this on that host, or ask the scheduler: `recovery status --connect {scheduler}`.",
     )
 
 

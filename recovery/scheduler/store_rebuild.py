@@ -5,6 +5,7 @@ Only what lies in the recovery path is looked at; what running workers report is
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,9 +35,11 @@ from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
 from recovery.store.archive import archive_scheduler_store, scheduler_files
 from recovery.store.paths import scheduler_path
-from recovery.store.reader import read_job, read_worker, stored_workers
+from recovery.store.reader import read_job, read_scheduler_address, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore
+from recovery.store.scheduler_address import SchedulerAddress
 from recovery.store.stored_records import WorkerRecords
+from recovery.transport.local_address import is_local
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +56,8 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
     """Why a worker's store says nothing."""
     rebuilding: bool = False
     """An earlier process of the scheduler has begun to ask the workers."""
+    scheduler: SchedulerAddress | None = None
+    """As the worker with the newest plan has noted it; None: nobody has, or something of the scheduler's store lies here."""
 
     @property
     def description(self) -> str:
@@ -111,8 +116,31 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
         nodes=nodes,
         unreadable=() if is_there else tuple(unreadable),
         rebuilding=rebuilding,
+        scheduler=None if remains else _scheduler_of(path, pasts),
     )
     return found if found.description else None
+
+
+def scheduler_elsewhere(traces: Traces) -> SchedulerAddress | None:
+    """Where the job's scheduler is, if that is another host: its store lies there, and is missed here by nobody.
+
+    Returns:
+        None: it was on this host, so its store is lost; or nobody has noted where it was.
+
+    Cost: looks a name up, which may wait for the network.
+    """
+    address = traces.scheduler
+    return address if address is not None and not is_local(address.host) else None
+
+
+def _scheduler_of(path: Path, pasts: dict[NodeId, Past]) -> SchedulerAddress | None:
+    for name in sorted(pasts, key=lambda one: (pasts[one].run, pasts[one].generation), reverse=True):
+        # Who cannot be read any more, or is of an earlier release, says nothing.
+        with contextlib.suppress(StoreError, RecoveryPathError):
+            address = read_scheduler_address(path, name)
+            if address is not None:
+                return address
+    return None
 
 
 def _knows_nothing(job: JobRecord) -> bool:

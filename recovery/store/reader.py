@@ -24,6 +24,7 @@ from recovery.store import snapshot
 from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
 from recovery.store.paths import refused, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, record_of
+from recovery.store.scheduler_address import SchedulerAddress, scheduler_address
 from recovery.store.stored_records import (
     SchedulerRecords,
     WorkerRecords,
@@ -89,6 +90,14 @@ def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool =
     """Read a worker's records as of its last commit. Errors as of `read_scheduler`."""
     path = worker_path(recovery_path, node_id)
     return snapshot.read(path, lambda connection: worker_records(connection, path), accept_without_wal)
+
+
+def read_scheduler_address(recovery_path: Path, node_id: str) -> SchedulerAddress | None:
+    """Read where a worker's job has its scheduler; None: its store does not say. Errors as of `read_scheduler`."""
+    path = worker_path(recovery_path, node_id)
+    return snapshot.read(
+        path, lambda connection: scheduler_address(connection, path), accept_without_wal=True
+    )
 
 
 def compile_statements() -> None:

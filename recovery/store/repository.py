@@ -20,6 +20,7 @@ from recovery.store.engine import Database
 from recovery.store.lock import OwnerLock
 from recovery.store.paths import prepare_directory, refuse_links, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, row_of
+from recovery.store.scheduler_address import SchedulerAddress, note_scheduler_address
 from recovery.store.stored_records import (
     SchedulerRecords,
     WorkerRecords,
@@ -43,6 +44,8 @@ class _Store:
         self._one_at_a_time = threading.Lock()
         self._pages_since_fold = 0
         self._boot = clock.boot_id()
+        self._scheduler: SchedulerAddress | None = None
+        """Noted by the first write."""
         self._lock = OwnerLock(path)
         try:
             self._database = Database(
@@ -113,6 +116,8 @@ class _Store:
                     connection.execute(SHAPES[kind].write, batch)
                 self._database.commits.add(connection)
                 note_write_time(connection, self._boot)
+                if self._scheduler is not None:
+                    note_scheduler_address(connection, self._scheduler)
         except (UnicodeError, OverflowError) as error:
             raise StoreWriteError(
                 path=str(self._path), reason=f"a value cannot be stored: {error}"
@@ -120,6 +125,8 @@ class _Store:
         # What went into a file that nobody will find counts as not written.
         self._database.file_identity.check()
         self._database.commits.note()
+        # It is there now, and does not change while a process runs.
+        self._scheduler = None
         self._pages_since_fold += 1 + len(rows) + len(records) // _ROWS_A_PAGE
         if self._pages_since_fold >= FOLD_PAGES or not self._database.marked:
             self._pages_since_fold = 0
@@ -163,13 +170,22 @@ class WorkerStore(_Store):
     """A worker's file, `<recovery path>/workers/<node_id>.db`."""
 
     @classmethod
-    def open(cls, recovery_path: Path, node_id: str, *, accept_without_wal: bool = False) -> WorkerStore:
-        """Open or make the file, as `SchedulerStore.open`."""
+    def open(
+        cls,
+        recovery_path: Path,
+        node_id: str,
+        *,
+        accept_without_wal: bool = False,
+        scheduler: tuple[str, int] | None = None,
+    ) -> WorkerStore:
+        """Open or make the file, as `SchedulerStore.open`. The first write notes where the job's scheduler is."""
         path = worker_path(recovery_path, node_id)
         prepare_directory(recovery_path)
         refuse_links(path.parent)
         prepare_directory(path.parent)
-        return cls(path, f"worker:{node_id}", accept_without_wal=accept_without_wal)
+        store = cls(path, f"worker:{node_id}", accept_without_wal=accept_without_wal)
+        store._scheduler = SchedulerAddress(*scheduler) if scheduler is not None else None
+        return store
 
     def load(self) -> WorkerRecords:
         """Read all of them, as `SchedulerStore.load`."""

@@ -22,11 +22,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from recovery import clock
-from recovery.checkpoint import names
-from recovery.checkpoint.catalogue import FOLDERS
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
-from recovery.core.messages import HeldCheckpoint, Offer, PassedOver, Past
+from recovery.core.messages import Offer, PassedOver, Past
 from recovery.core.records import (
     ActivityRecord,
     CheckpointRecord,
@@ -47,7 +45,7 @@ from recovery.errors import (
 from recovery.store.paths import worker_path
 from recovery.worker.exec_in_place import close_in_children, descriptors_of
 from recovery.worker.place_notes import PlaceNotes, past_in
-from recovery.worker.searches import Found, copies_of, look
+from recovery.worker.searches import Found, copies_of, look, prefix_of
 
 if TYPE_CHECKING:
     from recovery.store.repository import WorkerStore
@@ -67,7 +65,13 @@ class LocalStore:
     """The worker's store and checkpoint directories. Belongs to the connection's loop; a writer thread does the writing."""
 
     def __init__(
-        self, recovery_path: Path | None, node_id: NodeId, *, accept_without_wal: bool, replaces: str = ""
+        self,
+        recovery_path: Path | None,
+        node_id: NodeId,
+        *,
+        accept_without_wal: bool,
+        replaces: str = "",
+        scheduler: tuple[str, int] | None = None,
     ) -> None:
         """Note where the store is; nothing is opened yet.
 
@@ -76,10 +80,11 @@ class LocalStore:
             node_id: names the file.
             accept_without_wal: see MS_STORE_WITHOUT_WAL.
             replaces: the lost id that this process was started in the place of; empty: none.
+            scheduler: its host and port, which the store notes; None: nobody says.
         """
         self.recovery_path = recovery_path
         """None: recovery is off, nothing is kept."""
-        self._node_id, self._accept_without_wal = node_id, accept_without_wal
+        self._node_id, self._accept_without_wal, self._scheduler = node_id, accept_without_wal, scheduler
         self._place, self._takes_over = PlaceNotes(node_id, replaces), bool(replaces)
         self.copies = copies_of(recovery_path, node_id, replaces)
         """Contributions of other ranks, and those that were brought back for its own; None: recovery is off."""
@@ -145,7 +150,10 @@ class LocalStore:
 
         try:
             store = WorkerStore.open(
-                recovery_path, self._node_id, accept_without_wal=self._accept_without_wal
+                recovery_path,
+                self._node_id,
+                accept_without_wal=self._accept_without_wal,
+                scheduler=self._scheduler,
             )
         except StoreLockedError as error:
             _logger.warning("event=store_locked %s", error)
@@ -275,7 +283,7 @@ class LocalStore:
         """
         if self.recovery_path is None:
             return Found()
-        said = [(str(Path(held.path).parent), _prefix_of(held)) for held in offer.held]
+        said = [(str(Path(held.path).parent), prefix_of(held)) for held in offer.held]
         records = [
             DirectoryRecord(path=path, prefix=prefix, run=offer.run)
             for path, prefix in said
@@ -386,14 +394,6 @@ def _key(record: Record) -> tuple[object, ...]:
     if isinstance(record, DirectoryRecord):
         return (DirectoryRecord, record.path, record.prefix)
     return (type(record),)
-
-
-def _prefix_of(held: HeldCheckpoint) -> str | None:
-    """What a directory is searched for to find a checkpoint again; None: its name is none."""
-    if held.is_folder:
-        return FOLDERS
-    parsed = names.parse(Path(held.path).name)
-    return parsed.prefix if parsed else None
 
 
 def _is_progress(persist: Persist) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.checkpoint import catalogue
+from recovery.checkpoint import catalogue, names
 from recovery.core.held import HeldCheckpoint, PassedOver
 from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.messages import Past
@@ -47,3 +47,11 @@ def look(
     if copies is not None and rank is not None:
         places += [(str(directory), None) for directory in copies.directories(job, run, rank)]
     return catalogue.look_all(places, job=job, run=run, rank=rank)
+
+
+def prefix_of(held: HeldCheckpoint) -> str | None:
+    """What a directory is searched for to find a checkpoint again; None: its name is none."""
+    if held.is_folder:
+        return catalogue.FOLDERS
+    parsed = names.parse(Path(held.path).name)
+    return parsed.prefix if parsed else None

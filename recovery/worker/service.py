@@ -65,9 +65,8 @@ class WorkerService:
             "a node has an id, drawn by the caller if the environment gave none"
         )
         self.node_id: NodeId = settings.node_id
-        self._settings = settings
+        self._settings, rules = settings, settings.rules
         self._channel = channel_of(settings.secure_channel, Side.CLIENT)
-        rules = settings.rules
         self.step_log, self.memory = settings.step_log, settings.memory
         self.recovery_enabled = rules.recovery_enabled
         self.training_control = TrainingControl(
@@ -78,6 +77,7 @@ class WorkerService:
             self.node_id,
             accept_without_wal=settings.store_without_wal,
             replaces=settings.replaces,
+            scheduler=(settings.sched_host, settings.sched_port),
         )
         self.on_admitted: Callable[[int | None], None] = lambda rank: None
         """Called, in the connection's thread, when this process is admitted: with the rank that its id had before, if any."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
+from recovery.store.reader import read_scheduler_address
 from tests.cluster.small_cluster import SmallCluster
 
 pytestmark = pytest.mark.cluster
@@ -111,6 +112,8 @@ def test_next_scheduler_refuses_by_name_and_rebuilds_when_asked(
     with SmallCluster(tmp_path, environment={"JOB_HELD_STEP": "30"}) as cluster:
         _lost(cluster, lose)
         cluster.wait_step(29)
+        noted = [read_scheduler_address(tmp_path / "recovery", name) for name in cluster.names]
+        assert [one.host for one in noted if one is not None] == ["127.0.0.1"] * len(cluster.names)
 
         _refused(cluster)
         assert "worker_1 (rank 1, run 1, generation 1, job " in cluster.log("sched")

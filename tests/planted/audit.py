@@ -1,10 +1,11 @@
-"""Bugs in what `recovery verify` looks at: damage and loss that it does not name."""
+"""Bugs in what `recovery verify` looks at: damage and loss that it does not name, and in what is taken for a loss."""
 
 from __future__ import annotations
 
 from tests.planted.bug import Bug
 
 _AUDIT = "tests/report/test_audit.py"
+_WORKERS_ONLY = "tests/report/test_workers_only.py"
 
 AUDIT = (
     Bug(
@@ -35,5 +36,23 @@ AUDIT = (
         'seen.add((f"{folder}/", None))\ntry:\n    verify.check(folder, rank=rank)\n'
         "except CheckpointError as error:\n    yield Finding(path=str(folder), what=str(error))",
         (f"{_AUDIT}::test_of_a_folder_each_rank_needs_its_own_manifest",),
+    ),
+    Bug(
+        "a rest of the scheduler's store does not say that it was here",
+        "I19",
+        "scheduler/store_rebuild.py",
+        "lost_in",
+        "None if remains else _scheduler_of(path, pasts)",
+        "_scheduler_of(path, pasts)",
+        (f"{_WORKERS_ONLY}::test_a_rest_of_the_schedulers_store_says_that_it_was_here",),
+    ),
+    Bug(
+        "a worker of an older plan says where the scheduler is",
+        "I19",
+        "scheduler/store_rebuild.py",
+        "_scheduler_of",
+        "sorted(pasts, key=lambda one: (pasts[one].run, pasts[one].generation), reverse=True)",
+        "sorted(pasts, key=lambda one: (pasts[one].run, pasts[one].generation))",
+        (f"{_WORKERS_ONLY}::test_the_worker_of_the_newest_plan_knows_where_the_scheduler_is",),
     ),
 )

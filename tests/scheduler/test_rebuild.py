@@ -92,8 +92,8 @@ def save(directory: Path, rank: int, step: int, *, name: str = JOB) -> None:
     )
 
 
-def worker_store(path: Path, rank: int, *records: Record) -> None:
-    store = WorkerStore.open(path, f"worker_{rank}")
+def worker_store(path: Path, rank: int, *records: Record, scheduler: tuple[str, int] | None = None) -> None:
+    store = WorkerStore.open(path, f"worker_{rank}", scheduler=scheduler)
     store.apply(records, wall_ms=1)
     store.close()
 

@@ -1,0 +1,72 @@
+"""A recovery path of which this host has the workers' part alone: its scheduler, and with it the scheduler's store, is on another host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from recovery.core.records import JobRecord, JobState
+from recovery.errors import RecoveryError, StoreLostError
+from recovery.report import audit
+from recovery.report.audit import Finding
+from recovery.report.stored import Stored
+from recovery.scheduler.store_rebuild import lost_in, scheduler_elsewhere
+from recovery.store.paths import scheduler_path
+from recovery.store.reader import check_worker, stored_workers
+
+
+def read(path: Path) -> tuple[Stored, str] | None:
+    """Look whether a path holds workers' stores alone.
+
+    Returns:
+        What is known of the job without its scheduler, and where that is; None: the path holds more, or nothing.
+
+    Raises:
+        StoreLostError: the scheduler's store was here, or nobody knows where.
+        RecoveryPathError, StoreError: as `lost_in`.
+    """
+    try:
+        has_store = scheduler_path(path).exists()
+    except OSError:
+        # It cannot be looked at, as little as what is said of it here.
+        has_store = True
+    if has_store:
+        # Whoever checks that store says what is wrong with it.
+        return None
+    lost = lost_in(path)
+    if lost is None:
+        return None
+    address = scheduler_elsewhere(lost)
+    if address is None:
+        raise StoreLostError(path=str(path), found=lost.description)
+    newest = max(lost.pasts.values(), key=lambda past: (past.run, past.generation))
+    job = JobRecord(
+        job=newest.job,
+        worker_count=newest.worker_count,
+        server_count=newest.server_count,
+        run=newest.run,
+        state=JobState.RUNNING,
+        generation=newest.generation,
+        scheduler_incarnation=newest.scheduler_incarnation,
+    )
+    stored = Stored(
+        path=path,
+        job=job,
+        runs=(),
+        nodes=(),
+        seats={},
+        generations=(),
+        checkpoints=(),
+        scheduler_pid=None,
+    )
+    return stored, str(address)
+
+
+def findings(stored: Stored) -> Iterator[Finding]:
+    """Check the workers' stores whole, and what their own manifests describe. What the scheduler knows is not asked."""
+    for node_id in stored_workers(stored.path):
+        try:
+            check_worker(stored.path, node_id)
+        except RecoveryError as error:
+            yield Finding(path=str(stored.path / "workers" / f"{node_id}.db"), what=str(error))
+    yield from audit.checkpoints(stored)
