@@ -1,4 +1,4 @@
-"""Read a sharded checkpoint into a state of another mesh: the ranks' files are the storage, torch.distributed.checkpoint plans the reads.
+"""Read a step of all ranks into a state of another mesh: the ranks' files are the storage, torch.distributed.checkpoint plans the reads.
 
 Each rank reads for itself what its own shards need, from all ranks' files; no collective takes part.
 """
@@ -33,9 +33,10 @@ from typing_extensions import override
 from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.whole_step import WholeStep
 from recovery.errors import CheckpointStateError
-from recovery.torch import mapped_file, module_names, shard_fit, shard_map
+from recovery.torch import mapped_file, module_names, shard_fit, shard_map, shared_state
 from recovery.torch import payload as payloads
 from recovery.torch.shard_map import At
+from recovery.training import shared_names
 
 _Offsets = tuple[int, ...]
 
@@ -59,15 +60,13 @@ class Saved:
         """Digest all files, then look what is in them.
 
         Raises:
-            CheckpointError: a file is not what it was saved as, or holds no training state.
+            CheckpointError: a file is not what it was saved as, or holds no training state; or the ranks' parts do not belong together.
         """
         whole.check()
         self._whole = whole
-        # Whole states are alike on all ranks.
-        paths = whole.paths if whole.of.layout is Layout.SHARDED else whole.paths[:1]
-        self._payloads = [_payload(path) for path in paths]
+        self._payloads = _states_of(whole)
         self.parts: Mapping[str, Any] = self._payloads[0]["parts"]
-        """Of rank 0, with its local tensors."""
+        """Of rank 0, with its local tensors: what differs between ranks (buffers, parts of each rank) is as rank 0 had it."""
         self._chunks: defaultdict[At, dict[_Offsets, torch.Tensor]] = defaultdict(dict)
         self._sizes: dict[At, torch.Size] = {}
         for payload in self._payloads:
@@ -268,6 +267,16 @@ def unfit(field: str, reason: str) -> CheckpointStateError:
         reason=reason,
         next_step="Build the same model and optimizer as the job that saved, on any mesh, or choose another checkpoint.",
     )
+
+
+def _states_of(whole: WholeStep) -> list[Mapping[str, Any]]:
+    """The states that together hold every tensor, rank 0's first."""
+    if whole.of.layout is Layout.SHARED:
+        side = shared_names.side_path(whole.paths[0])
+        return [module_names.of_file(shared_state.join(side, whole.paths, whole.of.replicated))]
+    # Whole states are alike on all ranks.
+    paths = whole.paths if whole.of.layout is Layout.SHARDED else whole.paths[:1]
+    return [_payload(path) for path in paths]
 
 
 def _payload(path: Path) -> Mapping[str, Any]:

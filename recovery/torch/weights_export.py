@@ -45,7 +45,7 @@ def export(
     """Write the weights of one module of a checkpoint.
 
     Args:
-        saved: whole or sharded.
+        saved: of any layout.
         directory: where to; made if absent.
         part: as `TrainState` was given it.
         number: where that part is a list of modules: which of them, 0-based.

@@ -74,4 +74,13 @@ SHARED = (
             "tests/torch/test_shared_plan.py::test_every_storage_has_one_rank_and_none_much_more_than_its_share",
         ),
     ),
+    Bug(
+        "of a shared step rank 0's part alone is read",
+        "I19",
+        "torch/resharding.py",
+        "_states_of",
+        "shared_state.join(side, whole.paths, whole.of.replicated)",
+        "shared_state.join(side, whole.paths[:1], whole.of.replicated)",
+        ("tests/torch/test_shared_step.py::test_the_weights_of_a_shared_step_are_put_together",),
+    ),
 )

@@ -6,6 +6,9 @@ which one would be needed ends with other numbers.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +23,8 @@ from recovery.checkpoint.contribution import FileRole, Layout, Manifest, Manifes
 from recovery.checkpoint.publish import Content, publish
 from recovery.torch import TrainState
 from recovery.torch.sharded import forget_meshes
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
@@ -93,6 +98,14 @@ def save(
     role = FileRole.STATE if layout is Layout.RANK else FileRole.SHARD
     _, path = publish(directory / str(rank), [Content(f"train-1_{step}.ckpt", state.write, role)], manifest)
     return path
+
+
+def export(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Call `recovery export-weights` as a person does."""
+    return subprocess.run(
+        [sys.executable, "-m", "recovery", "export-weights", *map(str, arguments)],
+        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
 
 
 def save_all(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,18 +15,9 @@ from recovery.checkpoint.contribution import Layout
 from recovery.cli.export_weights import export_weights
 from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointStateError, UsageError
 from recovery.torch import TrainState
-from tests.torch.sharded_world import known, save, save_all
+from tests.torch.sharded_world import export, known, save, save_all
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZE = (5, 7)
-
-
-def export(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Call the command as a person does."""
-    return subprocess.run(
-        [sys.executable, "-m", "recovery", "export-weights", *map(str, arguments)],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
 
 
 def test_a_sharded_model_is_put_together_and_a_configuration_stays(tmp_path: Path) -> None:
