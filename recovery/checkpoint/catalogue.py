@@ -35,6 +35,9 @@ class Look(msgspec.Struct, frozen=True):
     """Newest step first; of one step the newest generation first."""
     passed_over: tuple[PassedOver, ...]
     """What has a checkpoint's name and is none that may be used, newest step first; those whose step nobody can say behind."""
+    remains: tuple[HeldCheckpoint, ...] = ()
+    """Of those what a sealed manifest of this job, run and rank describes, sorted as `held`: its files are not all there as they were
+    written. No plan goes there, and what is left goes when the step would."""
 
 
 def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None) -> Look:
@@ -57,6 +60,7 @@ def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int |
     """
     listed = _listed(directory)
     held: list[tuple[Manifest, Path]] = []
+    remains: list[tuple[Manifest, Path]] = []
     passed_over: list[PassedOver] = []
     for name in sorted({*listed, *_files_of_orphaned_manifests(listed)}):
         parsed = names.parse(name)
@@ -67,7 +71,10 @@ def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int |
             manifest = verify.check_size(path)
         except CheckpointError as error:
             known = _manifest_of(path)
-            if name in listed or (known is not None and not not_of(known, job=job, run=run, rank=rank)):
+            is_ours = known is not None and not not_of(known, job=job, run=run, rank=rank)
+            if known is not None and is_ours:
+                remains.append((known, path))
+            if name in listed or is_ours:
                 passed_over.append(_passed_over(path, str(error), known))
             continue
         reason = not_of(manifest, job=job, run=run, rank=rank)
@@ -76,10 +83,14 @@ def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int |
         else:
             held.append((manifest, path))
     if prefix in (None, FOLDERS):
-        _look_at_folders(directory.absolute(), listed, (job, run, rank), held, passed_over)
-    held.sort(key=lambda one: (one[0].step, one[0].generation, one[0].incarnation), reverse=True)
+        _look_at_folders(directory.absolute(), listed, (job, run, rank), held, remains, passed_over)
     passed_over.sort(key=lambda one: (-one.step, one.path))
-    return Look(tuple(held_of(manifest, path) for manifest, path in held), tuple(passed_over))
+    return Look(_newest_first(held), tuple(passed_over), _newest_first(remains))
+
+
+def _newest_first(found: list[tuple[Manifest, Path]]) -> tuple[HeldCheckpoint, ...]:
+    found.sort(key=lambda one: (one[0].step, one[0].generation, one[0].incarnation), reverse=True)
+    return tuple(held_of(manifest, path) for manifest, path in found)
 
 
 def _look_at_folders(
@@ -87,6 +98,7 @@ def _look_at_folders(
     listed: tuple[str, ...],
     wanted: tuple[str, int, int | None],
     held: list[tuple[Manifest, Path]],
+    remains: list[tuple[Manifest, Path]],
     passed_over: list[PassedOver],
 ) -> None:
     """As `look`. A folder without a manifest is the framework's alone, and a JSON file without a folder may be anything."""
@@ -108,6 +120,7 @@ def _look_at_folders(
                 held.append((verify.check_size(folder, rank=manifest.rank), folder))
         except CheckpointError as error:
             reason = str(error)
+            remains.append((manifest, folder))
         if reason:
             passed_over.append(_passed_over(folder, reason, manifest))
 

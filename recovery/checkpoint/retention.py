@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from recovery.checkpoint import folders, names
 from recovery.checkpoint import manifest as manifests
+from recovery.checkpoint.catalogue import Look
 from recovery.checkpoint.files import reason_of
-from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy.retention import Kept, removable
 from recovery.errors import CheckpointError, CheckpointManifestError
 
@@ -35,7 +35,7 @@ class Retention:
 
     def __init__(
         self,
-        held: Callable[[], Sequence[HeldCheckpoint]],
+        look: Callable[[], Look],
         rule: Rule,
         spares: Callable[[Path], bool],
         *,
@@ -44,44 +44,60 @@ class Retention:
         """Nothing is removed before `apply`.
 
         Args:
-            held: the rank's checkpoints as they are now, of one step the newest generation first.
+            look: at the rank's checkpoints as they are now.
             rule: what is kept.
             spares: True for a file that the framework removes itself; it counts as kept, and stays.
             rank: whose manifests, of folders that have one for each rank.
         """
-        self._held, self._rule, self._spares, self._rank = held, rule, spares, rank
+        self._look, self._rule, self._spares, self._rank = look, rule, spares, rank
         self._trouble: dict[Path, str] = {}
         """What could not be done, as it was logged: logged again when it changes."""
 
     def apply(self, *, committed_before: int, spared: Collection[int] = ()) -> None:
         """Remove what may go now. What cannot be looked at or removed stays, and is logged.
 
+        What is left of a step whose files are not all there goes when the whole step would. It takes no whole one's place: what may go of
+        those is decided without it.
+
         Args:
             committed_before: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
             spared: older steps that stay: what lies on other hosts, and what is being copied there.
         """
         try:
-            held = self._held()
+            found = self._look()
         except CheckpointError as error:
             # Nothing can be listed, so nothing is removed.
             self._log(Path(), str(error))
             return
         self._trouble.pop(Path(), None)
-        kept: dict[int, Kept] = {}
-        for one in held:
-            saved_wall_s = self._saved_wall_s(Path(one.path))
-            if saved_wall_s is not None:
-                kept.setdefault(one.step, Kept(one.step, saved_wall_s))
-        steps = removable(
-            [kept[step] for step in sorted(kept)],
+        whole = self._kept((one.step, Path(one.path)) for one in found.held)
+        # The first file of what is left may be gone, its manifest is not.
+        beside = [(one.step, names.manifest_beside(Path(one.path), self._rank)) for one in found.remains]
+        as_if_whole = {**self._kept(beside), **whole}
+        for kept, contributions in ((whole, found.held), (as_if_whole, found.remains)):
+            goes = self._removable(kept, committed_before, spared)
+            for one in contributions:
+                if one.step in goes and not self._spares(Path(one.path)):
+                    self._remove(Path(one.path))
+
+    def _removable(
+        self, kept: Mapping[int, Kept], committed_before: int, spared: Collection[int]
+    ) -> tuple[int, ...]:
+        return removable(
+            list(kept.values()),
             committed_before=committed_before,
             keep_checkpoint_max=self._rule.keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=self._rule.keep_checkpoint_per_n_minutes,
             spared=spared,
         )
-        for one in held:
-            if one.step in steps and not self._spares(Path(one.path)):
-                self._remove(Path(one.path))
+
+    def _kept(self, found: Iterable[tuple[int, Path]]) -> dict[int, Kept]:
+        kept: dict[int, Kept] = {}
+        for step, path in found:
+            saved_wall_s = self._saved_wall_s(path)
+            if saved_wall_s is not None:
+                kept.setdefault(step, Kept(step, saved_wall_s))
+        return kept
 
     def _saved_wall_s(self, path: Path) -> float | None:
         """When the file was written; None: it is gone again, or cannot be looked at, and counts as neither kept nor removable."""

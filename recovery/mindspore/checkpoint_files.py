@@ -19,7 +19,6 @@ from typing_extensions import override
 from recovery.checkpoint import adopt, catalogue, names, retention
 from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.watch import DirectoryWatch
-from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError, UsageError
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.pending_checkpoint import PendingCheckpoint
@@ -118,7 +117,7 @@ class _SaverDirectory:
         self._under_way: dict[str, PendingCheckpoint] = {}
         self._adopted: set[Path] = set()
         self._one_at_a_time = threading.Lock()
-        self._retention = retention.Retention(self._held, rule_of(self._config), self._is_of_this_process)
+        self._retention = retention.Retention(self._found, rule_of(self._config), self._is_of_this_process)
         self._watch = DirectoryWatch(self._directory, self._adopt)
 
     def open(self) -> None:
@@ -185,9 +184,9 @@ class _SaverDirectory:
         session = self._session
         self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
 
-    def _held(self) -> tuple[HeldCheckpoint, ...]:
+    def _found(self) -> catalogue.Look:
         session = self._session
-        return catalogue.scan(self._directory, None, job=session.job, run=session.run, rank=session.rank)
+        return catalogue.look(self._directory, None, job=session.job, run=session.run, rank=session.rank)
 
     def _is_of_this_process(self, path: Path) -> bool:
         parsed = names.parse(path.name)

@@ -13,7 +13,6 @@ from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
-from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError
 from recovery.training import capture, checkpoint_layout, shared_layout
 from recovery.training.capture import Captured
@@ -129,9 +128,9 @@ class ModelCheckpoint(Callback):
         self._schedule.begin(durable_step=commits.step, since_commit_ms=commits.since_ms)
         self._newest_step = commits.step
         session.save_when_asked(lambda: self._save_out_of_turn(session))
-        self._known = {held.step: held.digest for held in self._scan(session)}
+        self._known = {held.step: held.digest for held in self._look(session).held}
         self._retention = Retention(
-            lambda: self._scan(session), rule_of(self._config), spares=lambda path: False
+            lambda: self._look(session), rule_of(self._config), spares=lambda path: False
         )
         self._memory.begin(session, self._prefix, self._layout)
         self._watch = DirectoryWatch(self._directory, lambda: self._rescan(session))
@@ -230,14 +229,14 @@ class ModelCheckpoint(Callback):
         del self._known[save.step]
         save.failed(str(error))
 
-    def _scan(self, session: Session) -> tuple[HeldCheckpoint, ...]:
-        return catalogue.scan(
+    def _look(self, session: Session) -> catalogue.Look:
+        return catalogue.look(
             self._directory, self._prefix, job=session.job, run=session.run, rank=session.rank
         )
 
     def _rescan(self, session: Session) -> None:
         """Something changed in the directory: a file that came back (moved in by hand) counts, like one of our own."""
-        for held in self._scan(session):
+        for held in self._look(session).held:
             known = self._known.get(held.step)
             if known not in ("", held.digest):
                 self._known[held.step] = held.digest

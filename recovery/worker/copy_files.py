@@ -153,13 +153,13 @@ class Copies:
         """
         found: list[tuple[Rank, HeldCheckpoint]] = []
         for rank, directory in self._ranks(job, run):
-            for held in self._look(directory, job, run, rank):
+            for held in self._look(directory, job, run, rank).held:
                 if (rank, held.step) not in {(known, one.step) for known, one in found}:
                     found.append((rank, held))
         return tuple(sorted(found, key=lambda one: (-one[1].step, one[0])))
 
     def keep_only(self, job: str, run: RunId, keeps: Callable[[Rank, HeldCheckpoint], bool]) -> None:
-        """Remove the others. What cannot be removed stays, and is logged.
+        """Remove the others, also what is left of one whose files are not all there. What cannot be removed stays, and is logged.
 
         Args:
             job: whose.
@@ -167,13 +167,14 @@ class Copies:
             keeps: whether a contribution is still needed.
         """
         for rank, directory in self._ranks(job, run):
-            for held in self._look(directory, job, run, rank):
-                if keeps(rank, held):
+            found = self._look(directory, job, run, rank)
+            for one in (*found.held, *found.remains):
+                if keeps(rank, one):
                     continue
                 try:
-                    remove(Path(held.path))
+                    remove(Path(one.path))
                 except OSError as error:
-                    _logger.warning("event=copy_not_removed path=%s reason=%r", held.path, reason_of(error))
+                    _logger.warning("event=copy_not_removed path=%s reason=%r", one.path, reason_of(error))
 
     def served(self, digest: str) -> Served | None:
         """Find what another node asks for, own or copied; None: it is not here any more."""
@@ -211,16 +212,16 @@ class Copies:
             _logger.debug("no copies in memory: %s", error)
             return ()
 
-    def _look(self, directory: Path, job: str, run: RunId, rank: Rank) -> tuple[HeldCheckpoint, ...]:
-        """What lies there and fits; what does not is logged once."""
+    def _look(self, directory: Path, job: str, run: RunId, rank: Rank) -> catalogue.Look:
+        """What lies there; what does not fit is logged once."""
         try:
             found = catalogue.look(directory, None, job=job, run=run, rank=rank)
         except CheckpointError as error:
             self._pass_over(str(directory), str(error))
-            return ()
+            return catalogue.Look((), ())
         for one in found.passed_over:
             self._pass_over(one.path, one.reason)
-        return found.held
+        return found
 
     def _pass_over(self, path: str, reason: str) -> None:
         if path not in self._passed_over:

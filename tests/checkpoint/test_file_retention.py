@@ -10,7 +10,6 @@ import pytest
 
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint.retention import Retention, Rule, remove
-from recovery.core.messages import HeldCheckpoint
 
 if TYPE_CHECKING:
     from tests.checkpoint.conftest import Save
@@ -24,12 +23,12 @@ def retention(
     after_the_look: Callable[[], object] = lambda: None,
     spares: Callable[[Path], bool] = lambda path: False,
 ) -> Retention:
-    def held() -> tuple[HeldCheckpoint, ...]:
-        found = catalogue.scan(directory, None, job="job-a", run=1, rank=0)
+    def look() -> catalogue.Look:
+        found = catalogue.look(directory, None, job="job-a", run=1, rank=0)
         after_the_look()
         return found
 
-    return Retention(held, KEEP_TWO, spares)
+    return Retention(look, KEEP_TWO, spares)
 
 
 def left(directory: Path) -> list[str]:
@@ -141,6 +140,92 @@ def test_every_file_of_a_checkpoint_goes_and_its_manifest_last(save: Save) -> No
     retention(save.directory).apply(committed_before=3)
 
     assert left(save.directory) == sorted([*pairs(2, 3), "train-1_2.side", "train-1_3.side"])
+
+
+@pytest.mark.parametrize("gone", [[".ckpt"], [".side"], [".ckpt", ".side"]])
+def test_what_is_left_of_a_step_whose_files_vanished_goes_when_the_step_would(
+    save: Save, gone: list[str]
+) -> None:
+    for step in range(1, 6):
+        path = save.set(f"train-1_{step}.ckpt", {f"train-1_{step}.side": b"side"})
+        if step in (1, 2, 4):
+            for suffix in gone:
+                path.with_suffix(suffix).unlink()
+
+    retention(save.directory).apply(committed_before=3)
+
+    of_step_4 = {".ckpt", ".side", ".json"} - set(gone)
+    whole = {f"train-1_{step}{suffix}" for step in (3, 5) for suffix in (".ckpt", ".side", ".json")}
+    assert set(left(save.directory)) == whole | {f"train-1_4{suffix}" for suffix in of_step_4}
+
+
+def test_a_removal_that_is_stopped_between_two_files_is_finished_by_the_next(
+    save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(1, 5):
+        save.set(f"train-1_{step}.ckpt", {f"train-1_{step}.side": b"side"})
+    unlink = Path.unlink
+
+    def stop_at_the_second(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix != ".ckpt":
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Path, "unlink", stop_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            retention(save.directory).apply(committed_before=3)
+    assert [name for name in left(save.directory) if "1_2" in name] == ["train-1_2.json", "train-1_2.side"]
+
+    retention(save.directory).apply(committed_before=3)
+
+    assert left(save.directory) == sorted([*pairs(3, 4), "train-1_3.side", "train-1_4.side"])
+
+
+def test_what_is_left_takes_no_whole_one_s_place(save: Save) -> None:
+    for step in range(1, 5):
+        save(f"train-1_{step}.ckpt")
+    for step in (2, 3):
+        (save.directory / f"train-1_{step}.ckpt").unlink()
+
+    retention(save.directory).apply(committed_before=4)
+
+    assert left(save.directory) == sorted([*pairs(1, 4), "train-1_3.json"])
+
+
+def test_a_damaged_step_stays_until_it_would_go_whole(save: Save) -> None:
+    for step in range(1, 4):
+        save(f"train-1_{step}.ckpt")
+    (save.directory / "train-1_1.ckpt").write_bytes(b"longer than it was")
+    (save.directory / "train-1_3.ckpt").write_bytes(b"longer than it was")
+
+    retention(save.directory).apply(committed_before=1)
+    assert left(save.directory) == pairs(1, 2, 3)
+    retention(save.directory).apply(committed_before=2)
+    assert left(save.directory) == pairs(2, 3)
+
+
+@pytest.mark.parametrize("fields", [{"job": "job-b"}, {"run": 2}, {"rank": 1}])
+def test_what_is_left_of_another_s_step_stays(save: Save, fields: dict[str, object]) -> None:
+    save.set("train-1_1.ckpt", {"train-1_1.side": b"side"}, **fields).unlink()
+    for step in range(2, 5):
+        save(f"train-1_{step}.ckpt")
+
+    retention(save.directory).apply(committed_before=4)
+
+    assert left(save.directory) == sorted([*pairs(3, 4), "train-1_1.json", "train-1_1.side"])
+
+
+def test_what_is_left_without_a_sealed_manifest_stays(save: Save) -> None:
+    save.set("train-1_1.ckpt", {"train-1_1.side": b"side"}).unlink()
+    beside = save.directory / "train-1_1.json"
+    beside.write_bytes(beside.read_bytes().replace(b'"step": 1', b'"step": 0'))
+    for step in range(2, 5):
+        save(f"train-1_{step}.ckpt")
+
+    retention(save.directory).apply(committed_before=4)
+
+    assert left(save.directory) == sorted([*pairs(3, 4), "train-1_1.json", "train-1_1.side"])
 
 
 def test_a_file_of_a_set_that_cannot_be_removed_keeps_the_manifest(save: Save) -> None:

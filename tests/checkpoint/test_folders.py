@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -268,7 +269,7 @@ def test_a_folder_goes_whole_and_its_manifest_with_it(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
         adopted(written(tmp_path / f"step_{step}"), step=step)
     retention = Retention(
-        lambda: held(tmp_path),
+        functools.partial(catalogue.look, tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0),
         Rule(keep_checkpoint_max=2, keep_checkpoint_per_n_minutes=0),
         lambda path: False,
     )

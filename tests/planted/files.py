@@ -51,8 +51,8 @@ FILES = (
         "I19",
         "checkpoint/catalogue.py",
         "look",
-        "name in listed or (known is not None and not not_of(known, job=job, run=run, rank=rank))",
-        "name not in listed and (known is not None and not not_of(known, job=job, run=run, rank=rank))",
+        "name in listed or is_ours",
+        "name not in listed and is_ours",
         (f"{_LOOK}::test_what_is_passed_over_is_named_newest_first_with_its_reason",),
     ),
     Bug(
@@ -201,6 +201,24 @@ FILES = (
         "    self._log(path, reason_of(error))\n"
         "    return None",
         (f"{_RETENTION}::test_a_file_that_vanishes_between_the_look_and_its_time_costs_nobody_anything",),
+    ),
+    Bug(
+        "what is left of a removed step stays for ever",
+        "I17",
+        "checkpoint/retention.py",
+        "Retention.apply",
+        "(as_if_whole, found.remains)",
+        "(as_if_whole, ())",
+        (f"{_RETENTION}::test_a_removal_that_is_stopped_between_two_files_is_finished_by_the_next",),
+    ),
+    Bug(
+        "what is left of a step takes a whole one's place",
+        "I11",
+        "checkpoint/retention.py",
+        "Retention.apply",
+        "(whole, found.held)",
+        "(as_if_whole, found.held)",
+        (f"{_RETENTION}::test_what_is_left_takes_no_whole_one_s_place",),
     ),
     Bug(
         "a file that cannot be removed loses its manifest",

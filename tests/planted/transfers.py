@@ -114,7 +114,7 @@ TRANSFERS: tuple[Bug, ...] = (
         "I29",
         "worker/copy_files.py",
         "Copies.keep_only",
-        "if keeps(rank, held):\n    continue",
+        "if keeps(rank, one):\n    continue",
         "",
         (f"{_WORK}::test_what_a_plan_can_need_is_kept_and_nothing_else",),
     ),

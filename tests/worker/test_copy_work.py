@@ -147,3 +147,21 @@ def test_what_a_plan_can_need_is_kept_and_nothing_else(make: Callable[..., Node]
     copy_work._retain(node.copies, RetainCopies("job-a", RUN, 7, (began,)))
 
     assert [one.checkpoint.step for one in node.work.held("job-a", RUN, Rank(0), ())] == [8, 7]
+
+
+def test_what_is_left_of_a_copy_that_no_plan_can_need_goes(make: Callable[..., Node]) -> None:
+    node = make("a")
+    directory = node.copies.directory("job-a", RUN, Rank(1))
+    for step in (5, 7, 9):
+        Save(directory).set(f"train-1_{step}.ckpt", {f"train-1_{step}.side": b"x"}, rank=1, step=step)
+        (directory / f"train-1_{step}.ckpt").unlink()
+    of_rank_0 = Save(directory).set("train-1_4.ckpt", {"train-1_4.side": b"x"}, rank=0, step=4)
+    of_rank_0.unlink()
+
+    async def main() -> None:
+        node.carry_out(RetainCopies("job-a", RUN, 7, ()))
+        await until(lambda: not (directory / "train-1_5.json").exists(), "the removal")
+
+    run(main())
+    there = {path.name for path in directory.iterdir()}
+    assert there == {f"train-1_{step}.{suffix}" for step in (4, 7, 9) for suffix in ("side", "json")}
