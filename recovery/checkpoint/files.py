@@ -23,6 +23,9 @@ TEMPORARY_SUFFIX = ".tmp"
 _OWNER_ONLY = 0o600
 """Weights are the user's own; who else may read them is for the user to say."""
 
+_under_way: set[str] = set()
+"""Temporary names of this process that may still become final ones."""
+
 
 class Staged:
     """One file under a temporary name; on leaving the `with` block without `rename` it is gone again.
@@ -57,6 +60,7 @@ class Staged:
         if self._is_there:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._directory)
+        _under_way.discard(self._temporary)
 
     def write(self, fill: Callable[[BinaryIO], None]) -> tuple[str, int]:
         """Let `fill` write the content under the temporary name. It is not durable before `settle`.
@@ -85,6 +89,7 @@ class Staged:
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        _under_way.add(self._temporary)
         self._descriptor = os.open(self._temporary, flags, _OWNER_ONLY, dir_fd=self._directory)
         self._is_there = True
         return self._descriptor
@@ -112,6 +117,11 @@ class Staged:
 def is_temporary(name: str) -> bool:
     """Is it a name that only a save under way has, or one that was cut off?"""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+
+
+def is_under_way(name: str) -> bool:
+    """Does this process write under this temporary name now? One with its pid can be of a process before it, as in a container or behind an exec."""
+    return name in _under_way
 
 
 def temporary_pattern(name: str) -> tuple[str, str]:

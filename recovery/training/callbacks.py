@@ -10,6 +10,7 @@ from typing_extensions import override
 from recovery import clock
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint.contribution import Layout
+from recovery.checkpoint.leftovers import remove_leftovers
 from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
@@ -123,6 +124,8 @@ class ModelCheckpoint(Callback):
             self._prefix = catalogue.free_prefix(
                 self._directory, self._wanted_prefix, job=session.job, run=session.run
             )
+        if session.recovery_enabled:
+            remove_leftovers(self._directory, self._prefix)
         session.checkpoint_directory(self._directory, self._prefix)
         commits = session.disk_commits
         self._schedule.begin(durable_step=commits.step, since_commit_ms=commits.since_ms)

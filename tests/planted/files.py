@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 
+_LEFTOVERS = "tests/checkpoint/test_leftovers.py"
 _LOOK = "tests/checkpoint/test_passed_over_files.py"
 _CONFLICT = "tests/checkpoint/test_name_conflict.py"
 _CORE = "tests/core/test_passed_over.py"
@@ -228,5 +229,23 @@ FILES = (
         "(*_files_of(path, beside), beside)",
         "(beside, path)",
         (f"{_RETENTION}::test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_logged_once",),
+    ),
+    Bug(
+        "what a living process writes is taken for left over",
+        "I11",
+        "checkpoint/leftovers.py",
+        "_is_left_over",
+        'not _is_written(name, int(match["pid"]))',
+        "True",
+        (f"{_LEFTOVERS}::test_what_a_living_process_writes_stays",),
+    ),
+    Bug(
+        "the manifest that says whose a file is goes as left over",
+        "I11",
+        "checkpoint/leftovers.py",
+        "_is_left_over",
+        'match is None or match["name"].endswith(names.MANIFEST_SUFFIX)',
+        "match is None",
+        (f"{_LEFTOVERS}::test_what_is_not_of_these_saves_stays",),
     ),
 )
