@@ -143,7 +143,7 @@ class CheckpointCoordinator:
     def retire(self, *needed: int) -> list[CheckpointRecord]:
         """Take out of the index what is older than its newest `INDEXED_STEPS` common steps; the rows that say so.
 
-        Of those in memory the ranks themselves keep `IN_MEMORY_STEPS`.
+        Of those in memory the ranks themselves keep `IN_MEMORY_STEPS`, and none that is older than what lies on all their disks.
 
         Args:
             needed: steps that stay: the plan's, which may be sent again, and one that is being copied, which may be ordered again.
@@ -152,6 +152,7 @@ class CheckpointCoordinator:
         in_memory = [step for step in common if not self._is_durable(step)]
         oldest = common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0
         oldest_in_memory = in_memory[-IN_MEMORY_STEPS] if len(in_memory) >= IN_MEMORY_STEPS else 0
+        oldest_in_memory = max(oldest_in_memory, self.durable_step)
         goes = [
             (rank, step)
             for rank, steps in self._held.items()

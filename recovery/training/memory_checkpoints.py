@@ -114,8 +114,9 @@ class MemoryCheckpoints:
     def _make_space(self, session: Session) -> int:
         """Remove what no plan needs any more; how many bytes are left for one more.
 
-        The newest that all ranks hold stays, and until that is the newest of all, the two newest: ranks are one save apart at most.
-        So does what lies in other hosts' memory as a whole, and what is being copied there: who has lost its host goes back to that.
+        The newest that all ranks hold stays, and until that is the newest of all, the two newest: ranks are one save apart at most. What is
+        older than the newest on the disks of all ranks goes all the same: no plan goes there while that is whole.
+        What stays is what lies in other hosts' memory as a whole, and what is being copied there: who has lost its host goes back to that.
         """
         held = self._held(session)
         committed = [one for one in held if one.step <= session.committed_step][:1]
@@ -124,6 +125,7 @@ class MemoryCheckpoints:
             if committed == held[:1]
             else [*(one for one in held[:2] if one not in committed), *committed]
         )
+        kept = [one for one in kept if one.step >= session.durable_step]
         kept += [one for one in held if one.step in session.spared_in_memory and one not in kept]
         self._keep_only(kept)
         return self._bytes_max - _bytes_of(kept)

@@ -187,6 +187,11 @@ class Session:
         return self._service.training_control.committed_before
 
     @property
+    def durable_step(self) -> int:
+        """Newest global step that lies on every rank's disk, as far as the scheduler has reported it to this rank; 0: none is known."""
+        return self._service.training_control.durable_step
+
+    @property
     def disk_commits(self) -> DiskCommits:
         """What this generation knows of commits on the ranks' disks."""
         heard_ms = self._service.training_control.disk_committed_ms

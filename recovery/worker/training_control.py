@@ -57,7 +57,7 @@ class TrainingControl:
         """Called when the generation ends: they wake a main thread that sits in a collective."""
         self.committed_step = 0
         """The newest step that all ranks hold, as far as is known in this generation; 0: none."""
-        self.committed_before = self._durable_step = 0
+        self.committed_before = self.durable_step = 0
         """The two newest steps that lie on all ranks' disks, likewise; the older one says which files may go."""
         self.disk_committed_ms: int | None = None
         """When the newest was heard of, on the monotonic clock; None: not since the plan of this generation."""
@@ -223,7 +223,7 @@ class TrainingControl:
             self._rendezvous = {
                 key: value for key, value in self._rendezvous.items() if key >= plan.generation
             }
-            self.committed_before = self._durable_step = self.committed_step = 0
+            self.committed_before = self.durable_step = self.committed_step = 0
             self.note_committed(
                 plan.committed_step,
                 self._spared,
@@ -253,8 +253,8 @@ class TrainingControl:
         self._spared, self.spared_in_memory = spared, spared_in_memory
         self.committed_step = max(self.committed_step, step)
         durable_step = step if durable_step is None else durable_step
-        if durable_step > self._durable_step:
-            self.committed_before, self._durable_step = self._durable_step, durable_step
+        if durable_step > self.durable_step:
+            self.committed_before, self.durable_step = self.durable_step, durable_step
             self.disk_committed_ms = clock.monotonic_ms()
 
     def spare_stored(self, steps: tuple[int, ...]) -> None:

@@ -160,6 +160,12 @@ def test_of_steps_in_memory_the_index_keeps_what_the_ranks_keep() -> None:
     assert index.given_up(5).keys() == {30, 20}, "what was let go before is not given up"
 
 
+def test_a_step_in_memory_leaves_the_index_behind_a_newer_one_on_all_disks() -> None:
+    index = index_of(in_memory(10, 0), on_disk(15, 0), in_memory(20, 0))
+    assert {(row.step, row.state) for row in index.retire()} == {(10, CheckpointState.RETIRED)}
+    assert {row.step for row in index.held_records()} == {15, 20}
+
+
 def test_a_standby_needs_what_lies_on_disks() -> None:
     """What its host's memory held is gone with the rank, wherever the standby is."""
     index = index_of(on_disk(5, 0), in_memory(10, 0))

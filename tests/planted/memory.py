@@ -120,6 +120,15 @@ MEMORY = (
         (f"{_SAVES}::test_steps_that_do_not_go_to_the_disk_go_to_memory_and_two_of_them_stay",),
     ),
     Bug(
+        "what all disks have outdone keeps its place in memory",
+        "I17",
+        "training/memory_checkpoints.py",
+        "MemoryCheckpoints._make_space",
+        "one.step >= session.durable_step",
+        "one.step >= 0",
+        (f"{_SAVES}::test_what_is_older_than_the_newest_on_all_disks_makes_room",),
+    ),
+    Bug(
         "a rank's bound on memory counts only the new one",
         "I17",
         "training/memory_checkpoints.py",

@@ -214,7 +214,7 @@ PLAN = (
         "I11",
         "worker/training_control.py",
         "TrainingControl.note_committed",
-        "self._durable_step, durable_step",
+        "self.durable_step, durable_step",
         "durable_step, durable_step",
         (
             "tests/worker/test_training_control.py::test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither",

@@ -28,6 +28,8 @@ class Rank(OneRank):
 
     commits = True
     job_is_over = False
+    disks_every = 0
+    """All ranks' disks have each such step at once; 0: none is known."""
 
     def __init__(self, base: Path, **settings: Any) -> None:
         super().__init__()
@@ -43,6 +45,12 @@ class Rank(OneRank):
     def in_memory(self) -> list[str]:
         """What lies there."""
         return sorted(file.name for directory in self.directories[1:] for file in directory.iterdir())
+
+    @property
+    @override
+    def durable_step(self) -> int:
+        """As the scheduler would have said it."""
+        return self.step - self.step % self.disks_every if self.disks_every else 0
 
     @override
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
@@ -108,6 +116,30 @@ def test_what_nobody_has_committed_stays_with_the_two_newest(tmp_path: Path, bas
     rank.train(saver(tmp_path), 9, asked_at=())
     assert [name for name in rank.in_memory if name.endswith(".ckpt")] == [
         f"t-1_{step}.ckpt" for step in (2, 4, 6, 8)
+    ]
+
+
+def test_what_is_older_than_the_newest_on_all_disks_makes_room(tmp_path: Path, base: Path) -> None:
+    """With room for one it would stay the only one for ever."""
+    rank = Rank(base)
+    rank.train(saver(tmp_path), 3, asked_at=())
+    one = rank.reported[0].file_bytes
+    rank = Rank(base, bytes_max=one + 4)
+    rank.disks_every = 10
+    rank.train(saver(tmp_path / "of its own"), 25, asked_at=())
+    assert rank.steps_in(Tier.MEMORY) == [2, 12, 22]
+    assert rank.most == 1
+    assert rank.in_memory == ["t-1_22.ckpt", "t-1_22.json"]
+
+
+def test_what_other_hosts_have_in_memory_stays_behind_a_newer_one_on_the_disk(
+    tmp_path: Path, base: Path
+) -> None:
+    rank = Rank(base)
+    rank.disks_every, rank.spared_in_memory = 10, (8,)
+    rank.train(saver(tmp_path), 15, asked_at=())
+    assert [name for name in rank.in_memory if name.endswith(".ckpt")] == [
+        f"t-1_{step}.ckpt" for step in (12, 14, 8)
     ]
 
 
