@@ -23,7 +23,7 @@ _CONNECT_S = 5.0
 _BUSY_WAIT_S = 0.5
 _AGAIN_S = 0.2
 _OK, _PARTIAL = 200, 206
-_ABSENT, _BUSY = 404, 503
+_NOT_PROVEN, _ABSENT, _BUSY = 401, 404, 503
 _REASONS = {
     401: "it asks for the job's token, and this process has none or proved it too late",
     403: "it does not take this process for a node of its job",
@@ -175,10 +175,13 @@ class FileClient:
 
     @contextlib.asynccontextmanager
     async def _asked(self, path: str, headers: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send one request, as often as the holder says that it is busy."""
+        """Send one request, as often as the holder says that it is busy, and once more where a challenge does not count.
+
+        A challenge is good for one request and a few seconds, and aiohttp sends a request again whose connection had just closed.
+        """
         base, tls = self._access.base(self._host, self._port), self._access.tls(self._host)
         loop = asyncio.get_running_loop()
-        ends = loop.time() + self._patience.busy_s
+        ends, challenges_left = loop.time() + self._patience.busy_s, 1
         while True:
             answer, caller = None, self._access.caller
             if caller is not None and caller.token is not None:
@@ -188,6 +191,9 @@ class FileClient:
                 f"{base}{path}", headers={**headers, **proof}, allow_redirects=False, **tls
             ) as response:
                 if response.status == _BUSY and loop.time() < ends:
+                    await response.read()
+                elif response.status == _NOT_PROVEN and answer is not None and challenges_left:
+                    challenges_left -= 1
                     await response.read()
                 elif response.status not in (_OK, _PARTIAL):
                     raise _refused(response.status)

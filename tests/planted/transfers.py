@@ -119,6 +119,17 @@ TRANSFERS: tuple[Bug, ...] = (
         (f"{_WORK}::test_what_a_plan_can_need_is_kept_and_nothing_else",),
     ),
     Bug(
+        "a challenge that does not count gives a holder up",
+        "I29",
+        "transport/file_client.py",
+        "FileClient._asked",
+        "response.status == _NOT_PROVEN and answer is not None and challenges_left",
+        "False",
+        (
+            "tests/transport/test_file_challenges.py::test_a_challenge_that_does_not_count_is_asked_for_once_more",
+        ),
+    ),
+    Bug(
         "a node lists what is its own among its copies",
         "I27",
         "worker/copy_work.py",
