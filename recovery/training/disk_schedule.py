@@ -18,6 +18,8 @@ class DiskCommits(NamedTuple):
     """How long before the plan it was committed; None: nobody knows."""
     heard_ms: int | None
     """When a newer commit was heard of, on the monotonic clock; None: not in this generation."""
+    newest_step: int = 0
+    """The newest step that lies there, as far as this rank has heard; 0: none is known."""
 
 
 class DiskSchedule:

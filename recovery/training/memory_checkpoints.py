@@ -125,7 +125,7 @@ class MemoryCheckpoints:
             if committed == held[:1]
             else [*(one for one in held[:2] if one not in committed), *committed]
         )
-        kept = [one for one in kept if one.step >= session.durable_step]
+        kept = [one for one in kept if one.step >= session.disk_commits.newest_step]
         kept += [one for one in held if one.step in session.spared_in_memory and one not in kept]
         self._keep_only(kept)
         return self._bytes_max - _bytes_of(kept)

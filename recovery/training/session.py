@@ -187,15 +187,11 @@ class Session:
         return self._service.training_control.committed_before
 
     @property
-    def durable_step(self) -> int:
-        """Newest global step that lies on every rank's disk, as far as the scheduler has reported it to this rank; 0: none is known."""
-        return self._service.training_control.durable_step
-
-    @property
     def disk_commits(self) -> DiskCommits:
         """What this generation knows of commits on the ranks' disks."""
-        heard_ms = self._service.training_control.disk_committed_ms
-        return DiskCommits(self._plan.step_on_disks, self._plan.since_disk_commit_ms, heard_ms)
+        control, plan = self._service.training_control, self._plan
+        heard = control.disk_committed_ms, control.durable_step
+        return DiskCommits(plan.step_on_disks, plan.since_disk_commit_ms, *heard)
 
     @property
     def spared_steps(self) -> tuple[int, ...]:

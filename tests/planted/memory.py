@@ -124,7 +124,7 @@ MEMORY = (
         "I17",
         "training/memory_checkpoints.py",
         "MemoryCheckpoints._make_space",
-        "one.step >= session.durable_step",
+        "one.step >= session.disk_commits.newest_step",
         "one.step >= 0",
         (f"{_SAVES}::test_what_is_older_than_the_newest_on_all_disks_makes_room",),
     ),

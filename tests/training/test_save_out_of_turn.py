@@ -51,10 +51,6 @@ class OneRank:
     def position(self) -> Position:
         return Position(step=self.step, epoch=0, batch=self.step_in_epoch)
 
-    @property
-    def durable_step(self) -> int:
-        return 0
-
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
         return
 
