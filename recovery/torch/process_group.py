@@ -15,9 +15,11 @@ Nine facts of PyTorch 2.13 shape this file.
    (The delay of 5 s that it is known for is DNS, see fact 7.)
 5. A store's client that reaches a stopped server waits for its answer without any timeout, and gloo opens its connections one after
    the other while a world is formed. So a world that is broken while it is formed is broken again and again until it gives up.
-6. gloo forgets a send that was posted, not yet on the wire, when its connection breaks (its pair notifies old-style buffers only): that
-   one waiter stays until its timeout, whatever one does to the sockets. It takes an interrupt in the microseconds between; the
-   replacement of the process after MS_ABORT_TIMEOUT is for this.
+6. gloo forgets a send that does not go onto the wire because the connection has just broken: when it reads the end of the connection it
+   tells whoever receives, and not who sends, and that one waiter stays until its timeout, whatever one does to the sockets. So a
+   world is broken by ending what each rank reads itself: what it sends still goes out, and its sockets stay open towards its peers until
+   all have left and the next world is formed. Where a peer has died with bytes unread, a send in the moment before gloo hears of it
+   is lost all the same; the replacement of the process after MS_ABORT_TIMEOUT is for this.
 7. c10d asks a name server about every connection of its store, unless the address is of the family in which /etc/hosts has it: rank 0
    listens on a socket of its address's own family, which halves the questions (the rest: name_service.py).
 8. c10d names a world by how often this process has begun one, and forgets the count only when a world that was formed is destroyed.
@@ -67,6 +69,8 @@ _AGAIN_S = 0.02
 _torchs_form_group = distributed.distributed_c10d._new_process_group_helper  # noqa: SLF001 - fact 9
 
 _world: World | None = None
+_ended = sockets.EndedSockets()
+"""Of the last world (fact 6)."""
 _kept_group: distributed.ProcessGroup | None = None
 """Fact 3. Not in the World: whoever remembers a waker of an old world would keep its threads and descriptors alive."""
 
@@ -99,6 +103,7 @@ def init_process_group(
     if _world is None:
         close_in_children(lambda: _world.descriptors() if _world is not None else [])
     _kept_group = None
+    _ended.let_go()
     _world = World(session, backend, timeout)
     session.on_interrupt(_world.wake)
     session.on_generation_end(_world.close)
@@ -254,7 +259,7 @@ class World:
             if self._closed:
                 return 0
             self._closed = last
-            return sockets.shut_down(self._to_break())
+            return _ended.end(self._to_break())
 
     def _break_until_left(self) -> None:
         while not self._form_left.wait(_AGAIN_S):

@@ -1,7 +1,8 @@
-"""The sockets of a world, and how to close them under whoever waits on them.
+"""The sockets of a world, and how to end them under whoever waits on them.
 
 gloo wakes nobody whose own peer is alive, and aborting a group does not wake a gloo collective (torch 2.13: it returns at once, the
-waiter stays). Shutting down the connected sockets does: the collective fails within a millisecond with an ordinary error.
+waiter stays). Ending what the connected sockets read does: the collective fails within a millisecond with an ordinary error. What they send
+still goes out, and their peers do not notice: a send that fails is forgotten by gloo (process_group.py, fact 6).
 """
 
 from __future__ import annotations
@@ -30,38 +31,70 @@ def descriptors_of(inodes: Iterable[int]) -> list[int]:
     return [descriptor for descriptor, inode in open_sockets().items() if inode in wanted]
 
 
-def shut_down(inodes: Iterable[int]) -> int:
-    """Shut down every connected TCP socket among them; a listening one is left alone (shutting it down aborts the process).
+class EndedSockets:
+    """Sockets that read their end here. Towards their peers they stay open, whoever closes them, until `let_go`."""
 
-    Returns:
-        How many were shut down.
-    """
-    wanted = frozenset(inodes)
-    return sum(_shut_down_one(descriptor, wanted) for descriptor in descriptors_of(wanted))
+    def __init__(self) -> None:
+        """None yet."""
+        self._held: dict[int, socket.socket] = {}
+        """By inode."""
 
+    def end(self, inodes: Iterable[int]) -> int:
+        """Let every connected TCP socket among them read its end; a listening one is left alone (shutting it down aborts the process).
 
-def _shut_down_one(descriptor: int, inodes: frozenset[int]) -> bool:
-    """Shut down what the descriptor refers to now, if it is still one of the inodes and connected."""
-    try:
-        # The duplicate holds the socket, so that the number cannot become another file's.
-        duplicate = os.dup(descriptor)
-    except OSError:
-        return False
-    try:
-        if os.fstat(duplicate).st_ino not in inodes:
-            return False
-        opened = socket.socket(fileno=duplicate)
-    except OSError:
-        os.close(duplicate)
-        return False
-    with opened:
-        # Another kind is a thread's pipe to itself.
-        if opened.family not in (socket.AF_INET, socket.AF_INET6) or opened.type != socket.SOCK_STREAM:
-            return False
+        Returns:
+            How many were ended now.
+        """
+        before = len(self._held)
+        wanted = frozenset(inodes).difference(self._held)
+        for descriptor in descriptors_of(wanted):
+            self._end_one(descriptor, wanted)
+        return len(self._held) - before
+
+    def _end_one(self, descriptor: int, inodes: frozenset[int]) -> None:
+        """End what the descriptor refers to now, if it is still one of the inodes and connected."""
         try:
-            # Raises for a socket that is not connected.
-            opened.getpeername()
-            opened.shutdown(socket.SHUT_RDWR)
+            # The duplicate holds the socket, so that the number cannot become another file's.
+            duplicate = os.dup(descriptor)
         except OSError:
-            return False
+            # Without another descriptor it is ended all the same.
+            self._end_unheld(descriptor, inodes)
+            return
+        try:
+            inode = os.fstat(duplicate).st_ino
+            opened = socket.socket(fileno=duplicate)
+        except OSError:
+            os.close(duplicate)
+            return
+        if inode in self._held or inode not in inodes or not _end_reading(opened):
+            opened.close()
+            return
+        self._held[inode] = opened
+
+    def _end_unheld(self, descriptor: int, inodes: frozenset[int]) -> None:
+        with contextlib.suppress(OSError):
+            if os.fstat(descriptor).st_ino in inodes:
+                opened = socket.socket(fileno=descriptor)
+                try:
+                    _end_reading(opened)
+                finally:
+                    opened.detach()
+
+    def let_go(self) -> None:
+        """Close them. Their peers have left what they did with them."""
+        while self._held:
+            self._held.popitem()[1].close()
+
+
+def _end_reading(opened: socket.socket) -> bool:
+    """Let it read its end; False: it is no connection."""
+    # Another kind is a thread's pipe to itself.
+    if opened.family not in (socket.AF_INET, socket.AF_INET6) or opened.type != socket.SOCK_STREAM:
+        return False
+    try:
+        # Raises for a socket that is not connected.
+        opened.getpeername()
+        opened.shutdown(socket.SHUT_RD)
+    except OSError:
+        return False
     return True

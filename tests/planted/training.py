@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 
+_WORLD = "tests/torch/test_process_group.py"
+
 TRAINING = (
     Bug(
         "a position is taken for the same place in any division of the data",
@@ -140,5 +142,14 @@ TRAINING = (
         "None if gradient is None else gradient.to(parameter.device, copy=True)",
         "gradient",
         ("tests/torch/test_gradients.py::test_restored_gradients_share_no_memory",),
+    ),
+    Bug(
+        "a rank that leaves a broken world breaks the sends of its peers",
+        "I14",
+        "torch/sockets.py",
+        "_end_reading",
+        "socket.SHUT_RD",
+        "socket.SHUT_RDWR",
+        (f"{_WORLD}::test_the_peer_of_a_socket_that_was_ended_does_not_notice_before_it_is_let_go_of",),
     ),
 )
