@@ -3,6 +3,7 @@
 Keys, relative to `<job>/run-<run>/`; STEP is `<generation>-<step>`, 12 digits each, so that names are in the order of training:
     steps/STEP/files/<unique>/<number>  what a contribution holds; each upload under a prefix of its own
     steps/STEP/rank-<n>.json            where the contribution of a rank lies; created when all of it is there
+    steps/STEP/damaged.json             a rank has found its contribution damaged: nobody goes back to this step any more
     commits/STEP.json                   the contributions of all ranks; a step without it is none
     turns/...                           which step is sent next (turns.py)
 Job names are quoted as parts of a URL.
@@ -209,6 +210,30 @@ def download(
                 receipt.take(piece)
             receipt.end(number)
         return receipt.publish(place_is_ours)
+
+
+def mark_damaged(store: ObjectStore, commit: Commit) -> None:
+    """Say to all ranks that one of them cannot have this step from here.
+
+    Without it the others come with this step, that one with the step before, and there is none in common.
+
+    Raises:
+        CheckpointWriteError: it may not be said.
+    """
+    store.create(_mark_key(commit.job, commit.run, At(commit.generation, commit.step)), b"{}")
+
+
+def is_damaged(store: ObjectStore, job: str, run: int, at: At) -> bool:
+    """Has any rank found this step damaged?
+
+    Raises:
+        CheckpointManifestError: the storage did not answer.
+    """
+    return store.read(_mark_key(job, run, at), bytes_max=BYTES_MAX) is not None
+
+
+def _mark_key(job: str, run: int, at: At) -> str:
+    return f"{step_key(base_of(job, run), at)}/damaged.json"
 
 
 def _contribution_of(store: ObjectStore, step: str, rank: int) -> Contribution | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 import errno
 import importlib
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,43 +16,59 @@ from typing import Any
 
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 2 << 20
 """Read at once from an object that may be larger than memory."""
-
-
+PART_BYTES = 16 << 20
+"""Sent at once of a file that may be larger than memory, by an S3 driver."""
+_PARTS_AT_ONCE = 2
+"""The driver's own ten parts of 50 MiB would take half a gigabyte of each rank's host."""
+_PARTS_MAX = 10_000
+"""Of one object, as S3 has it: a file that would have more has larger ones."""
+PATIENCE_S = 30.0
+"""How long one question to the storage may take, or one piece that is read, with all that the driver tries again by itself."""
+_MOVES_S = 120.0
+"""How long a part of a file may be on its way up. A write that a server does not take has no limit of its own in the driver."""
 _WRITING = ".writing-"
 """Begins the name of a file that is not yet whole."""
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 """What link(2) says where a file system has no hard links."""
 _CLIENT = {"connect_timeout": 3, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
-"""Of an S3 client, in seconds: a process that starts waits for it, and the driver tries again by itself, four times."""
+"""Of an S3 client, in seconds. The driver tries again by itself, four times: what really bounds a call is its patience."""
 
 
-def opened(url: str) -> ObjectStore:
+def opened(url: str, *, patience_s: float = PATIENCE_S) -> ObjectStore:
     """Open what MS_CHECKPOINT_STORE names; the driver takes credentials and its endpoint from the environment.
+
+    Args:
+        url: of it.
+        patience_s: as for `ObjectStore`.
 
     Raises:
         CheckpointWriteError: no driver for it is installed, or it is no URL.
     """
     if url.startswith(("s3://", "s3a://")):
-        return ObjectStore(url, config_kwargs=_CLIENT)
-    return ObjectStore(url)
+        return ObjectStore(url, patience_s=patience_s, config_kwargs=_CLIENT)
+    return ObjectStore(url, patience_s=patience_s)
 
 
 class ObjectStore:
     """One URL such as `s3://bucket/prefix`. Keys are relative to it."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(
+        self, url: str, *, patience_s: float = PATIENCE_S, moves_s: float = _MOVES_S, **options: Any
+    ) -> None:
         """Prepare; nothing is asked of the storage.
 
         Args:
             url: a place that fsspec knows.
+            patience_s: how long one question may take; only of drivers that can be interrupted, as those of networks can.
+            moves_s: how long a part of a file may be on its way up.
             options: for its driver, such as an endpoint.
 
         Raises:
             CheckpointWriteError: no driver for it is installed, or it is no URL.
         """
-        self.url = url.rstrip("/")
+        self.url, self._patience_s, self._moves_s = url.rstrip("/"), patience_s, moves_s
         try:
             core = importlib.import_module("fsspec.core")
             # An instance shared with others of this process, or a listing that is kept, would show the past.
@@ -59,7 +78,8 @@ class ObjectStore:
         except (ImportError, ValueError) as error:
             raise CheckpointWriteError(path=self.url, reason=str(error)) from error
         protocols = self._files.protocol
-        self._has_directories = "file" in ((protocols,) if isinstance(protocols, str) else protocols)
+        known = (protocols,) if isinstance(protocols, str) else tuple(protocols)
+        self._has_directories, self._is_s3 = "file" in known, "s3" in known
 
     def create(self, key: str, content: bytes) -> bool:
         """Create a small object where none is.
@@ -77,7 +97,7 @@ class ObjectStore:
                 self._create(path, content)
             except FileExistsError:
                 # A driver repeats a request whose answer was lost: what it finds then may be its own object.
-                return bool(self._files.cat_file(path) == content)
+                return bool(self._ask("cat_file", path) == content)
         return True
 
     def put(self, key: str, source: Path) -> None:
@@ -89,7 +109,10 @@ class ObjectStore:
         path = self._path(key)
         with _writing(self._named(key)):
             self._make_directory(path)
-            self._files.put_file(str(source), path)
+            if self._files.async_impl:
+                self._send(source, path)
+            else:
+                self._files.put_file(str(source), path)
 
     def read(self, key: str, *, bytes_max: int) -> bytes | None:
         """Read a small object; None: there is none.
@@ -103,7 +126,7 @@ class ObjectStore:
         """
         with _reading(self._named(key)):
             try:
-                return bytes(self._files.cat_file(self._path(key), start=0, end=bytes_max + 1))
+                return bytes(self._ask("cat_file", self._path(key), start=0, end=bytes_max + 1))
             except FileNotFoundError:
                 return None
 
@@ -113,15 +136,14 @@ class ObjectStore:
         Raises:
             CheckpointManifestError: there is none, or the storage did not give all of it.
         """
+        path = self._path(key)
         with _reading(self._named(key)):
-            stream = self._files.open(self._path(key), "rb", block_size=PIECE_BYTES, cache_type="readahead")
-        with contextlib.closing(stream):
-            while True:
-                with _reading(self._named(key)):
-                    piece = stream.read(PIECE_BYTES)
-                if not piece:
-                    return
-                yield piece
+            size = int(self._ask("info", path)["size"])
+        for start in range(0, size, PIECE_BYTES):
+            end = min(size, start + PIECE_BYTES)
+            with _reading(self._named(key)):
+                piece = bytes(self._ask("cat_file", path, start=start, end=end))
+            yield piece
 
     def names(self, folder: str) -> tuple[str, ...]:
         """List what lies in a folder, as a hint where to look: sorted names without the folder.
@@ -131,7 +153,7 @@ class ObjectStore:
         """
         with _reading(self._named(folder)):
             try:
-                listed = self._files.ls(self._path(folder), detail=False, refresh=True)
+                listed = self._ask("ls", self._path(folder), detail=False, refresh=True)
             except FileNotFoundError:
                 return ()
         names = (str(one).rstrip("/").rpartition("/")[2] for one in listed)
@@ -144,7 +166,7 @@ class ObjectStore:
             CheckpointWriteError: it may still be there.
         """
         with _writing(self._named(key)), contextlib.suppress(FileNotFoundError):
-            self._files.rm_file(self._path(key))
+            self._ask("rm_file", self._path(key))
 
     def remove_all(self, folder: str) -> None:
         """Remove what is listed below a folder.
@@ -153,13 +175,41 @@ class ObjectStore:
             CheckpointWriteError: some of it may still be there.
         """
         with _writing(self._named(folder)), contextlib.suppress(FileNotFoundError):
-            for path in self._files.find(self._path(folder)):
+            for path in self._ask("find", self._path(folder)):
                 with contextlib.suppress(FileNotFoundError):
-                    self._files.rm_file(path)
+                    self._ask("rm_file", path)
+
+    def _ask(self, what: str, *args: Any, **options: Any) -> Any:
+        """Call the driver, for as long as patience lasts."""
+        if self._files.async_impl:
+            options["timeout"] = self._patience_s
+        return getattr(self._files, what)(*args, **options)
+
+    def _send(self, source: Path, path: str) -> None:
+        """Put a file for as long as it moves, however large it is."""
+        options: dict[str, Any] = {}
+        if self._is_s3:
+            part_bytes = max(PART_BYTES, math.ceil(source.stat().st_size / _PARTS_MAX))
+            options = {"chunksize": part_bytes, "max_concurrency": _PARTS_AT_ONCE}
+        moved = importlib.import_module("fsspec.callbacks").Callback()
+        # The driver's coroutine, named so by fsspec: its blocking call has one limit for the whole file.
+        putting = self._files._put_file(  # noqa: SLF001 - what fsspec documents for asynchronous drivers
+            str(source), path, callback=moved, **options
+        )
+        future = asyncio.run_coroutine_threadsafe(putting, self._files.loop)
+        seen = -1
+        while not future.done():
+            if moved.value == seen:
+                future.cancel()
+                reason = f"nothing moved for {self._moves_s:g} s, {seen} bytes are there"
+                raise TimeoutError(reason)
+            seen = moved.value
+            concurrent.futures.wait((future,), self._moves_s)
+        future.result()
 
     def _create(self, path: str, content: bytes) -> None:
         if not self._has_directories:
-            self._files.pipe_file(path, content, mode="create")
+            self._ask("pipe_file", path, content, mode="create")
             return
         # A file that is created exclusively is empty for a moment, which another rank would read: a link names the whole content at once.
         with tempfile.NamedTemporaryFile(dir=path.rpartition("/")[0], prefix=_WRITING) as file:
@@ -206,4 +256,4 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {str(error) or 'no answer in time'}"

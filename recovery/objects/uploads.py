@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from recovery.objects.turns import Turns
 
 _logger = logging.getLogger("recovery.objects")
 _AGAIN_S = 2.0
-_NICENESS = 10
+_NICENESS = 5
+"""Training goes first. At 10 the sending hardly moved beside busy processes, and it did not end in time when training was over."""
 _KNOWN_MAX = 64
 """Own checkpoints whose place is remembered; older ones are gone from the disk by then."""
 _SENT_AS_ONE = (Layout.RANK, Layout.SHARDED)
@@ -56,12 +57,16 @@ class Uploads:
         """What is to be sent; None: nothing is left."""
         self._known: dict[int, Path] = {}
         """Where this rank's checkpoints lie, by step, the newest last: another rank may say which one is sent."""
+        self._waiting: list[int] = []
+        """Committed steps that have had no turn yet, oldest first; at most twice as many as `_known`."""
         self._thread: threading.Thread | None = None
         self._turns: tuple[tuple[str, int, int], Turns] | None = None
         self._failures = 0
         """Attempts that the storage did not let through."""
         self._trouble = ""
         """What failed, as it was logged: logged again when it changes."""
+        self._failed_since = ""
+        """What failed since the turn began."""
 
     def know(self, step: int, path: Path) -> None:
         """This rank holds a checkpoint, committed or not."""
@@ -78,6 +83,12 @@ class Uploads:
             if path is None:
                 return
             self._newest = path
+            # What was rolled back comes again under the same number.
+            self._waiting = [*(one for one in self._waiting if one < step), step]
+            if len(self._waiting) > 2 * _KNOWN_MAX:
+                # Their places are not known any more: no turn can bring them back.
+                self._say_skipped(self._waiting[:_KNOWN_MAX], step)
+                del self._waiting[:_KNOWN_MAX]
             if self._thread is None and not self._start():
                 return
             self._changed.notify_all()
@@ -158,8 +169,28 @@ class Uploads:
             self._spare(tuple(one.step for one in (*there[:1], at) if one is not None))
             if at is None:
                 return True
+            self._tell_skipped(at.step)
             if not self._send(store, turns, at):
                 return False
+
+    def _tell_skipped(self, step: int) -> None:
+        """The turn of a step has come: those before it that waited are not sent any more."""
+        with self._changed:
+            skipped = [one for one in self._waiting if one < step]
+            begins = bool(skipped) or step in self._waiting
+            self._waiting = [one for one in self._waiting if one > step]
+        if skipped:
+            self._say_skipped(skipped, step)
+        if begins:
+            self._failed_since = ""
+
+    def _say_skipped(self, steps: Sequence[int], instead: int) -> None:
+        _logger.warning(
+            "event=uploads_skipped steps=%s instead=%d reason=%r",
+            ",".join(str(one) for one in steps),
+            instead,
+            self._failed_since or "the storage was not done with the step before",
+        )
 
     def _send(self, store: ObjectStore, turns: Turns, at: commits.At) -> bool:
         """Send this rank's part of a step; whether the turn is over."""
@@ -207,6 +238,7 @@ class Uploads:
         with self._changed:
             self._failures += 1
             self._changed.notify_all()
+        self._failed_since = reason
         if reason != self._trouble:
             self._trouble = reason
             _logger.warning("event=upload_failed training goes on: %s", reason)

@@ -9,23 +9,30 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recovery import clock
 from recovery.core.held import HeldCheckpoint
 from recovery.core.ids import Rank, RunId
 from recovery.core.records import CheckpointRecord, Record
 from recovery.core.tiers import Tier, tier_of
-from recovery.errors import CheckpointError
+from recovery.errors import CheckpointDigestError, CheckpointError, CheckpointManifestError
 from recovery.objects import commits
-from recovery.objects.store import opened
+from recovery.objects.store import ObjectStore, opened
 from recovery.objects.uploads import Uploads
 
 if TYPE_CHECKING:
     from recovery.worker.copy_files import Copies
 
 _logger = logging.getLogger("recovery.worker")
-_END_S = 20.0
-"""How long the end of a finished job waits for the last checkpoint to be sent."""
+_END_S = 60.0
+"""How long the end of a finished job waits for the last checkpoint to be sent: a storage that fails ends the wait at once, a slow one or a busy machine has this."""
 _TRIED = 2
 """Of the newest committed steps there; the ranks of a world that find the newest damaged all hold the one before."""
+_TAKEN = 2
+"""How often one step is taken: what a way tears once comes whole the next time, damage in the storage stays."""
+_ASKED_S = 10.0
+"""How long a start waits for each answer of the storage, and each piece of a file: a worker with a disk of its own must not wait for what does not come."""
+_SLOW_S = 2.0
+"""Behind this a start says how long it has waited."""
 
 
 class ObjectStorage:
@@ -94,34 +101,73 @@ class ObjectStorage:
         if not self.is_on or (job, run, rank) in self._asked:
             return ()
         self._asked.add((job, run, rank))
-        try:
-            store = opened(self._url)
-            there = commits.steps(store, job, run)
-        except CheckpointError as error:
-            _logger.warning("event=store_not_asked training goes on without it: %s", error)
+        store, there = self._ask(job, run)
+        if store is None:
             return ()
         # Whoever was restarted with its disk must go on to hold what another rank may come back with.
         self._spare(tuple(at.step for at in there[:1]))
-        if not there:
-            _logger.info("event=store_has_none url=%s job=%s run=%d", self._url, job, run)
+        brought: list[HeldCheckpoint] = []
         for at in there[:_TRIED]:
             try:
-                commit = commits.read(store, job, run, at)
+                commit = self._usable(store, job, run, at)
                 if commit is None or rank >= commit.world_size:
                     continue
                 if any(one.digest == commit.ranks[rank].digest for one in own):
-                    return ()
-                assert self._copies is not None, "it is on"
-                brought = commits.download(
-                    store, commit, rank, self._copies.directory(job, run, rank), self._place_is_ours
-                )
+                    break
+                brought.append(self._download(store, commit, rank))
             except CheckpointError as error:
                 _logger.warning("event=checkpoint_not_brought step=%d from the store: %s", at.step, error)
                 continue
-            _logger.info("event=checkpoint_brought step=%d url=%s path=%s", at.step, self._url, brought.path)
-            self._know(brought.step, brought.path)
-            return (brought,)
-        return ()
+            # Another rank may have found damage meanwhile: it comes with the step before.
+            if not _is_damaged(store, job, run, at):
+                break
+        return tuple(brought)
+
+    def _ask(self, job: str, run: RunId) -> tuple[ObjectStore | None, tuple[commits.At, ...]]:
+        """Ask which steps are there, newest first; no store: it did not answer in time."""
+        began_ms = clock.monotonic_ms()
+        try:
+            store = opened(self._url, patience_s=_ASKED_S)
+            there = commits.steps(store, job, run)
+        except CheckpointError as error:
+            waited_s = (clock.monotonic_ms() - began_ms) / 1000
+            _logger.warning(
+                "event=store_not_asked waited_s=%.1f training goes on without it: %s", waited_s, error
+            )
+            return None, ()
+        waited_s = (clock.monotonic_ms() - began_ms) / 1000
+        if waited_s >= _SLOW_S:
+            _logger.warning("event=store_slow waited_s=%.1f the start waited for its answer", waited_s)
+        if not there:
+            _logger.info("event=store_has_none url=%s job=%s run=%d", self._url, job, run)
+        return store, there
+
+    def _usable(self, store: ObjectStore, job: str, run: RunId, at: commits.At) -> commits.Commit | None:
+        """As `commits.read`; None as well where a rank has found the step damaged."""
+        if _is_damaged(store, job, run, at):
+            _logger.warning("event=store_step_damaged step=%d a rank has found it so", at.step)
+            return None
+        return commits.read(store, job, run, at)
+
+    def _download(self, store: ObjectStore, commit: commits.Commit, rank: Rank) -> HeldCheckpoint:
+        """As `commits.download`, again where not all comes, or what comes does not fit."""
+        assert self._copies is not None, "it is on"
+        directory = self._copies.directory(commit.job, RunId(commit.run), rank)
+        for left in reversed(range(_TAKEN)):
+            try:
+                brought = commits.download(store, commit, rank, directory, self._place_is_ours)
+                break
+            except (CheckpointDigestError, CheckpointManifestError) as error:
+                if left:
+                    # Other ranks may hold this step only: the one before is the worse way out.
+                    _logger.warning("event=checkpoint_torn step=%d taken again: %s", commit.step, error)
+                    continue
+                if isinstance(error, CheckpointDigestError):
+                    commits.mark_damaged(store, commit)
+                raise
+        _logger.info("event=checkpoint_brought step=%d url=%s path=%s", commit.step, self._url, brought.path)
+        self._know(brought.step, brought.path)
+        return brought
 
     def _know(self, step: int, path: str) -> None:
         # A folder has no files of one rank alone, and what is in memory is no durable step.
@@ -135,3 +181,11 @@ class ObjectStorage:
                 "event=upload_not_finished the last checkpoint is not in the store: it fails, or %g s are over",
                 _END_S,
             )
+
+
+def _is_damaged(store: ObjectStore, job: str, run: RunId, at: commits.At) -> bool:
+    """Is it known so? A storage that does not say it is found out by what is asked next."""
+    try:
+        return commits.is_damaged(store, job, run, at)
+    except CheckpointError:
+        return False

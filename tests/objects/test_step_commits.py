@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,32 @@ def test_what_is_committed_stays_when_a_rank_comes_with_another_state(
     with pytest.raises(CheckpointWriteError, match="was there first"):
         commits.upload(store, saved(tmp_path, 1, b"other"))
     assert commits.read(store, "job-a", 1, AT) == commit
+
+
+def test_of_two_writers_of_one_contribution_at_once_one_wins_whole(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    """As where a process that was given up for dead goes on beside the one that took its place."""
+    commits.upload(store, saved(tmp_path, 0))
+    contents = [f"state of {writer}".encode() * 1000 for writer in range(4)]
+    own = [Save(tmp_path / f"writer-{n}")(NAME, content, rank=1) for n, content in enumerate(contents)]
+    together = threading.Barrier(len(own))
+
+    def writes(path: Path) -> commits.Commit | None:
+        together.wait(60)
+        try:
+            return commits.upload(store, path)
+        except CheckpointWriteError:
+            return None
+
+    with concurrent.futures.ThreadPoolExecutor(len(own)) as writers:
+        done = list(writers.map(writes, own))
+    [won] = [number for number, commit in enumerate(done) if commit is not None]
+    commit = commits.read(store, "job-a", 1, AT)
+    assert commit == done[won]
+    assert commit is not None
+    held = commits.download(store, commit, 1, tmp_path / "back")
+    assert Path(held.path).read_bytes() == contents[won]
 
 
 def test_a_contribution_that_is_there_is_not_sent_again(store: ObjectStore, tmp_path: Path) -> None:

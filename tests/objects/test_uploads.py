@@ -110,6 +110,50 @@ def test_storage_that_fails_is_tried_again(
     assert "event=checkpoint_uploaded step=5" in caplog.text
 
 
+def test_what_is_skipped_is_said_with_the_reason(
+    here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    works = threading.Event()
+
+    def opened() -> ObjectStore:
+        if not works.is_set():
+            raise CheckpointWriteError(path=here.url, reason="no route to it")
+        return here
+
+    ranks = [Uploads(opened, again_s=0.05), Uploads(opened, again_s=0.05)]
+    with caplog.at_level(logging.INFO):
+        for step in (5, 10, 15):
+            for rank, uploads in enumerate(ranks):
+                uploads.know(step, saved(tmp_path, rank, step))
+                uploads.committed(step)
+        assert not any(uploads.finish(60) for uploads in ranks), "it fails for both by now"
+        works.set()
+        assert all(uploads.finish(60) or uploads.finish(60) for uploads in ranks)
+    said = [line for line in caplog.messages if line.startswith("event=uploads_skipped")]
+    assert len(said) == len(ranks)
+    for line in said:
+        assert "steps=5,10 instead=15" in line
+        assert "no route to it" in line
+
+
+def test_what_waited_for_so_long_that_it_is_forgotten_is_said_too(
+    here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = threading.Event()
+
+    def opened() -> ObjectStore:
+        failed.set()
+        raise CheckpointWriteError(path=here.url, reason="no route to it")
+
+    uploads, path = Uploads(opened, again_s=3_600), saved(tmp_path, 0, 1)
+    for step in range(1, 130):
+        uploads.know(step, path)
+        uploads.committed(step)
+        assert failed.wait(60)
+    [line] = [line for line in caplog.messages if line.startswith("event=uploads_skipped")]
+    assert f"steps={','.join(map(str, range(1, 65)))} instead=129 " in line
+
+
 def test_a_damaged_file_is_never_sent(
     here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

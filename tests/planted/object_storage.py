@@ -72,4 +72,13 @@ OBJECT_STORAGE = (
         (f"{_UPLOADS}::test_the_end_of_the_process_does_not_wait_for_storage_that_fails",),
         hangs=True,
     ),
+    Bug(
+        "steps that object storage was too slow for are not said",
+        "I14",
+        "objects/uploads.py",
+        "Uploads._tell_skipped",
+        "if skipped:\n    self._say_skipped(skipped, step)",
+        "",
+        (f"{_UPLOADS}::test_what_is_skipped_is_said_with_the_reason",),
+    ),
 )
