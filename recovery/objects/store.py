@@ -32,6 +32,8 @@ _WRITING = ".writing-"
 """Begins the name of a file that is not yet whole."""
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 """What link(2) says where a file system has no hard links."""
+_REFUSED = (409, 412)
+"""Conflict with a writer at the same time, and precondition failed; what is there is looked at then."""
 _CLIENT = {"connect_timeout": 3, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
 """Of an S3 client, in seconds. The driver tries again by itself, four times: what really bounds a call is its patience."""
 
@@ -95,7 +97,9 @@ class ObjectStore:
             self._make_directory(path)
             try:
                 self._create(path, content)
-            except FileExistsError:
+            except Exception as error:
+                if not _is_refused(error):
+                    raise
                 # A driver repeats a request whose answer was lost: what it finds then may be its own object.
                 return bool(self._ask("cat_file", path) == content)
         return True
@@ -236,6 +240,13 @@ class ObjectStore:
     def _make_directory(self, path: str) -> None:
         if self._has_directories:
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+
+def _is_refused(error: Exception) -> bool:
+    """Is an object there, or just being made? What a server says of the condition in its answer's body differs; the code of HTTP does not."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return isinstance(error, FileExistsError) or status in _REFUSED
 
 
 @contextlib.contextmanager

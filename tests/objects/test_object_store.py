@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import errno
 import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 from recovery.objects.store import PIECE_BYTES, ObjectStore
 from tests.needs import needs_package
+from tests.objects.conftest import client_of
 
 
 def test_the_first_writer_of_an_object_wins(store: ObjectStore) -> None:
@@ -95,3 +98,38 @@ def test_a_file_system_without_hard_links_keeps_the_first_object_too(
         for key in map(str, range(200)):
             won = list(pool.map(lambda n, key=key: store.create(key, b"writer %d" % n), range(6)))
             assert won.count(True) == 1, key
+
+
+@pytest.mark.parametrize("refusal", [(412, "PreconditionFailed"), (409, "ConditionalRequestConflict")])
+def test_a_refusal_that_names_no_condition_is_believed(tmp_path: Path, refusal: tuple[int, str]) -> None:
+    """As SeaweedFS answers; the driver asks for the condition in the body, as AWS sends it."""
+    needs_package("s3fs")
+    status, code = refusal
+
+    class Holds(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer(status, f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode())
+
+        def do_GET(self) -> None:
+            self.answer(200, b"first")
+
+        def answer(self, code: int, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Holds) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            store = client_of(f"http://127.0.0.1:{server.server_address[1]}", tmp_path)
+            assert not store.create("commits/7.json", b"second")
+            assert store.create("commits/7.json", b"first")
+        finally:
+            server.shutdown()
+            thread.join()
