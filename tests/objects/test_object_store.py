@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 from recovery.objects.store import PIECE_BYTES, ObjectStore
@@ -120,6 +121,7 @@ def test_a_refusal_that_names_no_condition_is_believed(tmp_path: Path, refusal: 
             self.end_headers()
             self.wfile.write(body)
 
+        @override
         def log_message(self, *_: object) -> None:
             pass
 
