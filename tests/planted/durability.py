@@ -124,15 +124,13 @@ STORE = (
         "    for kind, batch in rows.items():\n"
         "        connection.execute(SHAPES[kind].write, batch)\n"
         "    self._database.commits.add(connection)\n"
-        "    note_write_time(connection, self._boot)\n"
-        "    if self._scheduler is not None:\n"
+        "    note_write_time(connection, self._boot)\n    if self._scheduler is not None:\n"
         "        note_scheduler_address(connection, self._scheduler)",
         "for kind, batch in rows.items():\n"
         "    with translated(self._path, reading=False), connection.begin():\n"
         "        connection.execute(SHAPES[kind].write, batch)\n"
         "    self._database.commits.add(connection)\n"
-        "    note_write_time(connection, self._boot)\n"
-        "    if self._scheduler is not None:\n"
+        "    note_write_time(connection, self._boot)\n    if self._scheduler is not None:\n"
         "        note_scheduler_address(connection, self._scheduler)",
         ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),
     ),
