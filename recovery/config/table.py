@@ -240,7 +240,7 @@ RECOVERY = (
     Setting(
         name="MS_FAILED_SAVES_MAX",
         kind=Kind.INTEGER,
-        meaning="Saves on the disk that may fail in a row on one rank. When so many have, its training ends with SAVES_FAILED instead of going on without checkpoints. 0: it never ends for that.",
+        meaning="Saves on the disk that may fail in a row on one rank. When so many have, or the last one of the training has, it ends with SAVES_FAILED instead of 0. 0: it never ends for that.",
         rule="must be a whole number from 0 to 1000000000",
         example="10",
         default="10",

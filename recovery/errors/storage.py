@@ -142,11 +142,11 @@ class CheckpointWriteError(CheckpointError):
 
 
 class SavesFailedError(CheckpointError):
-    """So many saves in a row failed that training on would be for nothing."""
+    """So many saves in a row failed that training on would be for nothing, or the last one of the training did."""
 
     code, exit_code = "SAVES_FAILED", 46
     template = (
-        "{count} saves in a row have failed on this rank (MS_FAILED_SAVES_MAX), the last one: {reason} "
+        "on this rank {which} failed: {reason} "
         "Correct that and start the job again: it goes on from the newest checkpoint that all ranks hold."
     )
 

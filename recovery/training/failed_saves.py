@@ -45,4 +45,15 @@ class FailedSaves:
             SavesFailedError: as many in a row as MS_FAILED_SAVES_MAX allows have failed.
         """
         if 0 < self._service.failed_saves_max <= self._in_a_row:
-            raise SavesFailedError(count=self._in_a_row, reason=self._last)
+            raise SavesFailedError(
+                which=f"{self._in_a_row} saves in a row (MS_FAILED_SAVES_MAX)", reason=self._last
+            )
+
+    def check_last(self) -> None:
+        """Behind training, once no save is under way: what it has trained last is to be saved. MS_FAILED_SAVES_MAX=0 switches that off too.
+
+        Raises:
+            SavesFailedError: the newest save has failed.
+        """
+        if self._service.failed_saves_max and self._in_a_row:
+            raise SavesFailedError(which="the last save of the training", reason=self._last)

@@ -381,9 +381,14 @@ class Session:
         self._settlers.append(settle)
 
     def settle(self) -> None:
-        """Called by the run loop: let what training has begun come to its end."""
+        """Called by the run loop: let what training has begun come to its end.
+
+        Raises:
+            SavesFailedError: what was trained last is not saved.
+        """
         while self._settlers:
             self._settlers.pop()()
+        self._failed_saves.check_last()
 
     def on_generation_end(self, close: Callable[[], None]) -> None:
         """Have `close` called in the main thread after the training function was left, last registered first."""

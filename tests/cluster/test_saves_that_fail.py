@@ -59,5 +59,24 @@ def test_so_many_failed_saves_in_a_row_end_training_by_name(tmp_path: Path) -> N
         cluster.start()
 
         assert cluster.wait_exit("worker_0") == SavesFailedError.exit_code
-        assert "SAVES_FAILED: 3 saves in a row have failed on this rank" in cluster.log("worker_0")
+        assert "SAVES_FAILED: on this rank 3 saves in a row (MS_FAILED_SAVES_MAX) failed: " in cluster.log(
+            "worker_0"
+        )
         assert status(stored.read(tmp_path / "recovery"))["not_saved"] == 3
+
+
+def test_a_job_whose_last_save_failed_does_not_end_with_0_and_goes_on_when_it_is_started_again(
+    tmp_path: Path,
+) -> None:
+    with with_broken_saves(tmp_path, str(LAST_STEP)) as cluster:
+        cluster.start()
+
+        assert cluster.wait_exit("worker_0") == SavesFailedError.exit_code
+        assert "SAVES_FAILED: on this rank the last save of the training failed: " in cluster.log("worker_0")
+        assert not cluster.events(EventKind.JOB_FINISHED)
+        cluster.launch("worker_0", JOB_BROKEN_SAVES="")
+        cluster.wait_end()
+
+        committed = [stored.event.step for stored in cluster.events(EventKind.CHECKPOINT_COMMITTED)]
+        assert committed[-1] == LAST_STEP
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == committed[-2]
