@@ -11,13 +11,13 @@ from recovery.cli.formats import Format, show_rows
 from recovery.cli.options import AsJson, Connect, MaybePath, Rows, chosen
 from recovery.cli.source import ask, source_of
 from recovery.core.converter import Converter
-from recovery.core.records import CheckpointRecord
+from recovery.core.copied_checkpoint import CopiedCheckpoint
 from recovery.errors import UsageError
 from recovery.report import stored as stored_state
 from recovery.report import tables
 from recovery.store.reader import read_checkpoints
 
-_records = Converter(list[CheckpointRecord])
+_records = Converter(list[CopiedCheckpoint])
 
 
 def checkpoints(
@@ -33,7 +33,8 @@ def checkpoints(
     source = source_of(path, connect)
     if isinstance(source, Path):
         stored = stored_state.read(source)
-        rows = tables.checkpoint_rows(read_checkpoints(source) if retired_too else stored.checkpoints)
+        found = read_checkpoints(source) if retired_too else stored.checkpoints
+        rows = tables.checkpoint_rows(found, stored.copies)
     elif retired_too:
         raise UsageError(
             field="--all",

@@ -26,7 +26,7 @@ def export(path: RecoveryPath, file: Annotated[Path, typer.Argument(help="a new 
         "runs": state.runs,
         "nodes": tables.NODES.rows(state.nodes),
         "generations": tables.GENERATIONS.rows(state.generations),
-        "checkpoints": tables.checkpoint_rows(read_checkpoints(path)),
+        "checkpoints": tables.checkpoint_rows(read_checkpoints(path), state.copies),
         "events": tables.EVENTS.rows(stored_state.event_log(path)),
         "steps": tables.STEPS.rows(stored_state.progress(state)[0]),
         "directories": {

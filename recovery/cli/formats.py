@@ -27,7 +27,7 @@ console = Console(
 
 _FOLDED = 300
 """Rows of a table whose long columns are folded to the width of the terminal: a millisecond each."""
-_LONG = ("reason", "because", "ended", "path", "rule", "value")
+_LONG = ("reason", "because", "ended", "path", "rule", "value", "copies")
 """Columns that may be folded; the others keep their width."""
 _STYLES = {
     "live": "green",
@@ -75,7 +75,7 @@ def show_rows(view: View, rows: Sequence[Mapping[str, Any]], form: Format, *, wi
             writer = csv.writer(sys.stdout, lineterminator="\n")
             if with_head:
                 writer.writerow([column.key for column in view.columns])
-            writer.writerows([row[column.key] for column in view.columns] for row in rows)
+            writer.writerows([_cell(row[column.key]) for column in view.columns] for row in rows)
         case Format.TABLE:
             if console.is_terminal and len(rows) <= _FOLDED:
                 console.print(table_of(view, rows))
@@ -107,10 +107,16 @@ def _print_lines(view: View, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def safe(value: Any) -> str:
     """A value for people: nothing for none, and nothing that could steer a terminal."""
-    text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    cell = _cell(value)
+    text = "" if cell is None else f"{cell:g}" if isinstance(cell, float) else str(cell)
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def _cell(value: Any) -> Any:
+    """A value that fits one place of a row: several words with spaces between them."""
+    return " ".join(value) if isinstance(value, (list, tuple)) else value
 
 
 def text_of(value: Any) -> Text:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from recovery.core.copied_checkpoint import with_copies
+from recovery.core.copy_records import CopyRecord
+from recovery.core.ids import NodeId
 from recovery.core.records import CheckpointRecord
 from recovery.core.tiers import tier_of
 
@@ -158,6 +161,7 @@ CHECKPOINTS = View(
             "disk, or memory: it is gone when its host restarts",
             lambda checkpoint: tier_of(checkpoint.path).value,
         ),
+        _field("copies", "nodes of other ranks that hold a copy, which lies on the same tier"),
     ),
 )
 GENERATIONS = View(
@@ -208,7 +212,19 @@ CERTIFICATES = View(
 VIEWS = (NODES, STEPS, CHECKPOINTS, GENERATIONS, EVENTS, CERTIFICATES)
 
 
-def checkpoint_rows(checkpoints: Iterable[CheckpointRecord]) -> list[dict[str, Any]]:
-    """Newest first."""
+def checkpoint_rows(
+    checkpoints: Iterable[CheckpointRecord], copies: Iterable[CopyRecord]
+) -> list[dict[str, Any]]:
+    """Newest first, with who holds copies of each.
+
+    Args:
+        checkpoints: of the store.
+        copies: of the store, without those that are gone or damaged.
+    """
+    holders: dict[tuple[int, int, int, str], list[NodeId]] = {}
+    for copy in copies:
+        holders.setdefault((copy.run, copy.step, copy.rank, copy.digest), []).append(copy.node_id)
     newest_first = sorted(checkpoints, key=lambda one: (-one.run, -one.step, one.rank))
-    return CHECKPOINTS.rows(newest_first)
+    return CHECKPOINTS.rows(
+        with_copies(one, holders.get((one.run, one.step, one.rank, one.digest), ())) for one in newest_first
+    )

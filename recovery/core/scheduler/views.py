@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from recovery.core.copied_checkpoint import with_copies
 from recovery.core.records import NodeState
 from recovery.core.scheduler import proof
 from recovery.core.scheduler.state import SchedulerState
@@ -103,5 +104,8 @@ def generations_view(state: SchedulerState) -> list[Any]:
 
 
 def checkpoints_view(state: SchedulerState) -> list[Any]:
-    """What the checkpoint index holds, newest step first."""
-    return [msgspec.to_builtins(record) for record in state.checkpoints.held_records()]
+    """What the checkpoint index holds, newest step first, and who holds copies of it."""
+    return [
+        msgspec.to_builtins(with_copies(record, state.copies.holders(record.rank, record.step)))
+        for record in state.checkpoints.held_records()
+    ]
