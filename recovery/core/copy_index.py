@@ -48,8 +48,19 @@ class CopyIndex:
         self._held.setdefault((rank, checkpoint.step), {})[node_id] = checkpoint
         return to_copy_record(node_id, rank, checkpoint, CopyState.HELD)
 
-    def replace(self, node_id: NodeId, copies: Iterable[HeldCopy]) -> list[CopyRecord]:
-        """A node has looked: it holds these and no others; the rows that change. Those known to be damaged are left out."""
+    def replace(
+        self,
+        node_id: NodeId,
+        copies: Iterable[HeldCopy],
+        reason: str = "its node does not have it any more",
+    ) -> list[CopyRecord]:
+        """A node has looked: it holds these and no others; the rows that change. Those known to be damaged are left out.
+
+        Args:
+            node_id: which.
+            copies: what it holds.
+            reason: why it does not hold the others.
+        """
         before = self._of_node(node_id)
         now = {
             (one.rank, one.checkpoint.step): one.checkpoint
@@ -57,7 +68,7 @@ class CopyIndex:
             if (node_id, one.rank, one.checkpoint.digest) not in self._damaged
         }
         gone = [
-            self._take(node_id, rank, step, CopyState.GONE, "its node does not have it any more")
+            self._take(node_id, rank, step, CopyState.GONE, reason)
             for rank, step in before
             if (rank, step) not in now
         ]

@@ -80,6 +80,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     saved_step: Count = 0
     """The newest step noted as saved, whether the file is still there or not. `noted_by`: an earlier id of the same place; empty: itself."""
     noted_by: ReplacedName = NodeId("")
+    copies: tuple[HeldCopy, ...] = ()
+    """Of other ranks' contributions, of that job and run, that lie on its node."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,8 @@ from typing_extensions import assert_never
 
 from recovery import clock
 from recovery.core.effects import Exit, Log, Persist, Report
-from recovery.core.held import HeldCopy
+from recovery.core.held import HeldCheckpoint, HeldCopy
+from recovery.core.ids import Rank, RunId
 from recovery.core.messages import Admitted
 from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
@@ -251,14 +252,18 @@ class Executor:
             found = Found()
         found = await self._bring(find, found)
         request, offered = self._local_store.new_request(), find.rank if find.offer is not None else None
-        copies = await self._find_copies(find, found) if find.offer is None else ()
+        past = found.past
+        if past is not None:
+            of_past = await self._find_copies(past.job, past.run, past.rank, past.held)
+            past = msgspec.structs.replace(past, copies=of_past)
+        copies = await self._find_copies(find.job, find.run, find.rank, found.held)
         self._deliver(
             s.CheckpointsFound(
                 request,
                 find.search_id,
                 found.held,
                 found.passed_over,
-                found.past,
+                past,
                 rank=offered,
                 copies=copies,
             )
@@ -278,9 +283,11 @@ class Executor:
         held = sorted((*found.held, *brought), key=lambda one: (one.step, one.generation), reverse=True)
         return msgspec.structs.replace(found, held=tuple(held))
 
-    async def _find_copies(self, find: FindCheckpoints, found: Found) -> tuple[HeldCopy, ...]:
+    async def _find_copies(
+        self, job: str, run: RunId, rank: Rank | None, own: tuple[HeldCheckpoint, ...]
+    ) -> tuple[HeldCopy, ...]:
         try:
-            return await asyncio.to_thread(self._copy_work.held, find.job, find.run, find.rank, found.held)
+            return await asyncio.to_thread(self._copy_work.held, job, run, rank, own)
         except Exception as error:  # noqa: BLE001 - a line says what it was
             # As above: without them this node is no source, and that is all.
             _say("event=copies_not_found %s", error)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 from typing_extensions import override
 
+from recovery.core.ids import NodeId
+from recovery.core.policy.ranks import first_id
 from recovery.core.records import EventKind
 from tests.cluster.harness import Cluster
 from tests.faults.tiny_cluster import TinyCluster
@@ -24,8 +27,8 @@ class DiskPerHost(Cluster):
         return self
 
     def disk(self, name: str) -> Path:
-        """Its recovery path."""
-        return self.directory / "disks" / name
+        """Its recovery path: of its host, under whatever id it is started there."""
+        return self.directory / "disks" / first_id(NodeId(name))
 
     def saves(self, name: str) -> Path:
         """Where it saves."""
@@ -50,10 +53,33 @@ class DiskPerHost(Cluster):
         shutil.rmtree(self.disk(name))
         shutil.rmtree(self.saves(name))
 
+    def launch_in_place_of(self, name: str, fresh: str) -> None:
+        """Start a process in the place of a killed one under a fresh id, as a launcher does."""
+        del self.processes[name]
+        self.launch(fresh, MS_REPLACES=name)
+
     def wait_copied(self, count: int = 1) -> int:
         """Wait until so many steps have all their copies; gives the newest of them."""
         self.wait_event(EventKind.CHECKPOINT_COPIED, count=count)
         return max(stored.event.step or 0 for stored in self.events(EventKind.CHECKPOINT_COPIED))
+
+    def stop_all_copied(self) -> int:
+        """Stop all workers at a moment when no copy is on its way; gives the newest step, of which all copies are there."""
+        steps: list[int] = []
+
+        def is_copied() -> bool:
+            for name in self.names:
+                self.signal(name, signal.SIGSTOP)
+            kinds = (EventKind.CHECKPOINT_COMMITTED, EventKind.CHECKPOINT_COPIED)
+            steps[:] = [max((one.event.step or 0 for one in self.events(kind)), default=0) for kind in kinds]
+            if steps[0] == steps[1] > 0:
+                return True
+            for name in self.names:
+                self.signal(name, signal.SIGCONT)
+            return False
+
+        self.wait(is_copied, "moment without a copy on its way")
+        return steps[0]
 
     def reasons(self, kind: EventKind) -> str:
         """What the events of a kind say."""
@@ -70,5 +96,6 @@ class TinyHosts(DiskPerHost, TinyCluster):
     @override
     def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
         if name.startswith("worker"):
-            environment = {"MS_WORKER_IP": f"127.0.0.{int(name.rpartition('_')[2]) + 1}", **environment}
+            number = int(first_id(NodeId(name)).rpartition("_")[2])
+            environment = {"MS_WORKER_IP": f"127.0.0.{number + 1}", **environment}
         return super().launch(name, **environment)

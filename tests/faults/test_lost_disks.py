@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from typing_extensions import override
 
 from recovery.core.records import EventKind
+from tests.cluster import inspected
 from tests.cluster.conftest import undisturbed
 from tests.cluster.harness import Cluster
 from tests.cluster.secured import with_tls
@@ -40,26 +42,63 @@ def test_a_rank_on_an_empty_disk_gets_its_checkpoint_back(tmp_path: Path, *, tls
         cluster.launch("worker_1")
         cluster.wait_step(copied + 20, generation=2)
         assert newest_plan(cluster) >= copied
-        assert cluster.events(EventKind.CHECKPOINT_FETCHED, "worker_1")
+        cluster.wait_event(EventKind.CHECKPOINT_FETCHED, "worker_1")
         cluster.wait_copied(4)
         cluster.finish()
         assert 1 <= len(cluster.copies("worker_0", of="worker_1")) <= 3, "old copies go"
+        rows = inspected.answer("checkpoints", str(tmp_path / "recovery"))
+        assert ["worker_0"] in [row["copies"] for row in rows if row["rank"] == 1]
 
 
 def test_a_damaged_copy_is_refused_and_another_holder_is_asked(tmp_path: Path) -> None:
     with TinyHosts(tmp_path, workers=3, environment=TWO) as cluster:
         cluster.start()
-        copied = cluster.wait_copied(2)
+        copied = cluster.stop_all_copied()
         cluster.lose_disk("worker_1")
         for path in cluster.copies("worker_0", of="worker_1"):
             content = bytearray(path.read_bytes())
             content[len(content) // 2] ^= 1
             path.write_bytes(content)
+        for name in ("worker_0", "worker_2"):
+            cluster.signal(name, signal.SIGCONT)
         cluster.launch("worker_1")
         cluster.wait_step(copied + 20, generation=2)
         assert newest_plan(cluster) >= copied, "the other copy is good"
+        cluster.wait(lambda: "worker_0: " in cluster.reasons(EventKind.COPY_FAILED), "its refusal")
         assert "sha256" in cluster.reasons(EventKind.COPY_FAILED)
-        assert "worker_0" in cluster.reasons(EventKind.COPY_FAILED)
+        cluster.finish()
+
+
+def test_copies_count_whose_holder_comes_back_under_a_fresh_id(tmp_path: Path) -> None:
+    """Everything died, as in a blackout, and one disk is gone."""
+    with TinyHosts(tmp_path, workers=2, environment=ONE) as cluster:
+        cluster.start()
+        copied = cluster.wait_copied(2)
+        cluster.kill("worker_0")
+        cluster.lose_disk("worker_1")
+        for name in cluster.names:
+            cluster.launch_in_place_of(name, f"{name}.2")
+        cluster.wait_step(copied + 20, generation=2)
+        assert newest_plan(cluster) >= copied
+        cluster.wait_event(EventKind.CHECKPOINT_FETCHED, "worker_1.2")
+        cluster.finish()
+        rows = inspected.answer("checkpoints", str(tmp_path / "recovery"))
+        assert not any("worker_0" in row["copies"] for row in rows), "another process has its place"
+
+
+def test_copies_count_where_the_schedulers_store_is_lost_as_well(tmp_path: Path) -> None:
+    environment = {**ONE, "MS_NODE_TIMEOUT": "20"}
+    with TinyHosts(tmp_path, workers=2, environment=environment) as cluster:
+        cluster.start()
+        copied = cluster.wait_copied(2)
+        cluster.kill("sched")
+        cluster.lose_disk("worker_0")
+        shutil.rmtree(tmp_path / "recovery")
+        cluster.launch("sched", MS_REBUILD_STORE="1")
+        cluster.launch("worker_0")
+        cluster.wait_step(copied + 20, generation=2)
+        assert newest_plan(cluster) >= copied
+        cluster.wait_event(EventKind.CHECKPOINT_FETCHED, "worker_0")
         cluster.finish()
 
 
@@ -92,7 +131,7 @@ def test_a_host_that_is_lost_gets_back_what_it_had_in_memory(tmp_path: Path) -> 
         cluster.launch("worker_1")
         cluster.wait_step(copied + 20, generation=2)
         assert newest_plan(cluster) >= copied
-        assert cluster.events(EventKind.CHECKPOINT_FETCHED, "worker_1")
+        cluster.wait_event(EventKind.CHECKPOINT_FETCHED, "worker_1")
         left = [one.name for one in cluster.memory("worker_0").glob("*/worker_0.copies.*/*.ckpt")]
         assert len(left) <= 2, "old copies go"
         cluster.finish()
@@ -114,5 +153,5 @@ def test_a_host_whose_disk_is_lost_goes_on_with_the_same_bits(
         cluster.launch("worker_1")
         cluster.wait_end()
         assert newest_plan(cluster) >= copied
-        assert cluster.events(EventKind.CHECKPOINT_FETCHED, "worker_1")
+        cluster.wait_event(EventKind.CHECKPOINT_FETCHED, "worker_1")
         cluster.check_same_as(undisturbed(2))

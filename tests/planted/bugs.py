@@ -31,6 +31,7 @@ from tests.planted.shared import SHARED
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
 from tests.planted.template import TEMPLATE
+from tests.planted.tiers import TIERS
 from tests.planted.training import TRAINING
 from tests.planted.transfers import TRANSFERS
 
@@ -64,6 +65,7 @@ BUGS: tuple[Bug, ...] = (
     + SIMULATED
     + STANDBYS
     + TEMPLATE
+    + TIERS
     + TRAINING
     + TRANSFERS
 )

@@ -7,6 +7,7 @@ from recovery.core.checkpoints import INDEXED_STEPS
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import Rank
 from recovery.core.policy import rollback
+from recovery.core.policy.ranks import is_of_place, place_of
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
 from recovery.core.scheduler import copying, generations, lost_store, takeover
 from recovery.core.scheduler.effects import SchedulerEffect
@@ -23,6 +24,7 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
     records: list[Record] = []
     if node.is_standby and ready.rank is not None:
         records = takeover.answered(state, node, ready)
+    records += _note_copies(state, node, ready)
     if _is_of_no_rank(node, ready):
         return [Persist(tuple(records), (_received(node, ready),))]
     effects: list[SchedulerEffect] = []
@@ -51,7 +53,6 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
         ]
         rolled_back = tuple(_rolled_back(one) for one in of_this_run if one not in held)
         state.checkpoints.replace(node.record.rank, held, (*rolled_back, *ready.passed_over))
-    records += state.copies.replace(node.record.node_id, _copies(state, ready))
     records += _passed_over(state, node, ready)
     effects.append(Persist(tuple(records), (_received(node, ready),)))
     return effects + generations.begin_if_all_ready(state, now_ms)
@@ -67,6 +68,20 @@ def _is_of_no_rank(node: Node, ready: m.Ready) -> bool:
 def _received(node: Node, ready: m.Ready) -> Answer:
     assert node.connection is not None, "it just spoke"
     return Answer(node.connection, m.Received(request_id=ready.request_id))
+
+
+def _note_copies(state: SchedulerState, node: Node, ready: m.Ready) -> list[Record]:
+    """It has looked for copies: the rows that change. What lies at its place is not its predecessor's any more."""
+    state.copying.said_by[node.record.node_id] = node.record.incarnation
+    rows: list[Record] = [*state.copies.replace(node.record.node_id, _copies(state, ready))]
+    if node.replaces:
+        place = place_of(node.record.node_id, node.replaces)
+        reason = f"{node.record.node_id} has its place now"
+        for other in state.nodes.values():
+            name = other.record.node_id
+            if other is not node and is_of_place(name, place) and other.connection is None:
+                rows += state.copies.replace(name, (), reason)
+    return rows
 
 
 def _copies(state: SchedulerState, ready: m.Ready) -> list[m.HeldCopy]:

@@ -49,6 +49,8 @@ class Copying:
         """Has an event said that folders are not copied?"""
         self.fetching: dict[Rank, Fetching] = {}
         """Ranks whose own nodes do not have what the plan goes back to. Until they say that they have."""
+        self.said_by: dict[NodeId, Incarnation] = {}
+        """By node: the incarnation that said last, to this scheduler's process, which copies lie there."""
         self.not_given: set[tuple[str, str]] = set()
         """Addresses that did not give what a plan named, by digest. Another process of the node has another address."""
         self.not_taken: set[tuple[Rank, Incarnation, str]] = set()

@@ -15,7 +15,7 @@ from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.effects import Exit, Log
 from recovery.core.ids import Incarnation, NodeId, Rank
-from recovery.core.policy import rebuild
+from recovery.core.policy import rebuild, rollback
 from recovery.core.policy.ranks import natural_key, place_of
 from recovery.core.policy.registration import Refuse
 from recovery.core.records import EventKind, NodeState, Record, RunRecord
@@ -236,6 +236,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
             )
             # It is the same process under the next number.
             rows += proof.process_records(node)
+    rows += _take_up_copies(state, pasts)
     event = state.event(
         EventKind.STORE_REBUILT,
         generation=built.generation,
@@ -244,6 +245,23 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         details=rebuild.report(built, {**gone, **pasts}),
     )
     return [RunRecord(run=built.run), *rows, *built.generations, *built.checkpoints, event]
+
+
+def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.Past]) -> list[Record]:
+    """Who is here holds copies of the job that it knows; the rows that say so."""
+    rows: list[Record] = []
+    for node_id, past in pasts.items():
+        node = state.nodes[node_id]
+        # Its number is another one since it has said so.
+        state.copying.said_by[node_id] = node.record.incarnation
+        of_job = past.copies if (past.job, past.run) == (state.job.job, state.job.run) else ()
+        of_lineage = rollback.in_lineage((one.checkpoint for one in of_job), state.generations)
+        rows += (
+            state.copies.add(node_id, one.rank, one.checkpoint)
+            for one in of_job
+            if one.checkpoint in of_lineage
+        )
+    return rows
 
 
 def _give_seats(

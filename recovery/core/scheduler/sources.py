@@ -36,7 +36,12 @@ def holders_here(
         where = source(state.nodes[node_id])
         digest = state.copies.holders(rank, step)[node_id].digest
         # A holder whose process is new says first what it holds; while ranks train, all have said so.
-        has_said = state.job.state not in WAITING or state.nodes[node_id].ready is not None or any_said
+        node = state.nodes[node_id]
+        has_said = (
+            state.copying.said_by.get(node_id) == node.record.incarnation
+            or state.job.state not in WAITING
+            or any_said
+        )
         if where is not None and has_said and (where.address, digest) not in state.copying.not_given:
             found.append(where)
     return tuple(found[:SOURCES_MAX])

@@ -26,7 +26,8 @@ def make_ready(
     named, past = found.passed_over[:PASSED_OVER_MAX], found.past
     if past is not None:
         of_past = newest_that_fit(past.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
-        past = msgspec.structs.replace(past, held=of_past)
+        copies = copies_that_fit(past.copies, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
+        past = msgspec.structs.replace(past, held=of_past, copies=copies)
     return Ready(
         request_id=found.request_id,
         generation=generation,
