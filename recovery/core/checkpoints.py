@@ -287,7 +287,6 @@ class CheckpointCoordinator:
             fetched: what ranks do not hold and fetch for it, as it lies at those who give it.
         """
         is_durable = step > 0 and self._lies_on_disks(step, fetched)
-        self._ever_committed = self._ever_committed or is_durable
         for held in self._held.values():
             for newer in [other for other in held if other > step]:
                 del held[newer]
@@ -297,5 +296,7 @@ class CheckpointCoordinator:
             for older in [other for other in held if len(indexed) == INDEXED_STEPS and other < indexed[0]]:
                 del held[older]
         self.committed_step, self.durable_step = step, step if is_durable else self._newest_durable()
+        # The ranks hear of it, and let go what is older: from now on it is promised.
+        self._ever_committed = self._ever_committed or self.durable_step > 0
         self._committed = {one for one in (*self._committed, step) if 0 < one <= step}
         self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}

@@ -74,6 +74,7 @@ class DrivenWorker:
         committed: int = 0,
         durable: int | None = None,
         standby: bool = False,
+        job: str = "job",
     ) -> DrivenWorker:
         if not self.is_connected:
             self.registering()
@@ -83,7 +84,7 @@ class DrivenWorker:
                 incarnation=Incarnation(1),
                 token=ResumeToken("t"),
                 rank=None,
-                job="job",
+                job=job,
                 run=RunId(1),
                 scheduler_incarnation=Incarnation(1),
                 resumed=resumed,

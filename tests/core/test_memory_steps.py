@@ -191,6 +191,17 @@ def test_a_plan_at_a_step_in_memory_makes_nothing_durable() -> None:
     assert isinstance(index.target(allow_restart_from_zero=False), ToStart)
 
 
+def test_what_all_disks_are_found_to_hold_is_worth_failing_for_behind_a_plan_to_memory() -> None:
+    """The report of a save was cut off; its files are found before the next plan, which goes to a newer step in memory."""
+    index = CheckpointCoordinator(2)
+    for rank in (0, 1):
+        index.replace(Rank(rank), [on_disk(10, rank), in_memory(12, rank)])
+    index.roll_back(12)
+    assert index.durable_step == 10
+    index.replace(Rank(1), [])
+    assert isinstance(index.target(allow_restart_from_zero=False), NoCommonStep)
+
+
 def test_a_bad_file_in_memory_sends_all_to_the_one_before() -> None:
     index = index_of(on_disk(5, 0), in_memory(10, 0))
     index.reject(Rank(1), 10, "changed")

@@ -14,6 +14,7 @@ from recovery.core.records import (
     CheckpointState,
 )
 from recovery.core.rules import Rules
+from recovery.core.tiers import MEMORY_DIRECTORY_PREFIX
 from tests.core.desk import Desk, checkpoint
 from tests.core.pasts import OLD, began, built, past
 from tests.scheduler.test_rebuild import job, node
@@ -84,6 +85,17 @@ def test_a_generation_that_began_above_0_proves_a_committed_step() -> None:
     desk.machine.state.checkpoints.load((), found.generations)
     target = desk.machine.state.checkpoints.target(allow_restart_from_zero=False)
     assert type(target).__name__ == "NoCommonStep"
+
+
+def test_a_plan_that_went_to_memory_does_not_hide_what_was_saved_on_disks() -> None:
+    in_memory = checkpoint(12, path=f"/dev/shm/{MEMORY_DIRECTORY_PREFIX}1000-abc/run-1-rank-0/12")
+    known = past(0, began=(began(1, 0), began(2, 12)), generation=2, held=(in_memory,), saved_step=10)
+    found = built(known, past(1, began=(began(1, 0),)))
+
+    desk = Desk(Rules(worker_count=2))
+    desk.machine.state.checkpoints.load(found.checkpoints, found.generations)
+    target = desk.machine.state.checkpoints.target(allow_restart_from_zero=False)
+    assert type(target).__name__ == "NoCommonStep", "rank 0 has saved step 10, and nobody finds it any more"
 
 
 def test_an_older_run_counts_only_for_the_numbers() -> None:

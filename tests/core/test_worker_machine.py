@@ -202,6 +202,20 @@ def test_a_store_that_does_not_know_it_makes_it_start_over() -> None:
     assert driven.effects_of(we.Interrupt)
 
 
+def test_what_it_said_to_another_job_is_not_said_again() -> None:
+    """That lacks what it knows of that other job: a scheduler that has lost its store would begin at step 0."""
+    driven = DrivenWorker().training()
+    driven.receive(m.Interrupt(generation=Generation(1), reason="worker_1 lost"))
+    driven.handle(s.TrainingStopped(Generation(1), 42))
+    driven.found(request="f2")
+    assert driven.sent(m.Ready)
+    driven.reconnect()
+    driven.admitted(job="another job")
+    assert driven.effects_of(we.FindCheckpoints)[0].past is not None
+    driven.receive(m.Interrupt(generation=Generation(1), reason="again"))
+    assert driven.sent(m.Ready) == []
+
+
 def test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat() -> None:
     driven = DrivenWorker().training()
     driven.fire(WorkerTimer.HEARTBEAT, 1_000)

@@ -8,6 +8,37 @@ _FOUND = "tests/core/test_copies_found_again.py"
 
 TIERS = (
     Bug(
+        "a plan that went to memory proves what lies on disks",
+        "I9",
+        "core/policy/rebuild.py",
+        "_checkpoints",
+        "any(one.step and one.step not in in_memory for one in generations)",
+        "any(one.step for one in generations)",
+        (
+            "tests/core/test_rebuild_policy.py::test_a_plan_that_went_to_memory_does_not_hide_what_was_saved_on_disks",
+        ),
+    ),
+    Bug(
+        "a worker says to another job what it said to its own",
+        "I9",
+        "core/worker/checkpoint_messages.py",
+        "CheckpointMessages.joined",
+        "self._ready = None",
+        "pass",
+        ("tests/core/test_worker_machine.py::test_what_it_said_to_another_job_is_not_said_again",),
+    ),
+    Bug(
+        "what all disks are found to hold behind a plan to memory is not promised",
+        "I9",
+        "core/checkpoints.py",
+        "CheckpointCoordinator.roll_back",
+        "self._ever_committed or self.durable_step > 0",
+        "self._ever_committed or is_durable",
+        (
+            "tests/core/test_memory_steps.py::test_what_all_disks_are_found_to_hold_is_worth_failing_for_behind_a_plan_to_memory",
+        ),
+    ),
+    Bug(
         "a rebuilt store knows no copies",
         "I27",
         "core/scheduler/lost_store.py",

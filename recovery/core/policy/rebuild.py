@@ -290,7 +290,9 @@ def _checkpoints(
     common = set(rollback.common_steps(steps, worker_count))
     on_disks = {rank: {one.step: one for one in files if _lasts(one)} for rank, files in held.items()}
     durable = rollback.common_steps(on_disks, worker_count)
-    proven = bool(durable) or any(one.step for one in generations)
+    in_memory = {one.step for files in held.values() for one in files if not _lasts(one)}
+    # A plan that went to a step in memory says nothing of disks.
+    proven = bool(durable) or any(one.step and one.step not in in_memory for one in generations)
     saved = [past for past in (*pasts.values(), *gone) if _newest_saved(past)]
     guesses = []
     if saved and not proven:

@@ -50,6 +50,10 @@ class CheckpointMessages:
         """The scheduler has said at the admission which step is committed."""
         self._committed_step, self._durable_step = admitted.committed_step, admitted.durable_step
 
+    def joined(self) -> None:
+        """This process is new to the scheduler, whose job may be another one: what was said before says nothing of what it knows of that."""
+        self._ready = None
+
     def planned(self, plan: m.Rollback) -> None:
         """A plan is followed: who trains is not ready for the next one."""
         self._committed_step, self._durable_step = plan.committed_step, plan.durable_step

@@ -322,6 +322,7 @@ class WorkerMachine:
 
     def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """This process is a new incarnation to the scheduler."""
+        self._checkpoints.joined()
         self._fetches.forget_plan()
         beat = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         if self._main_thread.in_generation:
