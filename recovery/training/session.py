@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -19,19 +19,11 @@ from recovery.training.disk_schedule import DiskCommits
 from recovery.training.early_exit import LoopWatch
 from recovery.training.failed_saves import FailedSaves
 from recovery.training.planned_checkpoint import PlannedCheckpoint
-from recovery.training.state import RestorableState, TakesPosition, TrainingState
+from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
 _logger = logging.getLogger("recovery.training")
-
-
-class Loss(Protocol):
-    """A number or a one-element tensor."""
-
-    def __float__(self) -> float:
-        """Its value; for a tensor this waits for the device."""
-        ...
 
 
 class Callback:

@@ -151,3 +151,11 @@ class SharesState(Protocol):
             CheckpointStateError: they do not fit this state.
         """
         ...
+
+
+class Loss(Protocol):
+    """A number or a one-element tensor."""
+
+    def __float__(self) -> float:
+        """Its value; for a tensor this waits for the device."""
+        ...

@@ -61,7 +61,7 @@ MEMORY = (
         "I9",
         "core/checkpoints.py",
         "CheckpointCoordinator.roll_back",
-        "self._ever_committed or is_durable",
+        "self._ever_committed or self.durable_step > 0",
         "self._ever_committed or step > 0",
         (f"{_STEPS}::test_a_plan_at_a_step_in_memory_makes_nothing_durable",),
     ),
