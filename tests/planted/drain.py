@@ -166,15 +166,6 @@ DRAIN = (
         (f"{_SIGNALS}::test_a_second_sigterm_is_not_held_back",),
     ),
     Bug(
-        "a save out of turn moves the schedule of one rank",
-        "I9",
-        "training/callbacks.py",
-        "ModelCheckpoint._save",
-        "self._newest_step = save.step",
-        "self._newest_step = self._saved_step = save.step",
-        ("tests/training/test_save_out_of_turn.py",),
-    ),
-    Bug(
         "anybody may have ranks handed over",
         "I17",
         "transport/inspection_server.py",
