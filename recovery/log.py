@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from datetime import datetime, timezone
+from typing import TextIO
 
 from typing_extensions import override
 
@@ -148,6 +149,11 @@ def flush_streams() -> None:
         try:
             stream.flush()
         except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            send_nowhere(stream)
+
+
+def send_nowhere(stream: TextIO) -> None:
+    """Let what is still held for a stream that cannot be written, and all that follows, be lost without an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -15,6 +15,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from recovery import clock
+from recovery.log import send_nowhere
 
 MARK = "==="
 """Begins and ends the line that a launcher puts before each start in a process's log."""
@@ -27,8 +28,7 @@ class _Console(Console):
     @override
     def on_broken_pipe(self) -> None:
         # What Python still holds of it would make the interpreter's exit a failure.
-        with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - a descriptor is wanted
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        send_nowhere(sys.stdout)
         self.quiet = True
         self._buffer.clear()
         say("nobody reads this launcher's output any more; the processes' logs go on", style="yellow")

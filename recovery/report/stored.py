@@ -153,13 +153,28 @@ def check_is_here(path: Path) -> None:
     Raises:
         RecoveryPathError, StoreLostError, StoreError: as `read`.
     """
+    part = workers_part(path)
+    if part is not None:
+        raise _workers_only(*part)
+
+
+def workers_part(path: Path) -> tuple[Traces, SchedulerAddress] | None:
+    """Look whether a path has only the workers' part of a job, whose scheduler is on another host.
+
+    Returns:
+        What the workers have noted, and where the scheduler is; None: the scheduler's store is here, or there is no job.
+
+    Raises:
+        StoreLostError: the scheduler's store was here, or nobody knows where.
+        RecoveryPathError, StoreError: as `lost_in`.
+    """
     lost = lost_in(path)
     if lost is None:
-        return
+        return None
     elsewhere = scheduler_elsewhere(lost)
-    if elsewhere is not None:
-        raise _workers_only(lost, elsewhere)
-    raise StoreLostError(path=str(path), found=lost.description)
+    if elsewhere is None:
+        raise StoreLostError(path=str(path), found=lost.description)
+    return lost, elsewhere
 
 
 def _workers_only(lost: Traces, scheduler: SchedulerAddress) -> RecoveryPathError:

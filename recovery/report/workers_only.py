@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recovery.core.records import JobRecord, JobState
-from recovery.errors import RecoveryError, StoreLostError
+from recovery.errors import RecoveryError
 from recovery.report import audit
 from recovery.report.audit import Finding
-from recovery.report.stored import Stored
-from recovery.scheduler.store_rebuild import lost_in, scheduler_elsewhere
+from recovery.report.stored import Stored, workers_part
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import check_worker, stored_workers
 
@@ -22,8 +21,7 @@ def read(path: Path) -> tuple[Stored, str] | None:
         What is known of the job without its scheduler, and where that is; None: the path holds more, or nothing.
 
     Raises:
-        StoreLostError: the scheduler's store was here, or nobody knows where.
-        RecoveryPathError, StoreError: as `lost_in`.
+        StoreLostError, RecoveryPathError, StoreError: as `workers_part`.
     """
     try:
         has_store = scheduler_path(path).exists()
@@ -33,12 +31,10 @@ def read(path: Path) -> tuple[Stored, str] | None:
     if has_store:
         # Whoever checks that store says what is wrong with it.
         return None
-    lost = lost_in(path)
-    if lost is None:
+    part = workers_part(path)
+    if part is None:
         return None
-    address = scheduler_elsewhere(lost)
-    if address is None:
-        raise StoreLostError(path=str(path), found=lost.description)
+    lost, address = part
     newest = max(lost.pasts.values(), key=lambda past: (past.run, past.generation))
     job = JobRecord(
         job=newest.job,

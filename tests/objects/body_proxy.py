@@ -14,7 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
-from urllib.parse import urlsplit
+
+from typing_extensions import override
+
+from tests.objects.way import Way
 
 _BYTES = 1 << 16
 _RESET = struct.pack("ii", 1, 0)
@@ -48,7 +51,7 @@ class _OverError(Exception):
     """The connection has ended, one way or another."""
 
 
-class BodyProxy:
+class BodyProxy(Way):
     """Listens on a port of its own until it is closed. Use as a context manager."""
 
     def __init__(self, address: str) -> None:
@@ -57,8 +60,6 @@ class BodyProxy:
         Args:
             address: of the server, `http://host:port`.
         """
-        parts = urlsplit(address)
-        self._server = (str(parts.hostname), int(parts.port or 80))
         self._changed = threading.Condition()
         self._fault: Fault | None = None
         self._chosen: Callable[[Asked], bool] = lambda asked: False
@@ -67,17 +68,12 @@ class BodyProxy:
         """Requests that had the fault, oldest first."""
         self.at_once, self.at_once_max = 0, 0
         """How many files are on their way to the server, and how many have been at one time."""
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(address)
 
-    def __enter__(self) -> BodyProxy:
-        return self
-
+    @override
     def __exit__(self, *_: object) -> None:
         self.clear()
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        super().__exit__()
 
     def set(
         self,
@@ -108,12 +104,7 @@ class BodyProxy:
 
     # --- one connection ------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
+    @override
     def _serve(self, client: socket.socket) -> None:
         with (
             contextlib.suppress(OSError, _OverError),

@@ -7,7 +7,10 @@ import re
 import socket
 import threading
 from enum import Enum
-from urllib.parse import urlsplit
+
+from typing_extensions import override
+
+from tests.objects.way import Way
 
 _REQUEST = re.compile(rb"(?:GET|PUT|POST|HEAD|DELETE) \S+ HTTP/1\.1\r\n")
 _BYTES = 1 << 16
@@ -21,7 +24,7 @@ class Break(Enum):
     ERROR = "answered with 500"
 
 
-class CuttingProxy:
+class CuttingProxy(Way):
     """Listens on a port of its own until it is closed."""
 
     def __init__(self, address: str, how: Break, at: int) -> None:
@@ -32,32 +35,16 @@ class CuttingProxy:
             how: it breaks.
             at: the 1-based number of the request.
         """
-        parts = urlsplit(address)
-        self._server = (str(parts.hostname), int(parts.port or 80))
         self._how, self._at = how, at
         self.requests = 0
         self._counting = threading.Lock()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> CuttingProxy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        super().__init__(address)
 
     @property
     def has_broken(self) -> bool:
         return self.requests >= self._at
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
+    @override
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), client, socket.create_connection(self._server) as server:
             threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
