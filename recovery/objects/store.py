@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
+from recovery.transport.blocking_calls import Calls
 
 PIECE_BYTES = 2 << 20
 """Read at once from an object that may be larger than memory."""
@@ -24,6 +25,8 @@ _PARTS_AT_ONCE = 2
 """The driver's own ten parts of 50 MiB would take half a gigabyte of each rank's host."""
 _PARTS_MAX = 10_000
 """Of one object, as S3 has it: a file that would have more has larger ones."""
+_CALLS_AT_ONCE = 4
+"""Names that are looked up and clients that are made side by side."""
 PATIENCE_S = 30.0
 """How long one question to the storage may take, or one piece that is read, with all that the driver tries again by itself."""
 _MOVES_S = 120.0
@@ -79,6 +82,8 @@ class ObjectStore:
             )
         except (ImportError, ValueError) as error:
             raise CheckpointWriteError(path=self.url, reason=str(error)) from error
+        if self._files.async_impl:
+            _let_work_at_exit(self._files.loop)
         protocols = self._files.protocol
         known = (protocols,) if isinstance(protocols, str) else tuple(protocols)
         self._has_directories, self._is_s3 = "file" in known, "s3" in known
@@ -240,6 +245,14 @@ class ObjectStore:
     def _make_directory(self, path: str) -> None:
         if self._has_directories:
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+
+def _let_work_at_exit(loop: asyncio.AbstractEventLoop) -> None:
+    """Let a driver look names up and make clients behind the script's end, where the last checkpoint may still be under way.
+
+    The loop is fsspec's, of the whole process: it runs in a thread of its own, and makes an executor that Python shuts down before.
+    """
+    loop.call_soon_threadsafe(loop.set_default_executor, Calls(_CALLS_AT_ONCE, "recovery-objects"))
 
 
 def _is_refused(error: Exception) -> bool:

@@ -65,9 +65,7 @@ class Material:
         found = revocation.revoked_in(self.lists, chain or (certificate,))
         if found is not None:
             day = certificates.day(found[1].revocation_date_utc)
-            return (
-                f"TLS_CERT_REVOKED: its certificate (serial {found[0].serial_number:x}) was revoked on {day}"
-            )
+            return f"TLS_CERT_REVOKED: its certificate (serial {certificates.serial_of(found[0]):x}) was revoked on {day}"
         if chain is None and traced:
             return "TLS_UNKNOWN_CA: its certificate is of no authority that is trusted any more"
         return ""
@@ -140,7 +138,7 @@ def _check_own(
         raise CertificateRevokedError(
             file=own.file,
             subject=certificates.subject_of(certificate),
-            serial=f"{certificate.serial_number:x}",
+            serial=f"{certificates.serial_of(certificate):x}",
             date=certificates.day(entry.revocation_date_utc),
             crl_file=crl_file,
         )

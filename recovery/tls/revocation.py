@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from recovery.errors import (
     CrlSignatureError,
     CrlUnreadableError,
 )
-from recovery.tls.certificates import UNREADABLE, day, may_sign_lists, printable, subject_of
+from recovery.tls.certificates import UNREADABLE, day, may_sign_lists, printable, serial_of, subject_of
 from recovery.tls.checked_files import read_public
 
 List = x509.CertificateRevocationList
@@ -80,10 +81,20 @@ def revoked_in(
     for certificate in chain:
         for one in lists:
             if one.issuer == certificate.issuer:
-                entry = one.get_revoked_certificate_by_serial_number(certificate.serial_number)
+                entry = _entry_of(certificate, one)
                 if entry is not None:
                     return certificate, entry
     return None
+
+
+def _entry_of(certificate: x509.Certificate, one: List) -> x509.RevokedCertificate | None:
+    serial = serial_of(certificate)
+    if serial >= 0:
+        return one.get_revoked_certificate_by_serial_number(serial)
+    # What looks it up takes no negative number.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return next((entry for entry in one if entry.serial_number == serial), None)
 
 
 def number_of(one: List) -> int | None:

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from recovery.errors import RecoveryError
-from recovery.worker.blocking_calls import Calls
+from recovery.transport.blocking_calls import Calls
 from recovery.worker.exec_in_place import close_in_children
 from recovery.worker.fetching import Brought, NotFetchedError, Wish, fetch
 

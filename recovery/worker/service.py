@@ -25,9 +25,9 @@ from recovery.store import job_token_file
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
 from recovery.transport.access import Access
+from recovery.transport.blocking_calls import Calls
 from recovery.transport.client import Client
 from recovery.transport.job_token import Authenticator, Caller, JobToken
-from recovery.worker.blocking_calls import Calls
 from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.delivery import Delivery

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_who_takes_up_a_checkpoint_of_another_number_of_threads_says_so(tmp_path: Path) -> None:
-    with LaunchedCluster(tmp_path, environment={"JOB_HELD_STEP": "40"}) as cluster:
+    with LaunchedCluster(tmp_path, environment={"JOB_HELD_STEP": "14"}) as cluster:
         script = tmp_path / SCRIPT
         threads = '{"torch": "2.13", "torch threads": os.environ["TORCHELASTIC_RESTART_COUNT"]}'
         script.write_text(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import errno
 import os
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,7 +17,8 @@ from typing_extensions import override
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 from recovery.objects.store import PIECE_BYTES, ObjectStore
 from tests.needs import needs_package
-from tests.objects.conftest import client_of
+from tests.objects.conftest import client_of, opened_for_tests
+from tests.objects.test_disks_lost import environment_of
 
 
 def test_the_first_writer_of_an_object_wins(store: ObjectStore) -> None:
@@ -142,3 +145,25 @@ def test_a_refusal_that_names_no_condition_is_believed(tmp_path: Path, refusal: 
         finally:
             server.shutdown()
             thread.join()
+
+
+AT_EXIT = """
+import atexit, sys
+from recovery.objects.store import opened
+
+atexit.register(lambda: print(opened(sys.argv[1]).create("late", b"x")))
+"""
+
+
+def test_the_first_question_may_be_asked_behind_the_end_of_a_script(tmp_path: Path, s3_address: str) -> None:
+    """The last checkpoint of a short job, or of one on a busy host: Python has shut every executor down by then."""
+    store = opened_for_tests(s3_address, tmp_path)
+    asked = subprocess.run(
+        [sys.executable, "-c", AT_EXIT, store.url],
+        env={**os.environ, **environment_of(s3_address, store.url)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert asked.stdout == "True\n", asked.stderr
+    assert store.read("late", bytes_max=1) == b"x"

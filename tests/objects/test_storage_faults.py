@@ -17,6 +17,7 @@ from tests.cluster.small_cluster import LAST_STEP, SmallCluster
 from tests.objects.body_proxy import Asked, BodyProxy, Fault
 from tests.objects.conftest import opened_for_tests
 from tests.objects.test_disks_lost import (
+    HELD,
     SAVED,
     committed_on_disks,
     committed_there,
@@ -101,19 +102,18 @@ def test_storage_that_stands_still_delays_no_step_and_fills_no_disk(
     tmp_path: Path, s3_address: str, proxy: BodyProxy
 ) -> None:
     store = opened_for_tests(s3_address, tmp_path)
-    on_disk: set[int] = set()
     proxy.set(Fault.HOLD, sends_file)
-    with SmallCluster(tmp_path, environment=padded(proxy.address, store.url)) as cluster:
-
-        def has_trained() -> bool:
-            on_disk.update(len(list((tmp_path / f"ckpt/{rank}").glob("*.ckpt"))) for rank in range(2))
-            return LAST_STEP in committed_on_disks(cluster)
-
+    # Files go at the next save behind a commit, so the last one waits for the commit before.
+    held = {"JOB_HELD_FIRST": str(HELD), "JOB_HELD_STEP": str(LAST_STEP - 1)}
+    with SmallCluster(tmp_path, environment={**padded(proxy.address, store.url), **held}) as cluster:
         cluster.start()
         cluster.wait(lambda: proxy.met, "file that the storage does not take")
         cluster.wait(lambda: SAVED in committed_on_disks(cluster), "commit on the disks")
+        (tmp_path / "go_on_first").touch()
+        cluster.wait(lambda: LAST_STEP - 5 in committed_on_disks(cluster), "commit before the last")
         cluster.go_on()
-        cluster.wait(has_trained, "end of the training")
+        cluster.wait(lambda: LAST_STEP in committed_on_disks(cluster), "end of the training")
+        on_disk = [len(list((tmp_path / f"ckpt/{rank}").glob("*.ckpt"))) for rank in range(2)]
         assert committed_there(store) == set()
         proxy.clear()
         ends_as_undisturbed(cluster)

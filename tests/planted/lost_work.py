@@ -40,7 +40,7 @@ LOST_WORK = (
     Bug(
         "a call that no thread was started for is made again by a thread that was busy",
         "I13",
-        "worker/blocking_calls.py",
+        "transport/blocking_calls.py",
         "Calls.submit",
         "not begun.acquire(blocking=False) or not done.set_running_or_notify_cancel()",
         "begun.acquire(blocking=False) and not done.set_running_or_notify_cancel()",

@@ -68,6 +68,8 @@ def test_an_authority_whose_serial_number_is_not_positive_is_used(directory: Pat
     place.put("ca.crt", pem(AUTHORITY[:serial] + b"\x80" + AUTHORITY[serial + 1 :]), 0o600)
     [found] = authorities.read(directory / "ca.crt", NOW)
     assert found.subject == made.root().certificate.subject
+    place.lists(SEEDS["crl.pem"])
+    assert material.load(config_file.read(place.config), Side.SERVER, PASSWORD, NOW).trusted == (found,)
 
 
 @given(some.text(max_size=200))

@@ -24,9 +24,9 @@ from recovery.objects.store import opened
 from recovery.objects.uploads import Uploads
 from recovery.store.reader import read_worker
 from recovery.transport.access import Access
+from recovery.transport.blocking_calls import Calls
 from recovery.transport.client import Client
 from recovery.transport.job_token import Authenticator
-from recovery.worker.blocking_calls import Calls
 from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.executor import Executor

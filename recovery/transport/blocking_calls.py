@@ -1,7 +1,7 @@
-"""Blocking calls of the connection's loop, also after the script has ended.
+"""Blocking calls of an event loop, also after the script has ended.
 
-A script that called `recovery.init()` waits for its peers in an atexit handler. By then Python has shut every executor down, but a
-scheduler's name may still have to be looked up, and checkpoints to be found.
+A script that called `recovery.init()` waits for its peers in an atexit handler, and the end of a job waits there for the last upload. By then
+Python has shut every executor down, but a name may still have to be looked up, a client to be made, and checkpoints to be found.
 """
 
 from __future__ import annotations
