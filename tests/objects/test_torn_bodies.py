@@ -92,13 +92,12 @@ def test_a_question_that_is_not_answered_is_given_up(tmp_path: Path, s3_address:
     direct = opened_for_tests(s3_address, tmp_path)
     direct.create("one", b"there")
     with BodyProxy(s3_address) as proxy:
-        asking = client_of(proxy.address, tmp_path, patience_s=3)
-        # The first question also imports and connects.
-        assert asking.read("one", bytes_max=10) == b"there"
         proxy.set(Fault.HOLD, lambda asked: asked.method == "GET")
-        with pytest.raises(CheckpointManifestError, match="no answer in time"):
-            asking.read("one", bytes_max=10)
-        assert proxy.met
+        asking = client_of(proxy.address, tmp_path, patience_s=1)
+        # On a busy machine the first ones are given up before they have come there.
+        while not proxy.met:
+            with pytest.raises(CheckpointManifestError, match="no answer in time"):
+                asking.read("one", bytes_max=10)
 
 
 @pytest.mark.parametrize("times", [5, 50], ids=["one part", "several"])
