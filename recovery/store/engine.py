@@ -34,6 +34,9 @@ from recovery.store.models import META, METADATA, VERSION
 from recovery.store.paths import APPLICATION_ID, companion, fsync_directory, is_there
 from recovery.store.write_count import Commits, first_value
 
+_HEADER_BYTES, _PAGE_SIZE_AT = 100, 16
+"""Of a SQLite file: its first bytes, and where they say how large a page is (sqlite.org/fileformat2.html)."""
+
 
 class Database:
     """One open file of ours: the owner's connection and its keeper."""
@@ -56,8 +59,10 @@ class Database:
         with translated(path, reading=True):
             if not is_there(path):
                 _create(path, owner)
-            elif not companion(path, "-wal").exists() and not accept_without_wal and _is_dirty(path):
-                raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
+            elif not companion(path, "-wal").exists():
+                _check_size(path)
+                if not accept_without_wal and _is_dirty(path):
+                    raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
             self._keeper = read_only(path)
             self.connection = connect(path, wal=True)
         try:
@@ -119,6 +124,18 @@ class Database:
         raw = raw_connection(self.connection)
         busy, frames, folded = raw.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return bool(busy == 0 and frames == folded)
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a file whose last page is cut. SQLite takes what is missing for zeros, which it may have been."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    page_bytes = int.from_bytes(header[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 2], "big")
+    if page_bytes and path.stat().st_size % page_bytes:
+        reason = (
+            f"{path.stat().st_size} bytes are no whole number of its pages of {page_bytes} bytes: it was cut"
+        )
+        raise StoreCorruptError(path=str(path), reason=reason)
 
 
 def check_file(connection: Connection, path: Path, owner: str) -> None:

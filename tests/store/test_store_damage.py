@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recovery.errors import (
@@ -92,6 +92,7 @@ def test_a_schema_that_is_no_text_any_more_is_damage(tmp_path: Path) -> None:
 
 
 @given(left=st.integers(0, 2**20))
+@example(left=-7)
 def test_a_cut_file_is_never_opened(good: Good, left: int) -> None:
     content = good.content[: left % len(good.content)]
     with tempfile.TemporaryDirectory() as place:
