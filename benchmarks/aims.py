@@ -11,6 +11,7 @@ from systems import SWITCH
 
 Cells = dict[tuple[str, int], Cell]
 FORK, STANDBY, TORCHRUN = "msrun: fork", "msrun: standby", f"torchrun, {SWITCH}=1"
+FORK_LIVE, STANDBY_LIVE = "msrun: fork, live", "msrun: standby, live"
 
 
 class Figure(NamedTuple):
@@ -40,6 +41,10 @@ AIMS = (
     Aim("standby over torchrun, 4 workers", Figure(STANDBY, 4), Figure(TORCHRUN, 4), 1 / 30),
     Aim("fork over torchrun, 8 workers", Figure(FORK, 8), Figure(TORCHRUN, 8), 1 / 30),
     Aim("standby over torchrun, 8 workers", Figure(STANDBY, 8), Figure(TORCHRUN, 8), 1 / 30),
+    Aim("fork and live over torchrun, 4 workers", Figure(FORK_LIVE, 4), Figure(TORCHRUN, 4), 1 / 30),
+    Aim("standby and live over torchrun, 4 workers", Figure(STANDBY_LIVE, 4), Figure(TORCHRUN, 4), 1 / 30),
+    Aim("fork and live over torchrun, 8 workers", Figure(FORK_LIVE, 8), Figure(TORCHRUN, 8), 1 / 30),
+    Aim("standby and live over torchrun, 8 workers", Figure(STANDBY_LIVE, 8), Figure(TORCHRUN, 8), 1 / 30),
     Aim("fork, start of 8 workers over 1", Figure(FORK, 8, True), Figure(FORK, 1, True), 1.5),
 )
 

@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    for system in launchers():
+    for system in launchers()[:3]:
         rows = (
             [{"mode": system.name, "not_available": system.missing}]
             if system.missing

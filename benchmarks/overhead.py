@@ -1,9 +1,10 @@
 """What the engine costs when nothing fails: the example's step with and without it, in pairs.
 
-    python benchmarks/overhead.py [--pairs 5] [--workers 2] [--steps 400] [--step-ms 10] [--json]
+    python benchmarks/overhead.py [--pairs 5] [--workers 2] [--steps 400] [--step-ms 10] [--rollback checkpoint] [--busy] [--json]
 
 Both sides train the example's network with DistributedDataParallel and gloo, each step filled up to `--step-ms` by sleeping, as
-a device would keep the processor free. With: `@recovery.run`, recovery on, a checkpoint every 100 steps. Without: plain
+a device would keep the processor free; with `--busy` by computing, as a model on the processor would. Behind a sleep a processor is
+cold, so that the same code takes several times as long. With: `@recovery.run`, recovery on, a checkpoint every 100 steps. Without: plain
 torch.distributed with torch's DataLoader and DistributedSampler, and `torch.save` every 100 steps.
 """
 
@@ -34,17 +35,20 @@ import recovery.torch as rt
 HERE = Path(__file__).resolve()
 torch.manual_seed(0)
 IMAGES, LABELS = torch.randn(32, 784), torch.randint(10, (32,))
+WEIGHTS = torch.randn(784, 784)
 _WARM_STEPS = 50
 """Steps before the clock starts, on both sides: what is paid once per process is no cost per step."""
 
 
-def one_step(net: nn.Module, optimizer: torch.optim.Optimizer, step_ms: float) -> torch.Tensor:
+def one_step(net: nn.Module, optimizer: torch.optim.Optimizer, step_ms: float, *, busy: bool) -> torch.Tensor:
     """The example's step on fixed data, filled up to `step_ms`."""
     begun = time.perf_counter()
     optimizer.zero_grad()
     loss: torch.Tensor = nn.functional.cross_entropy(net(IMAGES), LABELS)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
     optimizer.step()
+    while busy and time.perf_counter() - begun < step_ms / 1000:
+        torch.mm(IMAGES, WEIGHTS)
     time.sleep(max(0.0, step_ms / 1000 - (time.perf_counter() - begun)))
     return loss
 
@@ -63,7 +67,7 @@ class Numbers(Dataset[int]):
         return index
 
 
-def without(steps: int, step_ms: float) -> None:
+def without(steps: int, step_ms: float, *, busy: bool) -> None:
     """One process of the plain side."""
     rank, world_size = int(os.environ["MS_NODE_ID"].removeprefix("worker_")), int(os.environ["MS_WORKER_NUM"])
     store = TCPStore("127.0.0.1", int(os.environ["MS_SCHED_PORT"]), world_size, is_master=rank == 0)
@@ -74,7 +78,7 @@ def without(steps: int, step_ms: float) -> None:
     loader = DataLoader(data, 1, sampler=DistributedSampler(data, world_size, rank))
     begun = 0.0
     for step, _ in enumerate(loader, start=1):
-        one_step(net, optimizer, step_ms)
+        one_step(net, optimizer, step_ms, busy=busy)
         if step == _WARM_STEPS:
             begun = time.perf_counter()
         if step % 100 == 0:
@@ -85,7 +89,7 @@ def without(steps: int, step_ms: float) -> None:
     distributed.destroy_process_group()
 
 
-def with_engine(steps: int, step_ms: float) -> None:
+def with_engine(steps: int, step_ms: float, *, busy: bool) -> None:
     """One process of the engine's side."""
 
     @recovery.run
@@ -99,7 +103,7 @@ def with_engine(steps: int, step_ms: float) -> None:
         saver = recovery.ModelCheckpoint("bench", f"ckpt/{session.rank}", config)
         begun = 0.0
         for step, _ in session.steps(state, epochs=1, callbacks=[recovery.LossMonitor(20), saver]):
-            session.report(loss=one_step(net, optimizer, step_ms))
+            session.report(loss=one_step(net, optimizer, step_ms, busy=busy))
             if step == _WARM_STEPS:
                 begun = time.perf_counter()
         note(session.rank, time.perf_counter() - begun)
@@ -128,6 +132,7 @@ def run_side(mode: str, options: argparse.Namespace) -> float:
             "MS_RECOVERY_PATH": "recovery",
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
+            "MS_ROLLBACK": options.rollback,
         }
         names = [f"worker_{number}" for number in range(options.workers)] + (
             ["sched"] if mode == "with" else []
@@ -143,6 +148,7 @@ def run_side(mode: str, options: argparse.Namespace) -> float:
                     str(options.steps),
                     "--step-ms",
                     str(options.step_ms),
+                    *(["--busy"] if options.busy else []),
                 ],
                 cwd=place,
                 env={
@@ -177,17 +183,21 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--step-ms", type=float, default=10.0)
+    parser.add_argument(
+        "--rollback", choices=["checkpoint", "live"], default="checkpoint", help="MS_ROLLBACK"
+    )
+    parser.add_argument("--busy", action="store_true", help="fill the step up by computing")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--side", choices=["with", "without"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
         side = with_engine if options.side == "with" else without
-        side(options.steps, options.step_ms)
+        side(options.steps, options.step_ms, busy=options.busy)
         return
     pairs = [(run_side("with", options), run_side("without", options)) for _ in range(options.pairs)]
     ratios = [engine / plain for engine, plain in pairs]
     row = {
-        "mode": "overhead",
+        "mode": f"overhead, {options.rollback}{', busy' if options.busy else ''}",
         "workers": options.workers,
         "with_ms": round(statistics.median(engine for engine, _ in pairs), 3),
         "without_ms": round(statistics.median(plain for _, plain in pairs), 3),

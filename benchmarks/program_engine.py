@@ -17,8 +17,9 @@ def train(session: recovery.Session) -> None:
     """Entered again for every generation."""
     rt.init_process_group(session)
     mark("world", session.rank)
-    net = DistributedDataParallel(nn.Linear(784, 10))
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    bare = session.keep(lambda: nn.Linear(784, 10), "net")
+    optimizer = session.keep(lambda: torch.optim.SGD(bare.parameters(), lr=1e-2), "optimizer")
+    net = DistributedDataParallel(bare)
     loader = rt.ResumableLoader(digits(), batch_size=BATCH_SIZE, session=session)
     state = rt.TrainState(model=net, optimizer=optimizer, loader=loader)
     config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=3)

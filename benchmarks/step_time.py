@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    spawn, _, standby = launchers()
+    spawn, _, standby, *_ = launchers()
     one = (
         {"mode": standby.name, "not_available": standby.missing}
         if standby.missing

@@ -55,7 +55,11 @@ def known(*flags: str) -> list[str]:
 
 
 def launcher(
-    name: str, *needed: str, standbys: int = 0, program: Sequence[str] = ("program_engine.py",)
+    name: str,
+    *needed: str,
+    standbys: int = 0,
+    program: Sequence[str] = ("program_engine.py",),
+    live: bool = False,
 ) -> System:
     """`recovery msrun`, as far as it knows the flags.
 
@@ -64,6 +68,7 @@ def launcher(
         needed: flags without which this is another system.
         standbys: processes that wait for a rank.
         program: what its workers run: a file of this directory, and its arguments.
+        live: training goes on from a survivor's memory.
     """
     unknown = set(needed) - set(known(*needed))
     waits_for_nobody = bool(known("--rejoin"))
@@ -82,6 +87,7 @@ def launcher(
         environment=(
             ("MS_ENABLE_RECOVERY", "1"),
             ("MS_RECOVERY_PATH", "recovery"),
+            *((("MS_ROLLBACK", "live"),) if live else ()),
             # A launcher that gives a lost rank to another id needs no window of 0.
             *(() if waits_for_nobody else (("MS_REJOIN_WINDOW", "0"),)),
         ),
@@ -139,12 +145,15 @@ def torchft(python: str) -> System:
 
 
 def launchers(program: Sequence[str] = ("program_engine.py",)) -> list[System]:
-    """This engine's: relaunch by spawn, by fork, and a standby, in this order; what each runs as in `launcher`."""
+    """This engine's: relaunch by spawn, by fork, and a standby, then the last two with live rollback; what each runs as in `launcher`."""
     fork = known("--start_method=fork")
+    standby = ("--standby_num=1", *fork)
     return [
         launcher("msrun: spawn", *known("--start_method=spawn"), program=program),
         launcher("msrun: fork", "--start_method=fork", program=program),
-        launcher("msrun: standby", "--standby_num=1", *fork, standbys=1, program=program),
+        launcher("msrun: standby", *standby, standbys=1, program=program),
+        launcher("msrun: fork, live", "--start_method=fork", program=program, live=True),
+        launcher("msrun: standby, live", *standby, standbys=1, program=program, live=True),
     ]
 
 

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from recovery.training.init import init
     from recovery.training.run import run
     from recovery.training.secure_channel import set_ps_context
-    from recovery.training.session import Session
+    from recovery.training.session import Callback, Session
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callback",
     "CheckpointConfig",
     "LossMonitor",
     "ModelCheckpoint",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Callback": "recovery.training.session",
     "CheckpointConfig": "recovery.training.checkpoint_config",
     "LossMonitor": "recovery.training.callbacks",
     "ModelCheckpoint": "recovery.training.callbacks",

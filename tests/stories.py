@@ -78,6 +78,11 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "faults/test_lost_disks.py::test_a_damaged_copy_is_refused_and_another_holder_is_asked",
         "mindspore/test_lost_disks.py::test_a_rank_on_an_empty_disk_goes_on_with_the_same_bits",
     ),
+    "I30": (
+        "cluster/test_live_rollback.py::test_a_killed_worker_costs_no_step[worker_0-built-anew]",
+        "cluster/test_live_shards.py::test_what_is_held_twice_costs_no_step[one-of-each-part-built-anew]",
+    ),
+    "I31": ("cluster/test_live_kinds.py::test_no_step_is_lost[averages]",),
 }
 """By the number of docs/guarantees.md. I18 is held by the linter, I29 by the simulation."""
 

@@ -252,6 +252,7 @@ def _rules(
         checkpoint_copies=checkpoint_copies,
         allow_restart_from_zero=allow_restart_from_zero,
         rebuild_store=rebuild_store,
+        live_rollback=reader.choice("MS_ROLLBACK") == "live",
     ), warnings
 
 

@@ -128,6 +128,15 @@ RECOVERY = (
         choices=("wait", "fail", "proof"),
     ),
     Setting(
+        name="MS_ROLLBACK",
+        kind=Kind.CHOICE,
+        meaning="What training goes back to when a process dies. checkpoint: the newest step of which every rank has a checkpoint. live: the newest step whose state is whole in a survivor's memory, where that is newer; random generators are then seeded again at each step.",
+        rule="must be checkpoint or live",
+        example="live",
+        default="checkpoint",
+        choices=("checkpoint", "live"),
+    ),
+    Setting(
         name="MS_STANDBY_NUM",
         kind=Kind.INTEGER,
         meaning="How many processes more than MS_WORKER_NUM may wait as standbys, of the whole job; each takes a rank when one is lost. Read by the scheduler.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from recovery.core.ids import Rank
+from recovery.core.ids import Generation, Rank
 from recovery.core.messages import HeldCheckpoint, PassedOver
 from recovery.core.policy import rollback
 from recovery.core.policy.given_up import LOST_MEMORY, MISSING, Unusable
@@ -53,12 +53,23 @@ class CheckpointCoordinator:
         self._ever_committed = False
         """Did any step of this run ever lie on all ranks' disks? Until then a return to step 0 loses nothing that was promised."""
 
-    def load(self, records: Iterable[CheckpointRecord], generations: Sequence[GenerationRecord]) -> None:
-        """Take over what is stored of this run."""
+    def load(
+        self,
+        records: Iterable[CheckpointRecord],
+        generations: Sequence[GenerationRecord],
+        live: Collection[Generation] = (),
+    ) -> None:
+        """Take over what is stored of this run.
+
+        Args:
+            records: its checkpoints.
+            generations: its plans.
+            live: those of them that went to ranks' memories: no step was ever stored for them.
+        """
         records = tuple(records)
         in_memory = {record.step for record in records if tier_of(record.path) is Tier.MEMORY}
         self._ever_committed = any(
-            generation.step and generation.step not in in_memory for generation in generations
+            one.step and one.step not in in_memory and one.generation not in live for one in generations
         )
         of_rank: dict[Rank, list[HeldCheckpoint]] = {}
         committed: set[tuple[Rank, int]] = set()
@@ -279,14 +290,21 @@ class CheckpointCoordinator:
             allow_restart_from_zero=allow_restart_from_zero,
         )
 
-    def roll_back(self, step: int, fetched: Mapping[Rank, HeldCheckpoint] = MappingProxyType({})) -> None:
+    def roll_back(
+        self,
+        step: int,
+        fetched: Mapping[Rank, HeldCheckpoint] = MappingProxyType({}),
+        *,
+        is_stored: bool = True,
+    ) -> None:
         """Training goes on from `step`: what is newer belongs to a suffix that is trained again.
 
         Args:
             step: 0: from the start.
             fetched: what ranks do not hold and fetch for it, as it lies at those who give it.
+            is_stored: False: it goes on from a rank's memory. That commits nothing: newer than the newest common step, it is gone with its process.
         """
-        is_durable = step > 0 and self._lies_on_disks(step, fetched)
+        is_durable = is_stored and step > 0 and self._lies_on_disks(step, fetched)
         for held in self._held.values():
             for newer in [other for other in held if other > step]:
                 del held[newer]
@@ -295,8 +313,10 @@ class CheckpointCoordinator:
         for held in self._held.values():
             for older in [other for other in held if len(indexed) == INDEXED_STEPS and other < indexed[0]]:
                 del held[older]
-        self.committed_step, self.durable_step = step, step if is_durable else self._newest_durable()
+        newest = rollback.newest_common(self._held, self._world_size)
+        self.committed_step = step if is_stored else newest
+        self.durable_step = step if is_durable else self._newest_durable()
         # The ranks hear of it, and let go what is older: from now on it is promised.
         self._ever_committed = self._ever_committed or self.durable_step > 0
-        self._committed = {one for one in (*self._committed, step) if 0 < one <= step}
+        self._committed = {one for one in (*self._committed, self.committed_step) if 0 < one <= step}
         self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from recovery.core.message_fields import Count, GenerationNumber, NodeName, RankNumber, RunNumber, ShortText
+from recovery.core.message_fields import (
+    Count,
+    GenerationNumber,
+    NodeName,
+    RankNumber,
+    Ranks,
+    RunNumber,
+    ShortText,
+)
 
 
 class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +37,21 @@ class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     def is_folder(self) -> bool:
         """Did a framework write it by itself, as a folder?"""
         return self.path.endswith("/")
+
+
+class LiveState(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole state of a training that its ranks share, as it is in one process's memory at the end of a step."""
+
+    run: RunNumber
+    generation: GenerationNumber
+    """The newest in which this process held it: it trained there up to this step, or took it there from another rank."""
+    step: Count
+    epoch: Count
+    step_in_epoch: Count
+    structure: ShortText
+    """SHA-256 (hex) of names, shapes and dtypes: who takes it has the same."""
+    replicas: Ranks = ()
+    """The ranks that hold the same, this one among them, where tensors are spread over the ranks (HSDP); empty: all ranks do."""
 
 
 PASSED_OVER_MAX = 32

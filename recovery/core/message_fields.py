@@ -23,6 +23,9 @@ GenerationNumber = Annotated[Generation, _COUNT]
 IncarnationNumber = Annotated[Incarnation, _COUNT]
 RequestName = Annotated[RequestId, msgspec.Meta(min_length=1, max_length=64)]
 """Not empty: by its name a request is answered, and its repeat known."""
+RANKS_MAX = 4_096
+"""Of a list of ranks: it stays far below the frame limit."""
+Ranks = Annotated[tuple[RankNumber, ...], msgspec.Meta(max_length=RANKS_MAX)]
 Token = Annotated[ResumeToken, msgspec.Meta(max_length=64)]
 Text = Annotated[str, msgspec.Meta(max_length=16_384)]
 ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]

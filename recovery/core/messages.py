@@ -11,8 +11,15 @@ from typing import Annotated, Union
 import msgspec
 
 from recovery.core.copy_messages import SOURCES_MAX, CopyFromNode, CopyFromScheduler
+from recovery.core.generation_messages import (
+    FirstStep,
+    Rendezvous,
+    RendezvousOpen,
+    StateAgreed,
+    StateLoaded,
+)
 from recovery.core.handover_messages import HandoverFromNode, HandoverFromScheduler
-from recovery.core.held import PASSED_OVER_MAX, HeldCheckpoint, HeldCopy, PassedOver, Source
+from recovery.core.held import PASSED_OVER_MAX, HeldCheckpoint, HeldCopy, LiveState, PassedOver, Source
 from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.message_fields import (
     Count,
@@ -20,6 +27,7 @@ from recovery.core.message_fields import (
     IncarnationNumber,
     NodeName,
     RankNumber,
+    Ranks,
     ReplacedName,
     RequestName,
     RunNumber,
@@ -149,33 +157,16 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """Of a standby that answers an `Offer`: the rank whose files are listed. None: its own."""
     copies: tuple[HeldCopy, ...] = ()
     """Contributions of other ranks that it holds, newest step first, as many as fit into a message."""
+    live: LiveState | None = None
+    """The state in its memory, if it can be given to others. None: it has none that can."""
+    not_live: ShortText = ""
+    """Why it has none; empty: it has one, or live rollback is not asked for."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
     """Still here, and at which step."""
 
     sequence: Count
-    generation: GenerationNumber
-    step: Count
-
-
-class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_open"):
-    """Rank 0 listens: the data plane of this generation can be formed at `address` (host:port)."""
-
-    generation: GenerationNumber
-    address: ShortText
-
-
-class StateLoaded(msgspec.Struct, frozen=True, kw_only=True, tag="state_loaded"):
-    """The rank has formed the world of this generation and loaded the plan's checkpoint, or begins at step 0."""
-
-    generation: GenerationNumber
-    step: Count
-
-
-class FirstStep(msgspec.Struct, frozen=True, kw_only=True, tag="first_step"):
-    """The rank has done the first step of this generation."""
-
     generation: GenerationNumber
     step: Count
 
@@ -309,18 +300,17 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     """As `Admitted.durable_step`."""
     since_disk_commit_ms: Count | None = None
     """How long before this plan that step was committed, or the run's first plan was made; None: nobody knows, as behind a scheduler's restart."""
+    live_rank: RankNumber | None = None
+    """In whose memory the state of `step` is: it gives that to all in the new world. None: each rank loads its checkpoint."""
+    live_structure: ShortText = ""
+    """As `LiveState.structure`; empty without `live_rank`."""
+    live_replicas: Ranks = ()
+    """Who takes its state from `live_rank`, that rank among them; the others take theirs from their own. Empty: all ranks."""
 
     @property
     def step_on_disks(self) -> int:
         """The newest step on all ranks' disks that training has behind it where it begins; 0: none."""
         return self.step if self.durable_step is None else min(self.step, self.durable_step)
-
-
-class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous"):
-    """Where rank 0 of this generation listens."""
-
-    generation: GenerationNumber
-    address: ShortText
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed", omit_defaults=True):
@@ -377,6 +367,6 @@ FromNode = Union[
     Exited,
 ]
 FromScheduler = Union[
-    Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, Committed, Offer,
+    Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, StateAgreed, Committed, Offer,
     HandoverFromScheduler, CopyFromScheduler, JobEnded,
 ]  # fmt: skip

@@ -223,6 +223,18 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Highest step that any rank had reported when it ended."""
 
 
+class LiveSourceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank in whose memory a generation's plan found the state, or a part of it. Key: run, generation, rank; without a row each rank has its checkpoint."""
+
+    run: RunId
+    generation: Generation
+    rank: Rank
+    structure: str
+    """SHA-256 (hex) of the names, shapes and dtypes of what it holds."""
+    replicas: str = ""
+    """The ranks that take it, itself among them: `0,2`. Empty: all ranks do."""
+
+
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's checkpoint of one step. Key: run, step, rank."""
 
@@ -305,6 +317,7 @@ Record = Union[
     ProcessRecord,
     IncarnationRecord,
     GenerationRecord,
+    LiveSourceRecord,
     CheckpointRecord,
     CopyRecord,
     StepRecord,

@@ -47,6 +47,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """True: a refused worker waits and asks again (MS_REJOIN=wait). False: it exits at once (MS_REJOIN=fail)."""
     allow_restart_from_zero: bool = False
     """True: when some ranks hold checkpoints but none in common, start again at step 0 (MS_ALLOW_RESTART_FROM_ZERO)."""
+    live_rollback: bool = False
+    """True: training goes on from a survivor's memory where that is newer than every common checkpoint (MS_ROLLBACK=live)."""
     rebuild_store: bool = False
     """True: a job that the workers know and the store does not is taken up again from what they report (MS_REBUILD_STORE)."""
     standby_count: int = 0

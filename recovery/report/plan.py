@@ -23,6 +23,7 @@ from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
 from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, RecoveryError
+from recovery.report import live_mode
 from recovery.report.rank_progress import stored_newest_step
 from recovery.report.stored import Stored
 from recovery.store.reader import read_worker
@@ -65,6 +66,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Node ids that hold no rank, each with the lost rank that it would be asked first to take; null: none."""
     guesses: tuple[str, ...] = ()
     """What nobody knows and is taken for so, as sentences: the scheduler's store was lost and made again."""
+    live: str = ""
+    """What live rollback does about a death while others survive; empty: it is not asked for, or nobody trains."""
 
 
 def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
@@ -128,7 +131,9 @@ def _index(stored: Stored) -> tuple[CheckpointCoordinator, set[Rank]]:
     """The scheduler's checkpoint index as it would be once every rank has looked; and whose directories cannot be seen from here."""
     coordinator = CheckpointCoordinator(stored.job.worker_count)
     generations = [one for one in stored.generations if one.run == stored.job.run]
-    coordinator.load((one for one in stored.checkpoints if one.run == stored.job.run), generations)
+    coordinator.load(
+        (one for one in stored.checkpoints if one.run == stored.job.run), generations, stored.live_generations
+    )
     unseen: set[Rank] = set()
     have_saved = {
         one.rank
@@ -254,6 +259,7 @@ def _plan(
             for node in stored.standbys
             if node.state in (NodeState.LIVE, NodeState.SUSPECT)
         ),
+        live=live_mode.sentence(stored),
         guesses=rebuild.guesses_of(
             stored.job, stored.workers, (one for one in stored.checkpoints if one.run == stored.job.run)
         ),

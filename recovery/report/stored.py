@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from recovery.core.copy_records import CopyRecord, CopyState
-from recovery.core.ids import Incarnation, NodeId
+from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.messages import Role
 from recovery.core.records import (
     CheckpointRecord,
@@ -77,6 +77,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...]
     copies: tuple[CopyRecord, ...] = ()
     """On nodes of other ranks, as far as they are known."""
+    live_generations: frozenset[Generation] = frozenset()
+    """Those of the newest run whose plans went to ranks' memories."""
     warming_up: frozenset[NodeId] = frozenset()
     """Who was admitted, and has neither had a plan nor said that it can follow one."""
     scheduler_pid: int | None
@@ -141,6 +143,7 @@ def read(path: Path) -> Stored:
         generations=state.generations,
         checkpoints=state.checkpoints,
         copies=tuple(one for one in state.copies if one.state is CopyState.HELD),
+        live_generations=frozenset(one.generation for one in state.live_sources if one.run == state.job.run),
         # The event log may be long, and mostly there is nobody to ask it about.
         warming_up=had_no_plan & read_not_ready(path) if had_no_plan else frozenset(),
         scheduler_pid=owner.pid if owner is not None else None,

@@ -95,7 +95,13 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
         assert store is not None, "the state came from it"
         nodes = _as_of_now(state.nodes, store.away_ms())
         machine.restore(
-            nodes, state.generations, state.checkpoints, state.seats, state.processes, state.copies
+            nodes,
+            state.generations,
+            state.checkpoints,
+            state.seats,
+            state.processes,
+            state.copies,
+            live_sources=state.live_sources,
         )
         machine.state.checkpoints.not_saved = _not_saved(settings, state.job)
     if settings.recovery_path is not None:

@@ -101,6 +101,14 @@ GENERATIONS = _table(
     _number("ended_step"),
 )
 
+LIVE_SOURCES = _table(
+    "live_sources",
+    ("run", "generation", "rank"),
+    _number("run", "generation", "rank"),
+    _text("structure", "replicas"),
+)
+"""In the scheduler's store: which plans went to the memory of a rank, or of several ranks that have a part of the state each."""
+
 CHECKPOINTS = _table(
     "checkpoints",
     ("run", "step", "rank"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -163,12 +164,27 @@ def read_events(
     if since_ms:
         wanted = wanted.where(EVENTS.c.wall_ms >= since_ms)
 
+    found = _events(wanted, path)
+    return found[::-1] if newest else found
+
+
+def read_newest_events(
+    recovery_path: Path, kinds: Collection[EventKind], limit: int
+) -> tuple[StoredEvent, ...]:
+    """Read the newest events of some kinds, newest first, so many at most. Errors as of `read_scheduler`."""
+    path = scheduler_path(recovery_path)
+    named = EVENTS.c.kind.in_([kind.value for kind in kinds])
+    wanted = select(EVENTS).where(named).order_by(EVENTS.c.sequence.desc()).limit(limit)
+
+    return _events(wanted, path)
+
+
+def _events(wanted: Select[Any], path: Path) -> tuple[StoredEvent, ...]:
     def events(connection: Connection) -> tuple[StoredEvent, ...]:
-        found = [
+        return tuple(
             StoredEvent(sequence=row[0], wall_ms=row[-2], event=record_of(EventRecord, row, path))
             for row in connection.execute(wanted)
-        ]
-        return tuple(reversed(found) if newest else found)
+        )
 
     return snapshot.read(path, events, accept_without_wal=True)
 

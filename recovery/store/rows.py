@@ -71,6 +71,7 @@ SHAPES: Mapping[type[msgspec.Struct], Shape] = {
         (records.ProcessRecord, models.PROCESSES),
         (records.IncarnationRecord, models.INCARNATIONS),
         (records.GenerationRecord, models.GENERATIONS),
+        (records.LiveSourceRecord, models.LIVE_SOURCES),
         (records.CheckpointRecord, models.CHECKPOINTS),
         (CopyRecord, models.COPIES),
         (records.StepRecord, models.STEP_PROGRESS),

@@ -18,6 +18,7 @@ from recovery.core.records import (
     EventRecord,
     GenerationRecord,
     JobRecord,
+    LiveSourceRecord,
     NodeRecord,
     ProcessRecord,
     RunRecord,
@@ -44,6 +45,8 @@ class SchedulerRecords(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointRecord, ...] = ()
     copies: tuple[CopyRecord, ...] = ()
     """Of other ranks' checkpoints, on nodes: those that are there, and those that are damaged."""
+    live_sources: tuple[LiveSourceRecord, ...] = ()
+    """Of the plans that went to ranks' memories."""
 
 
 class WorkerRecords(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +113,7 @@ def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
         generations=records_of(connection, GenerationRecord, path),
         checkpoints=_checkpoints(connection, path),
         copies=_copies(connection, path),
+        live_sources=records_of(connection, LiveSourceRecord, path),
     )
 
 

@@ -29,7 +29,7 @@ def take(parts: Mapping[str, list[Any]]) -> dict[Key, torch.Tensor]:
         Detached, each of its parameter's shape, dtype and device.
     """
     return {
-        key: parameter.grad.detach() for key, parameter in _parameters(parts) if parameter.grad is not None
+        key: parameter.grad.detach() for key, parameter in parameters(parts) if parameter.grad is not None
     }
 
 
@@ -42,7 +42,7 @@ def put(parts: Mapping[str, list[Any]], saved: Mapping[Key, torch.Tensor]) -> li
         The keys that belong to no parameter of `parts`, or to one of another shape, sorted.
     """
     left = dict(saved)
-    for key, parameter in _parameters(parts):
+    for key, parameter in parameters(parts):
         gradient = left.pop(key, None)
         if gradient is not None and gradient.shape != parameter.shape:
             left[key] = gradient
@@ -51,7 +51,7 @@ def put(parts: Mapping[str, list[Any]], saved: Mapping[Key, torch.Tensor]) -> li
     return sorted(left)
 
 
-def _parameters(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.Tensor]]:
+def parameters(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.Tensor]]:
     """Each parameter once, by the first name that it has: of its module, else of its optimizer."""
     seen: set[int] = set()
     for key, parameter in (*_of_modules(parts), *_of_optimizers(parts)):

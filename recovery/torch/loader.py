@@ -8,13 +8,16 @@ Three cases:
 * iterable data set: the epoch's iterator is made again and what was used is drawn and dropped. It draws from random streams of its
   own (random_streams.py), so that the same numbers come back whatever training drew in between.
 * iterable data set with `state_dict`: torchdata's StatefulDataLoader brings it back without drawing.
+
+In live rollback (`follow_keys`) a process takes the place of one whose state is lost: the position comes from another rank, and the random
+streams follow from the rank's own key.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -103,6 +106,7 @@ class ResumableLoader:
         self._samples = 0
         """In these batches, which may have had another size before."""
         self._streams: Streams | None = None
+        self._key: tuple[int, int] | None = None
         self._inner: Any = None
         self._inner_state: Any = None
         self._primed: Iterator[Any] | None = None
@@ -150,12 +154,7 @@ class ResumableLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is, in which division of the data, and what an iterable data set needs besides."""
-        state: dict[str, Any] = {
-            "epoch": self._epoch,
-            "received": self._received,
-            "samples": self.samples,
-            "of": self._division(),
-        }
+        state = self.position
         if self._streams is not None and self._received:
             state["streams"] = self._streams.state_dict()
         if self._stateful and self._received:
@@ -226,6 +225,51 @@ class ResumableLoader:
                 " ResumableLoader(redivide=True).",
             )
 
+    # --- live rollback -------------------------------------------------------------------------------------------------
+
+    def follow_keys(self, seed: int, number: int) -> None:
+        """Let the random streams of an iterable data set follow from (seed, number, epoch), not from the program's generators.
+
+        Called before a position is loaded and before anything is drawn.
+
+        Args:
+            seed: of the rank (keyed.py).
+            number: of this loader among those of the training, in an order that all ranks share.
+        """
+        self._key = seed, number
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """What of `state_dict` is the same on all ranks."""
+        return {
+            "epoch": self._epoch,
+            "received": self._received,
+            "samples": self.samples,
+            "of": self._division(),
+        }
+
+    def load_position(self, state: Mapping[str, Any]) -> None:
+        """Go where another rank's loader is, by its `position`. The random streams are this rank's own. Errors as of `load_state_dict`."""
+        assert self._key is not None, "follow_keys comes first"
+        assert not self._stateful, self.why_not_derivable
+        self.load_state_dict(dict(state))
+
+    @property
+    def why_not_derivable(self) -> str:
+        """Why another process could not go on from a position alone, as a clause for people; empty: it could."""
+        if self._stateful:
+            return f"its data set {type(self._dataset).__name__} has a state_dict of its own, which only this rank knows"
+        if self._key is None or self._streams is None or self._streams.begin_as(self._new_streams()):
+            return ""
+        return "it goes on, to its epoch's end, with random streams of a checkpoint without MS_ROLLBACK=live or of another seed"
+
+    def _new_streams(self) -> Streams:
+        if self._key is None:
+            return Streams.derived()
+        seed, number = self._key
+        # Ranks that were seeded alike shuffle alike, as they do without keys.
+        return Streams.keyed(seed, number, self._epoch)
+
     # --- making an epoch's iterator ------------------------------------------------------------------------------------
 
     def _begin(self) -> Iterator[Any]:
@@ -246,7 +290,7 @@ class ResumableLoader:
         if self._stateful:
             return self._begin_stateful(at)
         if self._streams is None:
-            self._streams = Streams.derived()
+            self._streams = self._new_streams()
         self._streams.rewind()
         loader: DataLoader[Any] = DataLoader(
             self._dataset,
@@ -286,7 +330,7 @@ class ResumableLoader:
             # torchdata 0.11 would load the data set's last state and never begin it: the next epoch would be empty.
             return iter(())
         if self._streams is None:
-            self._streams = Streams.derived()
+            self._streams = self._new_streams()
         saved = self._streams.state_dict()
         if self._received:
             inner.load_state_dict(at)

@@ -1,6 +1,6 @@
 """A world per generation: formed at a fresh rendezvous, broken from outside when the generation ends, closed behind it.
 
-Nine facts of PyTorch 2.13 shape this file.
+Ten facts of PyTorch 2.13 shape this file.
 
 1. A store that a client dials before it listens costs 5 s of back-off, so rank 0 publishes its address only once it listens.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
@@ -26,6 +26,8 @@ Nine facts of PyTorch 2.13 shape this file.
    Ranks of which some were interrupted while they formed the last world would look for each other under two names, for ever.
 9. A further group (`new_group`, a dimension of a device mesh) has sockets of its own, and a rank that waits in it is not woken by those of
    the world. So every group that is formed inside a world is watched as the world was.
+10. DistributedDataParallel gives every rank rank 0's weights when it is built. Where the state will come from a survivor's memory, rank 0 may be
+   a process that was started a moment ago, and what it overwrites may be that memory. So there it compares shapes, and gives nothing.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from typing import Any
 import psutil
 from torch import distributed
 from torch._C._distributed_c10d import Reducer, Store, TCPStore
+from torch.nn.parallel import distributed as data_parallel
 
 from recovery import clock
 from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
@@ -67,6 +70,8 @@ _AGAIN_S = 0.02
 """Between two tries to break a world that is still being formed, and five times that between two dials."""
 
 _torchs_form_group = distributed.distributed_c10d._new_process_group_helper  # noqa: SLF001 - fact 9
+
+_torchs_sync = data_parallel._sync_module_states  # type: ignore[attr-defined]  # noqa: SLF001 - fact 10
 
 _world: World | None = None
 _ended = sockets.EndedSockets()
@@ -142,6 +147,7 @@ class World:
         _use_interface_of(session.host)
         _keep_bucket_layout()
         _watch_further_groups()
+        _leave_weights_in_live_worlds()
         store = self._meet()
         session.check()
         distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001 - fact 8
@@ -172,6 +178,11 @@ class World:
             self._before_group = None
             self._form_left.set()
         self._session.check()
+
+    @property
+    def takes_weights_from_memory(self) -> bool:
+        """Fact 10."""
+        return self._session.plan_is_live and not self._closed
 
     @property
     def takes_groups(self) -> bool:
@@ -305,6 +316,16 @@ def _form_group(*arguments: Any, **named: Any) -> Any:
     )
     with watched:
         return _torchs_form_group(*arguments, **named)
+
+
+def _leave_weights_in_live_worlds() -> None:
+    """See fact 10 in this module's head."""
+    setattr(data_parallel, "_sync_module_states", _sync_module_states)  # noqa: B010 - a function of torch
+
+
+def _sync_module_states(*arguments: Any, **named: Any) -> None:
+    if _world is None or not _world.takes_weights_from_memory:
+        _torchs_sync(*arguments, **named)
 
 
 def _use_interface_of(host: str) -> None:

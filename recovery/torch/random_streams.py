@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from recovery.torch.keyed import digest_of
 from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
 
 _Seeds = dict[str, int]
@@ -40,6 +41,23 @@ class Streams:
         state = capture_random_state()
         seeds = {name: _digest(state[name]) for name in ("python", "torch", "numpy") if name in state}
         return cls({"seeds": seeds, "now": None})
+
+    @classmethod
+    def keyed(cls, seed: int, number: int, epoch: int) -> Streams:
+        """Begin streams that follow from these alone, so that another process can begin the same ones.
+
+        Args:
+            seed: of the rank (keyed.py).
+            number: of the loader among those of a training.
+            epoch: 0-based.
+        """
+        digest = digest_of("loader", seed, number, epoch)
+        parts = {"python": digest[:8], "torch": digest[8:16], "numpy": digest[16:24]}
+        return cls({"seeds": {name: _number(part) for name, part in parts.items()}, "now": None})
+
+    def begin_as(self, other: Streams) -> bool:
+        """Did both begin alike, wherever they are now?"""
+        return self._seeds == other._seeds
 
     def rewind(self) -> None:
         """Go back to the beginning."""
@@ -77,7 +95,7 @@ class Streams:
 
 def seed_all(*parts: int) -> None:
     """Seed every generator of this (worker) process from these numbers alone."""
-    seed = int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
+    seed = _number(hashlib.sha256(repr(parts).encode()).digest()[:8])
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
     numpy = sys.modules.get("numpy")
@@ -91,7 +109,11 @@ def _digest(state: Any) -> int:
         if isinstance(state, torch.Tensor)
         else [part.tolist() if isinstance(part, torch.Tensor) else part for part in state]
     )
-    return int.from_bytes(hashlib.sha256(repr(plain).encode()).digest()[:8], "big") >> 1
+    return _number(hashlib.sha256(repr(plain).encode()).digest()[:8])
+
+
+def _number(part: bytes) -> int:
+    return int.from_bytes(part, "big") >> 1
 
 
 def _on_cpu(state: RandomState) -> RandomState:

@@ -34,6 +34,11 @@ class SessionInterface(Protocol):
         """Inode of the connection to the scheduler, which is never closed with a world."""
         ...
 
+    @property
+    def plan_is_live(self) -> bool:
+        """Will the state come from a rank's memory, once it is built? Until it has, DistributedDataParallel may overwrite nobody's."""
+        ...
+
     def publish_rendezvous(self, address: str) -> None:
         """Rank 0: publish `host:port` to the others, once something listens there."""
         ...

@@ -22,6 +22,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from recovery.errors import CheckpointStateError
 from recovery.torch.payload import SHARDS
+from recovery.torch.spread import local
 
 At = tuple[Hashable, ...]
 """Where a value stands in a payload: the keys and positions on the way to it."""
@@ -79,15 +80,15 @@ def split(payload: Mapping[str, Any]) -> dict[str, Any]:
             return value
         mesh = meshes.setdefault(key_of(value.device_mesh), len(meshes))
         entries.append({"at": at, "mesh": mesh, **_described(at, value)})
-        return local_of(value)
+        return local(value)
 
-    local = mapped(dict(payload), change)
+    taken_apart = mapped(dict(payload), change)
     if not entries:
         return dict(payload)
     listed = [
         {"shape": list(shape), "names": list(names), "ranks": list(ranks)} for shape, names, ranks in meshes
     ]
-    return {**local, SHARDS: {"meshes": listed, "tensors": entries}}
+    return {**taken_apart, SHARDS: {"meshes": listed, "tensors": entries}}
 
 
 def join(payload: Mapping[str, Any], meshes: Mapping[MeshKey, DeviceMesh]) -> dict[str, Any]:
@@ -125,12 +126,6 @@ def join(payload: Mapping[str, Any], meshes: Mapping[MeshKey, DeviceMesh]) -> di
         )
 
     return {name: mapped(one, change, (name,)) for name, one in payload.items() if name != SHARDS}
-
-
-def local_of(tensor: DTensor) -> torch.Tensor:
-    """This rank's part, which shares the DTensor's memory."""
-    with torch.no_grad():
-        return tensor.to_local().detach()
 
 
 def key_of(mesh: DeviceMesh) -> MeshKey:

@@ -6,20 +6,20 @@ What `state.py` asks. The modules that answer cost most of a second to import, s
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from recovery.torch.payload import SHARDS
+from recovery.torch.spread import may_be
 
 _logger = logging.getLogger("recovery.torch")
 
 
 def is_sharded(parts: Mapping[str, list[Any]]) -> bool:
     """Is any tensor of these parts spread over the ranks?"""
-    if not _may_be():
+    if not may_be():
         return False
     from recovery.torch import shard_fit  # noqa: PLC0415 - see this module's head
 
@@ -28,7 +28,7 @@ def is_sharded(parts: Mapping[str, list[Any]]) -> bool:
 
 def split(payload: dict[str, Any]) -> dict[str, Any]:
     """Put the local tensor in the place of every DTensor, and add the shard map. See `shard_map.split`."""
-    if not _may_be():
+    if not may_be():
         return payload
     from recovery.torch import shard_map  # noqa: PLC0415 - see this module's head
 
@@ -50,7 +50,7 @@ def forget_meshes() -> None:
     It knows meshes by their shape and ranks, so in the next world it would answer with meshes of this one: with the place that this process had
     here, and with groups that are gone.
     """
-    if not _may_be():
+    if not may_be():
         return
     from torch.distributed.tensor import debug  # noqa: PLC0415 - see this module's head
 
@@ -62,8 +62,3 @@ def forget_meshes() -> None:
         )
     else:
         clear()
-
-
-def _may_be() -> bool:
-    """Whoever has made a DTensor has imported its package."""
-    return "torch.distributed.tensor" in sys.modules

@@ -15,9 +15,19 @@ from recovery.checkpoint import whole_step
 from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
 from recovery.torch import gradients as gradients_of
-from recovery.torch import mapped_file, module_names, restored, safe_load, sharded, unreduced_gradients
+from recovery.torch import (
+    live_limits,
+    mapped_file,
+    module_names,
+    restored,
+    safe_load,
+    sharded,
+    unreduced_gradients,
+)
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
+from recovery.torch.live_memory import LiveMemory
+from recovery.torch.live_parts import LiveParts
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
@@ -196,10 +206,10 @@ class TrainState:
         restore_random_state(payload["random"])
 
     def read_sharded(self, directory: str | Path, step: int | None = None) -> SavedPlace:
-        """Begin with the checkpoint of another job, of any mesh and world size, sharded or whole: call it where `session.step` is 0.
+        """Begin with the checkpoint of another job, of any mesh, world size and layout: call it where `session.step` is 0.
 
         Model, optimizer, schedules and further objects are loaded. The position in the data and the random generators are not: they
-        belong to the ranks that saved.
+        belong to the ranks that saved. What else differs between ranks (batch statistics, parts of each rank) is as rank 0 saved it.
 
         Args:
             directory: where that job's ranks saved: their files, or a directory for each. All must be readable from here.
@@ -278,6 +288,20 @@ class TrainState:
             safe_load.check(name, states)
         number = payloads.SHARDED if payloads.SHARDS in taken else payloads.WHOLE
         return {"format": number, **taken, "random": capture_random_state()}
+
+    def live_parts(self) -> LiveParts:
+        """Sorted as live rollback treats them."""
+        return LiveParts(
+            {name: _items(part) for name, part in self._parts.items()}, gradients=self._saves_gradients
+        )
+
+    def live_memory(self) -> LiveMemory:
+        """What this process's memory holds of this state. Ask before anything is loaded: the seed of the generators is noted here."""
+        return LiveMemory(self.live_parts())
+
+    def why_not_live(self) -> tuple[str, ...]:
+        """What can be neither derived nor given to another rank, a sentence each; empty: live rollback is possible."""
+        return live_limits.reasons(self.live_parts(), per_rank=self._per_rank)
 
     def _check_parts(self, parts: Mapping[str, Any]) -> None:
         if set(parts) != set(self._parts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,8 +22,8 @@ def refuse(parts: Mapping[str, list[Any]]) -> None:
     """
     for name, items in parts.items():
         for number, item in enumerate(items):
-            found = next(_of(item), None)
-            if found is not None:
+            found = first(groups_of(item)) if isinstance(item, torch.nn.Module) else ""
+            if found:
                 raise CheckpointStateError(
                     field=f"{name}[{number}].{found}",
                     reason="its gradient was not added over the ranks yet (set_requires_gradient_sync, set_requires_all_reduce), and a checkpoint would lack it",
@@ -31,21 +31,34 @@ def refuse(parts: Mapping[str, list[Any]]) -> None:
                 )
 
 
-def _of(item: Any) -> Iterator[str]:
-    """Names of such parameters: `set_requires_gradient_sync(False)` leaves a gradient with this rank, `set_requires_all_reduce(False)` with a replica."""
+def fsdp_modules(module: torch.nn.Module) -> Iterator[Any]:
+    """The modules in it that FSDP2 takes care of, itself perhaps."""
     package = sys.modules.get("torch.distributed.fsdp")
     kind = getattr(package, "FSDPModule", None)
-    if kind is None or not isinstance(item, torch.nn.Module):
-        return
-    # torch 2.13 has no public name for what is asked here.
-    for inner in item.modules():
-        if not isinstance(inner, kind):
-            continue
-        for group in inner._get_fsdp_state()._fsdp_param_groups:  # noqa: SLF001
-            of_replica = group._partial_reduce_output is not None  # noqa: SLF001
-            for parameter in group.fsdp_params:
-                whole = getattr(parameter, "_unsharded_param", None)
-                alone = whole is not None and whole.grad is not None
-                if of_replica or alone or parameter.unsharded_accumulated_grad is not None:
-                    # It knows its whole name from the first forward pass on.
-                    yield str(parameter._param_fqn or parameter._module_info.param_name)  # noqa: SLF001
+    return iter(()) if kind is None else (inner for inner in module.modules() if isinstance(inner, kind))
+
+
+def groups_of(module: torch.nn.Module) -> list[Any]:
+    """What FSDP2 keeps of each group of parameters of a module. Empty where it keeps nothing."""
+    # torch 2.13 has no public name for what is asked here and below.
+    return [
+        group
+        for inner in fsdp_modules(module)
+        for group in inner._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001
+    ]
+
+
+def first(groups: Iterable[Any]) -> str:
+    """A parameter of these groups that has such a gradient: its name; empty: none has.
+
+    `set_requires_gradient_sync(False)` leaves it with this rank alone, `set_requires_all_reduce(False)` with the ranks of one replica.
+    """
+    for group in groups:
+        of_replica = group._partial_reduce_output is not None  # noqa: SLF001
+        for parameter in group.fsdp_params:
+            whole = getattr(parameter, "_unsharded_param", None)
+            alone = whole is not None and whole.grad is not None
+            if of_replica or alone or parameter.unsharded_accumulated_grad is not None:
+                # It knows its whole name from the first forward pass on.
+                return str(parameter._param_fqn or parameter._module_info.param_name)  # noqa: SLF001
+    return ""

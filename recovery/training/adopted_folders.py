@@ -74,6 +74,8 @@ class AdoptFolders(Callback):
     the program knows when they are: it calls `adopt_folder`.
     """
 
+    changes_state = False
+
     def __init__(
         self, directory: str | Path, pattern: str = "checkpoint-{step}", *, shared: bool = True, keep: int = 5
     ) -> None:

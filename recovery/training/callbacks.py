@@ -35,6 +35,8 @@ class LossMonitor(Callback):
     functional loop's); this is the one of MindSpore's callback.
     """
 
+    changes_state = False
+
     def __init__(self, per_print_times: int = 1) -> None:
         """Choose how often to print.
 
@@ -61,6 +63,8 @@ class ModelCheckpoint(Callback):
     nothing but itself: training goes on and older files stay. With MS_MEMORY_CHECKPOINT_STEPS steps between two saves are saved in
     memory too.
     """
+
+    changes_state = False
 
     def __init__(
         self,

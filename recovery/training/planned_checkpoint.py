@@ -136,10 +136,21 @@ class PlannedCheckpoint:
         )
 
     def _reject(self, reason: str) -> NoReturn:
-        """Report it as unusable and wait for the next plan, which is the next older common step."""
-        plan = self._plan
-        self._service.post(
-            s.CheckpointRejected(self._service.new_request(), plan.generation, plan.step, plan.path, reason)
-        )
-        self._service.training_control.await_end(plan.generation)
-        raise GenerationInterrupted(int(plan.generation), reason)
+        reject(self._service, self._plan, self._plan.path, reason)
+
+
+def reject(service: WorkerService, plan: Rollback, path: str, reason: str) -> NoReturn:
+    """Report that what a plan goes to is not usable, and wait for the next one, which goes to something older.
+
+    Args:
+        service: of this process.
+        plan: this entry's.
+        path: where that is, as the scheduler is to name it.
+        reason: for people.
+
+    Raises:
+        GenerationInterrupted: always.
+    """
+    service.post(s.CheckpointRejected(service.new_request(), plan.generation, plan.step, path, reason))
+    service.training_control.await_end(plan.generation)
+    raise GenerationInterrupted(int(plan.generation), reason)

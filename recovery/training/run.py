@@ -16,6 +16,7 @@ from recovery.core.worker import stimuli as s
 from recovery.errors import ExitBeforeEndError, GenerationInterrupted
 from recovery.training import early_exit, hooks, process_end, process_start
 from recovery.training.early_exit import EarlyExit
+from recovery.training.live_rollback import LiveRollback
 from recovery.training.session import Session
 from recovery.training.stop_signals import StopSignalReceived, StopSignals, signal_number
 from recovery.worker.service import WorkerService
@@ -79,6 +80,7 @@ class _Loop:
         self._pid = os.getpid()
         self._asked_early = False
         """SIGTERM came before there was anybody to tell of it."""
+        self._live = LiveRollback(self._service)
         self._session: Session | None = None
         self._warm_ups = [self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
 
@@ -166,7 +168,7 @@ class _Loop:
             process_start.announce_rank(self._settings, plan, is_first=self._session is None)
             for restore, random_state in random_states:
                 restore(random_state)
-            session = self._session = Session(self._service, plan, admitted)
+            session = self._session = Session(self._service, plan, admitted, self._live)
             stopped, result = self._enter(session)
             if not stopped:
                 return result
@@ -198,10 +200,14 @@ class _Loop:
         else:
             session.close()
             return False, result
+        session.state = None
+        live, not_live = self._live.left()
         # What the function built goes before the world it was built in.
         gc.collect()
         session.close()
-        service.post(s.TrainingStopped(session.plan_generation, session.step, collective_error))
+        service.post(
+            s.TrainingStopped(session.plan_generation, session.step, collective_error, live, not_live)
+        )
         return True, None
 
     def _raised(self, session: Session, error: Exception) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,19 +15,25 @@ from recovery.checkpoint.position import Position
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
+from recovery.training.data_plane import DataPlane
 from recovery.training.disk_schedule import DiskCommits
 from recovery.training.early_exit import LoopWatch
 from recovery.training.failed_saves import FailedSaves
+from recovery.training.live_rollback import LiveRollback
 from recovery.training.planned_checkpoint import PlannedCheckpoint
 from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState
 from recovery.training.step_log import StepLog
 from recovery.worker.service import WorkerService
 
 _logger = logging.getLogger("recovery.training")
+_Made = TypeVar("_Made")
 
 
 class Callback:
     """Base of callbacks: override what you need. All run in the main thread, between two steps."""
+
+    changes_state = True
+    """False: it leaves the training state as it is, so that live rollback need not look at it again behind `on_step_end`."""
 
     def on_begin(self, session: Session) -> None:
         """The generation's state is loaded; the first step comes next."""
@@ -39,7 +45,7 @@ class Callback:
         """The last step of the last epoch is applied."""
 
 
-class Session:
+class Session(DataPlane):
     """Rank, plan and position of one generation. The training function gets a new one at every entry.
 
     Attributes:
@@ -59,12 +65,16 @@ class Session:
         loop_watch: whether training is inside its loop; for the run loop and integrations.
     """
 
-    def __init__(self, service: WorkerService, plan: Rollback, admitted: Admitted) -> None:
+    def __init__(
+        self, service: WorkerService, plan: Rollback, admitted: Admitted, live: LiveRollback | None = None
+    ) -> None:
         """Made by the run loop."""
-        self._service, self._plan = service, plan
+        self._live = live or LiveRollback(service, why_not="a script starts its program again")
+        self._live.enter(plan)
+        super().__init__(service, plan)
         self.rank, self.world_size = int(plan.rank), plan.world_size
         self.local_rank, self.local_world_size = plan.local_rank, plan.local_world_size
-        self.generation, self.incarnation = int(plan.generation), int(admitted.incarnation)
+        self.incarnation = int(admitted.incarnation)
         self.job, self.run = admitted.job, int(plan.run)
         self.step, self.step_in_epoch = plan.step, plan.step_in_epoch
         self.epoch = plan.epoch or 1
@@ -126,18 +136,26 @@ class Session:
         self.restore(state)
         for callback in callbacks:
             callback.on_begin(self)
+        self._live.loaded()
+        may_change = any(callback.changes_state for callback in callbacks)
         while not self._position.is_over(epochs):
             self.epoch, self.step_in_epoch = self._position.epoch + 1, self._position.batch
             for batch in state.batches:
                 self.check()
                 yield self.step + 1, batch
                 self.loop_watch.step_wanted()
-                self.check()
                 at = self._position
+                self._live.boundary(at.step + 1, at.epoch + 1, at.batch + 1)
+                self.check()
                 self.applied(step=at.step + 1, epoch=at.epoch + 1, step_in_epoch=at.batch + 1)
+                if may_change:
+                    self._live.before_callbacks()
                 for callback in callbacks:
                     callback.on_step_end(self)
+                if may_change:
+                    self._live.changed(self.step)
                 self.stop_if_asked()
+                self._live.next_step(self.step)
             self._position = self._position.next_epoch()
         for callback in callbacks:
             callback.on_end(self)
@@ -206,11 +224,32 @@ class Session:
             CheckpointStateError: it does not fit the state.
         """
         self.versions = state.versions()
+        self._live.prepare(state, steps_are_ours=state is self.state)
+        if self.plan_is_live:
+            self._live.take(state)
+            self._take_position(state, None)
+            return
         if self._plan.step:
             self._take_position(state, self._planned.load(state))
         else:
             state.begin()
-        self._service.post(s.StateRestored(self._plan.generation))
+        self._service.post(s.StateRestored(self._plan.generation, not_live=self._live.not_live))
+
+    @property
+    def plan_is_live(self) -> bool:
+        """Is the state of this entry still to come from a survivor's memory (MS_ROLLBACK=live)? Else it is a checkpoint's, or new."""
+        return self._live.awaits_state
+
+    def keep(self, make: Callable[[], _Made], name: str = "") -> _Made:
+        """Have something large made once, such as the bare model: it is the last entry's where `plan_is_live`, else made again.
+
+        Whatever in it training changes must be in the training state too, since it is put back from there.
+
+        Args:
+            make: makes it.
+            name: tells it from what else is kept.
+        """
+        return self._live.keep(name, make)
 
     @property
     def position(self) -> Position:
@@ -322,51 +361,6 @@ class Session:
             prefix: of the file names.
         """
         self._service.local_store.add_directory(directory, prefix, self._plan.run)
-
-    # --- the data plane ------------------------------------------------------------------------------------------------
-
-    @property
-    def host(self) -> str:
-        """This process's own address, as its peers reach it."""
-        return self._service.host
-
-    @property
-    def control_inode(self) -> int | None:
-        """Inode of the connection to the scheduler: whoever closes a world's sockets leaves this one alone."""
-        return self._service.control_inode
-
-    @property
-    def interrupted(self) -> bool:
-        """Is the generation over?"""
-        return self._service.training_control.is_interrupted(self.generation)
-
-    def publish_rendezvous(self, address: str) -> None:
-        """Rank 0: publish where this generation's world is formed, once something listens there.
-
-        Args:
-            address: host:port, or whatever the integration on the other ranks reads.
-        """
-        self._service.post(s.RendezvousOpened(self._plan.generation, address))
-
-    def await_rendezvous(self) -> str:
-        """Other ranks: wait for rank 0's address, as it was published.
-
-        Raises:
-            GenerationInterrupted: the generation ended first.
-        """
-        return self._service.training_control.await_rendezvous(self.generation)
-
-    def on_interrupt(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called from another thread when the generation ends: it must free a main thread that sits in a collective."""
-        self._service.training_control.on_interrupt(wake)
-
-    def replace_process(self, reason: str) -> None:
-        """Start this process's command line again, as the same incarnation: for a framework that cannot leave a world otherwise.
-
-        From any thread; it returns only where the process must end instead.
-        """
-        if self._service.training_control.verdict_if_any() is None:
-            self._service.replace_process(reason)
 
     def before_done(self, settle: Callable[[], None]) -> None:
         """Have `settle` called in the main thread before this rank is reported done: what it has begun is then over."""

@@ -19,6 +19,7 @@ from recovery.core.messages import Admitted
 from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
+    BeginSteps,
     ConfirmPlace,
     Connect,
     Disconnect,
@@ -94,12 +95,8 @@ class Executor:
                 self._start(self._connect())
             case Disconnect():
                 self._start(self._disconnect())
-            case Interrupt():
-                self._training_control.interrupt(effect.generation, effect.reason)
-            case OpenGeneration():
-                self._training_control.open(effect.plan)
-            case OpenRendezvous():
-                self._training_control.open_rendezvous(effect.generation, effect.address)
+            case Interrupt() | OpenGeneration() | OpenRendezvous() | BeginSteps():
+                self._let_main_thread_know(effect)
             case StopAt() | LetGo() | LeaveAsAsked():
                 self._hand_over(effect)
             case ReplaceProcess():
@@ -120,6 +117,19 @@ class Executor:
                 _log(effect)
             case Exit():
                 self._exit(effect)
+            case _:
+                assert_never(effect)
+
+    def _let_main_thread_know(self, effect: Interrupt | OpenGeneration | OpenRendezvous | BeginSteps) -> None:
+        match effect:
+            case Interrupt():
+                self._training_control.interrupt(effect.generation, effect.reason)
+            case OpenGeneration():
+                self._training_control.open(effect.plan)
+            case OpenRendezvous():
+                self._training_control.open_rendezvous(effect.generation, effect.address)
+            case BeginSteps():
+                self._training_control.begin_steps(effect.generation)
             case _:
                 assert_never(effect)
 

@@ -68,7 +68,7 @@ class WorkerService:
         self._settings, rules = settings, settings.rules
         self._channel = channel_of(settings.secure_channel, Side.CLIENT)
         self.step_log, self.memory = settings.step_log, settings.memory
-        self.recovery_enabled = rules.recovery_enabled
+        self.recovery_enabled, self.live_rollback = rules.recovery_enabled, rules.live_rollback
         self.training_control = TrainingControl(
             pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause
         )

@@ -49,6 +49,8 @@ class TrainingControl:
         """The newest generation that is over; 0: none."""
         self._reason = ""
         """Why it is over, for people."""
+        self._agreed = 0
+        """The newest generation whose ranks have all taken the same state from a survivor's memory; 0: none."""
         self._verdict: Verdict | None = None
         """How the process ends; None: nobody has decided that it does."""
         self._confirmed = True
@@ -128,6 +130,17 @@ class TrainingControl:
                 self._check(generation)
                 self._changed.wait()
             return self._rendezvous[generation]
+
+    def await_agreed(self, generation: int) -> None:
+        """Wait until the scheduler has compared what all ranks took from a survivor's memory.
+
+        Raises:
+            GenerationInterrupted: the generation ended first; so it does where one has taken another state than the others.
+        """
+        with self._changed:
+            while self._agreed < generation:
+                self._check(generation)
+                self._changed.wait()
 
     def await_end(self, generation: int) -> Verdict:
         """Wait, done, until the job ends.
@@ -265,6 +278,12 @@ class TrainingControl:
     def spared_steps(self) -> tuple[int, ...]:
         """Older steps whose files stay."""
         return (*self._spared, *self._spared_stored)
+
+    def begin_steps(self, generation: int) -> None:
+        """All ranks have taken the same state."""
+        with self._changed:
+            self._agreed = max(self._agreed, generation)
+            self._changed.notify_all()
 
     def open_rendezvous(self, generation: int, address: str) -> None:
         """Rank 0 listens at this address."""

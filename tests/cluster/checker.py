@@ -20,18 +20,22 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def check_history(path: Path, *, last_step: int) -> None:
+def check_history(path: Path, *, last_step: int, live: bool = False, paused: int | None = None) -> None:
     """The applied steps of each rank are 1..last_step once rolled-back suffixes are removed, in rising generations.
 
     Args:
         path: the log that MS_STEP_LOG named.
         last_step: of the undisturbed run.
+        live: a rank may take a step that it has not done from another's memory, one at the start of each generation.
+        paused: the rank of which a process was stopped and replaced: it may have been past its check of one step.
     """
     by_rank: dict[int, list[dict[str, Any]]] = {}
     for line in lines(path):
         by_rank.setdefault(line["rank"], []).append(line)
     assert by_rank, "nobody applied a step"
     for rank, applied in sorted(by_rank.items()):
+        if rank == paused:
+            _forget_step_under_way(applied)
         kept: list[int] = []
         generation = incarnation = 0
         for line in applied:
@@ -41,6 +45,9 @@ def check_history(path: Path, *, last_step: int) -> None:
             # From one generation to the next another node may have taken the rank, which counts its own incarnations.
             if line["generation"] > generation:
                 del kept[line["step"] - 1 :]
+                taken = line["step"] - 1 - len(kept)
+                if live and taken <= line["generation"] - generation:
+                    kept += range(len(kept) + 1, line["step"])
             else:
                 assert line["incarnation"] == incarnation, f"two incarnations of rank {rank} stepped"
             assert line["step"] == len(kept) + 1, (
@@ -49,6 +56,16 @@ def check_history(path: Path, *, last_step: int) -> None:
             kept.append(line["step"])
             generation, incarnation = line["generation"], line["incarnation"]
         assert kept == list(range(1, last_step + 1)), f"rank {rank} ended at step {len(kept)} of {last_step}"
+
+
+def _forget_step_under_way(applied: list[dict[str, Any]]) -> None:
+    """Drop the one step that a process had under way when it was stopped, and counted when its rank was another's."""
+    for place, line in enumerate(applied):
+        its_own = [one for one in applied[:place] if one["incarnation"] == line["incarnation"]]
+        if its_own and any(one["generation"] > line["generation"] for one in applied[:place]):
+            assert line["step"] == its_own[-1]["step"] + 1
+            del applied[place]
+            return
 
 
 def check_saves(directory: Path, path: Path) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -172,6 +172,14 @@ class Cluster:
         found = checker.lines(path) if path.exists() else []
         return max((line["step"] for line in found if line["generation"] >= generation), default=0)
 
+    def step_of_all(self) -> int:
+        """Newest step that every rank has applied, in any generation."""
+        path = self.directory / "steps.jsonl"
+        newest: dict[int, int] = {}
+        for line in checker.lines(path) if path.exists() else []:
+            newest[line["rank"]] = max(line["step"], newest.get(line["rank"], 0))
+        return min(newest.values()) if len(newest) == self.workers else 0
+
     def generations(self) -> set[int]:
         """In which generations steps were counted."""
         return {line["generation"] for line in checker.lines(self.directory / "steps.jsonl")}
@@ -221,14 +229,15 @@ class Cluster:
         """Wait until the event log has so many events of a kind."""
         self.wait(lambda: len(self.events(kind, node)) >= count, f"{kind.value} of {node or 'anyone'}")
 
-    def wait_end(self) -> None:
-        """Wait until every process that was started last under its name has ended with exit code 0."""
+    def wait_end(self, *, also: Collection[int] = ()) -> None:
+        """Wait until every process that was started last under its name has ended with exit code 0, or one of `also`."""
         self.wait(
             lambda: all(process.poll() is not None for process in self.processes.values()),
             "end of all",
         )
         codes = {name: process.returncode for name, process in self.processes.items()}
-        assert set(codes.values()) == {0}, f"exit codes {codes}\n{self.tails()}"
+        assert 0 in codes.values(), f"exit codes {codes}\n{self.tails()}"
+        assert set(codes.values()) <= {0, *also}, f"exit codes {codes}\n{self.tails()}"
 
     def digests(self) -> list[str]:
         """SHA-256 of the final weights by rank."""
@@ -238,12 +247,14 @@ class Cluster:
         """Sample ids that counted, by rank and step."""
         return [checker.samples(self.directory / f"samples_{rank}.jsonl") for rank in range(self.workers)]
 
-    def check_same_as(self, undisturbed: Cluster) -> None:
+    def check_same_as(self, undisturbed: Cluster, *, live: bool = False, paused: int | None = None) -> None:
         """The proof: same bits on every rank, every sample used as in the undisturbed run, every step counted once."""
         both = f"{self.tails()}\n--- undisturbed\n{undisturbed.tails()}"
         assert self.samples() == undisturbed.samples(), f"samples were used otherwise\n{both}"
         assert self.digests() == undisturbed.digests(), f"final weights differ\n{both}"
-        checker.check_history(self.directory / "steps.jsonl", last_step=undisturbed.step())
+        checker.check_history(
+            self.directory / "steps.jsonl", last_step=undisturbed.step(), live=live, paused=paused
+        )
         checker.check_saves(self.directory / "ckpt", self.directory / "steps.jsonl")
 
     def tails(self) -> str:

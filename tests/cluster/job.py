@@ -52,8 +52,13 @@ handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
 """How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 OPEN_FILES = int(os.environ.get("JOB_OPEN_FILES", "0"))
 """How many the process holds open beside its own, as data loaders over many shards do."""
+KEEPS = os.environ.get("JOB_KEEP") == "1"
+"""The model is kept from entry to entry, where training goes on from memory."""
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there: what a test does to the job is done by then. -1: the evaluation behind the loop."""
+
+HELD_BEFORE = int(os.environ.get("JOB_HELD_BEFORE", "0"))
+"""A step whose batch is there and which has changed nothing yet, held likewise: the state of the step before is whole."""
 
 
 class Samples(Dataset[tuple[torch.Tensor, int]]):
@@ -120,7 +125,11 @@ class SlowState(rt.TrainState):
 def train(session: recovery.Session) -> None:
     torch.manual_seed(session.rank)
     rt.init_process_group(session)
-    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 1))
+
+    def make() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 1))
+
+    net = session.keep(make, "net") if KEEPS else make()
     model = DistributedDataParallel(net)
     head, body = list(net[3].parameters()), list(net[0].parameters())
     optimizers = [torch.optim.SGD(body, lr=0.01, momentum=0.9), torch.optim.Adam(head, lr=0.001)]
@@ -151,6 +160,7 @@ def train(session: recovery.Session) -> None:
         for step, (main, ids) in session.steps(
             state, epochs=EPOCHS, callbacks=[recovery.LossMonitor(20), saver]
         ):
+            hold(session, step, at=HELD_BEFORE)
             rows, used = main, ids.tolist()
             if DATA == "two":
                 try:
@@ -181,9 +191,9 @@ def train(session: recovery.Session) -> None:
     Path(f"digest_{session.rank}").write_text(hashlib.sha256(weights).hexdigest())
 
 
-def hold(session: recovery.Session, step: int) -> None:
+def hold(session: recovery.Session, step: int, *, at: int = HELD_STEP) -> None:
     """Wait for the test, if this is where it wants the job."""
-    while step == HELD_STEP and not Path("go_on").exists():
+    while step == at and not Path("go_on").exists():
         session.check()
         time.sleep(0.02)
 

@@ -27,9 +27,15 @@ EPOCHS = int(os.environ.get("JOB_EPOCHS", "1"))
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
+HELD_BEFORE = int(os.environ.get("JOB_HELD_BEFORE", "0"))
+"""As in job.py."""
 """A step that is not counted before the file `go_on` is there."""
 MESH = os.environ.get("JOB_MESH", "fsdp")
 """One of fsdp, hsdp, tensor: all ranks share a state; two replicas of it; two ranks share each layer, and two each part of a layer."""
+NORM = os.environ.get("JOB_NORM", "batch")
+"""batch: a model with statistics that every rank has for itself; layer: without."""
+KEEPS = os.environ.get("JOB_KEEP") == "1"
+"""The session is asked to keep the model from entry to entry, though it is spread over the ranks."""
 FROM = os.environ.get("JOB_FROM", "")
 """A directory of another job's checkpoints, of any world size, to begin with."""
 
@@ -37,7 +43,8 @@ FROM = os.environ.get("JOB_FROM", "")
 def build(mesh: DeviceMesh) -> nn.Module:
     """A model on the mesh that was asked for: its layers divide unevenly among the ranks."""
     torch.manual_seed(7)
-    net = nn.Sequential(nn.Linear(16, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Dropout(0.2), nn.Linear(30, 5))
+    norm = nn.LayerNorm(30) if NORM == "layer" else nn.BatchNorm1d(30)
+    net = nn.Sequential(nn.Linear(16, 30), norm, nn.ReLU(), nn.Dropout(0.2), nn.Linear(30, 5))
     if MESH == "tensor":
         styles = {
             "0": ColwiseParallel(output_layouts=Replicate()),
@@ -62,7 +69,7 @@ def mesh_of(world_size: int) -> DeviceMesh:
 def train(session: recovery.Session) -> None:
     rt.init_process_group(session)
     mesh = mesh_of(session.world_size)
-    net = build(mesh)
+    net = session.keep(lambda: build(mesh), "net") if KEEPS else build(mesh)
     pairs = mesh["tensor"].get_group() if MESH == "tensor" else None
     torch.manual_seed(session.rank)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
@@ -82,6 +89,7 @@ def train(session: recovery.Session) -> None:
                 json.dumps({"generation": session.generation, "step": step, "ids": ids.tolist()}) + "\n"
             )
             log.flush()
+            hold(session, step, HELD_BEFORE)
             if MESH == "tensor":
                 # Two ranks compute one batch together.
                 distributed.broadcast(rows, session.rank // 2 * 2, group=pairs)
@@ -91,9 +99,7 @@ def train(session: recovery.Session) -> None:
             schedule.step()
             optimizer.zero_grad()
             session.report(loss=loss)
-            while step == HELD_STEP and not Path("go_on").exists():
-                session.check()
-                time.sleep(0.02)
+            hold(session, step, HELD_STEP)
             time.sleep(STEP_MS / 1000)
 
     found = split({"model": net.state_dict(), "optimizer": optimizer.state_dict()})
@@ -102,6 +108,13 @@ def train(session: recovery.Session) -> None:
         sha256.update(f"{at}".encode() + tensor.contiguous().numpy().tobytes())
     Path(f"digest_{session.rank}").write_text(sha256.hexdigest())
     _write_whole(net, optimizer, session.rank, "ended")
+
+
+def hold(session: recovery.Session, step: int, at: int) -> None:
+    """Wait for the test, if this is where it wants the job."""
+    while step == at and not Path("go_on").exists():
+        session.check()
+        time.sleep(0.02)
 
 
 def _write_whole(net: nn.Module, optimizer: torch.optim.Optimizer, rank: int, when: str) -> None:

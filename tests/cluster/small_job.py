@@ -39,6 +39,8 @@ handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
 """How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 AFTER_S = float(os.environ.get("JOB_AFTER_S", "0"))
 """How long the script goes on when training is over, as one does that evaluates what it has trained."""
+PADDING = int(os.environ.get("JOB_PADDING", "0"))
+"""Bytes that a checkpoint has more, for tests that meet it on its way."""
 DEEDS_ASKED = [deed.partition("@")[::2] for deed in os.environ.get("JOB_DO", "").split()]
 """What to do once, in the first generation, in which step: `chdir@3 hang@12`."""
 
@@ -81,7 +83,7 @@ class Tally:
 
     def write(self, stream: BinaryIO) -> None:
         """All of it."""
-        stream.write(json.dumps({"value": self.value, "batch": self._batch}).encode())
+        stream.write(json.dumps({"value": self.value, "batch": self._batch}).encode() + b" " * PADDING)
 
     def read(self, path: Path) -> None:
         """All of it."""

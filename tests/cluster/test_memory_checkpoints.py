@@ -144,7 +144,7 @@ def test_the_model_of_a_real_framework_ends_with_the_same_bits(
     settings["JOB_HELD_STEP"] = "14"
     with Cluster(tmp_path, environment=settings) as cluster:
         cluster.start()
-        cluster.wait(lambda: 12 in _in_memory(cluster), "commit of step 12 in memory")
+        cluster.wait(lambda: 12 in in_memory(cluster), "commit of step 12 in memory")
         cluster.kill_and_relaunch("worker_1", "worker_3")
         cluster.go_on()
         cluster.wait_end()
@@ -154,7 +154,7 @@ def test_the_model_of_a_real_framework_ends_with_the_same_bits(
     assert list(base.iterdir()) == []
 
 
-def _in_memory(cluster: Cluster) -> set[int | None]:
+def in_memory(cluster: Cluster) -> set[int | None]:
     """Steps that are committed in memory."""
     committed = cluster.events(EventKind.CHECKPOINT_COMMITTED)
     return {stored.event.step for stored in committed if stored.event.reason == "in memory"}
@@ -168,7 +168,7 @@ def test_a_launcher_that_is_stopped_leaves_nothing_in_memory(tmp_path: Path, bas
     }
     with LaunchedCluster(tmp_path, environment=settings) as cluster:
         cluster.start()
-        cluster.wait(lambda: _in_memory(cluster), "a step in memory")
+        cluster.wait(lambda: in_memory(cluster), "a step in memory")
         assert list(base.iterdir()) != []
         cluster.signal(LAUNCHER, signal.SIGTERM)
         cluster.wait_exit(LAUNCHER)

@@ -19,6 +19,7 @@ from recovery.core.records import (
     EventRecord,
     GenerationRecord,
     JobRecord,
+    LiveSourceRecord,
     NodeRecord,
     ProcessRecord,
     Record,
@@ -79,6 +80,7 @@ class Desk:
             tuple(self.row(SeatRecord)),
             tuple(self.row(ProcessRecord)),
             tuple(self.row(CopyRecord)),
+            live_sources=tuple(self.row(LiveSourceRecord)),
         )
         self._do(self.machine.start(self.now))
 
@@ -186,6 +188,7 @@ _KEYS = {
     "IncarnationRecord": ("node_id", "incarnation"),
     "ProcessRecord": ("node_id", "incarnation"),
     "GenerationRecord": ("run", "generation"),
+    "LiveSourceRecord": ("run", "generation", "rank"),
     "CheckpointRecord": ("run", "step", "rank"),
     "CopyRecord": ("run", "step", "rank", "node_id"),
     "StepRecord": ("node_id",),

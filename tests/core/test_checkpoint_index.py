@@ -32,6 +32,22 @@ def began(generation: int, step: int) -> GenerationRecord:
     )
 
 
+def test_what_goes_on_from_memory_commits_nothing_and_forgets_what_is_newer() -> None:
+    index = CheckpointCoordinator(RANKS)
+    for step, ranks in ((10, 3), (20, 3), (30, 2), (40, 1)):
+        for rank in range(ranks):
+            index.add(Rank(rank), saved(step))
+    index.roll_back(35, is_stored=False)
+    assert (index.committed_step, index.durable_step) == (20, 20)
+    assert [one.step for one in index.held_by(Rank(0))] == [10, 20, 30]
+    # The rank that lacked it may still write it: the step is of the history that goes on.
+    assert index.add(Rank(2), saved(30, generation=2))
+    assert index.committed_step == 30
+    alone = CheckpointCoordinator(RANKS)
+    alone.roll_back(7, is_stored=False)
+    assert (alone.committed_step, alone.durable_step, alone.given_up(0)) == (0, 0, {})
+
+
 class Long:
     """A job that saves every ten steps, and the rows that its scheduler would have written."""
 

@@ -15,7 +15,7 @@ from recovery import errors
 from recovery.config.table import SETTINGS
 from recovery.core import messages as m
 from recovery.core.copy_messages import FetchFault
-from recovery.core.held import HeldCopy, Source
+from recovery.core.held import HeldCopy, LiveState, Source
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.policy.registration import Verdict
@@ -28,10 +28,27 @@ from recovery.transport.server import CLUSTER_PATH
 from tests.house.files import ROOT
 from tests.house.protocol_words import ANSWERS, CONVERSATION, FROM_SCHEDULER, HEAD, REFUSALS
 
-_INSIDE = (m.HeldCheckpoint, HeldCopy, m.PassedOver, m.Past, m.Began, Source, FetchFault, m.ProcessIdentity)
+_INSIDE = (
+    m.HeldCheckpoint,
+    HeldCopy,
+    LiveState,
+    m.PassedOver,
+    m.Past,
+    m.Began,
+    Source,
+    FetchFault,
+    m.ProcessIdentity,
+)
 _SOURCES = tuple(
     f"recovery/core/{name}.py"
-    for name in ("messages", "report_messages", "handover_messages", "copy_messages", "held")
+    for name in (
+        "messages",
+        "generation_messages",
+        "report_messages",
+        "handover_messages",
+        "copy_messages",
+        "held",
+    )
 )
 _RULES = Rules(worker_count=1)
 _EXAMPLES: tuple[tuple[str, m.FromNode | m.FromScheduler], ...] = (

@@ -107,7 +107,8 @@ A worker from its start to the job's end (`->` from the node, `<-` from the sche
 <- rollback            the plan: generation, rank, step to begin at
 -> rendezvous_open     rank 0 only, once it listens for the others
 <- rendezvous          every other rank
--> state_loaded        the world is formed and the plan's checkpoint loaded
+-> state_loaded        the world is formed and the plan's checkpoint loaded. Of a plan with `live_rank`: its state taken, with `content`
+<- state_agreed        of a plan with `live_rank` alone, when all of `live_replicas` have the same `content`: not before may the first step begin
 -> first_step          after the first step
 -> checkpoint_report   after each save
 <- received            then committed, to all, when every rank holds the step
@@ -130,7 +131,7 @@ message shows that the node is alive, not just this one.
 had happened: a new connection, `register` with the same `node_id`, `request_id` and `request_secret` (a process has one for all its registrations), `token` and
 `incarnation` of its `admitted`, and `generation` of the last plan that it received. It receives `admitted` with `resumed` true, the same incarnation, and the token to use from now
 on. Then it sends again, in their order, every request that was not answered (`done` also when it was: a restarted scheduler counts from zero),
-its `collective_failed` and `rendezvous_open` of this generation, and its `ready` if it waits for a plan. The scheduler brings it to where the
+its `collective_failed` and `rendezvous_open` of this generation, its `state_loaded` if that has `content`, and its `ready` if it waits for a plan. The scheduler brings it to where the
 job stands: `interrupt` if the generation is over meanwhile, `rollback` if there is a newer plan, `rendezvous` if it is known.
 After the grace the node is lost, yet its token still resumes it, into the next generation. After a restart of the scheduler a
 node has one lease, not one grace, to resume. A `register` with a token, and with generation 0 and incarnation 0, is a process that
@@ -186,14 +187,17 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "`received`",
     ),
     "checkpoint_invalid": (
-        "a rank whose file of the plan does not verify, before `state_loaded`",
+        "a rank whose file of the plan does not verify, before `state_loaded`; `path` is `live:<rank>` where it cannot give or take what `live_rank` has in its memory",
         "`received`, and `interrupt` to all; the next plan goes back further",
     ),
     "rendezvous_open": (
         "rank 0 of the generation; again after a resume",
         "nothing; `rendezvous` to every other worker. Of another generation: nothing at all. Of another rank: a close",
     ),
-    "state_loaded": ("every rank, once per generation", "nothing"),
+    "state_loaded": (
+        "every rank, once per generation; with `content` again after a resume",
+        "nothing. Of a plan with `live_rank`: `state_agreed` to every worker when all have sent their `content`, again to one that sends it again; `interrupt` to every worker when two of one `live_replicas` differ",
+    ),
     "first_step": ("every rank, once per generation", "nothing"),
     "collective_failed": (
         "a rank whose data plane broke",
@@ -240,8 +244,9 @@ FROM_SCHEDULER: dict[str, str] = {
     "heartbeat_ack": "nothing: the scheduler is alive",
     "received": "forget the request: it is durable",
     "interrupt": "stop after the step; send `ready`. It comes twice, and may name a generation that is over for this node already: then nothing",
-    "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. With `sources` instead of a path: fetch `digest` from one of them first. A generation that is not newer than the own one: ignore",
+    "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. With `sources` instead of a path: fetch `digest` from one of them first. With `live_rank`: form the world, and there take the state that this rank has in its memory, together with `live_replicas` (empty: all ranks). A generation that is not newer than the own one: ignore",
     "rendezvous": "connect to rank 0 there",
+    "state_agreed": "begin the first step of that generation, if it is the own one",
     "committed": "checkpoints older than the newest two committed steps may go, but for the steps `copied` and `copying`",
     "copy_order": "fetch the contribution `checkpoint.digest` from one of `sources`, in that order; verify it, keep it, send `copy_report`. It may come again: then nothing new. "
     "A node that cannot: `copy_failed` with `gives_up`",

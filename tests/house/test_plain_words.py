@@ -18,6 +18,7 @@ PARALLELS: dict[str, str] = {
     "connection.py": "the machine's view of the connection in core/worker, the connection itself in transport",
     "effects.py": "what every machine can ask for in core, and what one of them can",
     "executor.py": "carries out the effects of one machine: the scheduler's, the worker's",
+    "live.py": "whose memory a plan goes to in core/policy, what the scheduler's machine does by it",
     "machine.py": "the two machines",
     "reader.py": "reads the settings in config, a store in store",
     "registration.py": "the table of answers in core/policy, what the scheduler's machine does by it",

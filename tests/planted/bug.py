@@ -36,6 +36,8 @@ PROMISES = {
     "I27": "a plan names only who holds",
     "I28": "what comes from another node is loaded only when it is what was named",
     "I29": "a copy never outlives its lineage, and none that a plan needs is let go",
+    "I30": "a plan goes to a rank's memory only where that is whole, of this history, and newest",
+    "I31": "nobody trains on before all ranks have taken the same state",
 }
 """What a bug breaks: the numbers of docs/guarantees.md."""
 

@@ -15,6 +15,7 @@ from tests.planted.growth import GROWTH
 from tests.planted.held_copies import HELD_COPIES
 from tests.planted.last_messages import LAST_WORDS
 from tests.planted.launcher import LAUNCHER
+from tests.planted.live_agreement import LIVE_AGREEMENT
 from tests.planted.lost_store import LOST_STORE
 from tests.planted.lost_work import LOST_WORK
 from tests.planted.memory import MEMORY
@@ -24,12 +25,14 @@ from tests.planted.principals import PRINCIPALS
 from tests.planted.proofs import PROOFS, WAITING
 from tests.planted.protocol import PROTOCOL
 from tests.planted.rollback import ROLLBACK
+from tests.planted.rollback_live import ROLLBACK_LIVE
 from tests.planted.secure_channel import SECURE_CHANNEL
 from tests.planted.session import SESSION
 from tests.planted.sharded import SHARDED
 from tests.planted.shared import SHARED
 from tests.planted.simulated import SIMULATED
 from tests.planted.standbys import STANDBYS
+from tests.planted.survivors import SURVIVORS
 from tests.planted.template import TEMPLATE
 from tests.planted.tiers import TIERS
 from tests.planted.training import TRAINING
@@ -45,6 +48,7 @@ BUGS: tuple[Bug, ...] = (
     + SECURE_CHANNEL
     + SESSION
     + ROLLBACK
+    + ROLLBACK_LIVE
     + PROTOCOL
     + PRINCIPALS
     + PROOFS
@@ -56,6 +60,7 @@ BUGS: tuple[Bug, ...] = (
     + MEMORY
     + LAST_WORDS
     + LAUNCHER
+    + LIVE_AGREEMENT
     + LOST_STORE
     + LOST_WORK
     + NUMBERS
@@ -64,6 +69,7 @@ BUGS: tuple[Bug, ...] = (
     + SHARED
     + SIMULATED
     + STANDBYS
+    + SURVIVORS
     + TEMPLATE
     + TIERS
     + TRAINING

@@ -33,7 +33,7 @@ CAPTURES = (
         "a gradient that FSDP2 keeps with this rank is overlooked",
         "I20",
         "torch/unreduced_gradients.py",
-        "_of",
+        "first",
         "of_replica or alone or parameter.unsharded_accumulated_grad is not None",
         "of_replica",
         ("tests/torch/test_unreduced_gradients.py::test_save_that_would_lack_a_gradient_is_refused",),

@@ -93,8 +93,8 @@ STORE = (
         "I19",
         "store/engine.py",
         "Database.__init__",
-        'not companion(path, "-wal").exists() and not accept_without_wal and _is_dirty(path)',
-        'not companion(path, "-wal").exists() and not accept_without_wal and not _is_dirty(path)',
+        "not accept_without_wal and _is_dirty(path)",
+        "not accept_without_wal and not _is_dirty(path)",
         ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),
     ),
     Bug(

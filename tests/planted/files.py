@@ -99,7 +99,7 @@ FILES = (
         "I19",
         "core/checkpoints.py",
         "CheckpointCoordinator.roll_back",
-        "(*self._committed, step)",
+        "(*self._committed, self.committed_step)",
         "self._committed",
         (f"{_CORE}::test_a_step_that_only_a_plan_found_common_counts_as_committed",),
     ),

@@ -14,6 +14,7 @@ from recovery.checkpoint.publish import Content, publish
 from recovery.config import Settings
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import Role
+from recovery.core.policy.live import LiveSource
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
@@ -23,6 +24,7 @@ from recovery.core.records import (
     GenerationRecord,
     JobRecord,
     JobState,
+    LiveSourceRecord,
     NodeRecord,
     NodeState,
     Record,
@@ -296,6 +298,25 @@ def test_what_is_left_of_a_lost_job_can_be_archived(path: Path) -> None:
     assert store is not None
     assert store.load().job is None
     store.close()
+
+
+def test_a_machine_knows_again_in_whose_memory_its_newest_plan_found_the_state(tmp_path: Path) -> None:
+    older, newest = (
+        LiveSourceRecord(
+            run=RunId(1), generation=Generation(number), rank=Rank(number - 1), structure="0f" * 32
+        )
+        for number in (1, 2)
+    )
+    store = SchedulerStore.open(tmp_path)
+    store.apply([job(), generation(1, 5), generation(2, 10), node(0), older, newest], wall_ms=1)
+    store.close()
+
+    again = open_store(settings(tmp_path))
+    machine = load_machine(again, settings(tmp_path))
+    assert again is not None
+    again.close()
+
+    assert machine.state.live.sources == (LiveSource(newest.rank, newest.structure),)
 
 
 @pytest.mark.parametrize(("machine", "left_s"), [("the same", 4), ("another", 10)])

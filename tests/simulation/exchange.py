@@ -201,6 +201,7 @@ class Exchange:
             if slot.host == host:
                 for name in slot.ids:
                     world.notes.pop(name, None)
+                world.promises.disk_lost(slot.ids)
 
     @property
     def has_lost_disks(self) -> bool:
@@ -224,12 +225,11 @@ class Exchange:
         """Keep what a node says."""
         name, world = str(node.record.node_id), self.world
         if isinstance(message, m.Ready):
-            # Who was offered a rank lists what it has of that one among its own.
-            is_of_its_rank = message.rank in (None, node.record.rank)
-            if message.generation >= sent and is_of_its_rank:
+            if message.generation >= sent:
                 self._said.add(name)
+                past = message.past.copies if message.past is not None else ()
                 self._claims[name] = {
-                    (one.rank, one.checkpoint.step): one.checkpoint for one in message.copies
+                    (one.rank, one.checkpoint.step): one.checkpoint for one in message.copies or past
                 }
         elif isinstance(message, CopyReport):
             self._claims.setdefault(name, {})[message.rank, message.checkpoint.step] = message.checkpoint
@@ -281,7 +281,8 @@ class Exchange:
     def plan_made(self, scheduler: SchedulerProcess, plan: m.Rollback, *, is_new: bool) -> None:
         """I27: a plan names who holds, is here, and can be asked, and never its own node. Sent again it names whom it named."""
         self.world.promises.checked["I27"] += bool(plan.sources)
-        assert bool(plan.path or plan.sources) == bool(plan.step), f"I27: a rank is sent nowhere: {plan}"
+        is_sent = bool(plan.path or plan.sources or plan.live_rank is not None)
+        assert is_sent == bool(plan.step), f"I27: a rank is sent nowhere: {plan}"
         for source in plan.sources if is_new else ():
             self.world.clock.seen["a plan named a holder"] += 1
             holder = scheduler.machine.state.nodes[source.node_id]

@@ -45,15 +45,15 @@ class Known:
     """What a process knows in a generation of what all ranks hold, as `worker/training_control.py` keeps it."""
 
     def __init__(self, spared_in_memory: tuple[int, ...] = ()) -> None:
-        self.committed = self.committed_before = self._durable = 0
+        self.committed = self.committed_before = self.durable = 0
         self.spared_in_memory = spared_in_memory
 
     def note(self, step: int, durable_step: int | None) -> None:
         """All ranks hold this step, and that one on their disks; None: it is the same."""
         self.committed = max(self.committed, step)
         durable_step = step if durable_step is None else durable_step
-        if durable_step > self._durable:
-            self.committed_before, self._durable = self._durable, durable_step
+        if durable_step > self.durable:
+            self.committed_before, self.durable = self.durable, durable_step
 
 
 class MemorySaves:
@@ -105,9 +105,10 @@ class MemorySaves:
         disk, place = self._process.world.disk, self._place(plan)
         held = sorted(disk[place], reverse=True)
         committed = [step for step in held if step <= self._process.known.committed][:1]
-        spared = self._process.known.spared_in_memory
+        known = self._process.known
         newest = committed if committed == held[:1] else {*held[:2], *committed}
-        kept = {*newest, *(step for step in held if step in spared)}
+        kept = {step for step in newest if step >= known.durable}
+        kept |= {step for step in held if step in known.spared_in_memory}
         assert len(kept) <= KEPT_MAX, f"I17: {self._process.name} holds steps {kept} in memory"
         for step in held:
             if step not in kept:

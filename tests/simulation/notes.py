@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from recovery.core.ids import NodeId
 from recovery.core.messages import Past
 from recovery.core.policy.rebuild import past_of
 from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord, Record
+from recovery.core.worker.effects import FindCheckpoints
+from recovery.core.worker.job_memory import joined, of_place
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
 
 
 class Notes:
@@ -37,3 +44,19 @@ class Notes:
         if self.job is None or self.node is None or self.job.job == job:
             return None
         return past_of(self.job, self.node, self.generations.values(), self.saved.values())
+
+
+def past_known(process: Process, find: FindCheckpoints) -> Past | None:
+    """What a process, its node's own store and the stores of the other ids of its place know of another job."""
+    notes = process.world.notes[process.name]
+    past = notes.past_beside(find.job)
+    if find.past is not None:
+        past = joined(find.past, past)
+    if past is None and notes.job is not None:
+        return None
+    pasts = {
+        NodeId(name): process.world.notes[name].past_beside(find.job)
+        for name in process.world.names_of_place(process.name, str(process.identity.replaces))
+        if name != process.name
+    }
+    return of_place(past, {name: one for name, one in pasts.items() if one is not None})

@@ -9,11 +9,12 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Exit, Persist, Report
-from recovery.core.ids import NodeId, RequestId, ResumeToken
+from recovery.core.ids import RequestId, ResumeToken
 from recovery.core.policy.retention import Kept, removable
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import (
+    BeginSteps,
     ConfirmPlace,
     Connect,
     Disconnect,
@@ -33,14 +34,15 @@ from recovery.core.worker.effects import (
     StopAt,
     WorkerEffect,
 )
-from recovery.core.worker.job_memory import joined, of_place
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from recovery.training.disk_schedule import DiskSchedule
 from tests.simulation.clock import OwnClock
 from tests.simulation.files import Content, Saved, checkpoint, is_usable
+from tests.simulation.live import LiveMemory
 from tests.simulation.memory import Known, MemorySaves
 from tests.simulation.network import UP, Wire
+from tests.simulation.notes import past_known
 from tests.simulation.stops import Stop
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class Process:
         self._schedule = DiskSchedule(every_steps=world.shape.save_every, every_seconds=0)
         self.known = Known()
         self.memory = MemorySaves(self)
+        self.live = LiveMemory(self)
         self.last_request: m.FromNode | None = None
         self._saving: tuple[m.Rollback, int] | None = None
         self._addresses: set[int] = set()
@@ -155,6 +158,8 @@ class Process:
             self._interrupt(effect.generation)
         elif isinstance(effect, OpenGeneration):
             self._open(effect.plan)
+        elif isinstance(effect, BeginSteps):
+            self.live.begin(effect.generation)
         elif isinstance(effect, OpenRendezvous):
             self._addresses.add(effect.generation)
             self._join()
@@ -219,7 +224,7 @@ class Process:
             places |= {*said, str(find.offer.replaced), *theirs}
             self._offered[find.offer.rank] = places - {self.name}
         else:
-            past = self._past(find)
+            past = past_known(self, find)
             if past is not None:
                 ids = self.world.names_of_place(self.name, str(self.identity.replaces))
                 notes.places |= set(ids).union(*(self.world.notes[name].places for name in ids)) - {self.name}
@@ -227,26 +232,12 @@ class Process:
         held, passed_over = self._look(places, find.job, find.run, find.rank)
         if past is not None:
             of_past, _ = self._look(places, past.job, past.run, past.rank)
-            past = msgspec.structs.replace(past, held=of_past)
+            of_job = FindCheckpoints(find.search_id, past.job, past.run, past.rank)
+            past = msgspec.structs.replace(past, held=of_past, copies=self.world.exchange.held(self, of_job))
         copies = self.world.exchange.held(self, find)
         self.handle(
             s.CheckpointsFound(self.request(), find.search_id, held, passed_over, past, looked_for, copies)
         )
-
-    def _past(self, find: FindCheckpoints) -> m.Past | None:
-        """What this process, its node's own store and the stores of the other ids of its place know of another job."""
-        notes = self.world.notes[self.name]
-        past = notes.past_beside(find.job)
-        if find.past is not None:
-            past = joined(find.past, past)
-        if past is None and notes.job is not None:
-            return None
-        pasts = {
-            NodeId(name): self.world.notes[name].past_beside(find.job)
-            for name in self.world.names_of_place(self.name, str(self.identity.replaces))
-            if name != self.name
-        }
-        return of_place(past, {name: one for name, one in pasts.items() if one is not None})
 
     def _look(
         self, places: set[str], job: str, run: int, rank: int | None
@@ -271,7 +262,9 @@ class Process:
         if not self._is_in(plan):
             return
         self.content = ()
-        if plan.step:
+        if plan.live_rank is None:
+            self.live.forget()
+        if plan.step and plan.live_rank is None:
             file = self.world.disk.file_at(plan.path)
             is_gone = self.world.exchange.is_lost(self) or self.world.promises.is_fenced(self)
             assert file is not None or is_gone, f"I11: the target {plan.step} of {self.name} was deleted"
@@ -282,7 +275,8 @@ class Process:
                 self.handle(bad)
                 return
             self.content = file.content
-        self.world.promises.loaded(plan, self.content)
+        if plan.live_rank is None:
+            self.world.promises.loaded(plan, self.content)
         self.memory.begin(plan)
         self.phase = "joining"
         if plan.rank == 0:
@@ -302,8 +296,11 @@ class Process:
 
     def _join(self) -> None:
         if self.plan is not None and self.phase == "joining" and self.plan.generation in self._addresses:
-            self.phase = "training"
-            self.handle(s.StateRestored(self.plan.generation))
+            if self.plan.live_rank is None:
+                self.phase = "training"
+                self.handle(s.StateRestored(self.plan.generation))
+            else:
+                self.phase = "taking"
             self.world.joined(self, self.plan)
 
     def trained(self, step: int) -> None:
@@ -387,8 +384,9 @@ class Process:
         if self.world.shape.scripts:
             self._script_ended(plan, collective_error)
             return
+        live, not_live = self.live.left(plan)
         self.plan, self.phase = None, ""
-        self.handle(s.TrainingStopped(plan.generation, self.step, collective_error))
+        self.handle(s.TrainingStopped(plan.generation, self.step, collective_error, live, not_live))
 
     def _script_ended(self, plan: m.Rollback, collective_error: str) -> None:
         """A script cannot be entered again: it replaces itself once its generation has ended for the scheduler too."""

@@ -14,6 +14,7 @@ I23  a wrong word kills nobody                I24     nobody waits for a standby
 I25  who waits is let in at once               I26     a departure loses no step, and keeps nobody (stops.py)
 I27  a plan names only who holds               I28     what is fetched is verified (exchange.py)
 I29  a copy does not outlive its history (exchange.py)
+I30, I31  live rollback (live_promises.py)
 I7, I15, I16, I17 and the rest of I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,7 @@ from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone, SchedulerStimulus
 from recovery.core.tiers import Tier, tier_of
 from tests.simulation.files import COPIES
+from tests.simulation.live_promises import LivePromises
 from tests.simulation.places import PlacePromises, Watch
 
 if TYPE_CHECKING:
@@ -87,13 +90,14 @@ class Promises:
         """The store was lost, and no plan has been sent since."""
         self._builds_again = False
         """The store was lost, and no plan has been made since."""
-        self._given_twice: set[tuple[int, int]] = set()
-        """(run, generation) of plans that nobody knew who came when a lost store was built again."""
+        self._left_behind: set[Process] = set()
+        """Processes whose plan nobody knew who came when a lost store was built again: its number is given a second time."""
         self._newest_incarnation: dict[str, int] = {}
         """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
         self.places = PlacePromises(world, self)
         self._committed: dict[int, int] = {}
         """By run: the newest step that somebody received as held by all."""
+        self.live = LivePromises(world, self)
 
     def store_lost(self) -> None:
         """What was written is gone; the numbers and the plans that anybody has received are not."""
@@ -101,6 +105,12 @@ class Promises:
         self._admitted.clear()
         self._planned, self._scheduler_sent = (0, 0), 0
         self._plans = [plan for plan in self._plans if plan[:2] in self._received]
+        self.live.only_sent(self._plans)
+
+    def disk_lost(self, names: Iterable[str]) -> None:
+        """What these ids had noted is gone with their processes; which incarnations they were only the store still knows."""
+        for name in names:
+            self._newest_incarnation.pop(name, None)
 
     # --- the scheduler -------------------------------------------------------------------------------------------------
 
@@ -117,12 +127,14 @@ class Promises:
             assert (job.run, job.generation) >= self._planned, f"I5: the plan {self._planned} is lost"
             # A plan that was not written was not sent.
             self._plans = [plan for plan in self._plans if plan[:2] <= (job.run, job.generation)]
+            self.live.only_sent(self._plans)
         number = scheduler.machine.state.job.scheduler_incarnation
         assert number > self._scheduler_sent, (
             f"I2: the scheduler's number {number} was sent by an earlier process"
         )
         # Every node reports again what it holds before there is a plan.
         self._claims.clear()
+        self.live.scheduler_started()
         self._of_rank.clear()
         self._fetched.clear()
         self.world.exchange.scheduler_started()
@@ -140,6 +152,7 @@ class Promises:
         watch, nodes = self._before(scheduler, stimulus), scheduler.machine.state.nodes
         before = {str(name): (node.record, node.process) for name, node in nodes.items()}
         self.places.before = before
+        self.live.before(scheduler)
 
         def after(effects: list[SchedulerEffect]) -> None:
             watch(effects)
@@ -320,6 +333,8 @@ class Promises:
 
     def _job_ended(self, scheduler: SchedulerProcess, job: JobRecord) -> None:
         """I9: a job does not end for want of a common checkpoint while there is one."""
+        if job.state is JobState.FINISHED:
+            self.live.finished()
         if job.state is JobState.FAILED and job.reason.startswith("no step is held"):
             common = self._newest_common(scheduler, job.run)
             assert not common, f"I9: the job ended, and all ranks hold step {common}"
@@ -365,12 +380,16 @@ class Promises:
         if self._builds_again:
             self._builds_again = False
             self._forget_unheard(scheduler, plan)
+        self.live.one_source(plan)
         if self._plans and self._plans[-1][:2] >= (plan.run, plan.generation):
             assert self._plans[-1] == (plan.run, plan.generation, plan.step), (
                 f"I9: another target in the same generation: {plan}"
             )
             return
         self.checked["I9"] += 1
+        if self.live.is_live(scheduler, plan):
+            self._note_plan(plan)
+            return
         assert plan.step or not self._committed.get(plan.run), (
             f"I9: back to step 0 although all ranks held step {self._committed[plan.run]}"
         )
@@ -378,6 +397,10 @@ class Promises:
         assert plan.step == expected, (
             f"I9: the target is {plan.step}, the newest step that all hold is {expected}"
         )
+        self._note_plan(plan)
+
+    def _note_plan(self, plan: m.Rollback) -> None:
+        self.live.planned(plan)
         self._plans.append((plan.run, plan.generation, plan.step))
         for held in self._claims.values():
             for newer in [step for step in held if step > plan.step]:
@@ -398,11 +421,18 @@ class Promises:
         assert (plan.run, plan.generation) not in known, (
             f"I2: generation {plan.generation} is given twice, and one of {here} has been told of it"
         )
+        if not known and not any(self.world.notes[name].saved for name in here):
+            # The disks of all who came were lost as well: it is another job, and nobody could know better.
+            self.world.clock.seen["a job was forgotten: every disk was lost with the scheduler's store"] += 1
+            self._committed.pop(plan.run, None)
         unheard = {one[:2] for one in self._plans if one[:2] >= (plan.run, plan.generation)}
         if unheard:
             self.world.clock.seen["a number was given twice: nobody who came knew of it"] += 1
-        self._given_twice |= unheard
+        self._left_behind |= {
+            one for one in self.world.living if one.plan and (one.plan.run, one.plan.generation) in unheard
+        }
         self._plans = [one for one in self._plans if one[:2] not in unheard]
+        self.live.only_sent(self._plans)
         for number in unheard:
             self._received.pop(number, None)
             self._histories.pop(number, None)
@@ -439,7 +469,15 @@ class Promises:
         """Was it never found to be bad, or fetched since?"""
         return file.digest not in self._bad or file.path in self._fetched
 
-    def is_past(self, file: m.HeldCheckpoint | CheckpointRecord) -> bool:
+    def newest_common(self, scheduler: SchedulerProcess, run: int) -> int:
+        """As `_newest_common`."""
+        return self._newest_common(scheduler, run)
+
+    def given(self, source: Process, plan: m.Rollback) -> None:
+        """As `LivePromises.given`."""
+        self.live.given(source, plan)
+
+    def is_past(self, file: m.HeldCheckpoint | m.LiveState | CheckpointRecord) -> bool:
         """Does training, as it was planned since, still go through this file?"""
         return not any(
             run == file.run and generation > file.generation and step < file.step
@@ -449,6 +487,7 @@ class Promises:
     def _note_claims(self, node: Node, message: m.FromNode, sent_generation: int, generation: int) -> None:
         """Keep what a node says of its rank's files. What it lists of other files than its rank's counts nowhere."""
         name, rank = node.record.node_id, node.record.rank
+        self.live.note(node, message, sent_generation, generation)
         if isinstance(message, m.Ready):
             is_fresh = node.took_over and not message.generation
             names_its_rank = message.past is not None and message.past.rank == rank
@@ -463,6 +502,8 @@ class Promises:
             self._claims.setdefault(name, {})[message.checkpoint.step] = message.checkpoint
             if COPIES in message.checkpoint.path:
                 self._fetched.add(message.checkpoint.path)
+        elif isinstance(message, m.CheckpointInvalid) and message.path.startswith("live:"):
+            pass
         elif isinstance(message, m.CheckpointInvalid) and message.generation == generation:
             self._claims.get(name, {}).pop(message.step, None)
             bad = self.world.disk.was_at(message.path)
@@ -493,6 +534,7 @@ class Promises:
             ]
             assert named, f"I5: {message} before it is written"
         elif isinstance(message, m.Committed):
+            self.live.committed(message)
             durable = message.step if message.durable_step is None else message.durable_step
             self._committed[message.run] = max(self._committed.get(message.run, 0), durable)
             rows = [
@@ -558,8 +600,9 @@ class Promises:
             f"I1: rank {plan.rank} was entered twice in generation {plan.generation}"
         )
         received[plan.rank] = process
+        self._left_behind.discard(process)
         self.world.exchange.plan_received(process, plan)
-        if plan.step:
+        if plan.step and plan.live_rank is None:
             assert self.world.disk.file_at(plan.path) is not None, (
                 f"I8: {process.name} was sent to a file that it does not hold: {plan.path}"
             )
@@ -593,7 +636,7 @@ class Promises:
         now = (plan.run, plan.generation)
         applied = self._applied.setdefault(plan.rank, [])
         before = self._applied_in.get(plan.rank, (0, 0))
-        if (now < before or now in self._given_twice) and self.is_fenced(process):
+        if process in self._left_behind or (now < before and self.is_fenced(process)):
             self.world.clock.seen[
                 "a world that nobody could reach trained on after its places were taken"
             ] += 1
@@ -604,6 +647,9 @@ class Promises:
             if plan.run != before[0]:
                 applied.clear()
             del applied[plan.step :]
+            if plan.live_rank is not None:
+                # It has taken what others did of them.
+                applied.extend(range(len(applied) + 1, plan.step + 1))
             self._applied_in[plan.rank] = now
         assert step == len(applied) + 1, f"I10: rank {plan.rank} did step {step} after {len(applied)}"
         applied.append(step)
@@ -612,20 +658,13 @@ class Promises:
         """I11: retention took away the file of a step."""
         self.checked["I11"] += 1
         run = process.plan.run if process.plan is not None else 0
-        in_memory = {
-            row.step
-            for row in self.world.store.all(CheckpointRecord)
-            if row.run == run and tier_of(row.path) is Tier.MEMORY
-        }
-        committed = sorted(
-            row.step
-            for row in self.world.store.all(CheckpointRecord)
-            if row.run == run
-            and row.rank == 0
-            and row.state is CheckpointState.COMMITTED
-            and self.is_past(row)
-            and row.step not in in_memory
-        )
+        of_run = [row for row in self.world.store.all(CheckpointRecord) if row.run == run]
+        in_memory = {row.step for row in of_run if tier_of(row.path) is Tier.MEMORY}
+        # A rank that fetches a plan's step may hold it and not have said so: its own store is slow.
+        others = (CheckpointState.COMMITTED, CheckpointState.FETCHING)
+        missing = {row.step for row in of_run if row.state not in others}
+        known = {row.step for row in of_run if row.state is CheckpointState.COMMITTED and self.is_past(row)}
+        committed = sorted(known - in_memory - missing)
         assert step not in committed[-2:], (
             f"I11: {process.name} deleted step {step}, committed are {committed}"
         )

@@ -41,6 +41,8 @@ def run(
     spares: Spares | None = None,
     drains: bool = False,
     memory: bool = False,
+    live: bool = False,
+    shards: int = 1,
 ) -> Outcome:
     """Run a seed.
 
@@ -52,12 +54,16 @@ def run(
         spares: None: drawn from the seed.
         drains: ranks are asked to depart, whatever the seed says.
         memory: every second or third step is saved in memory, and hosts lose theirs.
+        live: what survives a loss is gone on from in memory.
+        shards: parts that the state is cut into, each held by every so many ranks.
     """
     if spares is None:
         spares = spares_of(seed)
     spares = msgspec.structs.replace(spares, drains=spares.drains or drains)
     if memory:
         spares = msgspec.structs.replace(spares, memory_every=2 + seed % 2)
+    if live:
+        spares = msgspec.structs.replace(spares, live=True, shards=shards)
     shape = shape_of(seed, kinds, workers=workers, spares=spares)
     drawn = (
         *faults_of(seed, shape),

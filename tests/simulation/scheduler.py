@@ -28,7 +28,7 @@ from tests.simulation.network import DOWN, Wire
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-PROMISE_NOTHING = (m.Interrupt, m.Refused, m.HeartbeatAck, m.Rendezvous, NotHandedOver)
+PROMISE_NOTHING = (m.Interrupt, m.Refused, m.HeartbeatAck, m.Rendezvous, m.StateAgreed, NotHandedOver)
 """What may leave before a write."""
 
 _RETRY_MS = 100

@@ -43,6 +43,10 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     fetch_ms: tuple[int, int] = (1, 50)
     memory_every: int = 0
     """Steps between two checkpoints in memory; 0: there are none."""
+    live: bool = False
+    """MS_ROLLBACK=live."""
+    shards: int = 1
+    """Parts that the state is cut into: rank r holds part r modulo this. The number of workers is a multiple of it."""
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +106,7 @@ def shape_of(
         standby_count=spares.standbys,
         rejoin_on_proof=spares.rejoin_on_proof,
         checkpoint_copies=spares.copies,
+        live_rollback=spares.live,
     )
     if spares.drains:
         limit_ms = random.Random(f"{seed}/drain times").choice((1_000, 2_000, 5_000, 5_000))

@@ -20,6 +20,7 @@ from recovery.core.records import (
     GenerationRecord,
     IncarnationRecord,
     JobRecord,
+    LiveSourceRecord,
     NodeRecord,
     NodeState,
     ProcessRecord,
@@ -44,6 +45,7 @@ KEYS: dict[type, tuple[str, ...]] = {
     SeatRecord: ("node_id",),
     ProcessRecord: ("node_id", "incarnation"),
     CopyRecord: ("run", "step", "rank", "node_id"),
+    LiveSourceRecord: ("run", "generation", "rank"),
 }
 
 
@@ -110,6 +112,7 @@ class StoreModel:
             self.all(SeatRecord),
             self.all(ProcessRecord),
             self.all(CopyRecord),
+            live_sources=self.all(LiveSourceRecord),
         )
         return machine
 

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.disk_faults import KINDS
 from tests.simulation.faults import Fault
 from tests.simulation.run import run
-from tests.simulation.shape import Spares, losses_of
+from tests.simulation.shape import Spares
 
 PAIRS = Spares(copies=1, hosts=2, shared_files=False, failing_fetches=0.1, identities=True)
 RING = Spares(
@@ -61,8 +61,6 @@ def kept(seeds: Iterable[int]) -> tuple[Counter[str], Counter[str]]:
     checked: Counter[str] = Counter()
     for spares in (PAIRS, RING, SLOW):
         for seed in seeds:
-            if losses_of(seed):
-                continue
             outcome = run(seed, workers=3, kinds=AMONG, spares=spares)
             assert not outcome.failure, "\n".join((*outcome.log, f"seed {seed}", outcome.failure))
             seen.update(outcome.seen)

@@ -14,7 +14,7 @@ from recovery.core.records import NodeRecord, Record, RunRecord
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import FindCheckpoints
-from tests.simulation import memory
+from tests.simulation import live, memory
 from tests.simulation.clock import Clock
 from tests.simulation.exchange import Exchange
 from tests.simulation.files import Disks
@@ -248,8 +248,10 @@ class World:
         """A rank has entered the world of its generation."""
         plane = self._planes.setdefault((plan.run, plan.generation), [])
         plane.append(process)
-        if len(plane) == plan.world_size:
+        if len(plane) == plan.world_size and plan.live_rank is None:
             self._next(plan, plan.step + 1)
+        elif len(plane) == plan.world_size:
+            self.clock.soon("live", 1, 100, lambda: live.transfer(self, plan, plane))
 
     def parted(self, process: Process, plan: m.Rollback) -> None:
         """A rank is gone from its world: some of the others notice, some wait for ever."""
@@ -257,6 +259,7 @@ class World:
         if process not in plane:
             return
         plane.remove(process)
+        live.some_step_on(self, process, plan, plane)
         for other in plane:
             if self.clock.draw("data plane").random() < 0.5:
                 error = f"{process.name} closed the connection"
@@ -264,8 +267,18 @@ class World:
 
     def _broke(self, process: Process, plan: m.Rollback, error: str) -> None:
         mine = process.plan
-        if mine is not None and mine.generation == plan.generation and process.phase == "training":
+        if (
+            mine is not None
+            and mine.generation == plan.generation
+            and process.phase in ("training", "taking")
+        ):
             process.stop(mine, error if process.interrupted < plan.generation else "")
+
+    def agreed(self, plan: m.Rollback) -> None:
+        """A rank has heard that all hold one state: the last one of them begins."""
+        plane = self._planes[plan.run, plan.generation]
+        if len(plane) == plan.world_size and all(rank.phase == "training" for rank in plane):
+            self._next(plan, plan.step + 1)
 
     def _next(self, plan: m.Rollback, step: int) -> None:
         self.clock.soon("data plane", *self.step_ms, lambda: self._tick(plan, step))

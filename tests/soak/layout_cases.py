@@ -79,14 +79,16 @@ class OneHost(Cluster):
         return (sys.executable, self._script)
 
     @override
-    def check_same_as(self, undisturbed: Cluster) -> None:
+    def check_same_as(self, undisturbed: Cluster, *, live: bool = False, paused: int | None = None) -> None:
         if self._script != folder_job.__file__:
-            super().check_same_as(undisturbed)
+            super().check_same_as(undisturbed, live=live, paused=paused)
             return
         # A framework names its folders itself: their manifests lie elsewhere.
         assert self.digests() == undisturbed.digests(), f"final weights differ\n{self.tails()}"
         assert self.samples() == undisturbed.samples(), "samples were used otherwise"
-        checker.check_history(self.directory / "steps.jsonl", last_step=undisturbed.step())
+        checker.check_history(
+            self.directory / "steps.jsonl", last_step=undisturbed.step(), live=live, paused=paused
+        )
 
 
 class HostPerWorker(OneHost, DiskPerHost):

@@ -25,6 +25,7 @@ from recovery.core.records import (
     IncarnationRecord,
     JobRecord,
     JobState,
+    LiveSourceRecord,
     NodeRecord,
     NodeState,
     ProcessRecord,
@@ -129,6 +130,8 @@ ONE_OF_EACH: tuple[Record, ...] = (
         start_ticks=123_456,
     ),
     generation(1),
+    LiveSourceRecord(run=ONE, generation=Generation(1), rank=Rank(2), structure="0f" * 32),
+    LiveSourceRecord(run=ONE, generation=Generation(2), rank=Rank(1), structure="0f" * 32, replicas="1,3"),
     checkpoint(100),
     copy(100),
     StepRecord(

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from sqlalchemy import Connection, create_engine, inspect
 
+from recovery.core.records import EventKind
 from recovery.errors import (
     RecoveryPathError,
     StoreCorruptError,
@@ -25,7 +27,7 @@ from recovery.errors import (
 )
 from recovery.store import connections, migrations, reader, repository, snapshot
 from recovery.store.models import METADATA
-from recovery.store.reader import read_events, read_scheduler, read_worker
+from recovery.store.reader import read_events, read_newest_events, read_scheduler, read_worker
 from recovery.store.repository import SchedulerStore, WorkerStore
 from recovery.store.stored_records import scheduler_records
 from tests.store import samples
@@ -72,6 +74,18 @@ def test_a_row_is_replaced_by_its_key_and_an_event_is_appended(tmp_path: Path) -
     ]
     assert len(read_events(tmp_path, after=1)) == 1
     store.close()
+
+
+def test_the_newest_events_of_some_kinds_are_read_newest_first(tmp_path: Path) -> None:
+    store = SchedulerStore.open(tmp_path)
+    committed = [samples.event("a"), samples.event("b"), samples.event("c")]
+    other = msgspec.structs.replace(samples.event("d"), kind=EventKind.NODE_ADMITTED)
+    store.apply([*committed, other], wall_ms=1)
+    store.close()
+    kind = committed[0].kind
+    assert [one.event.reason for one in read_newest_events(tmp_path, (kind,), 2)] == ["c", "b"]
+    assert [one.event.reason for one in read_newest_events(tmp_path, (kind, other.kind), 2)] == ["d", "c"]
+    assert read_newest_events(tmp_path, (EventKind.JOB_FINISHED,), 2) == ()
 
 
 def test_a_worker_has_a_file_of_its_own(tmp_path: Path) -> None:

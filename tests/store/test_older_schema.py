@@ -17,6 +17,7 @@ TO_THE_FIRST = (
     "DROP TABLE seats",
     "DROP TABLE processes",
     "DROP TABLE copies",
+    "DROP TABLE live_sources",
     "UPDATE alembic_version SET version_num = '0001'",
 )
 
@@ -24,7 +25,8 @@ TO_THE_FIRST = (
 def test_a_reader_needs_no_owner_to_bring_the_file_up_to_date(tmp_path: Path) -> None:
     state = filled(tmp_path)
     sql(tmp_path / "scheduler.db", *TO_THE_FIRST)
-    before, state = files(tmp_path), msgspec.structs.replace(state, seats=(), processes=(), copies=())
+    before = files(tmp_path)
+    state = msgspec.structs.replace(state, seats=(), processes=(), copies=(), live_sources=())
 
     assert read_scheduler(tmp_path) == state
     assert len(read_events(tmp_path)) == 1

@@ -17,6 +17,7 @@ class FakeSession:
     def __init__(self, rank: int = 0, world_size: int = 1, generation: int = 1) -> None:
         self.rank, self.world_size, self.generation = rank, world_size, generation
         self.host = "127.0.0.1"
+        self.plan_is_live = False
         self.control_inode: int | None = None
         self.closers: list[Callable[[], None]] = []
         self._wakers: list[Callable[[], None]] = []

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Union
+from typing import TypeVar, Union
 
 import msgspec
 
 from recovery.core.ids import Rank, RunId
-from recovery.core.messages import HeldCheckpoint
+from recovery.core.messages import HeldCheckpoint, LiveState
 from recovery.core.records import GenerationRecord
+
+_Held = TypeVar("_Held", HeldCheckpoint, LiveState)
 
 
 class ToCheckpoint(msgspec.Struct, frozen=True):
@@ -41,10 +43,8 @@ class NoCommonStep(msgspec.Struct, frozen=True):
 Target = Union[ToCheckpoint, ToStart, NoCommonStep]
 
 
-def in_lineage(
-    held: Iterable[HeldCheckpoint], generations: Sequence[GenerationRecord]
-) -> tuple[HeldCheckpoint, ...]:
-    """Keep the checkpoints that lead to where training is now.
+def in_lineage(held: Iterable[_Held], generations: Sequence[GenerationRecord]) -> tuple[_Held, ...]:
+    """Keep the checkpoints, or the states in memory, that lead to where training is now.
 
     A checkpoint written in generation g at step s belongs to a rolled-back suffix when a later generation started below s.
     Its bits may differ from those of the steps trained again, so it never mixes with files of the newer history.

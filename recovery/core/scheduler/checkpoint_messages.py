@@ -9,7 +9,7 @@ from recovery.core.ids import Rank
 from recovery.core.policy import rollback
 from recovery.core.policy.ranks import is_of_place, place_of
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
-from recovery.core.scheduler import copying, generations, lost_store, takeover
+from recovery.core.scheduler import copying, generations, live, lost_store, takeover
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -185,6 +185,11 @@ def on_checkpoint_invalid(
     if node.record.rank is None or bad.generation != state.job.generation:
         # Of a plan that is over: the newer one does not go there.
         return [state.answer(node, bad.request_id, [])]
+    if state.live.sources:
+        why = f"{node.record.node_id} has not taken the state of step {bad.step}: {bad.reason}"
+        noted = live.on_not_taken(state, node, bad)
+        # In this order: nothing in a store says that a state is bad. Who has its answer waits for the end, and does not ask again.
+        return [*generations.interrupt(state, why, now_ms), state.answer(node, bad.request_id, noted)]
     checkpoint = state.checkpoints.reject(node.record.rank, bad.step, bad.reason)
     records: list[Record] = [
         state.node_event(

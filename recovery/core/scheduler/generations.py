@@ -11,6 +11,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.policy import given_up, ranks, rollback
+from recovery.core.policy.live import ToLive
 from recovery.core.records import (
     CheckpointState,
     EventKind,
@@ -19,7 +20,7 @@ from recovery.core.records import (
     Record,
     to_record,
 )
-from recovery.core.scheduler import copying, job_end, lost_store, sources
+from recovery.core.scheduler import copying, job_end, live, lost_store, sources
 from recovery.core.scheduler.attendance import all_ranks_ready, wait_for_all_ranks
 from recovery.core.scheduler.copy_state import Fetching
 from recovery.core.scheduler.effects import SchedulerEffect, Send
@@ -87,6 +88,9 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
     target = state.checkpoints.target(
         allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=sources.copies_for_plan(state)
     )
+    of_memory = live.target(state, target)
+    if of_memory is not None:
+        return [_begin(state, of_memory, records)]
     if isinstance(target, rollback.NoCommonStep):
         why = given_up.sentence(state.checkpoints.given_up(0))
         reason = (
@@ -127,29 +131,34 @@ def _assign_ranks(state: SchedulerState) -> list[Record]:
 
 
 def _begin(
-    state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart, records: list[Record]
+    state: SchedulerState,
+    target: rollback.ToCheckpoint | rollback.ToStart | ToLive,
+    records: list[Record],
 ) -> SchedulerEffect:
     """Write the plan, then send it to every rank."""
     files = target.files if isinstance(target, rollback.ToCheckpoint) else ()
-    step = target.step if isinstance(target, rollback.ToCheckpoint) else 0
+    of_memory = target if isinstance(target, ToLive) else None
+    step = 0 if isinstance(target, rollback.ToStart) else target.step
     records += [*missing_files(state, step), *_fetch(state, files)]
     reason = why_there(state, target, step)
     # Workers may know more generations than a store that was lost; so may a standby that held a rank before.
     newest = state.lost_store.reported_generation
+    at = of_memory.state if of_memory is not None else files[0] if files else None
     generation = GenerationRecord(
         run=state.job.run,
         generation=Generation(max(state.job.generation, newest) + 1),
         step=step,
-        epoch=files[0].epoch if files else 0,
-        step_in_epoch=files[0].step_in_epoch if files else 0,
+        epoch=at.epoch if at is not None else 0,
+        step_in_epoch=at.step_in_epoch if at is not None else 0,
         because=state.job.reason,
     )
+    records += live.begin(state, generation, of_memory)
     event = state.event(
         EventKind.PLAN_MADE, generation=generation.generation, step=generation.step, reason=reason
     )
     state.generations.append(generation)
     fetched = {rank: one.held for rank, one in state.copying.fetching.items()}
-    state.checkpoints.roll_back(generation.step, fetched)
+    state.checkpoints.roll_back(generation.step, fetched, is_stored=of_memory is None)
     records += copying.begin_generation(state, generation.step)
     state.rendezvous, state.deadline_ms = None, None
     state.reported_declines.clear()

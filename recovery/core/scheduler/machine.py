@@ -22,6 +22,7 @@ from recovery.core.records import (
     CheckpointRecord,
     GenerationRecord,
     JobRecord,
+    LiveSourceRecord,
     NodeRecord,
     ProcessRecord,
     SeatRecord,
@@ -98,7 +99,7 @@ class SchedulerMachine:
         """
         self.state = SchedulerState(job, rules)
 
-    def restore(
+    def restore(  # noqa: PLR0913 - one for each table
         self,
         nodes: tuple[NodeRecord, ...],
         generations: tuple[GenerationRecord, ...],
@@ -106,9 +107,11 @@ class SchedulerMachine:
         seats: tuple[SeatRecord, ...] = (),
         processes: tuple[ProcessRecord, ...] = (),
         copies: tuple[CopyRecord, ...] = (),
+        *,
+        live_sources: tuple[LiveSourceRecord, ...] = (),
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
-        restore.restore(self.state, nodes, generations, checkpoints, seats)
+        restore.restore(self.state, nodes, generations, checkpoints, seats, live_sources)
         restore.restore_copies(self.state, copies)
         restore.restore_processes(self.state, processes)
 
@@ -230,8 +233,10 @@ class SchedulerMachine:
                 return checkpoint_messages.on_not_saved(state, node, message)
             case m.RendezvousOpen():
                 return training_messages.on_rendezvous_open(state, node, message)
-            case m.StateLoaded() | m.FirstStep():
-                return training_messages.on_begun(state, node, message)
+            case m.StateLoaded():
+                return training_messages.on_loaded(state, node, message, now_ms)
+            case m.FirstStep():
+                return training_messages.on_first_step(state, node, message)
             case m.CollectiveFailed():
                 return training_messages.on_collective_failed(state, node, message, now_ms)
             case m.Failure():

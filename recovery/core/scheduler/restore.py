@@ -5,11 +5,13 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.copy_records import CopyRecord
 from recovery.core.effects import Persist
+from recovery.core.policy.live import LIVE_MODE
 from recovery.core.records import (
     CheckpointRecord,
     EventKind,
     GenerationRecord,
     JobState,
+    LiveSourceRecord,
     NodeRecord,
     NodeState,
     ProcessRecord,
@@ -17,7 +19,7 @@ from recovery.core.records import (
     RunRecord,
     SeatRecord,
 )
-from recovery.core.scheduler import attendance, copying, generations, job_end, proof
+from recovery.core.scheduler import attendance, copying, generations, job_end, live, proof
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING, JobFact
 from recovery.core.scheduler.liveness import WINDOW_NOTE_MS
@@ -32,11 +34,18 @@ def restore(
     generations: tuple[GenerationRecord, ...],
     checkpoints: tuple[CheckpointRecord, ...],
     seats: tuple[SeatRecord, ...] = (),
+    live_sources: tuple[LiveSourceRecord, ...] = (),
 ) -> None:
     """Take over what an earlier process stored. Called before `start`."""
     run = state.job.run
     state.generations = [record for record in generations if record.run == run]
-    state.checkpoints.load((record for record in checkpoints if record.run == run), state.generations)
+    of_run = [row for row in live_sources if row.run == run]
+    state.checkpoints.load(
+        (record for record in checkpoints if record.run == run),
+        state.generations,
+        {row.generation for row in of_run},
+    )
+    state.live.restore(tuple(live.of_row(row) for row in of_run if row.generation == state.job.generation))
     of_others = {record.node_id: record.seat for record in seats}
     for record in nodes:
         state.put(Node(record, heard_ms=0, seat=of_others.get(record.node_id)))
@@ -67,7 +76,8 @@ def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         _try_again(state)
     if not state.job_ended:
         records.append(RunRecord(run=state.job.run))
-    records += [state.job, state.event(kind, incarnation=state.job.scheduler_incarnation)]
+    mode = LIVE_MODE if state.rules.live_rollback else ""
+    records += [state.job, state.event(kind, incarnation=state.job.scheduler_incarnation, details=mode)]
     silent = [node.record for node in state.nodes.values() if _await_return(state, node, now_ms)]
     effects: list[SchedulerEffect] = [Persist((*records, *silent))]
     effects += [
@@ -116,7 +126,7 @@ def _go_on(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         reason = f"{gone[0].record.node_id} lost: {gone[0].record.reason}"
         return generations.interrupt(state, reason, now_ms)
     step = state.generations[-1].step
-    if state.checkpoints.committed_step < step:
+    if not state.live.sources and state.checkpoints.committed_step < step:
         # It ended between writing that a file of the plan is bad and ending the generation: who waits for that end has its answer.
         was_fetched = step in state.checkpoints.fetched_when_stopped
         why = "was being fetched when the scheduler ended" if was_fetched else "is not usable"

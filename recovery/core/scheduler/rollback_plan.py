@@ -5,8 +5,10 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy import copies, given_up, ranks, rollback
+from recovery.core.policy import live as live_policy
+from recovery.core.policy.live import ToLive
 from recovery.core.records import EventKind, Record
-from recovery.core.scheduler import sources
+from recovery.core.scheduler import live, sources
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
@@ -17,7 +19,8 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     rank = node.record.rank
     assert rank is not None, "a plan is for ranks"
     local_rank, local_world_size = _local_places(state)[rank]
-    file = state.checkpoints.file_of(rank, generation.step)
+    of_memory = state.live.source_of(rank)
+    file = None if of_memory is not None else state.checkpoints.file_of(rank, generation.step)
     fetching = state.copying.fetching.get(rank)
     return m.Rollback(
         generation=generation.generation,
@@ -40,6 +43,9 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
         written=fetching.held.generation if fetching else Generation(0),
         durable_step=state.checkpoints.durable_unless_committed,
         since_disk_commit_ms=state.disk_commits.since_ms,
+        live_rank=of_memory.rank if of_memory is not None else None,
+        live_structure=of_memory.structure if of_memory is not None else "",
+        live_replicas=of_memory.replicas if of_memory is not None else (),
     )
 
 
@@ -56,11 +62,16 @@ def _local_places(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
     return state.local_places[1]
 
 
-def why_there(state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart, step: int) -> str:
+def why_there(
+    state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart | ToLive, step: int
+) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
+    if isinstance(target, ToLive):
+        return _in_memory(target)
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
     if state.same_end is not None and state.same_end.times > 1:
         reasons.append(state.same_end.sentence)
+    reasons += live.why_not(state)
     reasons += copies.who_fetches(
         [(rank, sources.names(one.sources)) for rank, one in state.copying.fetching.items()]
     )
@@ -75,6 +86,17 @@ def why_there(state: SchedulerState, target: rollback.ToCheckpoint | rollback.To
     if count and not why:
         reasons.append(f"files that were passed over: {count}")
     return "; ".join(reasons)
+
+
+def _in_memory(target: ToLive) -> str:
+    if not target.sources[0].replicas:
+        return f"rank {target.sources[0].rank} holds step {target.step} in its memory, and gives it to all"
+    named = [str(source.rank) for source in target.sources[: live_policy.REASONS_NAMED]]
+    more = len(target.sources) - len(named)
+    who = f"ranks {', '.join(named)}{f' and {more} more' if more else ''}"
+    return (
+        f"{who} hold step {target.step} in their memories, each a part of it, and give it to their replicas"
+    )
 
 
 def missing_files(state: SchedulerState, target: int) -> list[Record]:

@@ -25,6 +25,7 @@ from recovery.core.rules import Rules
 from recovery.core.scheduler.copy_state import Copying
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job import ENDED, JobFact, next_state
+from recovery.core.scheduler.live_state import LiveRollback
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.refusals import Refusals
 from recovery.core.scheduler.same_end import SameEnd
@@ -95,7 +96,7 @@ class SchedulerState:
         """Of a generation, each rank's (local rank, local world size)."""
         self.speakers: dict[ConnectionId, NodeId] = {}
         """Whose current incarnation speaks on a connection."""
-        self.checkpoints = CheckpointCoordinator(rules.world_size)
+        self.checkpoints, self.live = CheckpointCoordinator(rules.world_size), LiveRollback()
         self.copies, self.copying, self.disk_commits = CopyIndex(), Copying(), DiskCommits()
         self.generations: list[GenerationRecord] = []
         """Of this run, oldest first."""

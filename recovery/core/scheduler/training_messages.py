@@ -6,8 +6,9 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Persist
+from recovery.core.policy.live import NOT_LIVE
 from recovery.core.records import EventKind, JobState
-from recovery.core.scheduler import generations, job_end, same_end
+from recovery.core.scheduler import generations, job_end, live, same_end
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -33,14 +34,29 @@ def on_rendezvous_open(state: SchedulerState, node: Node, opened: m.RendezvousOp
     return effects
 
 
-def on_begun(state: SchedulerState, node: Node, begun: m.StateLoaded | m.FirstStep) -> list[SchedulerEffect]:
-    """It has loaded the plan's step, or done the first one after it."""
-    if begun.generation != state.job.generation:
+def on_loaded(state: SchedulerState, node: Node, loaded: m.StateLoaded, now_ms: int) -> list[SchedulerEffect]:
+    """It has the state of the plan's step. What all took from one rank's memory is compared before anybody trains on."""
+    if loaded.generation != state.job.generation or state.job.state is not JobState.RUNNING:
         return []
-    node.record = msgspec.structs.replace(node.record, step=begun.step)
-    loaded = isinstance(begun, m.StateLoaded)
-    kind = EventKind.STATE_LOADED if loaded else EventKind.FIRST_STEP_DONE
-    return [Persist((state.node_event(kind, node, step=begun.step),))]
+    was_known = node.record.rank in state.live.spoken
+    differs = live.note_loaded(state, node, loaded)
+    if was_known and not differs:
+        return [*live.agreed(state, node, was_known=True)]
+    node.record = msgspec.structs.replace(node.record, step=loaded.step)
+    details = f"{NOT_LIVE}{loaded.not_live}" if loaded.not_live else ""
+    event = state.node_event(EventKind.STATE_LOADED, node, step=loaded.step, reason=differs, details=details)
+    effects: list[SchedulerEffect] = [Persist((event,))]
+    if differs:
+        return [*effects, *generations.interrupt(state, differs, now_ms)]
+    return [*effects, *live.agreed(state, node, was_known=False)]
+
+
+def on_first_step(state: SchedulerState, node: Node, first: m.FirstStep) -> list[SchedulerEffect]:
+    """It has done the first step after the plan's."""
+    if first.generation != state.job.generation:
+        return []
+    node.record = msgspec.structs.replace(node.record, step=first.step)
+    return [Persist((state.node_event(EventKind.FIRST_STEP_DONE, node, step=first.step),))]
 
 
 def on_collective_failed(

@@ -127,13 +127,20 @@ class CheckpointMessages:
         """Is it of the search that was asked for last? What an older one found is of an earlier job, or of another rank than the one offered since."""
         return found.search_id == self._searches
 
-    def on_found(self, found: s.CheckpointsFound, generation: Generation, step: int) -> list[WorkerEffect]:
+    def on_found(
+        self,
+        found: s.CheckpointsFound,
+        generation: Generation,
+        step: int,
+        stopped: s.TrainingStopped | None = None,
+    ) -> list[WorkerEffect]:
         """The directories were searched: this worker is ready for a plan.
 
         Args:
             found: what lies there.
             generation: the last one whose plan it was given.
             step: how far it is.
+            stopped: how it has left its training; None: it has not trained in this job.
         """
         self._ready = make_ready(
             found,
@@ -141,6 +148,7 @@ class CheckpointMessages:
             step=step,
             committed_step=self._committed_step,
             frame_bytes_max=self._rules.frame_bytes_max,
+            stopped=stopped,
         )
         if not self._ready.left_out:
             return [Send(self._ready)]

@@ -47,6 +47,12 @@ class OpenGeneration(msgspec.Struct, frozen=True, tag="open_generation"):
     plan: Rollback
 
 
+class BeginSteps(msgspec.Struct, frozen=True, tag="begin_steps"):
+    """Let the main thread go on from the state that it has taken from a rank's memory: all ranks have taken the same."""
+
+    generation: Generation
+
+
 class OpenRendezvous(msgspec.Struct, frozen=True, tag="open_rendezvous"):
     """Let the main thread know where rank 0 listens."""
 
@@ -161,6 +167,7 @@ WorkerEffect = Union[
     Disconnect,
     Interrupt,
     OpenGeneration,
+    BeginSteps,
     OpenRendezvous,
     StopAt,
     LetGo,

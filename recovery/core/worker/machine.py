@@ -196,6 +196,8 @@ class WorkerMachine:
                 return self._plans.on_rollback(message, now_ms)
             case m.Rendezvous():
                 return [OpenRendezvous(message.generation, message.address)]
+            case m.StateAgreed():
+                return self._main_thread.on_agreed(message)
             case m.Committed():
                 return self._checkpoints.on_committed(message)
             case m.Offer():

@@ -11,6 +11,7 @@ from recovery.core.ids import Generation, NodeId, Rank, RequestId
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
+    BeginSteps,
     Interrupt,
     OpenGeneration,
     ReplaceProcess,
@@ -51,6 +52,10 @@ class MainThread:
         """Where this rank 0 listens, sent again after a reconnect. Set in TRAINING, forgotten with the next plan."""
         self._broke: m.CollectiveFailed | None = None
         """How the data plane broke under this rank, sent again after a reconnect. Set from then to the next plan."""
+        self._loaded: m.StateLoaded | None = None
+        """The state that it has taken from a rank's memory, sent again after a reconnect: all are compared. Set from then to the next plan."""
+        self.stopped: s.TrainingStopped | None = None
+        """How it has left the training function last: what it has in its memory. Set from then to the next plan."""
 
     # --- where it stands -----------------------------------------------------------------------------------------------
 
@@ -109,6 +114,7 @@ class MainThread:
         self._move(WorkerFact.PLANNED)
         self._generation, self._rank, self._plan_step = plan.generation, plan.rank, plan.step
         self._next_plan, self._rendezvous, self._broke = None, None, None
+        self._loaded = self.stopped = None
         return OpenGeneration(plan)
 
     def accept(self, plan: m.Rollback) -> None:
@@ -160,6 +166,8 @@ class MainThread:
         again: list[WorkerEffect] = []
         if self._rendezvous is not None and self._rendezvous.generation == self._generation:
             again.append(Send(self._rendezvous))
+        if self._loaded is not None and self._loaded.content and self.in_generation:
+            again.append(Send(self._loaded))
         if self._broke is not None:
             again.append(Send(self._broke))
         return again
@@ -185,7 +193,18 @@ class MainThread:
         """It holds the state of the plan's step."""
         if restored.generation != self._generation:
             return []
-        return [Send(m.StateLoaded(generation=restored.generation, step=self._plan_step))]
+        self._loaded = m.StateLoaded(
+            generation=restored.generation,
+            step=self._plan_step,
+            content=restored.content,
+            not_live=restored.not_live[:1024],
+        )
+        return [Send(self._loaded)]
+
+    def on_agreed(self, agreed: m.StateAgreed) -> list[WorkerEffect]:
+        """All ranks have taken the state that it has taken."""
+        is_current = agreed.generation == self._generation and self.in_generation
+        return [BeginSteps(agreed.generation)] if is_current else []
 
     def on_steps_done(
         self, done: s.StepsDone, now_ms: int, admitted: m.Admitted | None
@@ -212,6 +231,7 @@ class MainThread:
         self, stopped: s.TrainingStopped, now_ms: int, admitted: m.Admitted | None
     ) -> list[WorkerEffect]:
         """It has left the training function. A collective that failed is reported, unless that generation is over anyway."""
+        self.stopped = stopped
         self._progress.stopped(stopped.generation, stopped.step)
         noted = self.note_progress(now_ms, admitted, stopped=True)
         self._move(WorkerFact.STOPPED)

@@ -80,8 +80,13 @@ class Plans:
         if not waits or not self._checkpoints.is_newest(found):
             return []
         self._fetches.note_held(found.copies)
+        stopped = self._main_thread.stopped
+        assert self.admitted is not None, "who searches is admitted"
+        if stopped is not None and self.memory.job != self.admitted.job:
+            # Of a job that this scheduler does not know.
+            stopped = None
         return self._checkpoints.on_found(
-            found, self._main_thread.generation, self._main_thread.progress.step
+            found, self._main_thread.generation, self._main_thread.progress.step, stopped
         )
 
     def on_fetched(self, fetched: s.Fetched) -> list[WorkerEffect]:

@@ -7,11 +7,17 @@ import msgspec
 from recovery.core.ids import Generation
 from recovery.core.messages import PASSED_OVER_MAX, Ready
 from recovery.core.policy.message_share import copies_that_fit, newest_that_fit
-from recovery.core.worker.stimuli import CheckpointsFound
+from recovery.core.worker.stimuli import CheckpointsFound, TrainingStopped
 
 
 def make_ready(
-    found: CheckpointsFound, *, generation: Generation, step: int, committed_step: int, frame_bytes_max: int
+    found: CheckpointsFound,
+    *,
+    generation: Generation,
+    step: int,
+    committed_step: int,
+    frame_bytes_max: int,
+    stopped: TrainingStopped | None = None,
 ) -> Ready:
     """Make the message that says what a rank holds, bounded in each of its lists.
 
@@ -21,6 +27,7 @@ def make_ready(
         step: how far it is.
         committed_step: as `newest_that_fit`.
         frame_bytes_max: as `newest_that_fit`.
+        stopped: how it has left its training; None: it has not trained in this job.
     """
     held = newest_that_fit(found.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
     named, past = found.passed_over[:PASSED_OVER_MAX], found.past
@@ -39,4 +46,6 @@ def make_ready(
         past=past,
         rank=found.rank,
         copies=copies_that_fit(found.copies, committed_step=committed_step, frame_bytes_max=frame_bytes_max),
+        live=stopped.live if stopped is not None else None,
+        not_live=stopped.not_live[:1024] if stopped is not None else "",
     )

@@ -8,7 +8,7 @@ import msgspec
 
 from recovery.core.copy_messages import FetchFault
 from recovery.core.ids import Generation, Rank, RequestId, ResumeToken
-from recovery.core.messages import FromScheduler, HeldCheckpoint, HeldCopy, PassedOver, Past
+from recovery.core.messages import FromScheduler, HeldCheckpoint, HeldCopy, LiveState, PassedOver, Past
 from recovery.core.worker.timers import WorkerTimer
 
 
@@ -72,6 +72,10 @@ class StateRestored(msgspec.Struct, frozen=True, tag="state_restored"):
     """The main thread holds the state of the plan's step."""
 
     generation: Generation
+    content: str = ""
+    """Digest of the state, where it was taken from a rank's memory."""
+    not_live: str = ""
+    """Why this training cannot go on from a survivor's memory; empty: it can, or nobody asks for that."""
 
 
 class StepsDone(msgspec.Struct, frozen=True, tag="steps_done"):
@@ -176,6 +180,10 @@ class TrainingStopped(msgspec.Struct, frozen=True, tag="training_stopped"):
     step: int
     collective_error: str = ""
     """Not empty: it stopped because the data plane broke, before anyone asked it to."""
+    live: LiveState | None = None
+    """The state in its memory, if it can be given to others."""
+    not_live: str = ""
+    """Why it has none; empty: it has one, or live rollback is not asked for."""
 
 
 class DataPlaneBroke(msgspec.Struct, frozen=True, tag="data_plane_broke"):

@@ -1,0 +1,120 @@
+"""Whose memory does everybody go on from? That of the rank that is furthest, if that is further than every common checkpoint.
+
+Where the state is spread over the ranks and held several times (HSDP), each part has such a rank, and all of them stand at one step.
+
+Source: docs/design/live_rollback.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from recovery.core.ids import Rank
+from recovery.core.messages import LiveState
+from recovery.core.policy import rollback
+from recovery.core.records import GenerationRecord
+
+LIVE_MODE = "MS_ROLLBACK=live"
+"""What a scheduler says in the event of its start, where it has this rule."""
+NOT_LIVE = "no live rollback: "
+"""Begins the reason that a rank, or a plan, gives for doing without."""
+REASONS_NAMED = 4
+"""Ranks that are named in a plan's reason; the event log has all."""
+
+
+class LiveSource(msgspec.Struct, frozen=True):
+    """A rank that gives what it has in its memory."""
+
+    rank: Rank
+    structure: str
+    """As `LiveState.structure`."""
+    replicas: tuple[Rank, ...] = ()
+    """Who takes it, itself among them; empty: all ranks."""
+
+
+class ToLive(msgspec.Struct, frozen=True):
+    """Go on from what ranks have in their memories."""
+
+    state: LiveState
+    """Of the first source. All of them stand at one step."""
+    sources: tuple[LiveSource, ...]
+    """One where every rank holds all; else one for each part of the state, and each rank takes from one of them."""
+
+    @property
+    def step(self) -> int:
+        """Step that it is the state of."""
+        return self.state.step
+
+
+def choose(
+    states: Mapping[Rank, LiveState],
+    generations: Sequence[GenerationRecord],
+    *,
+    world_size: int,
+    newer_than: int,
+    refused: frozenset[int] = frozenset(),
+) -> ToLive | None:
+    """Choose the one source that each rank takes its state from.
+
+    Args:
+        states: by rank, what is whole in its memory.
+        generations: plans of this run: what belongs to a suffix that one of them rolled back is no candidate.
+        world_size: how many ranks need a source.
+        newer_than: step of the newest common checkpoint; 0: there is none.
+        refused: steps whose state could not be taken, or turned out not to be the same on all ranks.
+
+    Returns:
+        The newest step at which every rank finds what it had, with itself or a replica; of several ranks that hold one part the lowest
+        gives it. None: there is no such step, or none is newer than the checkpoint.
+    """
+    of_lineage = {
+        rank: state
+        for rank, state in states.items()
+        if rollback.in_lineage((state,), generations)
+        and state.step not in refused
+        and state.step > newer_than
+    }
+    for step in sorted({state.step for state in of_lineage.values()}, reverse=True):
+        holders = {rank: state for rank, state in of_lineage.items() if state.step == step}
+        sources = _sources(holders)
+        # Each rank is in one group, no more and no less.
+        if _takers(sources, world_size) == list(range(world_size)):
+            return ToLive(holders[sources[0].rank], sources)
+    return None
+
+
+def _sources(holders: Mapping[Rank, LiveState]) -> tuple[LiveSource, ...]:
+    """The lowest rank of each group of replicas."""
+    lowest: dict[tuple[Rank, ...], Rank] = {}
+    for rank in sorted(holders):
+        lowest.setdefault(holders[rank].replicas, rank)
+    return tuple(
+        LiveSource(rank, holders[rank].structure, replicas)
+        for replicas, rank in lowest.items()
+        if not replicas or rank in replicas
+    )
+
+
+def _takers(sources: Sequence[LiveSource], world_size: int) -> list[int]:
+    return sorted(rank for source in sources for rank in (source.replicas or range(world_size)))
+
+
+def nobody_has(states: Mapping[Rank, LiveState], step: int, world_size: int) -> Rank | None:
+    """The lowest rank whose part of a step is in no memory; None: each has one, though perhaps not one alone."""
+    holders = {rank: state for rank, state in states.items() if state.step == step}
+    found = set(_takers(_sources(holders), world_size))
+    return next((Rank(rank) for rank in range(world_size) if rank not in found), None)
+
+
+def why_not(reasons: Mapping[Rank, str]) -> str:
+    """Why no state in memory can be gone on from, in one clause.
+
+    Args:
+        reasons: by rank, what it has said of itself; empty text: nothing.
+    """
+    said = [f"rank {rank}: {reason}" for rank, reason in sorted(reasons.items()) if reason]
+    if len(said) > REASONS_NAMED:
+        said = [*said[:REASONS_NAMED], f"and {len(said) - REASONS_NAMED} more ranks"]
+    return ", ".join(said) or "no rank that trained is left"
