@@ -20,11 +20,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from recovery.checkpoint import catalogue, verify
+from recovery.checkpoint import verify
 from recovery.errors import RecoveryError
 from recovery.store.repository import SchedulerStore, WorkerStore
+from tests.faults.checkpoint_tasks import COPY, FILE, FOLDER, SET, SHARED, Kind, held_in, publish_others
 from tests.faults.in_memory import in_memory
-from tests.faults.tasks import publish_step
 from tests.store import any_records, samples
 
 
@@ -36,6 +36,8 @@ class Target(NamedTuple):
     """Below the prepared directory."""
     prepare: Callable[[Path], None]
     read: Callable[[Path], object]
+    refused: object = None
+    """Read where the damaged one was left out, which refuses it as well: the older step stays."""
 
 
 def _killed(work: Callable[[], None]) -> None:
@@ -75,17 +77,30 @@ def _read_worker(place: Path) -> object:
         return store.load()
 
 
-def _save(place: Path) -> None:
-    for step in (1, 2):
-        publish_step(place, step)
+def _of_kind(kind: Kind, *files: str) -> tuple[Target, ...]:
+    """Files of the newer one of two steps, which lie where the kind keeps them."""
 
+    def prepare(place: Path) -> None:
+        publish_others(place, 1, 2)
+        for step in (1, 2):
+            kind.save(place, step)
 
-def _read_checkpoints(place: Path) -> object:
-    """What the plan would be given, verified as it is before a load: steps, and which of them is refused."""
-    held = catalogue.scan(place / "ckpt", "train", job="job", run=1, rank=0)
-    for one in held:
-        verify.check(Path(one.path))
-    return tuple(one.step for one in held)
+    def read(place: Path) -> object:
+        """What the plan would be given, verified as it is before a load: steps, and which of them is refused."""
+        directory = kind.directory(place)
+        steps = []
+        for rank in kind.ranks:
+            held = held_in(directory, rank)
+            for one in held:
+                verify.check(Path(one.path))
+            steps.append(tuple(one.step for one in held))
+        return min(steps)
+
+    top = Path("/")
+    where = kind.directory(top).relative_to(top)
+    return tuple(
+        Target(f"{kind.name}: {one}", str(where / one), prepare, read, refused=(1,)) for one in files
+    )
 
 
 TARGETS = (
@@ -103,10 +118,12 @@ TARGETS = (
         lambda place: _killed(lambda: _keep(_fill_worker(place))),
         _read_worker,
     ),
-    Target("checkpoint", "ckpt/train-2_1.ckpt", _save, _read_checkpoints),
-    Target("manifest", "ckpt/train-2_1.json", _save, _read_checkpoints),
+    *_of_kind(FILE, "train-2_1.ckpt", "train-2_1.json"),
+    *_of_kind(SET, "train-2_1.more"),
+    *_of_kind(SHARED, "train_rank_1-2_1.ckpt", "train_rank_1-2_1.side", "train_rank_1-2_1.json"),
+    *_of_kind(FOLDER, "step_2/within/b", "step_2.json"),
+    *_of_kind(COPY, "train_rank_1-2_1.ckpt", "train_rank_1-2_1.json"),
 )
-"""Checkpoint and manifest: a step that is left out of the catalogue is refused as well, and the older one stays."""
 
 _kept: list[object] = []
 
@@ -158,7 +175,7 @@ def measure(target: Target, count: int, seed: int) -> tuple[dict[str, object], l
             else:
                 if found == expected:
                     harmless += 1
-                elif target.read is _read_checkpoints and found == (1,):
+                elif target.refused is not None and found == target.refused:
                     detected += 1
                 else:
                     wrong.append(f"{what}: read as something else")

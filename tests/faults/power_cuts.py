@@ -28,10 +28,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from recovery.checkpoint import catalogue, verify
+from recovery.checkpoint import verify
 from recovery.errors import RecoveryError
 from recovery.store.repository import SchedulerStore
-from tests.faults.tasks import publish_step
+from tests.faults.checkpoint_tasks import COPY, FILE, FOLDER, SET, SHARED, Kind, held_in, publish_others
 from tests.pace import wait_for
 from tests.store.any_records import checkpoint, event, job
 
@@ -40,8 +40,12 @@ SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2
 _CLONE_NEWNS = 0x00020000
 """Of linux/sched.h."""
-IMAGE_BYTES = {"ext4": 64 << 20, "xfs": 320 << 20}
+ROWS_PER_SAVE = 3
+IMAGE_BYTES = {"ext4": 256 << 20, "xfs": 320 << 20}
+"""A copy leaves 64 MiB free."""
 WORK_S = (0.05, 0.25)
+KINDS = (FILE, SET, SHARED, FOLDER, COPY)
+"""Saved in turn. What is in memory ends with the power, and nobody is promised otherwise."""
 
 
 class Cut(NamedTuple):
@@ -127,8 +131,11 @@ def write(place: Path, channel: int, *, careless: bool) -> None:
     for number in range(1, 100_000):
         store.apply([event(number), checkpoint(number)], wall_ms=1)
         os.write(channel, b"row %d\n" % number)
-        if number % 5 == 0:
-            publish_step(place, number)
+        if number % ROWS_PER_SAVE == 0:
+            kind = KINDS[number // ROWS_PER_SAVE % len(KINDS)]
+            if kind is COPY:
+                publish_others(place, number)
+            kind.save(place, number)
             os.write(channel, b"save %d\n" % number)
 
 
@@ -184,10 +191,18 @@ def _look(work: Path) -> set[tuple[str, int]]:
     store = SchedulerStore.open(work / "recovery")
     rows = {("row", row.step) for row in store.load().checkpoints}
     store.close()
-    held = catalogue.scan(work / "ckpt", "train", job="job", run=1, rank=0)
-    for one in held:
-        verify.check(Path(one.path))
-    return rows | {("save", one.step) for one in held}
+    return rows | {("save", step) for kind in KINDS for step in _saved(work, kind)}
+
+
+def _saved(work: Path, kind: Kind) -> set[int]:
+    """Steps that every rank of a kind has, each verified."""
+    steps = []
+    for rank in kind.ranks:
+        held = held_in(kind.directory(work), rank)
+        for one in held:
+            verify.check(Path(one.path), rank=rank)
+        steps.append({one.step for one in held})
+    return set.intersection(*steps)
 
 
 def measure(kind: str, cuts: int, *, careless: bool, seed: int) -> dict[str, object]:

@@ -17,7 +17,8 @@ from recovery.core.rules import Rules
 from recovery.store.stored_records import SchedulerRecords
 from tests.core import drained, standbys
 from tests.core.desk import Desk, Worker
-from tests.faults.tasks import Actors, StoredDesk, Task, find_store, go_on, held, write_all
+from tests.faults.task import Task
+from tests.faults.tasks import Actors, StoredDesk, find_store, go_on, held, write_all
 
 ROUNDS = 3
 """A worker that started again is ready, then a standby hears an offer, then the plan is made."""

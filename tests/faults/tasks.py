@@ -1,4 +1,4 @@
-"""What is interrupted at every system call: tasks of a scheduler and a worker, each with its real store or its real files.
+"""What is interrupted at every system call: tasks of a scheduler, each with its real store.
 
 A task is prepared once (in a directory that is copied for each try), then done in a child that tells each moment at which something
 was acknowledged. Nothing in it is drawn, so what the store holds after its k-th write is known beforehand.
@@ -6,18 +6,14 @@ was acknowledged. Nothing in it is drawn, so what the store holds after its k-th
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from alembic import command, config
 from typing_extensions import override
 
-from recovery.checkpoint import catalogue, verify
-from recovery.checkpoint.contribution import Manifest, ManifestFile
-from recovery.checkpoint.publish import Content, publish
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.rules import Rules
@@ -26,6 +22,7 @@ from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
 from recovery.store.stored_records import SchedulerRecords
 from tests.core.desk import Desk, Worker, running_workers
+from tests.faults.task import Acknowledge, Task
 
 IMPORTED_HERE = (command, config)
 """Once for all children of the migration: the store imports them only when a file is of an older release."""
@@ -33,8 +30,6 @@ IMPORTED_HERE = (command, config)
 RULES = Rules(worker_count=2, rejoin_window_ms=0)
 Actors = TypeVar("Actors")
 """Whoever speaks in a scenario."""
-Acknowledge = Callable[[], None]
-"""Called behind each write that was acknowledged."""
 
 REVISIONS = (*migrations.REVISIONS, "9001", "9002")
 """The real schemas and two that only the task of migration knows."""
@@ -53,17 +48,6 @@ class StoredDesk(Desk):
         super()._write(persist)
         if self.store is not None and persist.records:
             self.acknowledge()
-
-
-class Task(NamedTuple):
-    """One row of the table."""
-
-    name: str
-    prepare: Callable[[Path], object]
-    """Makes what is there before, and returns what the child goes on with."""
-    work: Callable[[Path, object, Acknowledge], None]
-    look: Callable[[Path], object]
-    """What a next process finds, compared by value with what it found after each write of an undisturbed child."""
 
 
 def find_store(place: Path) -> tuple[SchedulerRecords, int]:
@@ -201,57 +185,6 @@ def find_schema(place: Path) -> tuple[object, ...]:
         connection.close()
 
 
-# --- the worker's save ---------------------------------------------------------------------------------------------------
-
-
-def _save(place: Path, _: object, acknowledge: Acknowledge) -> None:
-    for number in range(2, 9):
-        publish_step(place, number)
-        acknowledge()
-
-
-def publish_step(place: Path, number: int) -> None:
-    """Save one checkpoint of some size below `place`."""
-    content = hashlib.sha256(str(number).encode()).digest() * 5_000
-    name = f"train-{number}_1.ckpt"
-
-    def manifest(files: tuple[ManifestFile, ...]) -> Manifest:
-        return Manifest(
-            job="job",
-            run=1,
-            rank=0,
-            world_size=1,
-            incarnation=1,
-            generation=1,
-            step=number,
-            epoch=number,
-            step_in_epoch=1,
-            files=files,
-            versions={},
-            integrated=True,
-        )
-
-    publish(place / "ckpt", [Content(name, lambda stream: _fill(stream.write, content))], manifest)
-
-
-def _fill(write: Callable[[bytes], object], content: bytes) -> None:
-    write(content)
-
-
-def _first_save(place: Path) -> object:
-    place.mkdir()
-    publish_step(place, 1)
-    return None
-
-
-def find_checkpoints(place: Path) -> tuple[int, ...]:
-    """The steps that are visible; each must verify."""
-    found = catalogue.scan(place / "ckpt", "train", job="job", run=1, rank=0)
-    for held in found:
-        verify.check(Path(held.path))
-    return tuple(sorted(held.step for held in found))
-
-
 TASKS = (
     Task("scheduler start", _nothing, _start, find_store),
     Task(
@@ -273,5 +206,4 @@ TASKS = (
         find_store,
     ),
     Task("migration", _old_file, _migrate, find_schema),
-    Task("checkpoint save", _first_save, _save, find_checkpoints),
 )

@@ -16,9 +16,9 @@ SKIPPED = 77
 
 
 LOOPS = {
-    "kill": "tests.faults.kill_points --what kill --points 720",
-    "errors": "tests.faults.kill_points --what errors --points 630",
-    "flips": "tests.faults.flips --flips 1200",
+    "kill": "tests.faults.kill_points --what kill --points 900",
+    "errors": "tests.faults.kill_points --what errors --points 900",
+    "flips": "tests.faults.flips --flips 1400",
     "cuts": "tests.faults.power_cuts --cuts 50",
 }
 Rows = list[dict[str, Any]]
@@ -39,23 +39,23 @@ def total(found: Rows, name: str) -> int:
     return sum(int(row[name]) for row in found)
 
 
-def test_a_kill_at_any_of_five_hundred_calls_loses_nothing_and_leaves_no_half() -> None:
+def test_a_kill_at_any_of_seven_hundred_calls_loses_nothing_and_leaves_no_half() -> None:
     found = rows("kill")
-    assert len(found) == 9
-    assert total(found, "points") >= 500
+    assert len(found) == 15
+    assert total(found, "points") >= 700
     assert total(found, "killed") >= 0.95 * total(found, "points"), (
         "points that are not reached prove nothing"
     )
 
 
-def test_an_error_at_any_of_five_hundred_calls_is_named_or_survived() -> None:
+def test_an_error_at_any_of_seven_hundred_calls_is_named_or_survived() -> None:
     found = rows("errors")
-    assert len(found) == 9
-    assert total(found, "points") >= 500
+    assert len(found) == 15
+    assert total(found, "points") >= 700
     assert total(found, "refused") > 0.5 * total(found, "points"), "errors that hurt nobody prove nothing"
 
 
-def test_every_effective_flip_of_twelve_hundred_is_refused() -> None:
+def test_every_effective_flip_of_fourteen_hundred_is_refused() -> None:
     found = rows("flips")
     assert total(found, "flips") >= 1_000
     assert total(found, "wrong") == 0

@@ -64,22 +64,22 @@ LOOPS = (
         "{seeds} seeds, {simulated_s} simulated s, {faults} faults | {checks} checks, 0 failures",
     ),
     Loop(
-        "SIGKILL at a state-changing system call of nine tasks",
+        "SIGKILL at a state-changing system call of fifteen tasks",
         "tests.faults.kill_points --what kill --json",
         "{points} points, {killed} reached | nothing acknowledged lost, nothing half: {failed} failures",
     ),
     Loop(
         "EIO, ENOSPC, EROFS there, once and for good",
-        "tests.faults.kill_points --what errors --points 2000 --json",
+        "tests.faults.kill_points --what errors --points 3000 --json",
         "{points} points | {refused} refused by name, {survived} survived, {failed} failures",
     ),
     Loop(
-        "flipped bits and cut ends of stores, logs, checkpoints, manifests",
+        "flipped bits and cut ends of stores, logs, checkpoints of every layout, copies, manifests",
         "tests.faults.flips --flips 6000 --seed {seed} --json",
         "{flips} | {detected} refused before use, {without_effect} without effect, {wrong} read as something else",
     ),
     Loop(
-        "power cuts of ext4 and XFS",
+        "power cuts of ext4 and XFS, with checkpoints of every layout and copies",
         "tests.faults.power_cuts --cuts 100 --control-cuts 5 --seed {seed} --json",
         "{cuts} cuts, {acknowledged} acknowledged writes | none lost; the control (synchronous=NORMAL, no fsync) lost in {control} of its cuts",
     ),
