@@ -16,7 +16,8 @@ from pathlib import Path
 
 from recovery.checkpoint import names
 
-FINISHED = (".metadata", "trainer_state.json")
+DCP_METADATA = ".metadata"
+FINISHED = (DCP_METADATA, "trainer_state.json")
 """Written last: by torch.distributed.checkpoint, by the Trainer of transformers."""
 
 _OF_RANK = re.compile(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
 
-from recovery.checkpoint import names, verify
+from recovery.checkpoint import folders, names, verify
+from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.errors import CheckpointError, CheckpointManifestError
 
@@ -71,6 +73,9 @@ def find(directory: Path, step: int | None = None) -> WholeStep:
             ordered = [of_ranks[rank] for rank in sorted(of_ranks)]
             return WholeStep(tuple(one for one, _ in ordered), tuple(path for _, path in ordered))
     if not wanted:
+        folder = _folder_of_framework(directory.absolute(), step)
+        if folder is not None:
+            raise _refused(directory, _written_by_framework(directory.absolute(), folder))
         raise _refused(directory, "it holds no checkpoint" + (f" of step {step}" if step is not None else ""))
     newest = max(wanted)
     raise _refused(directory, f"no step is whole: {_missing(newest, found[newest])}")
@@ -106,6 +111,35 @@ def _readable(directory: Path) -> Iterable[tuple[Manifest, Path]]:
         except CheckpointError:
             # What is missing by it is said where the step is not whole.
             continue
+
+
+def _folder_of_framework(directory: Path, step: int | None) -> Path | None:
+    """Find what a framework wrote by itself: this directory or one right below it, of the wanted step or else the newest."""
+    steps: dict[Path, int] = {}
+    # What is in the directory or beside it may be another user's.
+    for folder in (directory, *directory.iterdir()):
+        with contextlib.suppress(OSError):
+            if folders.is_finished(folder):
+                steps[folder] = 0
+    for place in (directory.parent, directory):
+        with contextlib.suppress(OSError):
+            for beside, folder, _ in folders.manifests_in(place, tuple(one.name for one in place.iterdir())):
+                if directory in (place, folder) and folder.is_dir():
+                    with contextlib.suppress(CheckpointManifestError):
+                        steps[folder] = manifests.read(beside).step
+    wanted = [folder for folder in steps if steps[folder] == step] or steps
+    return max(wanted, key=lambda folder: (steps[folder], folder.name), default=None)
+
+
+def _written_by_framework(directory: Path, folder: Path) -> str:
+    if folder == directory:
+        reason = "it is a folder that a framework wrote, so that framework loads and exports it"
+    else:
+        reason = f"it holds folders that a framework wrote, such as {folder.name}, so that framework loads and exports them"
+    if (folder / folders.DCP_METADATA).is_file():
+        command = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
+        reason += f" (torch.distributed.checkpoint: `{command} {folder} weights.pt`)"
+    return reason
 
 
 def _missing(key: _Key, of_ranks: Collection[int]) -> str:

@@ -177,7 +177,7 @@ def main() -> None:
     try:
         app()
     except RecoveryError as error:
-        typer.echo(str(error), err=True)
+        typer.echo(error.fact, err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         # A file that this command was given.

@@ -30,6 +30,8 @@ class RecoveryError(Exception):
     temporary: ClassVar[bool] = False
     """`cause` is TEMPORARY."""
     template: ClassVar[str] = "{text}"
+    consequence: ClassVar[str] = ""
+    """End of `template` that says what a plan or a training does next; a command has neither."""
 
     @override
     def __init_subclass__(cls) -> None:
@@ -41,6 +43,14 @@ class RecoveryError(Exception):
         """Fill the template of the class with `parts`, which stay readable as `error.parts`."""
         self.parts = parts
         super().__init__(_printable(f"{self.code}: {self.template.format(**parts)}"))
+
+    @property
+    def fact(self) -> str:
+        """What is wrong, where no plan and no training goes on: the text without `consequence`."""
+        text = str(self)
+        if not self.consequence or not text.endswith(self.consequence):
+            return text
+        return text.removesuffix(self.consequence) + "."
 
 
 def _printable(text: str) -> str:

@@ -118,6 +118,7 @@ class CheckpointDigestError(CheckpointError):
 
     code, exit_code, cause = "CHECKPOINT_DIGEST", 40, Cause.TEMPORARY
     template = "{path} does not match its manifest ({field} {expected} expected, {found} found). Kept as it is; the plan goes back to an older step."
+    consequence = "; the plan goes back to an older step."
 
 
 class CheckpointManifestError(CheckpointError):
@@ -125,6 +126,7 @@ class CheckpointManifestError(CheckpointError):
 
     code, exit_code, cause = "CHECKPOINT_MANIFEST", 41, Cause.TEMPORARY
     template = "{path}: {reason}. Kept as it is; the plan goes back to an older step."
+    consequence = ". Kept as it is; the plan goes back to an older step."
 
 
 class CheckpointMissingError(CheckpointError):
@@ -132,6 +134,7 @@ class CheckpointMissingError(CheckpointError):
 
     code, exit_code, cause = "CHECKPOINT_MISSING", 42, Cause.TEMPORARY
     template = "{path} is missing. The plan goes back to an older step."
+    consequence = ". The plan goes back to an older step."
 
 
 class CheckpointWriteError(CheckpointError):
@@ -139,6 +142,7 @@ class CheckpointWriteError(CheckpointError):
 
     code, exit_code, cause = "CHECKPOINT_WRITE", 43, Cause.TEMPORARY
     template = "{path} was not saved ({reason}). Older checkpoints are untouched and training goes on; free space or check the disk."
+    consequence = ". Older checkpoints are untouched and training goes on; free space or check the disk."
 
 
 class SavesFailedError(CheckpointError):

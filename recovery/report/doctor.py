@@ -297,7 +297,7 @@ def _checkpoint_store(url: str) -> Check:
         store.remove(key)
     except RecoveryError as error:
         step = "Check the URL, the driver's credentials and endpoint, and that `recovery-engine[objects]` is installed."
-        return Check(name=name, ok=False, found=str(error), next_step=step)
+        return Check(name=name, ok=False, found=error.fact, next_step=step)
     if (first, second, content) != (True, False, b"first"):
         found = f"{url} lets an object be written over that was to be created once"
         step = "Use a storage that knows conditional writes (If-None-Match: *); without them no step is safe there."

@@ -30,9 +30,10 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 from typing_extensions import override
 
+from recovery.checkpoint import whole_step
 from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.whole_step import WholeStep
-from recovery.errors import CheckpointStateError
+from recovery.errors import CheckpointError, CheckpointStateError
 from recovery.torch import mapped_file, module_names, shard_fit, shard_map, shared_state
 from recovery.torch import payload as payloads
 from recovery.torch.shard_map import At
@@ -75,6 +76,14 @@ class Saved:
             if at not in self._sizes:
                 self._sizes[at] = tensor.shape
                 self._chunks[at][(0,) * tensor.dim()] = tensor
+
+    @property
+    def place(self) -> SavedPlace:
+        """Where the job that saved it stood."""
+        of = self._whole.of
+        return SavedPlace(
+            step=of.step, epoch=of.epoch, step_in_epoch=of.step_in_epoch, world_size=of.world_size
+        )
 
     def size(self, at: At) -> torch.Size:
         """Shape of the whole tensor that stands there."""
@@ -145,6 +154,19 @@ class Saved:
                 shard_map.in_path(at),
                 "its shards are no blocks (a strided placement), so they can be read on the mesh that saved them only",
             )
+
+
+def saved_in(directory: Path, step: int | None) -> Saved:
+    """Find a step by its directory, for a program that begins with it.
+
+    Raises:
+        CheckpointError: none is whole, or a file is damaged. It says no more than that: no plan goes back to another step.
+    """
+    try:
+        return Saved(whole_step.find(directory, step))
+    except CheckpointError as error:
+        error.args = (error.fact,)
+        raise
 
 
 class _Reader(StorageReader):

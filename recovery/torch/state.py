@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 import torch
 
-from recovery.checkpoint import whole_step
 from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
 from recovery.torch import gradients as gradients_of
@@ -225,14 +224,13 @@ class TrainState:
         """
         from recovery.torch import resharding  # noqa: PLC0415 - as in sharded.py
 
-        found = whole_step.find(Path(directory), step)
-        saved = resharding.Saved(found)
+        saved = resharding.saved_in(Path(directory), step)
         parts = _without_loaders(self._bare_parts())
         states = resharding.states_for(saved, parts)
         for name, items in parts.items():
             restored.load(name, items, states[name])
         restored.check(parts, states)
-        place = found.of
+        place = saved.place
         _logger.info(
             "event=read_sharded step=%d world_size=%d path=%s loaded=%s not_loaded=%s; the random generators stay as they are",
             place.step,
@@ -241,12 +239,7 @@ class TrainState:
             ",".join(parts),
             ",".join(sorted(set(saved.parts) - set(parts))) or "nothing",
         )
-        return resharding.SavedPlace(
-            step=place.step,
-            epoch=place.epoch,
-            step_in_epoch=place.step_in_epoch,
-            world_size=place.world_size,
-        )
+        return place
 
     def _keeps_for_itself(self) -> Callable[[str, str], bool]:
         """Given a part and an entry of its state: does every rank keep it for itself?"""

@@ -14,8 +14,8 @@ import msgspec
 import torch
 
 from recovery.checkpoint.files import ensure_directory, opened_directory
-from recovery.errors import UsageError
-from recovery.torch.resharding import Saved, unfit
+from recovery.errors import CheckpointStateError, UsageError
+from recovery.torch.resharding import Saved
 from recovery.torch.shard_map import At
 
 FILE_BYTES_MAX = 5_000_000_000
@@ -93,15 +93,21 @@ def _places(saved: Saved, part: str, number: int) -> tuple[dict[str, At], tuple[
     items = saved.parts.get(part)
     if items is None or number >= len(items):
         known = ", ".join(f"{name} ({len(states)})" for name, states in sorted(saved.parts.items()))
-        raise unfit(part, f"the checkpoint has no number {number} of it; it has: {known}")
+        raise _no_model(part, f"the checkpoint has no number {number} of it; it has: {known}")
     state = items[number]
     at: At = ("parts", part, number)
     if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
-        raise unfit(part, "is no module's state_dict")
+        raise _no_model(part, "is no module's state_dict")
     places = {key: (*at, key) for key, value in state.items() if isinstance(value, torch.Tensor)}
     if not places:
-        raise unfit(part, "holds no tensor by name, so it is no model")
+        raise _no_model(part, "holds no tensor by name, so it is no model")
     return places, tuple(key for key in state if key not in places)
+
+
+def _no_model(part: str, reason: str) -> CheckpointStateError:
+    return CheckpointStateError(
+        field=part, reason=reason, next_step="Name a part that is a module (--part, --number)."
+    )
 
 
 def _check_empty(directory: Path) -> None:

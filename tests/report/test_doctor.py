@@ -167,3 +167,6 @@ def test_the_checkpoint_store_must_create_an_object_only_once(tmp_path: Path) ->
     check = checks(tmp_path, MS_CHECKPOINT_STORE="nonsense://bucket")["checkpoint store"]
     assert not check.ok
     assert "recovery-engine[objects]" in check.next_step
+    # Nothing trains here, and no disk is full.
+    assert check.found.startswith("CHECKPOINT_WRITE: nonsense://bucket was not saved (")
+    assert check.found.endswith(").")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from recovery.checkpoint.contribution import Layout
 from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointStateError
+from recovery.torch import TrainState
 from recovery.torch import payload as payloads
 from tests.torch.sharded_world import Training, as_rank, known, save, save_all
 
@@ -185,9 +189,12 @@ def test_it_says_whose_file_is_missing(tmp_path: Path) -> None:
     (tmp_path / "2/train-1_10.ckpt").unlink()
     with (
         as_rank(0, 1) as mesh,
-        pytest.raises(CheckpointManifestError, match="saved by 4 ranks, the files of rank 2 cannot be read"),
+        pytest.raises(
+            CheckpointManifestError, match="saved by 4 ranks, the files of rank 2 cannot be read"
+        ) as refused,
     ):
         Training(UNEVEN, mesh, (ROWS,), filled=False).state.read_sharded(tmp_path)
+    assert "plan" not in str(refused.value), "no plan is made here"
 
 
 def test_shards_are_laid_out_for_a_save_that_costs_one_copy(tmp_path: Path) -> None:
@@ -202,3 +209,24 @@ def test_shards_are_laid_out_for_a_save_that_costs_one_copy(tmp_path: Path) -> N
         weight = found.net.weight.detach()
         assert isinstance(weight, DTensor)
         assert torch.equal(weight.to_local(), known(UNEVEN)[3:])
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_gradient_that_fsdp_keeps_for_itself_is_not_left_out_of_a_checkpoint_in_silence(
+    tmp_path: Path, *, gradients: bool
+) -> None:
+    with as_rank(0, 2) as mesh:
+        net: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+        fully_shard(net, mesh=mesh)
+        state = TrainState(model=net, gradients=gradients)
+        net(torch.ones(2, 4)).sum().backward()
+        save(tmp_path, state, rank=0, world_size=2)
+        net.set_requires_gradient_sync(False)
+        net(torch.ones(2, 4)).sum().backward()
+        if not gradients:
+            save(tmp_path, state, rank=0, world_size=2, step=20)
+            return
+        with pytest.raises(
+            CheckpointStateError, match=r"model\[0\]\.0\.weight: its gradient was not added over the ranks"
+        ):
+            save(tmp_path, state, rank=0, world_size=2, step=20)

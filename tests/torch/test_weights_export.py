@@ -73,6 +73,16 @@ def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(tmp_path: Path) 
     assert not (tmp_path / "weights").exists()
 
 
+def test_the_command_says_what_is_wrong_and_of_no_plan(tmp_path: Path) -> None:
+    save_all(tmp_path / "ckpt", (2,), SIZE, (Shard(0),))
+    path = tmp_path / "ckpt/1/train-1_10.ckpt"
+    path.write_bytes(path.read_bytes()[:-1])
+    done = export(tmp_path / "ckpt", tmp_path / "weights")
+    assert done.returncode == CheckpointManifestError.exit_code
+    reason = "of step 10, saved by 2 ranks, the files of rank 1 cannot be read from here"
+    assert done.stderr == f"CHECKPOINT_MANIFEST: {tmp_path / 'ckpt'}: no step is whole: {reason}.\n"
+
+
 def test_one_ranks_shards_are_no_model(tmp_path: Path) -> None:
     save_all(tmp_path / "ckpt", (2,), SIZE, (Shard(0),))
     with pytest.raises(CheckpointManifestError, match="a part of the state"):
