@@ -27,6 +27,8 @@ class Kept:
     groups: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
     loaders: dict[str, Any] = field(default_factory=dict)
+    divisions: dict[str, Any] = field(default_factory=dict)
+    """Of the data, by loader: asked once, for a data set may take its time to say how long it is."""
     gradients: KeptGradients = field(default_factory=KeptGradients)
 
     def copy_from(self, parts: LiveParts) -> None:
@@ -37,6 +39,8 @@ class Kept:
             self.others[name] = copied(item.state_dict())
         for name, loader in parts.loaders.items():
             self.loaders[name] = loader.position
+            if name not in self.divisions:
+                self.divisions[name] = loader.division()
         if parts.has_gradients:
             self.gradients.boundary(
                 {
@@ -62,7 +66,7 @@ def tree_of(parts: LiveParts, kept: Kept, buffers: KeptBuffers) -> dict[str, Any
         "groups": kept.groups,
         "gradients": _own_parts(kept.gradients.tensors()),
         "others": kept.others,
-        "loaders": kept.loaders,
+        "loaders": {name: {**at, "of": kept.divisions[name]} for name, at in kept.loaders.items()},
     }
 
 

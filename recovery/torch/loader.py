@@ -154,7 +154,7 @@ class ResumableLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is, in which division of the data, and what an iterable data set needs besides."""
-        state = self.position
+        state = {**self.position, "samples": self.samples, "of": self.division()}
         if self._streams is not None and self._received:
             state["streams"] = self._streams.state_dict()
         if self._stateful and self._received:
@@ -193,7 +193,7 @@ class ResumableLoader:
 
     # --- what a position is a position in ------------------------------------------------------------------------------
 
-    def _division(self) -> dict[str, Any]:
+    def division(self) -> dict[str, Any]:
         """What decides which samples a batch has: the same number of batches is another place in another division."""
         division: dict[str, Any] = {
             "batch_size": self._batch_size,
@@ -208,7 +208,7 @@ class ResumableLoader:
         return {**division, "len(dataset)": self._size()}
 
     def _check_division(self, saved: dict[str, Any]) -> None:
-        here = self._division()
+        here = self.division()
         differs = sorted(name for name in here.keys() | saved.keys() if here.get(name) != saved.get(name))
         if not differs:
             return
@@ -240,16 +240,11 @@ class ResumableLoader:
 
     @property
     def position(self) -> dict[str, Any]:
-        """What of `state_dict` is the same on all ranks."""
-        return {
-            "epoch": self._epoch,
-            "received": self._received,
-            "samples": self.samples,
-            "of": self._division(),
-        }
+        """Where all ranks' loaders are, in the division that `division` says. Asked at each step."""
+        return {"epoch": self._epoch, "received": self._received, "samples": self._samples}
 
     def load_position(self, state: Mapping[str, Any]) -> None:
-        """Go where another rank's loader is, by its `position`. The random streams are this rank's own. Errors as of `load_state_dict`."""
+        """Go where another rank's loader is, by its `position` and its division (`of`). The random streams are this rank's own. Errors as of `load_state_dict`."""
         assert self._key is not None, "follow_keys comes first"
         assert not self._stateful, self.why_not_derivable
         self.load_state_dict(dict(state))

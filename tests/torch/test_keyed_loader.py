@@ -214,7 +214,7 @@ def test_a_position_says_of_which_division_of_the_data_it_is() -> None:
     assert loader.position.items() >= {"epoch": 0, "received": 1}.items()
     other = _loader(Buffered, batch_size=4)
     with pytest.raises(CheckpointStateError, match="batch_size was 5 and is 4"):
-        other.load_position(loader.position)
+        other.load_position({**loader.position, "of": loader.division()})
 
 
 def test_a_data_set_with_a_state_of_its_own_cannot_be_derived_and_says_so() -> None:
