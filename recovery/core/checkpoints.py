@@ -270,6 +270,22 @@ class CheckpointCoordinator:
             if step > target
         }
 
+    def held_by_one(
+        self, newer_than: int, refused: Collection[int] = ()
+    ) -> tuple[Rank, HeldCheckpoint] | None:
+        """The newest committed step that some rank still holds as a file of ours, and the lowest such rank; None: there is none.
+
+        Args:
+            newer_than: the newest step that a plan can go to with each rank's own.
+            refused: steps that are left out.
+        """
+        for step in self.given_up(newer_than):
+            for rank in map(Rank, range(self._world_size)):
+                held = self.file_of(rank, step)
+                if step not in refused and held is not None and not held.is_folder:
+                    return rank, held
+        return None
+
     def target(
         self,
         *,

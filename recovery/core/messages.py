@@ -303,7 +303,7 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     live_rank: RankNumber | None = None
     """In whose memory the state of `step` is: it gives that to all in the new world. None: each rank loads its checkpoint."""
     live_structure: ShortText = ""
-    """As `LiveState.structure`; empty without `live_rank`."""
+    """As `LiveState.structure`; empty without `live_rank`, and where that rank loads its checkpoint first (`path`) and gives that."""
     live_replicas: Ranks = ()
     """Who takes its state from `live_rank`, that rank among them; the others take theirs from their own. Empty: all ranks."""
 

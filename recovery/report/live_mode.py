@@ -10,10 +10,15 @@ from recovery.store.reader import read_newest_events
 _STARTS = (EventKind.SCHEDULER_STARTED, EventKind.SCHEDULER_RESTARTED)
 
 
+def is_asked_for(stored: Stored) -> bool:
+    """Was the job's newest scheduler started with it?"""
+    started = read_newest_events(stored.path, _STARTS, 1)
+    return bool(started) and started[0].event.details == LIVE_MODE
+
+
 def sentence(stored: Stored) -> str:
     """Say whether a death now would cost steps; empty: the job does not ask for live rollback, or nobody trains."""
-    started = read_newest_events(stored.path, _STARTS, 1)
-    if not started or started[0].event.details != LIVE_MODE or stored.job.state is not JobState.RUNNING:
+    if not is_asked_for(stored) or stored.job.state is not JobState.RUNNING:
         return ""
     loaded = read_newest_events(stored.path, (EventKind.STATE_LOADED,), 2 * stored.job.worker_count)
     reasons = {

@@ -7,7 +7,7 @@ is gone holds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from recovery.checkpoint import catalogue, verify
 from recovery.core.checkpoints import CheckpointCoordinator
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy import copies, given_up, rebuild, rollback, takeover
+from recovery.core.policy import copies, given_up, live, rebuild, rollback, takeover
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
 from recovery.core.tiers import tier_of
@@ -80,14 +80,26 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
     if stored.job.state is JobState.FINISHED:
         return _plan(stored, "new_run", "the job is finished: the same path starts its next run, at step 0")
     coordinator, unseen = _index(stored)
-    names = {node.rank: str(node.node_id) for node in stored.workers}
+    names = {node.rank: str(node.node_id) for node in stored.workers if node.rank is not None}
     copied = _copied(stored)
     stepped_back: list[RankFile] = []
+    gives_to_all = live_mode.is_asked_for(stored)
     while True:
         target = coordinator.target(
             allow_restart_from_zero=allow_restart_from_zero,
             copied={rank: {step: held for step, (held, _) in of.items()} for rank, of in copied.items()},
         )
+        newest = target.step if isinstance(target, rollback.ToCheckpoint) else 0
+        if gives_to_all and (given := coordinator.held_by_one(newest)) is not None:
+            rank, held = given
+            file = _checked(stored, rank, names.get(rank, ""), held, unseen=rank in unseen)
+            if file.verified or rank in unseen:
+                lost = coordinator.given_up(held.step - 1)[held.step]
+                reason = live.given_by(rank, held.step, lost)
+                return _plan(stored, "resume", reason, held, _taken_from(file, names), stepped_back)
+            coordinator.reject(rank, held.step, file.why_not)
+            stepped_back.append(file)
+            continue
         match target:
             case rollback.ToStart():
                 reason = _with_given_up(coordinator, target.reason, 0)
@@ -178,6 +190,19 @@ def _copy(rank: Rank, node_id: str, held: HeldCheckpoint, holders: tuple[str, ..
         tier=tier_of(held.path).value,
         copy_of=holders,
     )
+
+
+def _taken_from(file: RankFile, names: Mapping[Rank, str]) -> list[RankFile]:
+    """What all ranks load where one gives them its checkpoint."""
+    why_not = f"rank {file.rank} gives it to all (MS_ROLLBACK=live)"
+    return [
+        file
+        if rank == file.rank
+        else msgspec.structs.replace(
+            file, rank=int(rank), node_id=name, verified=False, why_not=why_not, copy_of=(file.node_id,)
+        )
+        for rank, name in sorted(names.items())
+    ]
 
 
 def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue.Look | None:

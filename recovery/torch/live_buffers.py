@@ -36,6 +36,8 @@ class KeptBuffers:
         self._mirrored: MirroredBuffers | None = None
         if mirrors and buffers and self._world_size > 1:
             self._mirrored = MirroredBuffers(self._changes, known=known or {})
+        self._is_for_all = False
+        """They are rank 0's, as it loaded them."""
         self._kept: list[torch.Tensor] = []
         self._seen: list[Seen] = []
 
@@ -46,6 +48,10 @@ class KeptBuffers:
     def mirrored(self) -> dict[str, list[str]]:
         """Names of the buffers that rank 0 sends, by when; empty where that is not settled."""
         return {} if self._mirrored is None else self._mirrored.layout()
+
+    def loaded(self, rank: int) -> None:
+        """What the buffers are now is from a checkpoint of this rank, which rank 0's are what all ranks go on with."""
+        self._is_for_all = rank == 0
 
     def before_step(self) -> None:
         """An optimizer is about to begin its first step behind a boundary. A collective where buffers are mirrored."""
@@ -99,7 +105,7 @@ class KeptBuffers:
                 continue
             if not buffer.alike:
                 return f"training changes buffer {buffer.name}, which every rank has for itself"
-            if self._mirrored is not None:
+            if self._mirrored is not None and not self._is_for_all:
                 return f"buffer {buffer.name} has changed, and had not in the first steps: the ranks have not agreed on it yet"
         return "" if self._mirrored is None else self._mirrored.why_not()
 

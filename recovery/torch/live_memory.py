@@ -28,6 +28,9 @@ from recovery.torch.live_hooks import Hooks
 from recovery.torch.live_parts import LiveParts
 from recovery.training.live import StepPosition
 
+_STRUCTURE = "structure"
+"""In what a source sends: as `LiveState.structure`."""
+
 
 class HasLiveParts(Protocol):
     """A training state of this package."""
@@ -61,7 +64,7 @@ class LiveMemory:
         self._hooks = Hooks(parts, self._buffers.before_step)
         self._versions: list[int] = []
         self._unfit = ""
-        self._is_first = True
+        self._is_first, self._is_trained = True, False
 
     @property
     def replicas(self) -> tuple[int, ...]:
@@ -74,6 +77,7 @@ class LiveMemory:
         self._buffers.boundary()
         self._kept.copy_from(self._parts)
         self._why = self._apart() if self._parts.wrapped or self.replicas else ""
+        self._parts.gradients_are_alike = not self._why
         self._versions = [tensor._version for tensor in self._counted]  # noqa: SLF001 - counts changes in place
         self._hooks.settled()
         self._step = step
@@ -81,9 +85,15 @@ class LiveMemory:
             self._is_first = False
             self._unfit = live_limits.too_large(self._kept.others)
 
+    def loaded(self, step: int, *, rank: int) -> None:
+        """The state has just been loaded from this rank's checkpoint, and the other ranks are to take it from here."""
+        self._buffers.loaded(rank)
+        self.begin(step)
+
     def boundary(self, step: int) -> None:
         """The state is that of the end of `step`. A collective where a model has buffers that training changes."""
         self._buffers.before_boundary()
+        self._is_trained = True
         self.begin(step)
 
     def before_callbacks(self) -> None:
@@ -142,12 +152,8 @@ class LiveMemory:
                 reason=f"the mesh that was built here lets ranks {list(new.replicas)} hold alike, that of rank {source} ranks {list(replicas)}",
                 next_step="Build the same mesh at every entry and on every rank.",
             )
-        if new.structure() != shapes:
-            raise CheckpointStateError(
-                field="live rollback",
-                reason=f"the models, optimizers and further parts that were built here are not like those of rank {source}",
-                next_step="Build the same parts at every entry and on every rank.",
-            )
+        if shapes:
+            _check_structure(new, shapes, source)
         wire = live_transfer.Wire(
             source, replicas, live_shards.group_of(new.parameters.values(), replicas) if replicas else None
         )
@@ -160,7 +166,7 @@ class LiveMemory:
                     reason=f"rank {source} cannot give its state of step {at.step} any more: {why_not}",
                     next_step="Leave what session.keep() gives as it is until session.steps() begins.",
                 )
-            tree = self._tree()
+            tree = {**self._tree(), _STRUCTURE: new.structure()}
             live_transfer.give(wire, live_header.pack(tree))
         elif not why_not:
             live_transfer.take(wire, own={}, device=new.device(), wanted=False)
@@ -169,10 +175,12 @@ class LiveMemory:
             if any(new.parameters[name] is mine for name, mine in self._parts.parameters.items()):
                 self._why = f"it was taking the state of step {at.step}"
             tree = live_transfer.take(wire, own=live_content.own_tensors(new), device=new.device())
+            _check_structure(new, tree[_STRUCTURE], source)
         new.follow_keys(self._seed)
         live_content.put(new, tree)
         self.close()
         self._bind(new, mirrored=tree["mirrored"])
+        new.gradients_are_alike = True
         self.begin(at.step)
         return self.digest()
 
@@ -199,6 +207,11 @@ class LiveMemory:
             return f"the gradient of {name} is spread in another way than the parameter"
         if not self._kept.gradients.tensors():
             return ""
+        if not self._is_trained and not self._parts.gradients_are_alike:
+            return (
+                "its checkpoint holds gradients, and that they were added over the ranks is not written there "
+                "(no_sync, or it was saved without MS_ROLLBACK=live)"
+            )
         if name := self._hooks.of_this_rank_alone:
             return f"the gradients of {name} were not added over the ranks (no_sync)"
         if name := self._hooks.divided_in_buckets:
@@ -215,3 +228,12 @@ class LiveMemory:
             if tensor._version != version:  # noqa: SLF001 - counts changes in place
                 return f"parameter {name} was changed outside of an optimizer"
         return self._parts.has_other_tensors()
+
+
+def _check_structure(new: LiveParts, shapes: str, source: int) -> None:
+    if new.structure() != shapes:
+        raise CheckpointStateError(
+            field="live rollback",
+            reason=f"the models, optimizers and further parts that were built here are not like those of rank {source}",
+            next_step="Build the same parts at every entry and on every rank.",
+        )

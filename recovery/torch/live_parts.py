@@ -55,6 +55,8 @@ class LiveParts:
             gradients: those that are there at a step's end belong to the state.
         """
         self.has_gradients = gradients
+        self.gradients_are_alike = False
+        """Those that are there were added over the ranks, as far as the last boundary or the checkpoint that was loaded says."""
         self.modules: dict[str, torch.nn.Module] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.loaders: dict[str, ResumableLoader] = {}

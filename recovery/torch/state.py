@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery.torch")
 
+_ALIKE = "gradients_alike"
+"""In a file: its gradients were added over the ranks. Live rollback alone knows that, and writes it."""
+
 
 class TrainState:
     """Model, optimizer, schedules, loaders, anything with `state_dict` and `load_state_dict`, gradients, and the random generators.
@@ -81,6 +84,7 @@ class TrainState:
         self._per_rank = _named(per_rank, self._parts)
         self._loader = loader
         self._saves_gradients, self._gradients_logged = gradients, False
+        self._live_parts: LiveParts | None = None
         for name, part in self._parts.items():
             for item in _items(part):
                 if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
@@ -279,14 +283,17 @@ class TrainState:
         # At each save: a value that becomes unsafe later would be committed, and could never be loaded.
         for name, states in taken["parts"].items():
             safe_load.check(name, states)
+        if taken.get("gradients") and self._live_parts is not None:
+            taken[_ALIKE] = self._live_parts.gradients_are_alike
         number = payloads.SHARDED if payloads.SHARDS in taken else payloads.WHOLE
         return {"format": number, **taken, "random": capture_random_state()}
 
     def live_parts(self) -> LiveParts:
         """Sorted as live rollback treats them."""
-        return LiveParts(
+        self._live_parts = LiveParts(
             {name: _items(part) for name, part in self._parts.items()}, gradients=self._saves_gradients
         )
+        return self._live_parts
 
     def live_memory(self) -> LiveMemory:
         """What this process's memory holds of this state. Ask before anything is loaded: the seed of the generators is noted here."""
@@ -294,7 +301,8 @@ class TrainState:
 
     def why_not_live(self) -> tuple[str, ...]:
         """What can be neither derived nor given to another rank, a sentence each; empty: live rollback is possible."""
-        return live_limits.reasons(self.live_parts(), per_rank=self._per_rank)
+        parts = {name: _items(part) for name, part in self._parts.items()}
+        return live_limits.reasons(LiveParts(parts, gradients=self._saves_gradients), per_rank=self._per_rank)
 
     def _check_parts(self, parts: Mapping[str, Any]) -> None:
         if set(parts) != set(self._parts):
@@ -319,6 +327,8 @@ class TrainState:
     def _put_gradients(self, payload: Mapping[str, Any]) -> None:
         """Put back what the file has: files of earlier releases, and of a loop that has promised to clear them, have none."""
         unmatched = gradients_of.put(self._bare_parts(), payload.get("gradients", {}))
+        if self._live_parts is not None:
+            self._live_parts.gradients_are_alike = payload.get(_ALIKE) is True
         if unmatched:
             part, number, name = unmatched[0]
             raise restored.unfit(

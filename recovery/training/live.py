@@ -33,6 +33,10 @@ class LiveMemory(Protocol):
         """
         ...
 
+    def loaded(self, step: int, *, rank: int) -> None:
+        """The state has just been loaded from this rank's checkpoint of `step`, and the other ranks are to take it from here. No collective."""
+        ...
+
     def boundary(self, step: int) -> None:
         """The state is that of the end of `step`: copy what is small, note what is large. Main thread, at every step, on every rank.
 
@@ -76,7 +80,7 @@ class LiveMemory(Protocol):
             new_state: the training state of this entry.
             source: the rank that gives.
             rank: this one.
-            shapes: digest of the structure that the source has offered.
+            shapes: digest of the structure that the source has offered; empty: it has loaded its checkpoint (`loaded`).
             at: where the state stood.
             replicas: who takes it from this source, itself among them; empty: all ranks.
 

@@ -52,7 +52,8 @@ class LiveRollback:
         """The training function is entered. What no plan goes back to any more is let go before anything is built."""
         self._plan = plan
         self.awaits_state = plan.live_rank is not None
-        if not self.awaits_state:
+        # What comes from a checkpoint is in no memory yet.
+        if not self.awaits_state or not plan.live_structure:
             self._let_go()
 
     def _let_go(self) -> None:
@@ -95,6 +96,8 @@ class LiveRollback:
     def take(self, state: object) -> None:
         """Take the state of the plan from the rank that has it, or give it, as all ranks do, and wait until all have taken the same.
 
+        Where the plan names this rank's checkpoint, that lies in `state` already.
+
         Raises:
             GenerationInterrupted: it cannot be taken, or a rank has taken another one; another plan follows.
         """
@@ -103,8 +106,11 @@ class LiveRollback:
         assert plan.live_rank is not None, "the plan says whose memory"
         if self._memory is None:
             self._reject(plan, self.not_live or "live rollback is off in this process (MS_ROLLBACK)")
+        gives_checkpoint = bool(plan.path)
+        if gives_checkpoint:
+            self._memory.loaded(plan.step, rank=int(plan.rank))
         own = self._whole is not None and self._whole.step == plan.step and not self._unsure
-        if not own:
+        if not own and not gives_checkpoint:
             self._unsure = f"it was taking the state of step {plan.step} from rank {plan.live_rank}"
         try:
             content = self._memory.transfer(
@@ -118,10 +124,11 @@ class LiveRollback:
         except CheckpointStateError as error:
             self._reject(plan, str(error))
         _logger.info(
-            "event=restored rank=%d generation=%d step=%d from the memory of rank %d",
+            "event=restored rank=%d generation=%d step=%d from the %s of rank %d",
             plan.rank,
             plan.generation,
             plan.step,
+            "memory" if plan.live_structure else "checkpoint",
             plan.live_rank,
         )
         self.awaits_state = False

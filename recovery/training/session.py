@@ -226,6 +226,9 @@ class Session(DataPlane):
         self.versions = state.versions()
         self._live.prepare(state, steps_are_ours=state is self.state)
         if self.plan_is_live:
+            if self._plan.path:
+                # The other ranks have lost theirs, and take this one's.
+                self._planned.load(state)
             self._live.take(state)
             self._take_position(state, None)
             return

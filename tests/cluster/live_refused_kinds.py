@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -99,6 +100,24 @@ def own_optimizer(session: recovery.Session, moment: Moment) -> Kind:
     return plain(session, moment, model, [OwnStateSGD(model.parameters(), lr=0.01)])
 
 
+def unreduced(session: recovery.Session, moment: Moment) -> Kind:
+    """Four steps for each of the optimizer's; the gradients are added over the ranks in the last of them alone."""
+    model = DistributedDataParallel(net())
+    optimizer = sgd(model)
+
+    def step(number: int, rows: torch.Tensor) -> None:
+        is_last = number % 4 == 0
+        with contextlib.nullcontext() if is_last else model.no_sync():
+            loss = model(rows).square().mean() / 4
+            moment(loss)
+            loss.backward()
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return Kind({"model": model, "optimizer": optimizer, "loader": loader_of(session)}, step)
+
+
 REFUSED: dict[str, Callable[[recovery.Session, Moment], Kind]] = {
-    one.__name__: one for one in (closure, per_rank, extra_state, data_with_state, own_optimizer)
+    one.__name__: one for one in (closure, per_rank, extra_state, data_with_state, own_optimizer, unreduced)
 }

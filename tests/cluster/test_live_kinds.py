@@ -91,6 +91,7 @@ def test_no_step_is_lost(tmp_path: Path, kind: str) -> None:
         ("extra_state", "extra state"),
         ("data_with_state", "state_dict"),
         ("own_optimizer", "OwnStateSGD"),
+        ("unreduced", "no_sync"),
     ],
 )
 def test_where_a_training_cannot_go_on_from_memory_the_plan_says_why(

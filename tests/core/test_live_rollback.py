@@ -114,8 +114,8 @@ def test_what_survives_is_gone_on_from_where_no_step_is_common_any_more(desk: De
         worker.follow()
     # That there was something to lose is not forgotten by that.
     third = lose(desk, third)
-    ready_with(first, None, _file(first))
-    ready_with(second, None, _file(second))
+    ready_with(first, None)
+    ready_with(second, None)
     ready_with(third, None)
     assert first.last(m.JobEnded).outcome is m.JobOutcome.NO_COMMON_CHECKPOINT
 

@@ -244,7 +244,7 @@ FROM_SCHEDULER: dict[str, str] = {
     "heartbeat_ack": "nothing: the scheduler is alive",
     "received": "forget the request: it is durable",
     "interrupt": "stop after the step; send `ready`. It comes twice, and may name a generation that is over for this node already: then nothing",
-    "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. With `sources` instead of a path: fetch `digest` from one of them first. With `live_rank`: form the world, and there take the state that this rank has in its memory, together with `live_replicas` (empty: all ranks). A generation that is not newer than the own one: ignore",
+    "rollback": "load `step` of the own file `path` (0: begin at step 0), form the world. With `sources` instead of a path: fetch `digest` from one of them first. With `live_rank`: form the world, and there take the state that this rank has in its memory, together with `live_replicas` (empty: all ranks); where `live_structure` is empty it is in that rank's checkpoint, the own file `path`, which it loads first. A generation that is not newer than the own one: ignore",
     "rendezvous": "connect to rank 0 there",
     "state_agreed": "begin the first step of that generation, if it is the own one",
     "committed": "checkpoints older than the newest two committed steps may go, but for the steps `copied` and `copying`",

@@ -8,6 +8,8 @@ _POLICY = "tests/core/test_live_policy.py"
 _SCHEDULER = "tests/core/test_live_rollback.py"
 _RESTART = "tests/core/test_live_restart.py"
 _WORKER = "tests/core/test_live_worker.py"
+_CHECKPOINTS = "tests/core/test_live_checkpoints.py"
+_MEMORY = "tests/torch/test_live_memory.py"
 _SHARDS = "tests/core/test_live_shards.py"
 _SIMULATED = "tests/simulation/test_live.py::test_what_survives_in_memory_breaks_no_promise"
 _NEWEST = f"{_POLICY}::test_the_newest_state_wins_and_of_several_the_lowest_rank_gives_it"
@@ -63,8 +65,8 @@ ROLLBACK_LIVE = (
         "I30",
         "core/scheduler/live.py",
         "target",
-        "not state.rules.live_rollback or state.job.state is not JobState.INTERRUPTED",
-        "not state.rules.live_rollback",
+        "state.job.state is JobState.INTERRUPTED",
+        "True",
         (f"{_SCHEDULER}::test_a_job_that_forms_goes_to_nobodys_memory",),
     ),
     Bug(
@@ -72,8 +74,8 @@ ROLLBACK_LIVE = (
         "I9",
         "core/scheduler/live.py",
         "target",
-        "not state.rules.live_rollback or state.job.state is not JobState.INTERRUPTED",
-        "state.job.state is not JobState.INTERRUPTED",
+        "not state.rules.live_rollback",
+        "False",
         (f"{_SCHEDULER}::test_nobody_is_asked_for_its_memory_unless_it_is_asked_for",),
     ),
     Bug(
@@ -149,5 +151,77 @@ ROLLBACK_LIVE = (
         "not replicas or rank in replicas",
         "True",
         (f"{_POLICY}::test_a_rank_that_is_not_among_those_it_names_gives_nothing",),
+    ),
+    Bug(
+        "one rank's checkpoint of a committed step is given up with the others'",
+        "I30",
+        "core/scheduler/live.py",
+        "target",
+        "on_disk is None",
+        "True",
+        (f"{_CHECKPOINTS}::test_one_rank_gives_its_checkpoint_where_another_has_lost_its_own",),
+    ),
+    Bug(
+        "a checkpoint that could not be given is tried again",
+        "I14",
+        "core/checkpoints.py",
+        "CheckpointCoordinator.held_by_one",
+        "step not in refused",
+        "True",
+        (f"{_CHECKPOINTS}::test_what_cannot_be_given_is_gone_back_behind",),
+    ),
+    Bug(
+        "a folder that only the program can load is given",
+        "I30",
+        "core/checkpoints.py",
+        "CheckpointCoordinator.held_by_one",
+        "not held.is_folder",
+        "True",
+        (f"{_CHECKPOINTS}::test_a_folder_that_a_framework_wrote_is_not_given",),
+    ),
+    Bug(
+        "a rank is sent to its own file, and to another's checkpoint",
+        "I31",
+        "core/scheduler/rollback_plan.py",
+        "rollback_for",
+        "of_memory.rank == rank",
+        "True",
+        (f"{_CHECKPOINTS}::test_one_rank_gives_its_checkpoint_where_another_has_lost_its_own",),
+    ),
+    Bug(
+        "a damaged file of the rank that gives refuses the step to all",
+        "I30",
+        "core/scheduler/checkpoint_messages.py",
+        "on_checkpoint_invalid",
+        "own.path != bad.path",
+        "True",
+        (f"{_CHECKPOINTS}::test_the_next_rank_gives_it_where_the_first_ones_file_is_bad",),
+    ),
+    Bug(
+        "in the simulation, a job ends although one rank has its checkpoint",
+        "I30",
+        "core/scheduler/live.py",
+        "target",
+        "on_disk is None",
+        "on_disk is None or newest == 0",
+        (f"{_SIMULATED}[memory]",),
+    ),
+    Bug(
+        "gradients of one rank alone are given out of its checkpoint",
+        "I31",
+        "torch/live_memory.py",
+        "LiveMemory._apart",
+        "not self._parts.gradients_are_alike",
+        "False",
+        (f"{_MEMORY}::test_gradients_of_a_checkpoint_are_given_only_where_it_says_that_all_ranks_had_them",),
+    ),
+    Bug(
+        "batch statistics of any rank are given out of its checkpoint",
+        "I31",
+        "torch/live_buffers.py",
+        "KeptBuffers.loaded",
+        "rank == 0",
+        "True",
+        (f"{_MEMORY}::test_batch_statistics_of_a_checkpoint_are_given_by_rank_0_alone",),
     ),
 )

@@ -21,8 +21,8 @@ _SPOILED = 0.2
 """How many sources find that what they hold is not what it was."""
 _DAMAGED = 0.1
 """How many ranks take other bytes than were given."""
-WRONG: Content = ((-1, -1),)
-"""Of a rank that took other bytes than were given."""
+_WRONG = -1
+"""Instead of a generation: in the history of a rank that took other bytes than were given. No two ranks take the same ones."""
 STRUCTURE = "shapes"
 
 
@@ -45,6 +45,18 @@ class LiveMemory:
         """Something else is loaded into the same objects."""
         self.state, self.has_taken = None, True
 
+    def loaded(self, plan: m.Rollback, content: Content) -> None:
+        """The plan's checkpoint is loaded, to be given to all."""
+        self.content = content
+        self.state = m.LiveState(
+            run=plan.run,
+            generation=plan.generation,
+            step=plan.step,
+            epoch=plan.epoch,
+            step_in_epoch=plan.step_in_epoch,
+            structure=f"{STRUCTURE} of part {self._part(plan)}",
+        )
+
     def left(self, plan: m.Rollback) -> tuple[m.LiveState | None, str]:
         """The training function is left; what it has in its memory now, and why it has nothing."""
         if not self._process.world.shape.spares.live:
@@ -56,7 +68,7 @@ class LiveMemory:
             if self.state is not None and plan.rank != plan.live_rank and draw.random() < 0.5:
                 self.state = None
             return self.state, "" if self.state is not None else "the transfer was broken off"
-        assert self._process.content[:1] != WRONG, "I31: it trains on another state than the others"
+        assert not is_wrong(self._process.content), "I31: it trains on another state than the others"
         if step > plan.step and draw.random() < _TORN:
             self._process.clock.seen["a state in memory was torn"] += 1
             self.state = None
@@ -91,7 +103,7 @@ class LiveMemory:
         process = self._process
         if process.clock.draw("live").random() < _DAMAGED:
             process.clock.seen["a rank took another state than the others"] += 1
-            content = WRONG
+            content = ((_WRONG, plan.rank),)
         else:
             process.world.promises.loaded(plan, content)
         process.content, self._taken = content, True
@@ -110,6 +122,11 @@ class LiveMemory:
         process.world.agreed(plan)
 
 
+def is_wrong(content: Content) -> bool:
+    """Did its rank take other bytes than were given?"""
+    return content[:1] != () and content[0][0] == _WRONG
+
+
 def transfer(world: World, plan: m.Rollback, plane: list[Process]) -> None:
     """All ranks are in the world: the source gives what it holds."""
     if len(plane) < plan.world_size or any(rank.phase != "taking" for rank in plane):
@@ -121,7 +138,8 @@ def transfer(world: World, plan: m.Rollback, plane: list[Process]) -> None:
     sources = {rank.plan.rank: rank for rank in plane if rank.plan and rank.plan.rank == rank.plan.live_rank}
     for rank, source in sources.items():
         world.promises.given(source, plans[rank])
-    if world.clock.draw("live").random() < _SPOILED:
+    of_checkpoint = not plan.live_structure
+    if world.clock.draw("live").random() < _SPOILED or (of_checkpoint and world.shape.spares.shards > 1):
         world.clock.seen["a source could not give its state"] += 1
         number, source = world.clock.draw("live").choice(sorted(sources.items(), key=lambda item: item[0]))
         source.live.state, source.phase = None, "rejected"
@@ -130,7 +148,8 @@ def transfer(world: World, plan: m.Rollback, plane: list[Process]) -> None:
         )
         source.handle(bad)
         return
-    world.clock.seen["a state was taken from a survivor's memory"] += 1
+    where = "one rank's checkpoint" if of_checkpoint else "a survivor's memory"
+    world.clock.seen[f"a state was taken from {where}"] += 1
     contents = {rank: source.live.content for rank, source in sources.items()}
     for one in list(plane):
         assert one.plan is not None, "who takes has a plan"

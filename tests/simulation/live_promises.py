@@ -1,6 +1,7 @@
 """What live rollback promises, counted again from what the ranks said.
 
-I30  a plan goes to the memory of a rank that holds a whole state of the lineage, to the newest there is, and nowhere else if there is one
+I30  a plan goes to the memory of a rank that holds a whole state of the lineage, to the newest there is, and nowhere else if there is one;
+     or to one rank's checkpoint of a step that was committed and that others have lost, if that is newer
 I31  each part of the state has one source in a generation, and all ranks hold what it gave before anything is committed
 """
 
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from recovery.core import messages as m
 from recovery.core.ids import Rank
 from recovery.core.records import CheckpointRecord, CheckpointState, JobState
-from tests.simulation.live import WRONG
+from tests.simulation.live import is_wrong
 
 if TYPE_CHECKING:
     from recovery.core.scheduler.node import Node
@@ -78,6 +79,8 @@ class LivePromises:
             (step for step in {state.step for state in states.values()} if self._is_whole(states, step)),
             default=0,
         )
+        if self._of_checkpoint(scheduler, plan, max(newest, newest_common)):
+            return True
         if plan.live_rank is None:
             assert not newest or self._was_forming, (
                 f"I30: the plan goes to step {plan.step}, and a rank holds step {newest} in its memory: {states}"
@@ -96,6 +99,43 @@ class LivePromises:
             self._world.clock.seen["each part had a source of its own"] += 1
             assert plan.live_replicas == tuple(range(plan.rank % shards, plan.world_size, shards)), plan
         return True
+
+    def _of_checkpoint(self, scheduler: SchedulerProcess, plan: m.Rollback, newest: int) -> bool:
+        """Does the plan go to one rank's checkpoint? It must where all ranks held a newer step once, and one holds it still."""
+        held, newest_committed = self._held(scheduler, plan.run, newest)
+        if plan.live_rank is None or plan.live_structure:
+            assert not newest_committed, (
+                f"I30: the plan goes to step {plan.step}, and a rank holds step {newest_committed}, which all held: {held}"
+            )
+            return False
+        self._world.clock.seen["a plan went to one rank's checkpoint"] += 1
+        assert (plan.live_rank, plan.step) in held, (
+            f"I30: rank {plan.live_rank} has no such checkpoint: {plan}"
+        )
+        assert plan.step >= newest_committed, f"I30: {plan} is not the newest of {held}"
+        return True
+
+    def _held(self, scheduler: SchedulerProcess, run: int, newest: int) -> tuple[set[tuple[int, int]], int]:
+        """Checkpoints (rank, step) that may be given, newer than a step; and the newest that all ranks held once, 0: none."""
+        held = {
+            (int(node.record.rank), step)
+            for node in scheduler.machine.state.workers
+            for step, one in self._promises.claims_of(node.record.node_id).items()
+            if node.record.rank is not None and one.run == run and step > newest
+            if step not in self._refused and self._promises.is_past(one)
+        }
+        committed = {
+            row.step
+            for row in self._world.store.all(CheckpointRecord)
+            if row.run == run and row.state is CheckpointState.COMMITTED and self._promises.is_past(row)
+        }
+        return held, max((step for _, step in held if step in committed), default=0)
+
+    def failed(self, scheduler: SchedulerProcess, run: int) -> None:
+        """I30: no job ends for want of a common checkpoint while a rank can give one to all."""
+        if self._world.shape.spares.live:
+            held, newest = self._held(scheduler, run, 0)
+            assert not newest, f"I30: the job ended, and a rank holds step {newest}, which all held: {held}"
 
     def _is_whole(self, states: Mapping[Rank | None, m.LiveState], step: int) -> bool:
         """Does some rank hold each part of this step?"""
@@ -137,11 +177,11 @@ class LivePromises:
         for row in self._world.store.all(CheckpointRecord):
             if (row.run, row.step) == (message.run, message.step) and row.state is CheckpointState.COMMITTED:
                 file = self._world.disk.was_at(row.path)
-                assert file is None or file.content[:1] != WRONG, f"I31: {row} is of another state"
+                assert file is None or not is_wrong(file.content), f"I31: {row} is of another state"
 
     def finished(self) -> None:
         """I31: the same at the end of the job."""
-        odd = [one.name for one in self._world.living if one.content[:1] == WRONG and one.phase == "done"]
+        odd = [one.name for one in self._world.living if is_wrong(one.content) and one.phase == "done"]
         assert not odd or not self._world.shape.spares.live, (
             f"I31: {odd} finished with another state than the others"
         )

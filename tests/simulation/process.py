@@ -264,17 +264,19 @@ class Process:
         self.content = ()
         if plan.live_rank is None:
             self.live.forget()
-        if plan.step and plan.live_rank is None:
+        if plan.path:
             file = self.world.disk.file_at(plan.path)
             is_gone = self.world.exchange.is_lost(self) or self.world.promises.is_fenced(self)
             assert file is not None or is_gone, f"I11: the target {plan.step} of {self.name} was deleted"
             if file is None or not is_usable(file, plan):
                 self.clock.seen["a checkpoint was rejected when it was loaded"] += 1
-                self.phase = "rejected"
+                self.phase, self.live.has_taken = "rejected", False
                 bad = s.CheckpointRejected(self.request(), plan.generation, plan.step, plan.path, "digest")
                 self.handle(bad)
                 return
             self.content = file.content
+            if plan.live_rank is not None:
+                self.live.loaded(plan, file.content)
         if plan.live_rank is None:
             self.world.promises.loaded(plan, self.content)
         self.memory.begin(plan)

@@ -338,6 +338,7 @@ class Promises:
         if job.state is JobState.FAILED and job.reason.startswith("no step is held"):
             common = self._newest_common(scheduler, job.run)
             assert not common, f"I9: the job ended, and all ranks hold step {common}"
+            self.live.failed(scheduler, job.run)
 
     def _says_what_it_gives_up(self, plan: EventRecord) -> None:
         """I19: newer steps that were committed, and that training would still go through, are named with whose file is not usable."""

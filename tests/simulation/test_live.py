@@ -18,9 +18,10 @@ ALWAYS = (
     "a job finished",
 )
 DIFFERENT, SPOILED = "a rank took another state than the others", "a source could not give its state"
+OF_ONE_RANK = ("a plan went to one rank's checkpoint", "a state was taken from one rank's checkpoint")
 RARE = {
-    "alone": (DIFFERENT, SPOILED),
-    "memory": (),
+    "alone": (DIFFERENT, SPOILED, *OF_ONE_RANK),
+    "memory": OF_ONE_RANK,
     "drains": (DIFFERENT, SPOILED),
     "copies": (DIFFERENT,),
     "shards": (

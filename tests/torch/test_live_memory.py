@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from recovery.errors import CheckpointStateError
 from recovery.torch import ResumableLoader, TrainState, live_header, live_transfer
 from recovery.torch.live_header import CannotCarryError
 from recovery.torch.live_memory import LiveMemory
+from recovery.torch.live_parts import LiveParts
 from recovery.training.live import GivesMemory, StepPosition
 from tests.torch.fake_session import FakeSession
 
@@ -273,6 +276,57 @@ def test_state_is_not_put_into_other_parts() -> None:
 
     with pytest.raises(CheckpointStateError, match="not like those of rank 0"):
         memory.transfer(other, source=0, rank=0, shapes=shapes, at=StepPosition(0, 1, 0))
+
+
+@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.parametrize("alike", [True, False])
+def test_gradients_of_a_checkpoint_are_given_only_where_it_says_that_all_ranks_had_them(
+    tmp_path: Path, *, alike: bool
+) -> None:
+    def built() -> tuple[nn.Module, TrainState]:
+        net = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+        return net, TrainState(model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1))
+
+    net, saved = built()
+    # Without a memory, as without live rollback, nobody knows.
+    memory = saved.live_memory() if alike else None
+    net(torch.ones(2, 4)).sum().backward()
+    if memory is not None:
+        memory.boundary(1)
+    with (tmp_path / "saved").open("wb") as stream:
+        saved.write(stream)
+
+    net, loaded = built()
+    taking = loaded.live_memory()
+    loaded.read(tmp_path / "saved")
+    taking.loaded(1, rank=0)
+
+    assert next(net.parameters()).grad is not None
+    assert ("its checkpoint holds gradients" in taking.why_not()) != alike
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_batch_statistics_of_a_checkpoint_are_given_by_rank_0_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    saved = Small()
+    saved.step()
+    saved.optimizer.zero_grad()
+    with (tmp_path / "saved").open("wb") as stream:
+        saved.state.write(stream)
+
+    loaded = Small()
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "get_rank", lambda: rank)
+    monkeypatch.setattr(LiveParts, "takes_buffers_of_rank_0", lambda parts: True)
+    parts = loaded.state.live_parts()
+    parts.buffers = [dataclasses.replace(one, alike=True) for one in parts.buffers]
+    taking = LiveMemory(parts)
+    loaded.state.read(tmp_path / "saved")
+    taking.loaded(1, rank=rank)
+
+    assert ("the ranks have not agreed on it yet" in taking.why_not()) == bool(rank)
 
 
 @pytest.mark.usefixtures("world_of_one")

@@ -203,11 +203,11 @@ def test_gradients_that_were_not_added_over_the_ranks_cannot_be_given(switch: st
         net = fully_sharded(mesh, nn.Linear(4, 4), nn.LayerNorm(4))
         memory = LiveMemory(TrainState(model=net).live_parts())
         net(torch.ones(2, 4)).sum().backward()
-        memory.begin(5)
+        memory.boundary(5)
         assert memory.why_not() == ""
         getattr(net, switch)(False)
         net(torch.ones(2, 4)).sum().backward()
-        memory.begin(6)
+        memory.boundary(6)
         assert "the gradient of 0.weight was not added over the ranks" in memory.why_not()
 
 
@@ -218,11 +218,11 @@ def test_gradients_that_are_added_to_in_their_own_part_are_not_what_was_held() -
         for step in range(1, 7):
             net.zero_grad()
             net(torch.ones(2, 4)).sum().backward()
-            memory.begin(step)
+            memory.boundary(step)
         assert memory._kept.gradients.tensors() is memory._kept.gradients._held
         net(torch.ones(2, 4)).sum().backward()
         assert "gradients were changed in place" in memory.why_not()
-        memory.begin(7)
+        memory.boundary(7)
         assert memory._kept.gradients.tensors() is memory._kept.gradients._copies
         assert memory.why_not() == ""
 

@@ -36,7 +36,7 @@ def sentence(given_up: Mapping[int, Mapping[Rank, Unusable]]) -> str:
         Empty when nothing is given up.
     """
     named = [
-        f"step {step} was committed and is not usable: {_ranks(unusable)}"
+        f"step {step} was committed and is not usable: {whose(unusable)}"
         for step, unusable in list(given_up.items())[:STEPS_NAMED]
     ]
     if len(given_up) > STEPS_NAMED:
@@ -44,7 +44,8 @@ def sentence(given_up: Mapping[int, Mapping[Rank, Unusable]]) -> str:
     return "; ".join(named)
 
 
-def _ranks(unusable: Mapping[Rank, Unusable]) -> str:
+def whose(unusable: Mapping[Rank, Unusable]) -> str:
+    """Name the ranks whose files of one step are lost, and why."""
     named = [
         f"rank {rank}: {one.reason.rstrip('.')[:REASON_CHARS_MAX]}"
         for rank, one in list(unusable.items())[:RANKS_NAMED]

@@ -1,5 +1,7 @@
 """Whose memory does everybody go on from? That of the rank that is furthest, if that is further than every common checkpoint.
 
+Where that is none, one rank's checkpoint of a newer step that was committed serves as well: all ranks held the same, and have lost it.
+
 Where the state is spread over the ranks and held several times (HSDP), each part has such a rank, and all of them stand at one step.
 
 Source: docs/design/live_rollback.md.
@@ -11,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from recovery.core.held import HeldCheckpoint, LiveState
 from recovery.core.ids import Rank
-from recovery.core.messages import LiveState
-from recovery.core.policy import rollback
+from recovery.core.policy import given_up, rollback
 from recovery.core.records import GenerationRecord
 
 LIVE_MODE = "MS_ROLLBACK=live"
@@ -29,15 +31,20 @@ class LiveSource(msgspec.Struct, frozen=True):
 
     rank: Rank
     structure: str
-    """As `LiveState.structure`."""
+    """As `LiveState.structure`; empty: it loads its checkpoint first, and gives that."""
     replicas: tuple[Rank, ...] = ()
     """Who takes it, itself among them; empty: all ranks."""
 
+    @property
+    def is_checkpoint(self) -> bool:
+        """Is what it gives in its checkpoint, and not in its memory yet?"""
+        return not self.structure
+
 
 class ToLive(msgspec.Struct, frozen=True):
-    """Go on from what ranks have in their memories."""
+    """Go on from what ranks have in their memories, or one rank in its checkpoint."""
 
-    state: LiveState
+    state: LiveState | HeldCheckpoint
     """Of the first source. All of them stand at one step."""
     sources: tuple[LiveSource, ...]
     """One where every rank holds all; else one for each part of the state, and each rank takes from one of them."""
@@ -106,6 +113,11 @@ def nobody_has(states: Mapping[Rank, LiveState], step: int, world_size: int) -> 
     holders = {rank: state for rank, state in states.items() if state.step == step}
     found = set(_takers(_sources(holders), world_size))
     return next((Rank(rank) for rank in range(world_size) if rank not in found), None)
+
+
+def given_by(rank: Rank, step: int, lost: Mapping[Rank, given_up.Unusable]) -> str:
+    """Say that a rank gives what it has in its checkpoint, and whose files are the reason."""
+    return f"rank {rank} holds step {step} in its checkpoint, and gives it to all: {given_up.whose(lost)}"
 
 
 def why_not(reasons: Mapping[Rank, str]) -> str:

@@ -185,7 +185,8 @@ def on_checkpoint_invalid(
     if node.record.rank is None or bad.generation != state.job.generation:
         # Of a plan that is over: the newer one does not go there.
         return [state.answer(node, bad.request_id, [])]
-    if state.live.sources:
+    own = state.checkpoints.file_of(node.record.rank, bad.step)
+    if state.live.sources and (own is None or own.path != bad.path):
         why = f"{node.record.node_id} has not taken the state of step {bad.step}: {bad.reason}"
         noted = live.on_not_taken(state, node, bad)
         # In this order: nothing in a store says that a state is bad. Who has its answer waits for the end, and does not ask again.

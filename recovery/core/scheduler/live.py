@@ -1,4 +1,4 @@
-"""States in the ranks' memory: which one a plan goes to, and whether all ranks have taken the same."""
+"""States that one rank gives to others: whose memory or checkpoint a plan goes to, and whether all ranks have taken the same."""
 
 from __future__ import annotations
 
@@ -20,18 +20,25 @@ from recovery.core.scheduler.state import SchedulerState
 
 
 def target(state: SchedulerState, checkpoint: rollback.Target) -> live.ToLive | None:
-    """Whose memory the plan goes to; None: it goes where `checkpoint` says. Called when all ranks are ready."""
-    if not state.rules.live_rollback or state.job.state is not JobState.INTERRUPTED:
-        # While a job forms nobody is known to have trained in it.
+    """Who gives all ranks what the plan goes to; None: each has its own of what `checkpoint` says. Called when all ranks are ready."""
+    if not state.rules.live_rollback:
         return None
     newest = checkpoint.step if isinstance(checkpoint, rollback.ToCheckpoint) else 0
-    return live.choose(
-        _states(state),
+    refused = frozenset(state.live.refused)
+    # While a job forms nobody is known to have trained in it.
+    states = _states(state) if state.job.state is JobState.INTERRUPTED else {}
+    in_memory = live.choose(
+        states,
         state.generations,
         world_size=state.rules.world_size,
         newer_than=newest,
-        refused=frozenset(state.live.refused),
+        refused=refused,
     )
+    on_disk = state.checkpoints.held_by_one(in_memory.step if in_memory is not None else newest, refused)
+    if on_disk is None:
+        return in_memory
+    rank, held = on_disk
+    return live.ToLive(held, (live.LiveSource(rank, structure=""),))
 
 
 def _states(state: SchedulerState) -> dict[Rank, m.LiveState]:
@@ -40,7 +47,7 @@ def _states(state: SchedulerState) -> dict[Rank, m.LiveState]:
         node.record.rank: node.ready.live
         for node in state.workers
         if node.ready is not None and node.ready.live is not None and node.record.rank is not None
-        if node.ready.live.run == state.job.run
+        if node.ready.live.run == state.job.run and node.ready.live.structure
     }
 
 

@@ -20,7 +20,9 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     assert rank is not None, "a plan is for ranks"
     local_rank, local_world_size = _local_places(state)[rank]
     of_memory = state.live.source_of(rank)
-    file = None if of_memory is not None else state.checkpoints.file_of(rank, generation.step)
+    gives_checkpoint = of_memory is not None and of_memory.is_checkpoint and of_memory.rank == rank
+    has_own = of_memory is None or gives_checkpoint
+    file = state.checkpoints.file_of(rank, generation.step) if has_own else None
     fetching = state.copying.fetching.get(rank)
     return m.Rollback(
         generation=generation.generation,
@@ -66,8 +68,9 @@ def why_there(
     state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart | ToLive, step: int
 ) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
+    why = given_up.sentence(state.checkpoints.given_up(step))
     if isinstance(target, ToLive):
-        return _in_memory(target)
+        return "; ".join(filter(None, [_given(state, target), why]))
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
     if state.same_end is not None and state.same_end.times > 1:
         reasons.append(state.same_end.sentence)
@@ -75,7 +78,6 @@ def why_there(
     reasons += copies.who_fetches(
         [(rank, sources.names(one.sources)) for rank, one in state.copying.fetching.items()]
     )
-    why = given_up.sentence(state.checkpoints.given_up(step))
     if why:
         reasons.append(why)
     count = sum(
@@ -88,7 +90,10 @@ def why_there(
     return "; ".join(reasons)
 
 
-def _in_memory(target: ToLive) -> str:
+def _given(state: SchedulerState, target: ToLive) -> str:
+    if target.sources[0].is_checkpoint:
+        lost = state.checkpoints.given_up(target.step - 1)[target.step]
+        return live_policy.given_by(target.sources[0].rank, target.step, lost)
     if not target.sources[0].replicas:
         return f"rank {target.sources[0].rank} holds step {target.step} in its memory, and gives it to all"
     named = [str(source.rank) for source in target.sources[: live_policy.REASONS_NAMED]]
