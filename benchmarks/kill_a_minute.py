@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from killed_job import job_of
 from rank_log import Recovery
 from rows import Row, median
-from systems import System, all_systems
+from systems import System, chosen
 
 AT_MOST = 1.03
 MINUTE_S = 60.0
@@ -124,20 +124,16 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    wanted = options.system or ["msrun: standby"]
-    for system in all_systems(options.torchft_python):
-        if system.name in wanted:
-            one = (
-                {"mode": system.name, "not_available": system.missing}
-                if system.missing
-                else measure(system, options.workers, options.minutes, options.every)
-            )
-            print(
-                json.dumps(one)
-                if options.json
-                else "\n".join(f"{key:18} {value}" for key, value in one.items()),
-                flush=True,
-            )
+    for system in chosen(options.system or ["msrun: standby"], options.torchft_python):
+        one = (
+            {"mode": system.name, "not_available": system.missing}
+            if system.missing
+            else measure(system, options.workers, options.minutes, options.every)
+        )
+        print(
+            json.dumps(one) if options.json else "\n".join(f"{key:18} {value}" for key, value in one.items()),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from aims import ratios
 from comparison import Comparison
 from one_by_one import engine, fresh, launcher, reform, torchrun
 from rows import Row, row
-from systems import all_systems
+from systems import System, chosen
 
 IN_TURN = "systems"
 LAYOUT = (
@@ -52,9 +52,8 @@ def one_after_the_other(
             yield torchrun(workers, kills, switch=False)
 
 
-def in_turn(workers_list: list[int], kills: int, torchft_python: str, names: set[str]) -> Iterator[Row]:
+def in_turn(workers_list: list[int], kills: int, systems: list[System]) -> Iterator[Row]:
     """The comparison: its rows, its ratios, what was not available. What is measured when it is stopped is still told."""
-    systems = [one for one in all_systems(torchft_python) if not names or one.name in names]
     comparison = Comparison([one for one in systems if not one.missing], workers_list, kills)
     try:
         comparison.measure()
@@ -83,11 +82,12 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     only = set(options.only.split(","))
+    systems = chosen(options.system, options.torchft_python)
     workers_list = [int(number) for number in options.workers.split(",")]
     if not options.json:
         print(LAYOUT.format(**{name: name for name in ("start_ms", "load", *row("", 0, [], []))}))
     if IN_TURN in only:
-        for one in in_turn(workers_list, options.kills, options.torchft_python, set(options.system)):
+        for one in in_turn(workers_list, options.kills, systems):
             show(one, as_json=options.json)
     for one in one_after_the_other(only, workers_list, options.kills, options.window):
         show(one, as_json=options.json)

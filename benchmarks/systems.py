@@ -170,3 +170,20 @@ def plain_script() -> System:
 def all_systems(torchft_python: str) -> list[System]:
     """In the order of the table."""
     return [*launchers(), plain_script(), torchrun(), torchft(torchft_python)]
+
+
+def chosen(names: Sequence[str], torchft_python: str) -> list[System]:
+    """Those of these names, or whose names begin so; none given: all.
+
+    Raises:
+        SystemExit: a name is nobody's.
+    """
+    systems = all_systems(torchft_python)
+    found: list[System] = [] if names else systems
+    for name in names:
+        exact = [one for one in systems if one.name == name]
+        like = exact or [one for one in systems if one.name.startswith(name)]
+        if not like:
+            sys.exit(f"--system {name!r} is none of these: {'; '.join(one.name for one in systems)}")
+        found += [one for one in like if one not in found]
+    return found
