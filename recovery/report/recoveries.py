@@ -76,7 +76,7 @@ def recoveries(
             stored.wall_ms,
             _last_ms(log.events[position:planned], EventKind.NODE_ADMITTED, EventKind.NODE_RESUMED),
             plan.wall_ms,
-            *(_last_ms(of_next, kind) for kind in _BEGINNING),
+            *(_last_first_ms(of_next, kind) for kind in _BEGINNING),
         )
         # A part whose end is not in the event log takes no time.
         noticed_ms = _noticed_ms(log, position)
@@ -119,6 +119,15 @@ def _noticed_ms(log: EventIndex, interrupted: int) -> int:
         stored for stored in log.events[begun:interrupted] if stored.event.node_id == before.event.node_id
     )
     return _last_ms(of_node, EventKind.NODE_SUSPECTED) or now_ms
+
+
+def _last_first_ms(events: Iterable[StoredEvent], kind: EventKind) -> int:
+    """When the last node did this for the first time; 0: nobody did. A scheduler that starts again is told once more, and writes it again."""
+    firsts: dict[str | None, int] = {}
+    for stored in events:
+        if stored.event.kind is kind:
+            firsts.setdefault(stored.event.node_id, stored.wall_ms)
+    return max(firsts.values(), default=0)
 
 
 def _last_ms(events: Iterable[StoredEvent], *kinds: EventKind) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from recovery.core.records import EventKind
 from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, visible
 from recovery.report.timeline import Timeline, make_timeline
@@ -38,6 +40,24 @@ def test_each_part_of_a_recovery_has_its_time() -> None:
         assert one.because == "worker lost"
     assert len(timeline.plans) == 3
     assert len(timeline.commits) == 2
+
+
+def test_what_a_restarted_scheduler_is_told_again_moves_no_end_of_a_recovery() -> None:
+    events, generations = as_stored(nodes=3, failures=2)
+    first_plan, second_plan = [n for n, one in enumerate(events) if one.event.kind is EventKind.PLAN_MADE][1:]
+    of_first = events[first_plan:second_plan]
+    told_again = [
+        one for one in of_first if one.event.kind in (EventKind.RENDEZVOUS_OPENED, EventKind.STATE_LOADED)
+    ]
+    assert told_again
+    later = [msgspec.structs.replace(one, wall_ms=of_first[-1].wall_ms) for one in told_again]
+
+    expected = make_timeline(events, generations, run=1).recoveries
+    found = make_timeline(
+        [*events[:second_plan], *later, *events[second_plan:]], generations, run=1
+    ).recoveries
+
+    assert found == expected
 
 
 def test_useful_is_what_all_ranks_did_for_the_first_time() -> None:
