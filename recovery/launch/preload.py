@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.launch.fork_messages import Prepare
+from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.placement import MINDSPORE, OF_ONE, OF_ONE_WORLD
 from recovery.launch.python_command import PythonCommand, Runs
 from recovery.launch.python_command import read as read_command

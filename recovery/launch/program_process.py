@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from recovery import log
-from recovery.launch import program_template
 from recovery.launch.children import signal_group, tied
+from recovery.launch.forkserver import program_template
 
 _logger = logging.getLogger("recovery.launch")
 _GRACE_S = 5.0

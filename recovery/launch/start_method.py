@@ -13,10 +13,10 @@ from recovery.errors import LaunchFailedError
 from recovery.launch import console
 from recovery.launch.children import Child, SpawnedChild
 from recovery.launch.flag_values import StartMethod
-from recovery.launch.fork_messages import Prepare, Prepared
-from recovery.launch.fork_requests import NotBegun
+from recovery.launch.forkserver.fork_messages import Prepare, Prepared
+from recovery.launch.forkserver.fork_requests import NotBegun
+from recovery.launch.forkserver.template import READY_S, Template
 from recovery.launch.strays import Strays
-from recovery.launch.template import READY_S, Template
 
 _SILENT_S = 10.0
 """Imports that take longer are said: nothing else happens meanwhile."""

@@ -23,7 +23,8 @@ import psutil
 
 from recovery import log, process_conditions
 from recovery.config.start_methods import SUPERVISED
-from recovery.launch import peer_errors, program_template
+from recovery.launch import peer_errors
+from recovery.launch.forkserver import program_template
 from recovery.launch.placement import MINDSPORE
 from recovery.launch.program_process import ProgramProcess
 from recovery.mindspore.control_plane import MindSporeScheduler, variables_of

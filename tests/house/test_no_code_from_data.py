@@ -11,7 +11,7 @@ import ast
 from tests.house.files import Finding, name_of, nodes_of, program_files, report
 
 _CALLS = frozenset({"compile", "torch.jit.load"})
-_ALLOWED = frozenset({("recovery/launch/forked_child.py", "compile")})
+_ALLOWED = frozenset({("recovery/launch/forkserver/forked_child.py", "compile")})
 """The user's own script is begun there, as `python script` begins it."""
 
 

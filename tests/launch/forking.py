@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recovery.launch.children import tied
-from recovery.launch.fork_messages import Prepare, Prepared
-from recovery.launch.template import Template
+from recovery.launch.forkserver.fork_messages import Prepare, Prepared
+from recovery.launch.forkserver.template import Template
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 """Of linux/prctl.h."""

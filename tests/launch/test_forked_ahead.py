@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recovery.launch import forked_child
-from recovery.launch.fork_messages import Fork, NotForked, Prepare, Prepared
-from recovery.launch.fork_requests import NotBegun
-from recovery.launch.forked_ahead import ForkedAhead
-from recovery.launch.template import Template
+from recovery.launch.forkserver import forked_child
+from recovery.launch.forkserver.fork_messages import Fork, NotForked, Prepare, Prepared
+from recovery.launch.forkserver.fork_requests import NotBegun
+from recovery.launch.forkserver.forked_ahead import ForkedAhead
+from recovery.launch.forkserver.template import Template
 from tests.launch.forking import forked, orphans_left_alone, ready_template
 from tests.pace import wait_for
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launch.fork_messages import Prepare
-from recovery.launch.template import Template
+from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.forkserver.template import Template
 from tests.launch.forking import forked, ready_template, spawned
 
 MODULES = ("numpy", "logging", "multiprocessing.pool", "concurrent.futures", "asyncio")

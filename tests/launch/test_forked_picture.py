@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from recovery.launch.fork_messages import Prepare
-from recovery.launch.template import Template
+from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.forkserver.template import Template
 from tests.launch.forking import forked, ready_template, spawned
 
 MODULES = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.launch import python_command
-from recovery.launch.fork_messages import Prepare
+from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.python_command import PythonCommand, Runs
 

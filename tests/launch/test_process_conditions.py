@@ -19,7 +19,7 @@ import pytest
 from recovery import process_conditions
 from recovery.launch.arguments import parse
 from recovery.launch.flag_values import StartMethod
-from recovery.launch.fork_messages import Prepare
+from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.placement import Host, Placed, Script, environment_of, place
 from recovery.launch.start_method import Beginner, TemplatePlan
 from tests.launch.forking import orphans_left_alone

@@ -12,15 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recovery.launch.fork_messages import Prepare
-from recovery.launch.template import Template
+from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.forkserver.template import Template
 from tests.launch.forking import forked, orphans_left_alone, ready_template, spawned
 from tests.launch.test_forked_picture import MODULES, PICTURE, TRAINING, seen
 from tests.pace import wait_for
 
 PROXY = """
 import ctypes, os, sys, threading
-from recovery.launch import program_template
+from recovery.launch.forkserver import program_template
 from recovery.launch.program_process import ProgramProcess
 template = program_template.own()
 environment = {**(template.environment if template else os.environ), "RANK": "1", "MASTER_PORT": "1"}

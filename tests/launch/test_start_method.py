@@ -19,7 +19,7 @@ from recovery.errors import LaunchFailedError
 from recovery.launch import start_method
 from recovery.launch.children import Child, SpawnedChild
 from recovery.launch.flag_values import StartMethod
-from recovery.launch.fork_messages import Prepare
+from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.start_method import Beginner, TemplatePlan
 from tests.launch.forking import orphans_left_alone
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recovery.launch import fork_messages
-from recovery.launch.fork_messages import Fork, Forked, Prepare, Prepared
-from recovery.launch.fork_requests import NotBegun
-from recovery.launch.template import Template
+from recovery.launch.forkserver import fork_messages
+from recovery.launch.forkserver.fork_messages import Fork, Forked, Prepare, Prepared
+from recovery.launch.forkserver.fork_requests import NotBegun
+from recovery.launch.forkserver.template import Template
 from tests.launch.forking import forked, orphans_left_alone, ready_template
 from tests.pace import wait_for
 
@@ -286,8 +286,8 @@ def test_a_fork_that_its_launcher_does_not_know_of_never_runs(bare: Template, tm
 
 LAUNCHER = """
 import os, sys, time
-from recovery.launch.fork_messages import Prepare
-from recovery.launch.template import Template
+from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.forkserver.template import Template
 template = Template(Prepare(modules=()), environment=os.environ)
 template.await_ready()
 pid = template.begin([sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"], environment=os.environ, log=2)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from recovery.launch import template_memory
-from recovery.launch.fork_messages import Prepare
+from recovery.launch.forkserver import template_memory
+from recovery.launch.forkserver.fork_messages import Prepare
 from tests.launch.forking import ready_template
 from tests.launch.test_forked_ahead import made_ahead
 from tests.needs import needs_kernel

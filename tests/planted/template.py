@@ -14,7 +14,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "forked workers draw the same random numbers from numpy",
         "I20",
-        "launch/forked_child.py",
+        "launch/forkserver/forked_child.py",
         "_seed_again",
         "numpy_random.seed()",
         "pass",
@@ -23,7 +23,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "forked workers draw the same random numbers from torch",
         "I20",
-        "launch/forked_child.py",
+        "launch/forkserver/forked_child.py",
         "_seed_again",
         "torch.default_generator.seed()",
         "pass",
@@ -32,7 +32,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "forked workers share the key of their connections",
         "I16",
-        "launch/forked_child.py",
+        "launch/forkserver/forked_child.py",
         "_forget_the_template",
         "process.current_process().authkey = os.urandom(32)",
         "pass",
@@ -41,7 +41,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a forked worker keeps the template's connection open",
         "I14",
-        "launch/forked_child.py",
+        "launch/forkserver/forked_child.py",
         "_open_only",
         "os.close(int(name))",
         "pass",
@@ -50,7 +50,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a forked worker finds the variables of the template",
         "I1",
-        "launch/forked_child.py",
+        "launch/forkserver/forked_child.py",
         "_replace_environment",
         "os.environ.clear",
         "os.environ.copy",
@@ -77,7 +77,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a forked worker that replaces itself becomes another node",
         "I1",
-        "launch/forked_child.py",
+        "launch/forkserver/forked_child.py",
         "_forget_the_template",
         "exec_in_place.note_start()",
         "pass",
@@ -86,7 +86,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a fork that nobody knows of runs beside the worker that is spawned instead",
         "I1",
-        "launch/forked_child.py",
+        "launch/forkserver/forked_child.py",
         "become",
         "not os.read(go, 1)",
         "os.read(go, 1) is None",
@@ -95,7 +95,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a forked worker outlives its launcher",
         "I1",
-        "launch/forked_child.py",
+        "launch/forkserver/forked_child.py",
         "tie_to",
         "ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)",
         "ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)",
@@ -105,7 +105,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a template with threads is forked",
         "I14",
-        "launch/template_checks.py",
+        "launch/forkserver/template_checks.py",
         "Before._reasons",
         "len(threads) > 1",
         "not threads",
@@ -114,7 +114,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a template whose device cannot be used by its forks is forked",
         "I14",
-        "launch/template_checks.py",
+        "launch/forkserver/template_checks.py",
         "Before._reasons",
         "if refusing:\n"
         '    yield f"the imports have used a device ({refusing}), which a forked process cannot"',
@@ -125,7 +125,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "forked workers run a program that was changed meanwhile with the modules of before",
         "I20",
-        "launch/forked_ahead.py",
+        "launch/forkserver/forked_ahead.py",
         "ForkedAhead.begin",
         "if reason:\n    return Stale(reason=reason)",
         "if reason is None:\n    return Stale(reason=reason)",
@@ -134,7 +134,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "forked workers go on with the modules of a package that was installed anew",
         "I20",
-        "launch/template_process.py",
+        "launch/forkserver/template_process.py",
         "_serve",
         "files.look_at_installed()",
         "",
@@ -143,7 +143,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a forked worker has other threads than its variables say",
         "I20",
-        "launch/fork_requests.py",
+        "launch/forkserver/fork_requests.py",
         "ForkRequests._cannot",
         "name.startswith(_READ_AT_LOAD)",
         "not name",
@@ -188,7 +188,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a template goes on with a process that was forked ahead and has ended",
         "I14",
-        "launch/template_process.py",
+        "launch/forkserver/template_process.py",
         "_serve",
         "ahead is not None and ahead.has_ended()",
         "False",
@@ -197,7 +197,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a process that was forked ahead outlives its template",
         "I14",
-        "launch/forked_ahead.py",
+        "launch/forkserver/forked_ahead.py",
         "_fork_again",
         "forked_child.tie_to(template)",
         "",
@@ -207,7 +207,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a worker proxy prints and sets what its program's imports do",
         "I20",
-        "launch/template_process.py",
+        "launch/forkserver/template_process.py",
         "_main",
         "imported.nothing_done() if begins_proxies else imported",
         "imported",
@@ -216,7 +216,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a worker proxy keeps the orphans that its launcher would reap",
         "I14",
-        "launch/program_template.py",
+        "launch/forkserver/program_template.py",
         "ProgramTemplate.begin_program",
         "_take_in_orphans(False)",
         "pass",

@@ -27,7 +27,7 @@ import weakref
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from recovery.launch import process_picture, template_memory
+from recovery.launch.forkserver import process_picture, template_memory
 from tests.warm import children
 from tests.warm.prepared import Prepared
 from tests.warm.requests import DESCRIPTORS_MAX, REQUEST_MAX

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from recovery import process_conditions
-from recovery.launch import process_picture
-from recovery.launch.fork_messages import Fork, Forked, NotForked
+from recovery.launch.forkserver import process_picture
+from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked
 from recovery.launch.python_command import PythonCommand, Runs, searches_own_directory
 from recovery.launch.python_command import read as read_command
 from recovery.worker import exec_in_place

@@ -24,10 +24,10 @@ from typing import Any
 from typing_extensions import override
 
 from recovery import process_conditions
-from recovery.launch import fork_messages
 from recovery.launch.children import tied
-from recovery.launch.fork_messages import Prepare, Prepared, Unsafe
-from recovery.launch.fork_requests import BEGIN_S, ForkRequests, NotBegun
+from recovery.launch.forkserver import fork_messages
+from recovery.launch.forkserver.fork_messages import Prepare, Prepared, Unsafe
+from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
 from recovery.launch.restarts import describe
 from recovery.launch.strays import take_in_orphans
 

@@ -14,8 +14,8 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 
-from recovery.launch import fork_messages, forked_child
-from recovery.launch.fork_messages import Fork, Forked, NotForked, Stale
+from recovery.launch.forkserver import fork_messages, forked_child
+from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Stale
 from recovery.readable import is_readable
 
 _READ_BYTES = 4096

@@ -14,10 +14,10 @@ from random import Random  # noqa: TID251 - whose states others have made
 from types import ModuleType
 
 from recovery import process_conditions
-from recovery.launch import forked_child
-from recovery.launch.fork_messages import Prepare
-from recovery.launch.template_lookups import looked_up
-from recovery.launch.template_made import made
+from recovery.launch.forkserver import forked_child
+from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.forkserver.template_lookups import looked_up
+from recovery.launch.forkserver.template_made import made
 
 _DEVICES = ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu")
 """Modules that can say whether a forked process may use their devices."""

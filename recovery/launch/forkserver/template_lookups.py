@@ -14,7 +14,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from recovery.launch.fork_messages import Prepare
+from recovery.launch.forkserver.fork_messages import Prepare
 
 
 class LookedUp:

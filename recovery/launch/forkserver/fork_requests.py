@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from recovery.launch import fork_messages, python_command
-from recovery.launch.fork_messages import Fork, Forked, NotForked, Stale
+from recovery.launch import python_command
+from recovery.launch.forkserver import fork_messages
+from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Stale
 
 BEGIN_S = 8.0
 """How long one fork may take. It takes 0.05 s, and 5 s were seen on a machine with fifteen times as much to do as it can."""

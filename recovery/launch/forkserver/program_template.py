@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
 
-from recovery.launch import forked_child, process_picture
-from recovery.launch.fork_messages import Fork
-from recovery.launch.fork_requests import BEGIN_S, ForkRequests, NotBegun
+from recovery.launch.forkserver import forked_child, process_picture
+from recovery.launch.forkserver.fork_messages import Fork
+from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
 from recovery.launch.python_command import read as read_command
 from recovery.launch.restarts import describe
 
