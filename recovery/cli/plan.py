@@ -66,4 +66,8 @@ def _show(state: Stored, found: Plan) -> None:
         does = "stands by" if rank is None else f"is asked first to take rank {rank}"
         console.print(Text(f"  {standby['node_id']} {does}"))
     for refused in found.refused:
-        console.print(Text(f"  {refused['node_id']} is refused for {refused['rejoin_left_s']:g} s more"))
+        taken = refused["rank_taken_by"]
+        else_why = f", and nobody waits for it: {taken} has its rank" if taken else ""
+        console.print(
+            Text(f"  {refused['node_id']} is refused for {refused['rejoin_left_s']:g} s more{else_why}")
+        )

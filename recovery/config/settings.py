@@ -86,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The lost id whose rank this process was started to take; empty: none."""
     takeover_after_ms: int | None
     """After how long a launcher starts a lost rank beside its own; None: never."""
+    stop_grace_ms: int
+    """How long a launcher's processes may take to end when somebody asks the job to stop."""
     secure_channel: SecureChannel
     memory: MemorySettings
     failed_saves_max: int
@@ -144,6 +146,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         standby=reader.switch("MS_STANDBY"),
         replaces=reader.node_id("MS_REPLACES", required=False) or NodeId(""),
         takeover_after_ms=reader.whole_ms("MS_TAKEOVER_AFTER"),
+        stop_grace_ms=reader.bounded_ms("MS_STOP_GRACE"),
         secure_channel=channel,
         memory=_memory(reader, recovering=recovering),
         failed_saves_max=reader.whole("MS_FAILED_SAVES_MAX"),

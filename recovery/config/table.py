@@ -6,6 +6,7 @@ To add a setting: one row here, one field in `recovery.config.Settings` or `reco
 
 from __future__ import annotations
 
+from recovery.config.launcher_settings import OF_LAUNCHERS
 from recovery.config.memory_settings import MEMORY_TIER
 from recovery.config.setting import Kind, Setting
 from recovery.config.settings_of_others import FRAMEWORK, WITHOUT_EFFECT
@@ -162,17 +163,7 @@ RECOVERY = (
         rule="must be a URL of a scheme and a place, in printable characters, without user, password, spaces or a query",
         example="s3://bucket/prefix",
     ),
-    Setting(
-        name="MS_TAKEOVER_AFTER",
-        kind=Kind.SECONDS,
-        meaning="After how long the launcher of a host that is well starts a lost rank beside its own, where no other process has taken it. Read by recovery msrun. Negative: never.",
-        rule="must be a whole number of seconds from 1 to 31536000, or a negative one for never",
-        example="60",
-        default="-1",
-        low=1,
-        high=_YEAR,
-        negative_is_for_ever=True,
-    ),
+    *OF_LAUNCHERS,
     Setting(
         name="MS_STANDBY",
         kind=Kind.CHOICE,

@@ -211,7 +211,7 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
     pid: Count
     """Of the process that ended: a later incarnation of the id has another one."""
     reason: ShortText
-    """How: `killed by SIGKILL (out of memory?)`, `exit code 1`."""
+    """How: `killed by SIGKILL`, `exit code 1`."""
     gives_up: bool = False
     """The launcher does not start it again: the job cannot go on. Without one that was started as a `standby` it can begin."""
     process: ProcessIdentity | None = None

@@ -29,7 +29,7 @@ _MEMBERS_EVERY = 5
 _LEFT_OVER_MS = 5_000
 """How long after the end of the job a process that it never let in may take to notice it."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
-"""From SIGTERM to SIGKILL: nobody comes back to such a job, so a clean shutdown is worth no wait."""
+"""From SIGTERM to SIGKILL behind a failure: nobody comes back to such a job, so a clean shutdown is worth no wait."""
 
 
 class Agent:
@@ -59,6 +59,8 @@ class Agent:
         """Decided; None: the job goes on."""
         self._failed = False
         """A process failed for good, or this launcher did; else a person or a system ended the job."""
+        self._is_asked = False
+        """A person or a system has asked for the end."""
         self._stopping: asyncio.Event
 
     async def run(self) -> int:
@@ -67,6 +69,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_by_signal, number)
+        # nohup ignores it, and means it.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self._stop_by_signal, signal.SIGHUP)
         self._context.beginner.start()
         for keeper in self._keepers:
             self._begin(keeper)
@@ -210,19 +215,21 @@ class Agent:
         console.say(str(error), style="bold red")
 
     def _stop_by_signal(self, number: int) -> None:
-        """SIGTERM and SIGINT end the job; the second one at once."""
+        """SIGTERM, SIGINT and SIGHUP end the job; the second one at once."""
         if self._stopping.is_set():
             for keeper in self._keepers:
-                if keeper.child is not None:
+                if keeper.child is not None and not keeper.child.has_ended:
                     signal_group(keeper.child.pid, signal.SIGKILL)
             return
         console.say(f"asked to stop by {signal.Signals(number).name}")
-        self._exit_code = 128 + number
+        self._exit_code, self._is_asked = 128 + number, True
         self._stopping.set()
 
     async def _end_all(self) -> None:
         """Ask the workers to leave, then make them; the scheduler last, which informs other hosts."""
         grace_s = GRACE_S if self._context.recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
+        if self._is_asked:
+            grace_s = self._context.stop_grace_s
         for kinds in ((Kind.WORKER, Kind.STANDBY), (Kind.SCHEDULER,)):
             running = [
                 keeper.child

@@ -16,7 +16,7 @@ from recovery.log import flush_streams
 _NOTE = "agent.json"
 _LOG = "agent.log"
 _STOP_S = 30.0
-"""How long an agent may take: its own grace for its processes, and some more."""
+"""How long an agent may take beyond its grace for its processes."""
 
 _START_TIME = 19
 """Position of the start time behind the name in /proc/<pid>/stat: field 22 of proc_pid_stat(5), and the name is field 2."""
@@ -28,6 +28,8 @@ class _Agent(msgspec.Struct, frozen=True):
     pid: int
     started_s: float
     """By the wall clock, which may be set meanwhile: used only where an earlier release has left the next field out."""
+    stop_grace_s: float = 0.0
+    """How long its processes may take to end."""
     identity: str = msgspec.field(name="life", default="")
     """Which start of the machine, and when since then in the kernel's ticks: no clock that is set moves it."""
 
@@ -35,8 +37,14 @@ class _Agent(msgspec.Struct, frozen=True):
 _agents = msgspec.json.Decoder(_Agent)
 
 
-def hand_over(log_dir: Path, work: Callable[[], int]) -> int:
-    """Do `work` in a process of its own that outlives this terminal. Gives its process id at once."""
+def hand_over(log_dir: Path, work: Callable[[], int], *, stop_grace_s: float) -> int:
+    """Do `work` in a process of its own that outlives this terminal. Gives its process id at once.
+
+    Args:
+        log_dir: where it notes that it runs.
+        work: its exit code is the process's.
+        stop_grace_s: how long its processes may take when it is asked to stop.
+    """
     pid = os.fork()
     if pid:
         return pid
@@ -46,7 +54,8 @@ def hand_over(log_dir: Path, work: Callable[[], int]) -> int:
     for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, to)
     me = psutil.Process()
-    (log_dir / _NOTE).write_bytes(msgspec.json.encode(_Agent(me.pid, me.create_time(), _identity_of(me.pid))))
+    noted = _Agent(me.pid, me.create_time(), stop_grace_s=stop_grace_s, identity=_identity_of(me.pid))
+    (log_dir / _NOTE).write_bytes(msgspec.json.encode(noted))
     code = 1
     try:
         code = work()
@@ -62,26 +71,27 @@ def stop(log_dir: Path) -> None:
     Raises:
         UsageError: none runs there, or it does not end.
     """
-    process = _agent_of(log_dir)
-    if process is None:
+    found = _agent_of(log_dir)
+    if found is None:
         raise UsageError(
             field=str(log_dir),
             reason="no launcher runs in the background there",
             next_step="Name the --log_dir that `recovery msrun` was given.",
         )
+    process, patience_s = found[0], found[1] + _STOP_S
     process.terminate()
     try:
-        process.wait(_STOP_S)
+        process.wait(patience_s)
     except psutil.TimeoutExpired as error:
         raise UsageError(
             field=str(log_dir),
-            reason=f"its launcher (pid {process.pid}) has not ended within {_STOP_S:.0f} s",
+            reason=f"its launcher (pid {process.pid}) has not ended within {patience_s:.0f} s",
             next_step=f"Look at {log_dir / _LOG}; kill -9 {process.pid} ends it and its processes at once.",
         ) from error
 
 
-def _agent_of(log_dir: Path) -> psutil.Process | None:
-    """The living one that noted itself there."""
+def _agent_of(log_dir: Path) -> tuple[psutil.Process, float] | None:
+    """The living one that noted itself there, and how long its processes may take to end."""
     try:
         noted = _agents.decode((log_dir / _NOTE).read_bytes())
         process = psutil.Process(noted.pid)
@@ -91,7 +101,7 @@ def _agent_of(log_dir: Path) -> psutil.Process | None:
             is_it = process.create_time() == noted.started_s
     except (OSError, *UNREADABLE, psutil.Error):
         return None
-    return process if is_it else None
+    return (process, noted.stop_grace_s) if is_it else None
 
 
 def _identity_of(pid: int) -> str:

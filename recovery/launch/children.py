@@ -56,24 +56,22 @@ class Child:
         try:
             descriptor = os.pidfd_open(self.pid)
         except OSError:
-            while (status := self._ended_with(os.WNOHANG)) is None:  # noqa: ASYNC110 - nothing here could set an event
+            while not has_ended(self.pid):  # noqa: ASYNC110 - nothing here could set an event
                 await asyncio.sleep(_POLL_S)
-            return status
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(descriptor, gone.set)
-        try:
-            await gone.wait()
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-        status = self._ended_with(0)
-        assert status is not None, "a descriptor of a process is readable once that has ended"
-        return status
+        else:
+            loop, gone = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(descriptor, gone.set)
+            try:
+                await gone.wait()
+            finally:
+                loop.remove_reader(descriptor)
+                os.close(descriptor)
+        end_session(self.pid)
+        return self._status()
 
-    def _ended_with(self, options: int) -> int | None:
-        """Its status, which the kernel gives once; None: it runs."""
-        pid, status = os.waitpid(self.pid, options)
-        return os.waitstatus_to_exitcode(status) if pid else None
+    def _status(self) -> int:
+        """Of its end, which the kernel gives once."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 class SpawnedChild(Child):
@@ -109,14 +107,29 @@ class SpawnedChild(Child):
         super().__init__(self._process.pid)
 
     @override
-    def _ended_with(self, options: int) -> int | None:
-        return self._process.poll() if options else self._process.wait()
+    def _status(self) -> int:
+        return self._process.wait()
 
 
 def signal_group(leader: int, number: signal.Signals) -> None:
     """Signal a child and everything it has started in its session; nothing when all of it is gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
+
+
+def has_ended(pid: int, *, wait: bool = False) -> bool:
+    """Has a child ended? It is not waited for, so that its number stays its own.
+
+    Args:
+        pid: of the child.
+        wait: block until it has.
+    """
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG)) is not None
+
+
+def end_session(leader: int) -> None:
+    """Kill what a child that has ended has left in its session: loader processes, helpers. Before it is waited for: then its number is free."""
+    signal_group(leader, signal.SIGKILL)
 
 
 async def end(children: Sequence[Child], grace_s: float) -> None:
@@ -127,10 +140,12 @@ async def end(children: Sequence[Child], grace_s: float) -> None:
         grace_s: seconds from SIGTERM to SIGKILL.
     """
     for child in children:
-        signal_group(child.pid, signal.SIGTERM)
+        if not child.has_ended:
+            signal_group(child.pid, signal.SIGTERM)
     ended = [asyncio.create_task(child.wait()) for child in children]
     if ended:
         await asyncio.wait(ended, timeout=grace_s)
     for child in children:
-        signal_group(child.pid, signal.SIGKILL)
+        if not child.has_ended:
+            signal_group(child.pid, signal.SIGKILL)
     await asyncio.gather(*ended)

@@ -67,6 +67,7 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
     program = _look_at(given)
     _check_standbys(given, environment)
     takeover_after_ms = _takeover_after_ms(environment)
+    stop_grace_s = _reader_of("MS_STOP_GRACE", environment).whole("MS_STOP_GRACE")
     host = _this_host(given.master_addr)
     placed = placement.place(given, host, program)
     _check_programs(given)
@@ -101,12 +102,15 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
         beginner=beginner,
         completion=None if simulates else completion_at(*scheduler, access),
         kernel_log=KernelLog(),
+        stop_grace_s=stop_grace_s,
         earlier=_earlier(environment, contact, placed, beginner),
     )
     memory.clear_up(environment, job_is_over=False)
     agent = Agent(placed, context)
     if not given.join:
-        pid = background.hand_over(log_dir, lambda: asyncio.run(_run(agent, [], environment)))
+        pid = background.hand_over(
+            log_dir, lambda: asyncio.run(_run(agent, [], environment)), stop_grace_s=stop_grace_s
+        )
         console.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
@@ -165,8 +169,12 @@ def _look_at(given: Arguments) -> placement.Script:
 
 def _takeover_after_ms(environment: Mapping[str, str]) -> int | None:
     """After how long this host starts a lost rank beside its own; None: never."""
-    name = "MS_TAKEOVER_AFTER"
-    return Reader({name: environment[name]} if name in environment else {}).whole_ms(name)
+    return _reader_of("MS_TAKEOVER_AFTER", environment).whole_ms("MS_TAKEOVER_AFTER")
+
+
+def _reader_of(name: str, environment: Mapping[str, str]) -> Reader:
+    """Of one setting alone: the others are checked by the processes that they are for."""
+    return Reader({name: environment[name]} if name in environment else {})
 
 
 def _check_standbys(given: Arguments, environment: Mapping[str, str]) -> None:

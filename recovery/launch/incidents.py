@@ -32,7 +32,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     """Which start of the process it was, 1-based."""
     status: str
-    """`exit code 1`, `killed by SIGKILL (out of memory?)`."""
+    """`exit code 1`, `killed by SIGKILL`."""
     wall: str
     """When, ISO 8601, UTC."""
     consequence: str

@@ -50,6 +50,8 @@ class LaunchContext(NamedTuple):
     """Knows whether a worker that ended with 0 was done; None: every one was, a dry run has no scheduler to ask."""
     kernel_log: KernelLog
     """Says of what a process was killed."""
+    stop_grace_s: float
+    """How long its processes may take to end when somebody asks the job to stop."""
     earlier: EarlierJob | None = None
     """What was known of the job before; None: nobody is asked."""
 

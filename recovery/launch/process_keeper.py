@@ -27,7 +27,7 @@ from recovery.errors import (
 )
 from recovery.launch import console
 from recovery.launch.attempt import Attempt
-from recovery.launch.children import Child, end, signal_group
+from recovery.launch.children import Child, end
 from recovery.launch.finished_file import FinishedFile
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.given_up_rank import is_taken
@@ -184,8 +184,6 @@ class ProcessKeeper:
         as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
         console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
         status = await child.wait()
-        # What it may have left: loader processes, helpers.
-        signal_group(pid, signal.SIGKILL)
         self.child = None
         killed = status == -signal.SIGKILL
         how = describe(status, kernel_message=self._context.kernel_log.message_on(pid) if killed else "")

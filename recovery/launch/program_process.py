@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from recovery import log
-from recovery.launch.children import signal_group, tied
+from recovery.launch.children import end_session, has_ended, signal_group, tied
 from recovery.launch.forkserver import program_template
 
 _logger = logging.getLogger("recovery.launch")
-_GRACE_S = 5.0
-"""From SIGTERM to SIGKILL, when all are started again."""
 
 
 class ProgramProcess:
@@ -57,15 +55,22 @@ class ProgramProcess:
         self._waiting = threading.Thread(target=self._await_end, args=(wait,), daemon=True)
         self._waiting.start()
 
-    def end(self) -> None:
-        """Ask it to end, then make it; what it may have started goes with it."""
+    def end(self, grace_s: float) -> None:
+        """Ask it to end, then make it; what it may have started goes with it.
+
+        Args:
+            grace_s: seconds that it may take.
+        """
         if not self._ended.is_set():
             signal_group(self.pid, signal.SIGTERM)
-            self._ended.wait(_GRACE_S)
-        signal_group(self.pid, signal.SIGKILL)
+            self._ended.wait(grace_s)
+        if not self._ended.is_set():
+            signal_group(self.pid, signal.SIGKILL)
         self._waiting.join()
 
     def _await_end(self, wait: Callable[[], int]) -> None:
+        has_ended(self.pid, wait=True)
+        end_session(self.pid)
         self.status = wait()
         self._ended.set()
         self._on_end()

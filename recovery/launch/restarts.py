@@ -146,7 +146,7 @@ def spared(decision: Decision) -> Decision:
 
 
 def describe(status: int, *, kernel_message: str = "") -> str:
-    """An exit status for people: `exit code 1`, `killed by SIGKILL (out of memory?)`.
+    """An exit status for people: `exit code 1`, `killed by SIGKILL`; what it was killed for only where the kernel has said it.
 
     Args:
         status: exit code; negative: the signal that killed it.
@@ -158,9 +158,9 @@ def describe(status: int, *, kernel_message: str = "") -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    if -status != signal.SIGKILL:
+    if -status != signal.SIGKILL or not kernel_message:
         return f"killed by {name}"
-    return f"killed by {name} ({kernel_message or 'out of memory?'})"
+    return f"killed by {name} ({kernel_message})"
 
 
 def exit_code_of(status: int) -> int:

@@ -30,6 +30,7 @@ from recovery.launch.program_process import ProgramProcess
 from recovery.mindspore.control_plane import MindSporeScheduler, variables_of
 from recovery.training.run import run
 from recovery.training.session import Session
+from recovery.training.stop_signals import StopSignalReceived
 from recovery.transport.local_address import free_port
 
 _logger = logging.getLogger("recovery.launch")
@@ -37,6 +38,10 @@ _FOLLOWS_S = 1.0
 """After an error of its program the proxy waits so long whether another rank failed first: a lost peer is an error everywhere."""
 _PEER_FOLLOWS_S = 5.0
 """So long where the error is that of a lost peer. The peer may still tear itself down: its connections close before it ends."""
+_END_S = 5.0
+"""From SIGTERM to SIGKILL of a program whose generation is over."""
+_LONGEST_STOP_S = 86_400.0
+"""Of MS_STOP_GRACE."""
 _STDOUT = 1
 
 
@@ -105,10 +110,14 @@ class _Program:
         )
         try:
             self._changed.wait()
-            process.end()
+            process.end(_END_S)
             session.check()
+        except (StopSignalReceived, KeyboardInterrupt):
+            # Whoever asked ends this process, and the program with it, when its own patience is over.
+            process.end(_LONGEST_STOP_S)
+            raise
         finally:
-            process.end()
+            process.end(_END_S)
         if process.status:
             self._failed(process.status, already_written)
 

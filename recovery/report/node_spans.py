@@ -7,6 +7,7 @@ from enum import Enum
 
 import msgspec
 
+from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.records import AS_STANDBY, EventKind, EventRecord
 from recovery.report.intervals import Intervals, difference, intersection, union
 from recovery.report.training_time import TrainingTimes
@@ -59,6 +60,34 @@ def visible(spans: Iterable[Span], least_ms: float) -> Iterator[Span]:
             yield span
     if short:
         yield _merged(short)
+
+
+def by_place(spans: Mapping[str, Sequence[Span]]) -> dict[str, tuple[Span, ...]]:
+    """One row for each place, as drawings have them: a process that follows under a fresh id (`1.2` behind `1`) goes on in its row.
+
+    Args:
+        spans: by node id. What an id did (it was lost, it is refused) ends in the row where its successor begins.
+
+    Returns:
+        By the first id of each place, in the order in which they came.
+    """
+    ids: dict[str, list[str]] = {}
+    for node in spans:
+        ids.setdefault(first_id(node), []).append(node)
+    rows: dict[str, tuple[Span, ...]] = {}
+    for place, nodes in ids.items():
+        row: list[Span] = []
+        for node in sorted(nodes, key=natural_key):
+            if spans[node]:
+                row = [*_until(row, spans[node][0].begin_ms), *spans[node]]
+        rows[place] = tuple(row)
+    return rows
+
+
+def _until(spans: Iterable[Span], end_ms: int) -> Iterator[Span]:
+    for span in spans:
+        if span.begin_ms < end_ms:
+            yield msgspec.structs.replace(span, end_ms=min(span.end_ms, end_ms))
 
 
 def _merged(spans: Sequence[Span]) -> Span:

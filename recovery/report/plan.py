@@ -25,7 +25,7 @@ from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report import live_mode
 from recovery.report.rank_progress import stored_newest_step
-from recovery.report.stored import Stored
+from recovery.report.stored import Place, Stored
 from recovery.store.reader import read_worker
 from recovery.transport.local_address import is_local
 
@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     stepped_back: tuple[RankFile, ...]
     """Files of newer common steps that do not verify, because of which the plan is older."""
     refused: tuple[dict[str, Any], ...]
-    """Node ids that are still refused, with seconds left, as of the last write."""
+    """Node ids that are still refused, with seconds left, as of the last write, and who has taken their rank since; null: nobody."""
     standbys: tuple[dict[str, Any], ...]
     """Node ids that hold no rank, each with the lost rank that it would be asked first to take; null: none."""
     guesses: tuple[str, ...] = ()
@@ -264,7 +264,11 @@ def _plan(
 ) -> Plan:
     step = at.step if at is not None else 0
     refused = tuple(
-        {"node_id": str(node.node_id), "rejoin_left_s": node.rejoin_left_ms / 1000}
+        {
+            "node_id": str(node.node_id),
+            "rejoin_left_s": node.rejoin_left_ms / 1000,
+            "rank_taken_by": _taken_by(stored, node),
+        }
         for node in stored.lost
         if node.rejoin_left_ms
     )
@@ -289,6 +293,18 @@ def _plan(
             stored.job, stored.workers, (one for one in stored.checkpoints if one.run == stored.job.run)
         ),
     )
+
+
+def _taken_by(stored: Stored, lost: NodeRecord) -> str | None:
+    """Who holds the place of a node that holds none any more; None: nobody is known to."""
+    if stored.place_of(lost) is not Place.REPLACED:
+        return None
+    of_its_name = (
+        node
+        for node in stored.workers
+        if node.rank is not None and stored.seat_of(node) == first_id(lost.node_id)
+    )
+    return next((str(node.node_id) for node in of_its_name), None)
 
 
 def _asked_first(stored: Stored) -> dict[NodeId, int]:

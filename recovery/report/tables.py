@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from recovery.core.copied_checkpoint import with_copies
@@ -162,6 +163,11 @@ CHECKPOINTS = View(
             lambda checkpoint: tier_of(checkpoint.path).value,
         ),
         _field("copies", "nodes of other ranks that hold a copy, which lies on the same tier"),
+        Column(
+            "file",
+            "here: it lies there; removed: retention or somebody has taken it away, so no plan goes there; null: its directory is on no disk of this host",
+            lambda checkpoint: None,
+        ),
     ),
 )
 GENERATIONS = View(
@@ -225,6 +231,14 @@ def checkpoint_rows(
     for copy in copies:
         holders.setdefault((copy.run, copy.step, copy.rank, copy.digest), []).append(copy.node_id)
     newest_first = sorted(checkpoints, key=lambda one: (-one.run, -one.step, one.rank))
-    return CHECKPOINTS.rows(
+    rows = CHECKPOINTS.rows(
         with_copies(one, holders.get((one.run, one.step, one.rank, one.digest), ())) for one in newest_first
     )
+    return [{**row, "file": _on_disk(Path(row["path"]))} for row in rows]
+
+
+def _on_disk(path: Path) -> str | None:
+    """As the column `file`."""
+    if path.exists():
+        return "here"
+    return "removed" if path.parent.is_dir() else None

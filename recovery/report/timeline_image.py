@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery.errors import UsageError
-from recovery.report.node_spans import Doing, visible
+from recovery.report.node_spans import Doing, by_place, visible
 from recovery.report.timeline import Timeline
 from recovery.report.timeline_page import COLOURS, Scale
 
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
     from PIL.ImageFont import FreeTypeFont, ImageFont
 
-_WIDTH, _LEFT, _ROW, _TOP = 1600, 170, 28, 90
+_WIDTH, _LEFT, _ROW, _TOP = 1600, 170, 28, 112
 _LABEL = 56
 """Width of a generation's number."""
+_KEY = 38
+"""Pixels of the legend's colour, and of what parts it from its neighbours."""
 _INK, _QUIET = "#1c2430", "#5b6675"
 
 
@@ -33,7 +35,8 @@ def write(timeline: Timeline, path: Path, *, title: str) -> None:
         raise UsageError(
             field="--png", reason="needs Pillow, which is not installed", next_step="pip install pillow."
         ) from error
-    height = _TOP + _ROW * len(timeline.spans) + 50
+    rows = by_place(timeline.spans)
+    height = _TOP + _ROW * len(rows) + 50
     image = Image.new("RGB", (_WIDTH, height), "white")
     draw = ImageDraw.Draw(image)
     large, small = ImageFont.load_default(20), ImageFont.load_default(14)
@@ -43,13 +46,13 @@ def write(timeline: Timeline, path: Path, *, title: str) -> None:
     draw.text((12, 36), facts, fill=_QUIET, font=small)
     _legend(draw, small)
     x = Scale.of(timeline, left=_LEFT, right=_WIDTH - 20)
-    for number, (node, spans) in enumerate(timeline.spans.items()):
+    for number, (node, spans) in enumerate(rows.items()):
         y = _TOP + number * _ROW
         draw.text((12, y + 4), node[:18], fill=_INK, font=small)
         for span in visible(spans, x.pixel_ms):
             right = max(x(span.begin_ms) + 1, x(span.end_ms))
             draw.rectangle((x(span.begin_ms), y + 3, right, y + _ROW - 4), fill=COLOURS[span.doing][0])
-    bottom = _TOP + _ROW * len(timeline.spans)
+    bottom = _TOP + _ROW * len(rows)
     for at_ms, *_ in x.apart(timeline.plans):
         draw.line((x(at_ms), _TOP - 6, x(at_ms), bottom), fill="#4a7fc1")
     for at_ms, generation, _ in x.apart(timeline.plans, least=_LABEL):
@@ -67,9 +70,9 @@ def write(timeline: Timeline, path: Path, *, title: str) -> None:
 
 
 def _legend(draw: ImageDraw, font: FreeTypeFont | ImageFont) -> None:
-    left = 420.0
+    left = 12.0
     for doing in Doing:
         colour, meaning = COLOURS[doing]
-        draw.rectangle((left, 38, left + 12, 50), fill=colour)
-        draw.text((left + 18, 36), meaning, fill=_QUIET, font=font)
-        left += 34 + 7.4 * len(meaning)
+        draw.rectangle((left, 62, left + 12, 74), fill=colour)
+        draw.text((left + 18, 60), meaning, fill=_QUIET, font=font)
+        left += _KEY + draw.textlength(meaning, font)

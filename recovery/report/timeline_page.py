@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple, TypeVar
 
-from recovery.report.node_spans import Doing, Span, visible
+from recovery.report.node_spans import Doing, Span, by_place, visible
 from recovery.report.recoveries import Recovery
 from recovery.report.tables import instant
 from recovery.report.timeline import Timeline
@@ -108,10 +108,11 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
 
 
 def _drawing(timeline: Timeline) -> str:
-    height = _TOP + _ROW * (len(timeline.spans) + 1) + 40
+    rows = by_place(timeline.spans)
+    height = _TOP + _ROW * (len(rows) + 1) + 40
     x = Scale.of(timeline, left=_LEFT, right=_WIDTH - 10)
     bottom = height - 32
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="one row per node over time">']
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="one row per place over time">']
     for tick in range(_TICKS + 1):
         at_ms = timeline.begin_ms + x.span_ms * tick // _TICKS
         parts.append(
@@ -122,11 +123,11 @@ def _drawing(timeline: Timeline) -> str:
         parts.append(
             f'<text class="quiet" x="{x(at_ms)}" y="{bottom + 18}" text-anchor="{anchor}">{seconds}</text>'
         )
-    for number, (node, spans) in enumerate(timeline.spans.items()):
+    for number, (node, spans) in enumerate(rows.items()):
         y = _TOP + number * _ROW
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(node[:16])}</text>')
         parts += _node_row(node, spans, x, y)
-    parts += _scheduler_row(timeline, x, _TOP + len(timeline.spans) * _ROW)
+    parts += _scheduler_row(timeline, x, _TOP + len(rows) * _ROW)
     parts += _marks(timeline, x, bottom)
     return "\n".join([*parts, "</svg>"])
 

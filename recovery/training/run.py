@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar, overload
 from recovery import config
 from recovery.core.ids import Generation
 from recovery.core.worker import stimuli as s
-from recovery.errors import ExitBeforeEndError, GenerationInterrupted
+from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError
 from recovery.training import early_exit, hooks, process_end, process_start
 from recovery.training.early_exit import EarlyExit
 from recovery.training.live_rollback import LiveRollback
@@ -59,11 +59,38 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
     @functools.wraps(function)
     def recoverable() -> Any:
         with process_end.one_clear_line():
-            return _Loop(process_start.begin(), function, warm_up).run()
+            _check_is_first(function)
+            settings = process_start.begin()
+            result = _Loop(settings, function, warm_up).run()
+            _trained[_job_of(settings)] = function.__name__
+            return result
 
     # It takes no arguments: with the wrapped signature pytest would look for a fixture "session".
     del recoverable.__wrapped__
     return recoverable
+
+
+_trained: dict[tuple[object, ...], str] = {}
+"""Training functions that this process has come to the end of, by the job."""
+
+
+def _job_of(settings: config.Settings) -> tuple[object, ...]:
+    return settings.recovery_path, settings.sched_host, settings.sched_port
+
+
+def _check_is_first(function: Callable[..., Any]) -> None:
+    """A second function would find a job that has finished: it must not be passed over as if it had trained.
+
+    Raises:
+        UsageError: this process has trained one already.
+    """
+    trained = _trained.get(_job_of(config.load())) if _trained else None
+    if trained is not None:
+        raise UsageError(
+            field=f"{function.__name__}()",
+            reason=f"is a second training function behind {trained}(), with which the job has finished: nothing was trained",
+            next_step="Do both in one function, or start a job of its own for it, with another MS_RECOVERY_PATH.",
+        )
 
 
 class _Loop:

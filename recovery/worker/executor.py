@@ -150,7 +150,10 @@ class Executor:
     def _join(self, admitted: Admitted) -> None:
         self._finished.stop()
         _logger.info(
-            "event=admitted incarnation=%d rank=%s run=%d", admitted.incarnation, admitted.rank, admitted.run
+            "event=admitted incarnation=%d rank=%s run=%d",
+            admitted.incarnation,
+            "unassigned" if admitted.rank is None else admitted.rank,
+            admitted.run,
         )
 
     def _hand_over(self, effect: StopAt | LetGo | LeaveAsAsked) -> None:

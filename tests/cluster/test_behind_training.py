@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
+from recovery.errors import UsageError
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
 
@@ -76,3 +77,26 @@ def test_the_others_go_on_and_the_first_failure_is_the_exit_code(tmp_path: Path)
 
         assert cluster.wait_exit(LAUNCHER) == 3, cluster.tails()
         assert "worker_1 start 1: exit code 4" in cluster.log(LAUNCHER)
+
+
+SECOND = """import recovery
+        @recovery.run
+        def again(session):
+            print("trained again")
+        again()"""
+
+
+def test_a_second_training_function_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        behind(tmp_path, rank_0=SECOND, rank_1=SECOND)
+        cluster.start()
+
+        assert cluster.wait_exit(LAUNCHER) == UsageError.exit_code, cluster.tails()
+        for name in cluster.names:
+            said = " ".join(cluster.log_of(name).split())
+            assert (
+                "again(): is a second training function behind train(), with which the job has finished"
+                in said
+            )
+            assert "trained again" not in said
+        assert cluster.generations() == {1}

@@ -24,7 +24,7 @@ ON_A_TERMINAL = (
     "-c",
     "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))",
 )
-KILLED = "killed by SIGKILL (out of memory?)"
+KILLED = "killed by SIGKILL"
 HELD = {"JOB_HELD_STEP": "40"}
 WITHOUT_RECOVERY = {
     "MS_ENABLE_RECOVERY": "0",

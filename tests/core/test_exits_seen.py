@@ -10,7 +10,7 @@ from recovery.core.records import EventKind, NodeRecord, NodeState
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, running_workers
 
-KILLED = "killed by SIGKILL (out of memory?)"
+KILLED = "killed by SIGKILL"
 
 
 @pytest.fixture

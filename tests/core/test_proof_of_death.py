@@ -23,7 +23,7 @@ from recovery.core.scheduler.effects import WatchProcess
 from recovery.core.scheduler.stimuli import ProcessGone
 from tests.core.desk import Desk, Worker, begin
 
-KILLED = "killed by SIGKILL (out of memory?)"
+KILLED = "killed by SIGKILL"
 ENDED = "its process (pid 1) has ended"
 HERE = m.ProcessIdentity(boot_id="boot", pid_namespace=7, start_ticks=100)
 OTHERS = (

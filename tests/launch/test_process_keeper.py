@@ -109,6 +109,7 @@ def keep(
         takeover=None,
         completion=None,
         kernel_log=KernelLog(),
+        stop_grace_s=5.0,
     )
 
     async def within_the_deadline() -> Outcome:

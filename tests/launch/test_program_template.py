@@ -29,7 +29,7 @@ for _ in range(int(os.environ.get("STARTS", "1"))):
     ended = threading.Event()
     process = ProgramProcess([sys.executable, *sys.argv[1:]], environment, {}, on_end=ended.set)
     ended.wait()
-    process.end()
+    process.end(60.0)
     ctypes.CDLL(None).prctl(37, ctypes.byref(takes_in := ctypes.c_int()))
     print(process.is_forked, process.status, takes_in.value, os.getpid(), file=sys.stderr)
 """

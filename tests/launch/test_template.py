@@ -95,6 +95,27 @@ def test_what_imports_find_otherwise_in_a_worker_makes_it_unsafe(
     assert refusal(packages, prepare).startswith(LOOKING[text])
 
 
+WALKS = (
+    "import os\nfound = {name[5:]: value for name, value in os.environ.items() if name.startswith('TQDM_')}"
+)
+
+
+def test_only_who_is_known_to_keep_its_own_may_walk_through_the_environment(packages: Path) -> None:
+    """As tqdm 4.67 does when it is imported (`tqdm.utils.envwrap`)."""
+    for name in ("tqdm", "other"):
+        (packages / name).mkdir()
+        (packages / name / "__init__.py").write_text("from . import utils")
+        (packages / name / "utils.py").write_text(WALKS)
+    environment = {**environment_with(packages), "MASTER_ADDR": "127.0.0.1", "TQDM_DISABLE": "1"}
+    with (
+        orphans_left_alone(),
+        Template(Prepare(modules=("tqdm",), of_one=("MASTER_ADDR",)), environment=environment) as template,
+    ):
+        assert isinstance(template.await_ready(), Prepared)
+    reason = refusal(packages, Prepare(modules=("other",), of_one=("MASTER_ADDR",)), environment)
+    assert reason == "the imports look at MASTER_ADDR, in which the workers differ"
+
+
 def test_a_script_that_changes_what_imports_see_makes_it_unsafe(packages: Path) -> None:
     said = "train.py, line 2, changes os.environ before torch is imported"
     assert refusal(packages, Prepare(modules=("json",), acts=said)) == said

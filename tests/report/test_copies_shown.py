@@ -1,4 +1,4 @@
-"""Who holds copies is shown with each checkpoint, the same from the files and from a running scheduler."""
+"""Who holds copies is shown with each checkpoint, the same from the files and from a running scheduler; and whether its own file is there."""
 
 from __future__ import annotations
 
@@ -58,6 +58,17 @@ def test_a_copy_of_another_history_is_not_shown() -> None:
     assert row["copies"] == ("worker_1",)
     [row] = tables.checkpoint_rows([checkpoint(20)], [msgspec.structs.replace(copy(20), digest="e" * 64)])
     assert row["copies"] == ()
+
+
+def test_a_file_that_was_taken_away_is_not_shown_as_if_it_were_there(tmp_path: Path) -> None:
+    (tmp_path / "20.ckpt").touch()
+    places = [tmp_path / "20.ckpt", tmp_path / "10.ckpt", tmp_path / "on another host" / "5.ckpt"]
+    saved = [
+        msgspec.structs.replace(checkpoint(step), path=str(path))
+        for step, path in zip((20, 10, 5), places, strict=True)
+    ]
+    rows = tables.checkpoint_rows(saved, ())
+    assert [(row["step"], row["file"]) for row in rows] == [(20, "here"), (10, "removed"), (5, None)]
 
 
 def test_several_holders_are_words_of_one_cell(capsys: pytest.CaptureFixture[str]) -> None:

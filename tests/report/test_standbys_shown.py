@@ -57,6 +57,20 @@ def test_the_world_is_who_holds_a_place_in_it(path: Path) -> None:
     assert [row["node_id"] for row in found["ranks"]] == ["worker_0", "worker_1.2"]
 
 
+def test_a_refused_id_whose_rank_another_has_taken_is_said_to_be_waited_for_by_nobody(path: Path) -> None:
+    state = stored.read(path)
+    refused = tuple(
+        msgspec.structs.replace(one, rejoin_left_ms=29_000) if one.state is NodeState.LOST else one
+        for one in state.nodes
+    )
+    found = plan(msgspec.structs.replace(state, nodes=refused)).refused
+    assert {one["node_id"]: one["rank_taken_by"] for one in found} == {
+        "worker_0": None,
+        "worker_1": "worker_1.2",
+        "standby_1": None,
+    }
+
+
 def test_a_plan_names_who_is_asked_first_for_the_lost_rank(path: Path) -> None:
     found = plan(stored.read(path))
     assert found.standbys == ({"node_id": "standby_0", "takes_rank": 0},), "standby_1 is lost"

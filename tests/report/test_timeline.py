@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from recovery.core.records import EventKind
-from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, visible
+from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, by_place, visible
 from recovery.report.timeline import Timeline, make_timeline
 from recovery.report.timeline_page import COLOURS, page
 from tests.report import long_job
@@ -160,6 +160,30 @@ def test_a_timeline_of_thousands_of_failures_is_made_and_drawn() -> None:
     assert len(timeline.recoveries) == 2_500
     assert len(drawn) < 2_000_000
     assert drawn.count("<path") < 8 * len(Doing) + 1_200, "one mark for each pixel at most"
+
+
+def test_the_processes_of_one_place_are_one_row() -> None:
+    def span(doing: Doing, begin_ms: int, end_ms: int) -> Span:
+        return Span(doing=doing, begin_ms=begin_ms, end_ms=end_ms)
+
+    drawn = by_place(
+        {
+            "0": (span(Doing.RUNNING, 0, 100),),
+            "1": (span(Doing.RUNNING, 0, 40), span(Doing.LOST, 40, 45), span(Doing.REFUSED, 45, 100)),
+            "1.3": (span(Doing.RUNNING, 70, 100),),
+            "1.2": (span(Doing.RUNNING, 50, 60), span(Doing.LOST, 60, 100)),
+            "127.0.0.1": (),
+        }
+    )
+    assert list(drawn) == ["0", "1", "127.0.0.1"]
+    assert [(one.doing, one.begin_ms, one.end_ms) for one in drawn["1"]] == [
+        (Doing.RUNNING, 0, 40),
+        (Doing.LOST, 40, 45),
+        (Doing.REFUSED, 45, 50),
+        (Doing.RUNNING, 50, 60),
+        (Doing.LOST, 60, 70),
+        (Doing.RUNNING, 70, 100),
+    ]
 
 
 def test_what_is_too_short_to_be_seen_is_merged_into_what_it_mostly_is() -> None:

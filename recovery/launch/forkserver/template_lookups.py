@@ -61,8 +61,22 @@ class _Variables(dict[bytes, bytes]):
 
     @override
     def __getitem__(self, name: bytes) -> bytes:
-        self.looked.variables.add(os.fsdecode(name))
+        if _asking_module() not in _WALKS:
+            self.looked.variables.add(os.fsdecode(name))
         return super().__getitem__(name)
+
+
+_WALKS = frozenset({"tqdm.utils"})
+"""Modules that walk through the whole environment and keep nothing but variables with a prefix of their own (tqdm: TQDM_)."""
+_ON_THE_WAY = frozenset({__name__, "os", "collections.abc", "_collections_abc"})
+"""Modules of the frames between who asks and here."""
+
+
+def _asking_module() -> str:
+    frame = sys._getframe(2)  # noqa: SLF001 - no other way to it
+    while frame.f_back is not None and frame.f_globals.get("__name__") in _ON_THE_WAY:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,74 @@
+"""A child is not waited for before its session is signalled: from then on its number may be another process's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from recovery.launch.children import SpawnedChild, end
+from recovery.launch.program_process import ProgramProcess
+from tests.pace import wait_for
+
+LEAVES = "import os, pathlib, subprocess, sys; pathlib.Path(sys.argv[1]).write_text(str(subprocess.Popen(['sleep', '600']).pid))"
+"""It ends, and leaves a process in its session."""
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each session that was signalled: was there still a process of that number?"""
+    seen: list[bool] = []
+    real = os.killpg
+
+    def killpg(leader: int, number: signal.Signals) -> None:
+        seen.append(psutil.pid_exists(leader))
+        real(leader, number)
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    return seen
+
+
+def _is_gone(left: Path) -> bool:
+    process = psutil.Process(pid) if psutil.pid_exists(pid := int(left.read_text())) else None
+    return process is None or process.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("has_descriptor", [True, False])
+def test_what_a_child_leaves_is_killed_before_its_number_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: list[bool], *, has_descriptor: bool
+) -> None:
+    left = tmp_path / "left"
+    if not has_descriptor:
+
+        def refuse(pid: int) -> int:
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+
+    async def live() -> int:
+        child = SpawnedChild(
+            [sys.executable, "-c", LEAVES, str(left)], environment=dict(os.environ), conditions={}, log=2
+        )
+        status = await child.wait()
+        await end([child], 1.0)
+        return status
+
+    assert asyncio.run(live()) == 0
+    assert killed == [True], "once, while its number was its own, and not again"
+    wait_for(lambda: _is_gone(left), "the end of what it has left")
+
+
+def test_the_same_holds_for_a_program_behind_a_worker_proxy(tmp_path: Path, killed: list[bool]) -> None:
+    left, over = tmp_path / "left", threading.Event()
+    program = ProgramProcess([sys.executable, "-c", LEAVES, str(left)], os.environ, {}, over.set)
+    assert over.wait(60)
+    program.end(1.0)
+    assert program.status == 0
+    assert killed == [True]
+    wait_for(lambda: _is_gone(left), "the end of what it has left")
