@@ -41,7 +41,7 @@ class ProgramProcess:
         pid = _forked(command, environment)
         self.is_forked = pid > 0
         if pid:
-            wait: Callable[[], int] = lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: E731
+            wait: Callable[[], int] = lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: E731 - as short as its twin below
         else:
             process = subprocess.Popen(  # noqa: S603 - the command of the person who started the job
                 tied(command, conditions), env=dict(environment), start_new_session=True

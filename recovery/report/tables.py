@@ -165,7 +165,7 @@ CHECKPOINTS = View(
         _field("copies", "nodes of other ranks that hold a copy, which lies on the same tier"),
         Column(
             "file",
-            "here: it lies there; removed: retention or somebody has taken it away, so no plan goes there; null: its directory is on no disk of this host",
+            "here: it lies there; removed: retention or somebody has taken it away, so no plan goes there; null: its directory is on no disk of this host, or may not be looked into",
             lambda checkpoint: None,
         ),
     ),
@@ -239,6 +239,10 @@ def checkpoint_rows(
 
 def _on_disk(path: Path) -> str | None:
     """As the column `file`."""
-    if path.exists():
-        return "here"
-    return "removed" if path.parent.is_dir() else None
+    try:
+        if path.exists():
+            return "here"
+        return "removed" if path.parent.is_dir() else None
+    except OSError:
+        # Who looks may not look there.
+        return None

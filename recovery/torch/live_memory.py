@@ -166,7 +166,7 @@ class LiveMemory:
                     reason=f"rank {source} cannot give its state of step {at.step} any more: {why_not}",
                     next_step="Leave what session.keep() gives as it is until session.steps() begins.",
                 )
-            tree = {**self._tree(), _STRUCTURE: new.structure()}
+            tree = {**self._tree(), _STRUCTURE: shapes or new.structure()}
             live_transfer.give(wire, live_header.pack(tree))
         elif not why_not:
             live_transfer.take(wire, own={}, device=new.device(), wanted=False)
@@ -175,7 +175,8 @@ class LiveMemory:
             if any(new.parameters[name] is mine for name, mine in self._parts.parameters.items()):
                 self._why = f"it was taking the state of step {at.step}"
             tree = live_transfer.take(wire, own=live_content.own_tensors(new), device=new.device())
-            _check_structure(new, tree[_STRUCTURE], source)
+            if not shapes:
+                _check_structure(new, tree[_STRUCTURE], source)
         new.follow_keys(self._seed)
         live_content.put(new, tree)
         self.close()

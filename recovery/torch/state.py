@@ -301,8 +301,7 @@ class TrainState:
 
     def why_not_live(self) -> tuple[str, ...]:
         """What can be neither derived nor given to another rank, a sentence each; empty: live rollback is possible."""
-        parts = {name: _items(part) for name, part in self._parts.items()}
-        return live_limits.reasons(LiveParts(parts, gradients=self._saves_gradients), per_rank=self._per_rank)
+        return live_limits.reasons(self.live_parts(), per_rank=self._per_rank)
 
     def _check_parts(self, parts: Mapping[str, Any]) -> None:
         if set(parts) != set(self._parts):

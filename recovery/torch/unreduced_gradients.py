@@ -40,11 +40,11 @@ def fsdp_modules(module: torch.nn.Module) -> Iterator[Any]:
 
 def groups_of(module: torch.nn.Module) -> list[Any]:
     """What FSDP2 keeps of each group of parameters of a module. Empty where it keeps nothing."""
-    # torch 2.13 has no public name for what is asked here and below.
+    # Read in torch 2.13.
     return [
         group
         for inner in fsdp_modules(module)
-        for group in inner._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001
+        for group in inner._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001 - torch has no public name for it
     ]
 
 
@@ -54,11 +54,11 @@ def first(groups: Iterable[Any]) -> str:
     `set_requires_gradient_sync(False)` leaves it with this rank alone, `set_requires_all_reduce(False)` with the ranks of one replica.
     """
     for group in groups:
-        of_replica = group._partial_reduce_output is not None  # noqa: SLF001
+        of_replica = group._partial_reduce_output is not None  # noqa: SLF001 - as above
         for parameter in group.fsdp_params:
             whole = getattr(parameter, "_unsharded_param", None)
             alone = whole is not None and whole.grad is not None
             if of_replica or alone or parameter.unsharded_accumulated_grad is not None:
                 # It knows its whole name from the first forward pass on.
-                return str(parameter._param_fqn or parameter._module_info.param_name)  # noqa: SLF001
+                return str(parameter._param_fqn or parameter._module_info.param_name)  # noqa: SLF001 - as above
     return ""

@@ -109,8 +109,8 @@ class LiveRollback:
         gives_checkpoint = bool(plan.path)
         if gives_checkpoint:
             self._memory.loaded(plan.step, rank=int(plan.rank))
-        own = self._whole is not None and self._whole.step == plan.step and not self._unsure
-        if not own and not gives_checkpoint:
+        is_whole = self._whole is not None and self._whole.step == plan.step and not self._unsure
+        if not (gives_checkpoint or is_whole):
             self._unsure = f"it was taking the state of step {plan.step} from rank {plan.live_rank}"
         try:
             content = self._memory.transfer(

@@ -20,9 +20,8 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     assert rank is not None, "a plan is for ranks"
     local_rank, local_world_size = _local_places(state)[rank]
     of_memory = state.live.source_of(rank)
-    gives_checkpoint = of_memory is not None and of_memory.is_checkpoint and of_memory.rank == rank
-    has_own = of_memory is None or gives_checkpoint
-    file = state.checkpoints.file_of(rank, generation.step) if has_own else None
+    loads_own = of_memory is None or (of_memory.is_checkpoint and of_memory.rank == rank)
+    file = state.checkpoints.file_of(rank, generation.step) if loads_own else None
     fetching = state.copying.fetching.get(rank)
     return m.Rollback(
         generation=generation.generation,

@@ -243,7 +243,7 @@ class Program:
             return
         sys.argv[:] = [command.target, *command.arguments]
         # As the interpreter joins them: nothing is normalised.
-        path = os.path.join(os.getcwd(), command.target)  # noqa: PTH109, PTH118
+        path = os.path.join(os.getcwd(), command.target)  # noqa: PTH109, PTH118 - as the interpreter makes it, to the byte
         try:
             with open(command.target, "rb") as file:  # noqa: PTH123 - as typed
                 code = compile(file.read(), path, "exec", dont_inherit=True)
@@ -251,7 +251,7 @@ class Program:
             # The interpreter itself says what is wrong, or knows how to run a directory.
             os.execv(sys.executable, self._words)  # noqa: S606 - the command of the person who started the job
         if searches_own_directory():
-            sys.path.insert(0, os.path.dirname(os.path.realpath(command.target)))  # noqa: PTH120
+            sys.path.insert(0, os.path.dirname(os.path.realpath(command.target)))  # noqa: PTH120 - as above
         main["__file__"], main["__cached__"] = path, None
         main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
         exec(code, main)  # noqa: S102 - it is the user's script

@@ -26,17 +26,17 @@ _ROOT = str(Path(__file__).parents[3])
 _ADDED = [] if any(Path(place) == Path(_ROOT) for place in sys.path) else [_ROOT]
 sys.path += _ADDED
 
-from recovery import clock  # noqa: E402
-from recovery.launch.forkserver import (  # noqa: E402
+from recovery import clock  # noqa: E402 - behind the path that it comes from
+from recovery.launch.forkserver import (  # noqa: E402 - behind the path that it comes from
     fork_messages,
     forked_child,
     program_template,
     template_checks,
     template_memory,
 )
-from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe  # noqa: E402
-from recovery.launch.forkserver.forked_ahead import ForkedAhead, NewProcess, fork  # noqa: E402
-from recovery.readable import is_readable  # noqa: E402
+from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe  # noqa: E402 - behind the path that it comes from
+from recovery.launch.forkserver.forked_ahead import ForkedAhead, NewProcess, fork  # noqa: E402 - behind the path that it comes from
+from recovery.readable import is_readable  # noqa: E402 - behind the path that it comes from
 
 for _place in _ADDED:
     sys.path.remove(_place)
