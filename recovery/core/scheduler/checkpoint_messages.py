@@ -9,18 +9,31 @@ from recovery.core.ids import Rank
 from recovery.core.policy import rollback
 from recovery.core.policy.ranks import is_of_place, place_of
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
-from recovery.core.scheduler import copying, generations, live, lost_store, takeover
+from recovery.core.scheduler import copying, live, lost_store, takeover
 from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.facts import Report
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
 
-def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> list[SchedulerEffect]:
+def on_ready(state: SchedulerState, node: Node, ready: m.Ready) -> None:
     """It can follow a plan. Repeats are welcome: its newest report of what it holds counts."""
-    assert node.connection is not None, "it just spoke"
     if ready.generation < node.sent_generation:
         # Sent before it knew the newest plan; it will send it again after that one.
-        return []
+        return
+    if _stops(state, node, ready):
+        state.facts.fail(f"{node.record.node_id} stopped at step {ready.step}")
+    state.facts.reports.append(Report(node, ready))
+
+
+def _stops(state: SchedulerState, node: Node, ready: m.Ready) -> bool:
+    """Has a rank left the generation that the others train in?"""
+    is_rank = node.record.role is m.Role.WORKER and not node.is_standby
+    return state.job.state is JobState.RUNNING and is_rank and not _is_of_no_rank(node, ready)
+
+
+def take_report(state: SchedulerState, node: Node, ready: m.Ready) -> list[SchedulerEffect]:
+    """What it holds counts from now on. Behind the end of the generation that it has left."""
     records: list[Record] = []
     if node.is_standby and ready.rank is not None:
         records = takeover.answered(state, node, ready)
@@ -28,8 +41,6 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
     if _is_of_no_rank(node, ready):
         return [Persist(tuple(records), (_received(node, ready),))]
     effects: list[SchedulerEffect] = []
-    if state.job.state is JobState.RUNNING and node.record.role is m.Role.WORKER and not node.is_standby:
-        effects += generations.interrupt(state, f"{node.record.node_id} stopped at step {ready.step}", now_ms)
     first = node.ready is None or bool(records)
     if first:
         effects += lost_store.check_past(state, node, ready)
@@ -54,8 +65,7 @@ def on_ready(state: SchedulerState, node: Node, ready: m.Ready, now_ms: int) -> 
         rolled_back = tuple(_rolled_back(one) for one in of_this_run if one not in held)
         state.checkpoints.replace(node.record.rank, held, (*rolled_back, *ready.passed_over))
     records += _passed_over(state, node, ready)
-    effects.append(Persist(tuple(records), (_received(node, ready),)))
-    return effects + generations.begin_if_all_ready(state, now_ms)
+    return [*effects, Persist(tuple(records), (_received(node, ready),))]
 
 
 def _is_of_no_rank(node: Node, ready: m.Ready) -> bool:
@@ -179,7 +189,7 @@ def on_not_saved(state: SchedulerState, node: Node, failed: m.NotSaved) -> list[
 
 
 def on_checkpoint_invalid(
-    state: SchedulerState, node: Node, bad: m.CheckpointInvalid, now_ms: int
+    state: SchedulerState, node: Node, bad: m.CheckpointInvalid
 ) -> list[SchedulerEffect]:
     """A file of the plan does not verify: it is never used again, and the plan goes back further."""
     if node.record.rank is None or bad.generation != state.job.generation:
@@ -189,8 +199,9 @@ def on_checkpoint_invalid(
     if state.live.sources and (own is None or own.path != bad.path):
         why = f"{node.record.node_id} has not taken the state of step {bad.step}: {bad.reason}"
         noted = live.on_not_taken(state, node, bad)
-        # In this order: nothing in a store says that a state is bad. Who has its answer waits for the end, and does not ask again.
-        return [*generations.interrupt(state, why, now_ms), state.answer(node, bad.request_id, noted)]
+        # Behind the end: nothing in a store says that a state is bad. Who has its answer waits for the end, and does not ask again.
+        state.facts.fail(why, then=(state.answer(node, bad.request_id, noted),))
+        return []
     checkpoint = state.checkpoints.reject(node.record.rank, bad.step, bad.reason)
     records: list[Record] = [
         state.node_event(
@@ -202,5 +213,7 @@ def on_checkpoint_invalid(
     # It may have lain among this node's copies.
     copy = state.copies.reject(node.record.node_id, node.record.rank, bad.step, bad.reason)
     records += [copy] if copy is not None else []
-    reason = f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
-    return [state.answer(node, bad.request_id, records), *generations.interrupt(state, reason, now_ms)]
+    state.facts.fail(
+        f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
+    )
+    return [state.answer(node, bad.request_id, records)]

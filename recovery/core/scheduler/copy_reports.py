@@ -5,7 +5,7 @@ from __future__ import annotations
 from recovery.core.copy_messages import CopyFailed, CopyReport, FetchFault
 from recovery.core.policy import rollback
 from recovery.core.records import EventKind, Record
-from recovery.core.scheduler import copying, generations
+from recovery.core.scheduler import copying
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -24,9 +24,7 @@ def on_copy_report(state: SchedulerState, node: Node, report: CopyReport) -> lis
     return [state.answer(node, report.request_id, [*records, *more], *answers)]
 
 
-def on_copy_failed(
-    state: SchedulerState, node: Node, failed: CopyFailed, now_ms: int
-) -> list[SchedulerEffect]:
+def on_copy_failed(state: SchedulerState, node: Node, failed: CopyFailed) -> list[SchedulerEffect]:
     """A copy did not come from the nodes that are named. What is damaged there is never used again."""
     if failed.run != state.job.run:
         return [state.answer(node, failed.request_id, [])]
@@ -35,7 +33,7 @@ def on_copy_failed(
         record for fault in failed.failures if fault.damaged for record in _reject(state, failed, fault)
     ]
     if failed.generation:
-        return _of_plan(state, node, failed, records, now_ms)
+        return _of_plan(state, node, failed, records)
     key = (failed.rank, node.record.node_id)
     if not failed.gives_up or key not in state.copying.pending or failed.step != state.copying.step:
         return [state.answer(node, failed.request_id, records)]
@@ -54,7 +52,7 @@ def _without_memory(state: SchedulerState, node: Node, reason: str) -> list[Reco
 
 
 def _of_plan(
-    state: SchedulerState, node: Node, failed: CopyFailed, records: list[Record], now_ms: int
+    state: SchedulerState, node: Node, failed: CopyFailed, records: list[Record]
 ) -> list[SchedulerEffect]:
     """What a plan goes back to did not come: the next one names other sources, or goes back further."""
     of_this = failed.generation == state.job.generation and failed.rank == node.record.rank
@@ -66,11 +64,8 @@ def _of_plan(
         state.copying.not_taken.add((failed.rank, node.record.incarnation, failed.digest))
     why = _why(failed)
     state.checkpoints.note_not_fetched(failed.rank, failed.step, why)
-    reason = f"{node.record.node_id} could not fetch its checkpoint of step {failed.step}: {why}"
-    return [
-        state.answer(node, failed.request_id, records),
-        *generations.interrupt(state, reason, now_ms),
-    ]
+    state.facts.fail(f"{node.record.node_id} could not fetch its checkpoint of step {failed.step}: {why}")
+    return [state.answer(node, failed.request_id, records)]
 
 
 def _reject(state: SchedulerState, failed: CopyFailed, fault: FetchFault) -> list[Record]:

@@ -79,7 +79,7 @@ def _copied_steps(state: SchedulerState, ranks: Iterable[Rank], count: int, tier
     return rollback.steps_of_all(found, state.rules.world_size)
 
 
-def follow(state: SchedulerState) -> list[SchedulerEffect]:
+def order(state: SchedulerState) -> list[SchedulerEffect]:
     """Order what can be ordered now. Called after every stimulus."""
     copying = state.copying
     if state.job.state is not JobState.RUNNING:

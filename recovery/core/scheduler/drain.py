@@ -4,7 +4,7 @@ Every rank is asked where it is; a step just ahead of the foremost is named; eac
 it: then a later one is named, twice as far ahead. Once all hold the step the departing nodes have left, and everything goes on as
 after any departure: their places are offered to standbys, and the plan goes to the newest step that all hold, which is this one.
 
-Whatever goes wrong before that ends the drain, and training goes on as without it. `follow` looks after each stimulus whether it can go on.
+Whatever goes wrong before that ends the drain, and training goes on as without it. `advance` looks after each stimulus whether it can go on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from recovery.core.handover_messages import Depart, GoOn, HandedOver, NotHandedO
 from recovery.core.ids import NodeId
 from recovery.core.policy import ranks
 from recovery.core.records import EventKind, JobState, NodeState, Record
-from recovery.core.scheduler import generations
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER, Drain, DrainFact, DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.node import Node
@@ -157,8 +156,8 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
     return _ask(state, drain, max(drain.passed.values()) + drain.margin)
 
 
-def follow(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """Look, after a stimulus, what has become of the drain by it."""
+def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """What has become of the drain by a stimulus."""
     drain = state.drain
     if drain is None or drain.state is DrainState.ENDED:
         return []
@@ -230,8 +229,8 @@ def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[Schedul
         ]
     left = Persist(tuple(records), tuple(answers))
     timer = SetTimer(DrainTimer(), now_ms + 2 * state.rules.abort_timeout_ms)
-    because = f"{_names(drain)} left: {reason}"
-    return [left, timer, *generations.interrupt(state, because, now_ms)]
+    state.facts.fail(f"{_names(drain)} left: {reason}")
+    return [left, timer]
 
 
 def _follow_hand_over(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:

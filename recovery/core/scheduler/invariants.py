@@ -18,6 +18,7 @@ def check(state: SchedulerState) -> None:
     Raises:
         AssertionError: something is not as it must be; the sentence says what.
     """
+    assert not state.facts.pending, "what follows from each fact was drawn"
     _check_connections(state)
     state.waiting.check()
     state.copying.check()

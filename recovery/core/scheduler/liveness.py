@@ -10,8 +10,9 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Log, Persist
 from recovery.core.records import EventKind, JobState, NodeState, Record
-from recovery.core.scheduler import generations, job_end, places, proof
+from recovery.core.scheduler import job_end, places, proof
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.facts import GivenUp
 from recovery.core.scheduler.job import JobFact
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -78,15 +79,14 @@ def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> li
     return _learn(state, node, reason, now_ms)
 
 
-def on_leave(state: SchedulerState, node: Node, leave: m.Leave, now_ms: int) -> list[SchedulerEffect]:
+def on_leave(state: SchedulerState, node: Node, leave: m.Leave) -> list[SchedulerEffect]:
     """It goes on purpose: its id is free at once, and a worker's generation is over."""
     state.waiting.note_free(node.record.node_id, node.seat)
     record = node.move(NodeState.LEFT, reason=leave.reason)
     event = state.node_event(EventKind.NODE_LEFT, node, reason=leave.reason)
-    effects: list[SchedulerEffect] = [state.answer(node, leave.request_id, [record, event])]
     if record.role is m.Role.WORKER and not node.is_standby:
-        effects += generations.interrupt(state, f"{record.node_id} left: {leave.reason}", now_ms)
-    return effects + _without_standby(state, node, now_ms)
+        state.facts.fail(f"{record.node_id} left: {leave.reason}")
+    return [state.answer(node, leave.request_id, [record, event])]
 
 
 def on_exited(
@@ -121,7 +121,7 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
         return _gone(state, node, exited.reason, now_ms)
     effects = _learn(state, node, exited.reason, now_ms) if node.record.state is NodeState.LOST else []
     if exited.gives_up:
-        effects += _give_up(state, node, node.record.reason, now_ms)
+        state.facts.given_up.append(GivenUp(node, node.record.reason))
     return effects
 
 
@@ -156,18 +156,19 @@ def _name_cause(state: SchedulerState, guess: str, cause: str) -> list[Record]:
 
 def _gone(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """It has ended for certain, and this is why."""
-    effects = _lose(state, node, reason, now_ms)
-    if node.given_up and not state.job_ended:
-        effects += _give_up(state, node, reason, now_ms)
-    return effects
+    if node.given_up:
+        state.facts.given_up.append(GivenUp(node, reason))
+    return _lose(state, node, reason, now_ms)
 
 
-def _give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """It is not started again: the job cannot go on, unless nobody needs it, or a standby takes its rank."""
+    if state.job_ended:
+        return []
     if node.is_standby:
         # It had no rank itself, and may have been the last one that came for one.
         awaited = places.came_for(state, node.record.node_id, node.replaces)
-        return [] if awaited is None else _give_up(state, awaited, reason, now_ms)
+        return [] if awaited is None else give_up(state, awaited, reason, now_ms)
     if node.record.role is m.Role.WORKER and state.seats[m.Role.WORKER].standbys:
         state.spared.add(node.record.node_id)
         return []
@@ -178,7 +179,8 @@ def _give_up_unknown(state: SchedulerState, exited: m.Exited, now_ms: int) -> li
     """It was never here, and is not started again: the job cannot begin without it, or go on without whose rank it came for."""
     awaited = places.came_for(state, exited.node_id)
     if awaited is not None:
-        return _give_up(state, awaited, exited.reason, now_ms)
+        state.facts.given_up.append(GivenUp(awaited, exited.reason))
+        return []
     if state.builds_again and state.rules.standby_count:
         text = f"{exited.node_id}: {exited.reason}; it is not started again, and a standby may have its rank: the job waits"
         return [Log("not_started_again", text, warning=True)]
@@ -214,13 +216,8 @@ def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
     ]
     # Without recovery any loss ends the job, a server's too. A standby takes no part in a generation.
     if (record.role is m.Role.WORKER and not node.is_standby) or not state.rules.recovery_enabled:
-        effects += generations.interrupt(state, f"{record.node_id} lost: {reason}", now_ms)
-    return effects + _without_standby(state, node, now_ms)
-
-
-def _without_standby(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
-    """A standby is gone. A lost store is built again without what it knew, if only that was waited for."""
-    return generations.begin_if_all_ready(state, now_ms) if node.is_standby else []
+        state.facts.fail(f"{record.node_id} lost: {reason}")
+    return effects
 
 
 def _watch_lost(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:

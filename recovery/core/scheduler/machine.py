@@ -1,8 +1,7 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
-Here stands only which module handles what. A process registers: registration.py. Who is here: liveness.py. What ranks report:
-checkpoint_messages.py, copy_reports.py, training_messages.py. Which checkpoints are copied to other hosts: copying.py. Who takes over a lost rank: takeover.py. How a rank is handed over before its process
-ends: drain.py. How generations end and begin: generations.py. How the job ends: job_end.py.
+Here stands only which module handles what; what follows from it all, and in which order, stands in settle.py. A process registers:
+registration.py. Who is here: liveness.py. What ranks report: checkpoint_messages.py, copy_reports.py, training_messages.py.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ from recovery.core.scheduler import (
     attendance,
     checkpoint_messages,
     copy_reports,
-    copying,
     drain,
-    generations,
     invariants,
     job_end,
     liveness,
@@ -45,6 +42,7 @@ from recovery.core.scheduler import (
 )
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.settle import settle
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import (
     ConnectionLost,
@@ -117,7 +115,7 @@ class SchedulerMachine:
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Begin to serve."""
-        return restore.start(self.state, now_ms)
+        return [*restore.start(self.state, now_ms), *settle(self.state, now_ms)]
 
     def check(self) -> None:
         """Raise AssertionError when something that is always true of the state is not. Tests ask after every stimulus."""
@@ -128,17 +126,12 @@ class SchedulerMachine:
         if self.state.lost_store.ends_scheduler:
             return []
         state = self.state
-        effects = [*self._take(stimulus, now_ms), *self._follow(now_ms)]
+        effects = [*self._take(stimulus, now_ms), *settle(state, now_ms)]
         while waiting := state.waiting.take():
             for one in waiting:
                 effects += registration.on_register(state, one.received, one.register, now_ms)
-            effects += self._follow(now_ms)
+            effects += settle(state, now_ms)
         return effects
-
-    def _follow(self, now_ms: int) -> list[SchedulerEffect]:
-        """A rank that is handed over leaves its place vacant, and a vacant place is offered. What is committed is copied."""
-        effects = drain.follow(self.state, now_ms)
-        return [*effects, *takeover.offer_vacant(self.state, now_ms), *copying.follow(self.state)]
 
     def _take(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         match stimulus:
@@ -176,7 +169,8 @@ class SchedulerMachine:
             case WaitingTimer():
                 return registration.look_again(state, now_ms)
             case RebuildTimer():
-                return generations.begin_if_all_ready(state, now_ms)
+                # Whether the job is built again now is looked at after each stimulus.
+                return []
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.seat, now_ms)
             case LeaseTimer():
@@ -224,17 +218,18 @@ class SchedulerMachine:
             case m.Heartbeat():
                 return liveness.on_heartbeat(state, node, message)
             case m.Ready():
-                return checkpoint_messages.on_ready(state, node, message, now_ms)
+                checkpoint_messages.on_ready(state, node, message)
+                return []
             case m.CheckpointReport():
                 return checkpoint_messages.on_checkpoint_report(state, node, message, now_ms)
             case m.CheckpointInvalid():
-                return checkpoint_messages.on_checkpoint_invalid(state, node, message, now_ms)
+                return checkpoint_messages.on_checkpoint_invalid(state, node, message)
             case m.NotSaved():
                 return checkpoint_messages.on_not_saved(state, node, message)
             case m.RendezvousOpen():
                 return training_messages.on_rendezvous_open(state, node, message)
             case m.StateLoaded():
-                return training_messages.on_loaded(state, node, message, now_ms)
+                return training_messages.on_loaded(state, node, message)
             case m.FirstStep():
                 return training_messages.on_first_step(state, node, message)
             case m.CollectiveFailed():
@@ -242,9 +237,9 @@ class SchedulerMachine:
             case m.Failure():
                 return training_messages.on_failure(state, node, message)
             case m.Done():
-                return training_messages.on_done(state, node, message, now_ms)
+                return training_messages.on_done(state, node, message)
             case m.Leave():
-                return liveness.on_leave(state, node, message, now_ms)
+                return liveness.on_leave(state, node, message)
             case Depart():
                 return drain.on_depart(state, node, message, now_ms)
             case Position():
@@ -252,7 +247,7 @@ class SchedulerMachine:
             case CopyReport():
                 return copy_reports.on_copy_report(state, node, message)
             case CopyFailed():
-                return copy_reports.on_copy_failed(state, node, message, now_ms)
+                return copy_reports.on_copy_failed(state, node, message)
             case _:
                 assert_never(message)
 

@@ -6,9 +6,10 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import Generation
 from recovery.core.records import JobState, Record
-from recovery.core.scheduler import generations, job_end, liveness, lost_store, takeover
+from recovery.core.scheduler import job_end, liveness, lost_store, takeover
 from recovery.core.scheduler.admission import admit_or_refuse, job_fault_of, refusal_event
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, SetTimer
+from recovery.core.scheduler.facts import Arrival
 from recovery.core.scheduler.job import WAITING
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.rollback_plan import rollback_for
@@ -42,11 +43,23 @@ def on_register(
         return effects
     if state.rules.heartbeat_enabled:
         effects.append(liveness.next_lease_check(state, node))
-    return [
-        *effects,
-        *_catch_up(state, node, register, now_ms),
-        *generations.begin_if_all_ready(state, now_ms),
-    ]
+    lost = _what_is_lost(state, node, register)
+    if lost:
+        state.facts.fail(lost)
+    state.facts.arrivals.append(Arrival(node, register))
+    return effects
+
+
+def _what_is_lost(state: SchedulerState, node: Node, register: m.Register) -> str:
+    """Why a running generation cannot go on with a rank that has connected; empty: it can."""
+    if state.job.state is not JobState.RUNNING or node.record.role is m.Role.SERVER or node.is_standby:
+        return ""
+    if register.generation > state.job.generation:
+        return f"{node.record.node_id} knows generation {register.generation}, which the store has lost"
+    if not register.generation and not register.incarnation:
+        # A fresh process where a training one was: it replaced itself.
+        return f"{node.record.node_id} came back without its training state"
+    return ""
 
 
 def look_again(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -76,27 +89,20 @@ def _too_late(
     return [Persist(tuple(records), (Answer(received.connection, job_end.job_ended(state)),))]
 
 
-def _catch_up(state: SchedulerState, node: Node, register: m.Register, now_ms: int) -> list[SchedulerEffect]:
+def catch_up(state: SchedulerState, node: Node, register: m.Register, now_ms: int) -> list[SchedulerEffect]:
     """Bring a node that (re)connected to where the job stands. Behind the write that admits it, so in order."""
     connection, its_generation = node.connection, register.generation
     assert connection is not None, "it just registered"
-    if node.record.role is m.Role.SERVER or node.is_standby:
+    if state.job_ended or node.record.role is m.Role.SERVER or node.is_standby:
         return []
     effects: list[SchedulerEffect] = []
     if node.took_over and node.record.rank is not None and not its_generation:
         # A fresh process in the place of another name: its own directories may not hold the rank's files.
         effects += takeover.ask_holder(state, node, now_ms)
-    if state.job.state is JobState.RUNNING and its_generation > state.job.generation:
-        reason = f"{node.record.node_id} knows generation {its_generation}, which the store has lost"
-        effects += generations.interrupt(state, reason, now_ms)
     if state.job.state in WAITING:
         over = Generation(max(state.job.generation, its_generation))
         interrupt = m.Interrupt(generation=over, reason=state.job.reason[:1024])
         return [*effects, *([Persist((), (Answer(connection, interrupt),))] if its_generation else [])]
-    if not its_generation and not register.incarnation:
-        # A fresh process where a training one was: it replaced itself.
-        reason = f"{node.record.node_id} came back without its training state"
-        return [*effects, *generations.interrupt(state, reason, now_ms)]
     answers: list[Answer] = []
     if its_generation != state.job.generation:
         answers.append(Answer(connection, rollback_for(state, node)))

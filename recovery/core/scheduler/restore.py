@@ -19,7 +19,7 @@ from recovery.core.records import (
     RunRecord,
     SeatRecord,
 )
-from recovery.core.scheduler import attendance, copying, generations, job_end, live, proof
+from recovery.core.scheduler import attendance, copying, job_end, live, proof
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING, JobFact
 from recovery.core.scheduler.liveness import WINDOW_NOTE_MS
@@ -123,12 +123,12 @@ def _go_on(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     gone = [node for node in state.workers if node.record.state in (NodeState.LOST, NodeState.LEFT)]
     if gone:
         # The earlier process ended between writing the loss and ending the generation.
-        reason = f"{gone[0].record.node_id} lost: {gone[0].record.reason}"
-        return generations.interrupt(state, reason, now_ms)
+        state.facts.fail(f"{gone[0].record.node_id} lost: {gone[0].record.reason}")
+        return []
     step = state.generations[-1].step
     if not state.live.sources and state.checkpoints.committed_step < step:
         # It ended between writing that a file of the plan is bad and ending the generation: who waits for that end has its answer.
         was_fetched = step in state.checkpoints.fetched_when_stopped
         why = "was being fetched when the scheduler ended" if was_fetched else "is not usable"
-        return generations.interrupt(state, f"the checkpoint of step {step} {why}", now_ms)
+        state.facts.fail(f"the checkpoint of step {step} {why}")
     return []

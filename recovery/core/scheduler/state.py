@@ -24,6 +24,7 @@ from recovery.core.records import (
 from recovery.core.rules import Rules
 from recovery.core.scheduler.copy_state import Copying
 from recovery.core.scheduler.drain_states import Drain
+from recovery.core.scheduler.facts import Facts
 from recovery.core.scheduler.job import ENDED, JobFact, next_state
 from recovery.core.scheduler.live_state import LiveRollback
 from recovery.core.scheduler.node import Node
@@ -120,6 +121,8 @@ class SchedulerState:
         """By standby: which seats it could not take and why, as the log says already. Forgotten with the next plan, and when its next process comes."""
         self.spared: set[NodeId] = set()
         """Lost nodes that their launchers have given up, and whose ranks a standby may still take."""
+        self.facts = Facts()
+        """What this stimulus has shown."""
         self.lost_store = LostStore()
         places = rules.worker_count + rules.server_count + rules.standby_count
         self.waiting = WaitingList(at_most=places + BESIDE_PLACES)

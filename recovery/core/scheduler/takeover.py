@@ -17,7 +17,7 @@ from recovery.core.policy.message_share import newest_that_fit
 from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
-from recovery.core.scheduler import attendance, generations, job_end, lost_store, places, sources
+from recovery.core.scheduler import attendance, job_end, lost_store, places, sources
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
@@ -33,14 +33,14 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     effects: list[SchedulerEffect] = _withdraw(state)
     seated = lost_store.seat_standbys(state)
     if seated:
-        return [*effects, Persist(tuple(seated)), *generations.begin_if_all_ready(state, now_ms)]
+        return [*effects, Persist(tuple(seated))]
     seats = state.seats[m.Role.WORKER]
     asked = len(state.offers)
     # Counted, since this is looked at after each message: of a large job everybody speaks while one rank is waited for.
     nobody_to_ask = seats.standbys <= asked and not state.spared
     if state.job.state not in WAITING or nobody_to_ask or seats.absent <= asked:
         return effects
-    standbys, sat_down = _not_asked(state), False
+    standbys = _not_asked(state)
     for holder, vacancy in _vacant(state, now_ms):
         standby = _candidate(state, holder, standbys)
         last = None
@@ -62,8 +62,7 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
             if sitter is not None:
                 del standbys[sitter.record.node_id]
                 effects.append(Persist(tuple(_move(state, holder, sitter))))
-                sat_down = True
-    return effects + (generations.begin_if_all_ready(state, now_ms) if sat_down else [])
+    return effects
 
 
 def _vacant(state: SchedulerState, now_ms: int) -> list[tuple[Node, Vacancy]]:

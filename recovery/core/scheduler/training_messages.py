@@ -8,7 +8,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.policy.live import NOT_LIVE
 from recovery.core.records import EventKind, JobState
-from recovery.core.scheduler import generations, job_end, live, same_end
+from recovery.core.scheduler import live, same_end
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -34,7 +34,7 @@ def on_rendezvous_open(state: SchedulerState, node: Node, opened: m.RendezvousOp
     return effects
 
 
-def on_loaded(state: SchedulerState, node: Node, loaded: m.StateLoaded, now_ms: int) -> list[SchedulerEffect]:
+def on_loaded(state: SchedulerState, node: Node, loaded: m.StateLoaded) -> list[SchedulerEffect]:
     """It has the state of the plan's step. What all took from one rank's memory is compared before anybody trains on."""
     if loaded.generation != state.job.generation or state.job.state is not JobState.RUNNING:
         return []
@@ -47,7 +47,8 @@ def on_loaded(state: SchedulerState, node: Node, loaded: m.StateLoaded, now_ms: 
     event = state.node_event(EventKind.STATE_LOADED, node, step=loaded.step, reason=differs, details=details)
     effects: list[SchedulerEffect] = [Persist((event,))]
     if differs:
-        return [*effects, *generations.interrupt(state, differs, now_ms)]
+        state.facts.fail(differs)
+        return effects
     return [*effects, *live.agreed(state, node, was_known=False)]
 
 
@@ -74,9 +75,8 @@ def on_collective_failed(
         done=", ".join(done[:_NAMED_MAX]),
         now_ms=now_ms,
     )
-    effects = generations.interrupt(state, reason, now_ms)
-    state.same_end = ended
-    return effects
+    state.facts.fail(reason, same_end=ended)
+    return []
 
 
 def on_failure(state: SchedulerState, node: Node, failure: m.Failure) -> list[SchedulerEffect]:
@@ -88,15 +88,11 @@ def on_failure(state: SchedulerState, node: Node, failure: m.Failure) -> list[Sc
     return [state.answer(node, failure.request_id, [node.record, event])]
 
 
-def on_done(state: SchedulerState, node: Node, done: m.Done, now_ms: int) -> list[SchedulerEffect]:
+def on_done(state: SchedulerState, node: Node, done: m.Done) -> list[SchedulerEffect]:
     """It has trained to the end; the job has when every rank has."""
     if done.generation != state.job.generation or state.job.state is not JobState.RUNNING:
         # Its generation is over: it is interrupted, comes back and reports it again.
         return []
     node.done = True
     node.record = msgspec.structs.replace(node.record, step=done.step)
-    effects: list[SchedulerEffect] = [state.answer(node, done.request_id, [node.record])]
-    if state.seats[m.Role.WORKER].all_done:
-        reason = f"all {state.rules.world_size} ranks are done at step {done.step}"
-        effects += job_end.end(state, m.JobOutcome.FINISHED, reason, now_ms)
-    return effects
+    return [state.answer(node, done.request_id, [node.record])]

@@ -1,0 +1,81 @@
+"""What a stimulus has shown, until `settle` has drawn what follows from it. Between two stimuli nothing lies here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from recovery.core import messages as m
+from recovery.core.effects import Persist
+from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.same_end import SameEnd
+
+
+class Failure(NamedTuple):
+    """Why the current generation cannot go on."""
+
+    reason: str
+    same_end: SameEnd | None = None
+    """The data plane broke, and nobody knows yet why: how generations in a row have ended. None: the cause is known."""
+    then: tuple[Persist, ...] = ()
+    """What may be written only behind the generation's end."""
+
+
+class Arrival(NamedTuple):
+    """A node has connected, and is to be brought to where the job stands."""
+
+    node: Node
+    register: m.Register
+
+
+class Report(NamedTuple):
+    """A node can follow a plan, and says what it holds."""
+
+    node: Node
+    ready: m.Ready
+
+
+class GivenUp(NamedTuple):
+    """A node is not started again."""
+
+    node: Node
+    reason: str
+
+
+class Facts:
+    """Handlers add, `settle` takes."""
+
+    def __init__(self) -> None:
+        """Nothing has happened."""
+        self.failures: list[Failure] = []
+        self.arrivals: list[Arrival] = []
+        self.reports: list[Report] = []
+        self.given_up: list[GivenUp] = []
+
+    def fail(self, reason: str, *, same_end: SameEnd | None = None, then: tuple[Persist, ...] = ()) -> None:
+        """The current generation cannot go on. Outside a generation it is one more failure of the last one, or nothing."""
+        self.failures.append(Failure(reason, same_end, then))
+
+    def take_failures(self) -> list[Failure]:
+        """The failures, in order; none is left."""
+        taken, self.failures = self.failures, []
+        return taken
+
+    def take_arrivals(self) -> list[Arrival]:
+        """The arrivals, in order; none is left."""
+        taken, self.arrivals = self.arrivals, []
+        return taken
+
+    def take_reports(self) -> list[Report]:
+        """The reports, in order; none is left."""
+        taken, self.reports = self.reports, []
+        return taken
+
+    def take_given_up(self) -> list[GivenUp]:
+        """The nodes that are not started again, in order; none is left."""
+        taken, self.given_up = self.given_up, []
+        return taken
+
+    @property
+    def pending(self) -> bool:
+        """Has nobody drawn what follows from something here?"""
+        return bool(self.failures or self.arrivals or self.reports or self.given_up)

@@ -1,0 +1,85 @@
+"""What follows from what a stimulus has shown: drawn in one place, in one order, once after each stimulus.
+
+Handlers answer their sender and note facts (`facts.py`, and what they change of nodes, seats and index). Each step here looks at the state
+alone, so it may be asked at any time: where there is nothing to do it gives nothing. Steps are repeated until none of them gives anything,
+since a later one may note a fact (a rank that is handed over ends its generation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from recovery.core.scheduler import (
+    checkpoint_messages,
+    copying,
+    drain,
+    generations,
+    liveness,
+    registration,
+    takeover,
+)
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.state import SchedulerState
+
+
+def settle(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """Draw what follows, in order."""
+    effects: list[SchedulerEffect] = []
+    while more := _round(state, now_ms):
+        effects += more
+    # Nothing follows from an order, so it comes last, once.
+    return [*effects, *copying.order(state)]
+
+
+def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    effects: list[SchedulerEffect] = []
+    for step in ORDER:
+        if state.lost_store.ends_scheduler:
+            return effects
+        effects += step(state, now_ms)
+    return effects
+
+
+def _failures(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """A generation that cannot go on ends, before anything is said to who has come or can follow the next plan."""
+    failures = state.facts.take_failures()
+    return [effect for one in failures for effect in generations.interrupt(state, one, now_ms)]
+
+
+def _given_up(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """Who is not started again is waited for no more."""
+    given_up = state.facts.take_given_up()
+    return [effect for one in given_up for effect in liveness.give_up(state, one.node, one.reason, now_ms)]
+
+
+def _arrivals(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """Who has connected learns where the job stands."""
+    arrivals = state.facts.take_arrivals()
+    return [
+        effect for one in arrivals for effect in registration.catch_up(state, one.node, one.register, now_ms)
+    ]
+
+
+def _reports(state: SchedulerState, _now_ms: int) -> list[SchedulerEffect]:
+    """What ranks hold counts for the next plan."""
+    reports = state.facts.take_reports()
+    return [
+        effect for one in reports for effect in checkpoint_messages.take_report(state, one.node, one.ready)
+    ]
+
+
+ORDER: tuple[Callable[[SchedulerState, int], list[SchedulerEffect]], ...] = (
+    # Membership: who is lost, who is here, what they hold.
+    _failures,
+    _given_up,
+    _arrivals,
+    _reports,
+    # A planned departure goes on, or is given up.
+    drain.advance,
+    # Vacant seats are offered.
+    takeover.offer_vacant,
+    # All ranks are done, or all are ready: the job ends, or its next generation begins.
+    generations.end_if_all_done,
+    generations.begin_if_all_ready,
+)
+"""The steps, in their order. Copies are ordered behind them."""
