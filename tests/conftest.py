@@ -24,12 +24,13 @@ settings.register_profile(
 settings.register_profile("all", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    and threading.current_thread() is threading.main_thread()
-):
-    # A shell starts what runs in the background so, and every process of a test would be deaf to an interrupt.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+if threading.current_thread() is threading.main_thread():
+    # A shell starts what runs in the background deaf to an interrupt, nohup what it starts to a hangup, and every process of a test
+    # would be so too: a handler of this process is the default again in its children.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 _SLOW_HANGS_S = 3_600
 """What a slow test may take before it counts as hanging; for the others pyproject.toml says it."""

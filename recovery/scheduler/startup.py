@@ -13,8 +13,8 @@ import msgspec
 from recovery.config import Settings
 from recovery.core.records import EventRecord, JobRecord, NodeRecord
 from recovery.core.scheduler.job import new_job, next_incarnation
-from recovery.core.scheduler.lost_store import REBUILDING
 from recovery.core.scheduler.machine import SchedulerMachine
+from recovery.core.scheduler.membership.lost_store import REBUILDING
 from recovery.errors import JobMismatchError, RecoveryError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs

@@ -37,6 +37,7 @@ from recovery.core.scheduler.effects import (
 )
 from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
+from recovery.core.scheduler.settle import settle
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.scheduler.timers import SchedulerTimer
 from recovery.core.tokens import request_of
@@ -115,6 +116,7 @@ class Desk:
         self._do(self.machine.handle(stimulus, self.now))
         if self._checked:
             self.machine.check()
+            assert settle(self.machine.state, self.now) == [], "what follows was drawn"
             after = self._committed()
             assert before[:2] != after[:2] or before[2] <= after[2], (
                 f"within a generation the committed step only rises: {before}, {after}"

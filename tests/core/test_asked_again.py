@@ -76,4 +76,4 @@ def test_a_timer_of_an_earlier_offer_means_nothing() -> None:
     waits = standby(desk)
     lose(desk, second)
     desk.handle(TimerFired(OfferTimer("worker_1")))
-    assert desk.machine.state.offers["worker_1"].standby == waits.node_id
+    assert desk.machine.state.vacancies.offers["worker_1"].standby == waits.node_id

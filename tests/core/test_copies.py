@@ -10,7 +10,7 @@ from recovery.core.copy_messages import CopiesKept, CopyReport
 from recovery.core.copy_records import CopyState
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind, JobRecord
 from recovery.core.rules import Rules
-from recovery.core.scheduler.copying import ORDERS_MAX
+from recovery.core.scheduler.checkpoints.copying import ORDERS_MAX
 from tests.core.copiers import (
     RULES,
     all_copied,

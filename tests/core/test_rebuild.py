@@ -21,9 +21,9 @@ from recovery.core.records import (
     RunRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler import lost_store
 from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
+from recovery.core.scheduler.membership import lost_store
 from recovery.core.tokens import token_digest
 from tests.core.desk import Desk, Worker, checkpoint, registration, running_workers
 from tests.core.pasts import OLD, come, pass_time, past, ready

@@ -45,7 +45,7 @@ def test_job_whose_ranks_nobody_can_take_ends_once(how: str) -> None:
     assert job(desk).state is JobState.FAILED
     assert left.hears(m.JobEnded) == 1
     assert len(reasons(desk, EventKind.JOB_FAILED)) == 1
-    assert not desk.machine.state.offers
+    assert not desk.machine.state.vacancies.offers
     assert waits.hears(m.Offer) == 1, "nothing is asked behind the end"
     if how == "declines":
         lacks = "it cannot read the rank's file of step 10; its newest is none"

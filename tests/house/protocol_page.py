@@ -20,8 +20,8 @@ from recovery.core.ids import Generation, Incarnation, NodeId, RequestId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.policy.registration import Verdict
 from recovery.core.rules import Rules
-from recovery.core.scheduler.admission import ASK_AGAIN_MS
 from recovery.core.scheduler.job_end import SHUTDOWN_MS
+from recovery.core.scheduler.membership.admission import ASK_AGAIN_MS
 from recovery.transport import connection, connection_limiter, job_token, outbox
 from recovery.transport.codec import encode
 from recovery.transport.server import CLUSTER_PATH

@@ -14,7 +14,6 @@ from tests.house.plain_words import words_found
 
 PARALLELS: dict[str, str] = {
     "__init__.py": "Python's own name for a package's face",
-    "checkpoint_messages.py": "the messages about checkpoints: those that the scheduler receives, those that the worker sends",
     "connection.py": "the machine's view of the connection in core/worker, the connection itself in transport",
     "effects.py": "what every machine can ask for in core, and what one of them can",
     "executor.py": "carries out the effects of one machine: the scheduler's, the worker's",

@@ -92,7 +92,7 @@ ADOPTED: tuple[Bug, ...] = (
     Bug(
         "a folder is ordered from holders that refuse it",
         "I28",
-        "core/scheduler/copying.py",
+        "core/scheduler/checkpoints/copying.py",
         "_is_folder",
         "wanted is not None and wanted.is_folder",
         "False",

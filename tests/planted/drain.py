@@ -46,7 +46,7 @@ DRAIN = (
         "a rank is handed over before all ranks hold the step",
         "I10",
         "core/scheduler/drain.py",
-        "follow",
+        "advance",
         "drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step",
         "drain.state is DrainState.SAVING",
         (_HANDED_OVER,),
@@ -63,7 +63,7 @@ DRAIN = (
     Bug(
         "a process whose rank was handed over is fenced when it did not hear so",
         "I26",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "_handed_over",
         "HandedOver(reason=reason[:1024]) if reason.startswith(RANK_HANDED_OVER) else None",
         "None",
@@ -74,7 +74,7 @@ DRAIN = (
     Bug(
         "the next process of an id closes the connection on which the one before is told to go",
         "I26",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "_close_older_connection",
         "node.record.state is NodeState.LEFT",
         "node.record.state is NodeState.LOST",
@@ -121,7 +121,7 @@ DRAIN = (
     Bug(
         "a standby of the host that is drained takes the rank",
         "I14",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_hosts_being_left",
         "DrainState.HANDING_OVER",
         "DrainState.SAVING",
@@ -130,7 +130,7 @@ DRAIN = (
     Bug(
         "who departs is interrupted before it hears that it may go",
         "I14",
-        "core/scheduler/generations.py",
+        "core/scheduler/generations/interruption.py",
         "interrupt",
         "node.connection is not None and not job_end.has_left(node)",
         "node.connection is not None",

@@ -8,7 +8,7 @@ ENDS: tuple[Bug, ...] = (
     Bug(
         "the end of a wait for a rank does not say who did not take it",
         "I19",
-        "core/scheduler/attendance.py",
+        "core/scheduler/membership/attendance.py",
         "_who_is_missing",
         "who_declined(state)",
         '""',
@@ -37,7 +37,7 @@ ENDS: tuple[Bug, ...] = (
     Bug(
         "a job that forms ends because a standby is given up that never came",
         "I24",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "_give_up_unknown",
         "if exited.standby:",
         "if exited.standby and exited.pid < 0:",

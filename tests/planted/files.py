@@ -68,7 +68,7 @@ FILES = (
     Bug(
         "a file that is passed over is reported at every Ready",
         "I17",
-        "core/scheduler/checkpoint_messages.py",
+        "core/scheduler/membership/readiness.py",
         "_passed_over",
         "one not in before",
         "one is not None",

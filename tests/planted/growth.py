@@ -107,7 +107,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "each registration walks over every node",
         "I17",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "_is_free",
         "seats.taken - (node is not None and state.has_seat(node))",
         "len(state.seated(role)) - (node is not None and state.has_seat(node))",

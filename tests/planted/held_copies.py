@@ -31,8 +31,8 @@ HELD_COPIES = (
     Bug(
         "a newer step is copied beside the one that is being copied",
         "I17",
-        "core/scheduler/copying.py",
-        "follow",
+        "core/scheduler/checkpoints/copying.py",
+        "order",
         "(copying.due or copying.due_in_memory) and not copying.step and _all_are_here(state)",
         "(copying.due or copying.due_in_memory) and _all_are_here(state)",
         (f"{_COPIES}::test_while_a_step_is_copied_only_the_newest_committed_one_waits",),
@@ -40,7 +40,7 @@ HELD_COPIES = (
     Bug(
         "a step whose copy was given up counts as copied",
         "I27",
-        "core/scheduler/copying.py",
+        "core/scheduler/checkpoints/copying.py",
         "_complete",
         "if failed:\n    return [], ()",
         "",
@@ -49,7 +49,7 @@ HELD_COPIES = (
     Bug(
         "holders let go while a plan is made",
         "I29",
-        "core/scheduler/copying.py",
+        "core/scheduler/checkpoints/copying.py",
         "_complete",
         "state.job.state is not JobState.RUNNING",
         "False",
@@ -58,7 +58,7 @@ HELD_COPIES = (
     Bug(
         "a holder that did not answer is named for ever",
         "I14",
-        "core/scheduler/copy_reports.py",
+        "core/scheduler/checkpoints/copy_reports.py",
         "_of_plan",
         "state.copying.not_given |= {(one.source.address, failed.digest) for one in failed.failures}",
         "_ = {(one.source.address, failed.digest) for one in failed.failures}",
@@ -76,7 +76,7 @@ HELD_COPIES = (
     Bug(
         "a rank counts as holding what it has yet to fetch",
         "I5",
-        "core/scheduler/generations.py",
+        "core/scheduler/generations/next_generation.py",
         "_row_of",
         "state.copying.fetching",
         "()",
@@ -85,7 +85,7 @@ HELD_COPIES = (
     Bug(
         "who has not said what it holds is named as a holder",
         "I27",
-        "core/scheduler/sources.py",
+        "core/scheduler/checkpoints/sources.py",
         "holders_here",
         "where is not None and has_said and (where.address, digest) not in state.copying.not_given",
         "where is not None and (where.address, digest) not in state.copying.not_given",

@@ -11,7 +11,7 @@ LAST_WORDS = (
     Bug(
         "a register begins a run under a scheduler that ends",
         "I14",
-        "core/scheduler/registration.py",
+        "core/scheduler/membership/registration.py",
         "on_register",
         "state.job_ended and job_fault_of(state, register) is None",
         "state.job.state is JobState.FAILED and job_fault_of(state, register) is None",
@@ -29,7 +29,7 @@ LAST_WORDS = (
     Bug(
         "a missed deadline says that nobody is missing",
         "I19",
-        "core/scheduler/attendance.py",
+        "core/scheduler/membership/attendance.py",
         "_who_is_missing",
         "JobState.FORMING",
         "JobState.INTERRUPTED",

@@ -206,7 +206,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a launcher that is started again finds no place for a worker whose rank a later id held",
         "I14",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "_comes_for_a_rank",
         "bool(register.replaces) or is_known",
         "bool(register.replaces)",

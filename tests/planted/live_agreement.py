@@ -14,7 +14,7 @@ LIVE_AGREEMENT = (
     Bug(
         "the ranks may begin before the last has said what it took",
         "I31",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "agreed",
         "len(state.live.spoken) < state.rules.world_size",
         "len(state.live.spoken) < state.rules.world_size - 1",
@@ -23,7 +23,7 @@ LIVE_AGREEMENT = (
     Bug(
         "ranks that took different states train on",
         "I31",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "note_loaded",
         "content == loaded.content",
         "content",
@@ -32,7 +32,7 @@ LIVE_AGREEMENT = (
     Bug(
         "in the simulation, ranks that took different states train on",
         "I31",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "note_loaded",
         "content == loaded.content",
         "content is not None",
@@ -41,7 +41,7 @@ LIVE_AGREEMENT = (
     Bug(
         "a state that was not the same everywhere is given again",
         "I31",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "note_loaded",
         "state.live.refused.add(loaded.step)",
         "",
@@ -50,7 +50,7 @@ LIVE_AGREEMENT = (
     Bug(
         "what could not be given is asked for again",
         "I14",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "on_not_taken",
         "state.live.refused.add(bad.step)",
         "",
@@ -68,7 +68,7 @@ LIVE_AGREEMENT = (
     Bug(
         "who has not heard that all agree is not told when it asks again",
         "I14",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "agreed",
         "[node] if was_known else state.workers",
         "[] if was_known else state.workers",
@@ -104,7 +104,7 @@ LIVE_AGREEMENT = (
     Bug(
         "where the state of a plan is, is not written",
         "I5",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "begin",
         "[_row(plan, source) for source in sources]",
         "[]",
@@ -133,10 +133,10 @@ LIVE_AGREEMENT = (
     Bug(
         "a source that failed has its answer before its generation has ended",
         "I14",
-        "core/scheduler/checkpoint_messages.py",
-        "on_checkpoint_invalid",
-        "[*generations.interrupt(state, why, now_ms), state.answer(node, bad.request_id, noted)]",
-        "[state.answer(node, bad.request_id, noted), *generations.interrupt(state, why, now_ms)]",
+        "core/scheduler/generations/interruption.py",
+        "interrupt",
+        "[*effects, *wait_for_all_ranks(state, now_ms), *failure.then]",
+        "[*failure.then, *effects, *wait_for_all_ranks(state, now_ms)]",
         (f"{_SCHEDULER}::test_nobody_hears_that_its_failure_is_known_before_its_generation_has_ended",),
     ),
     Bug(
@@ -151,7 +151,7 @@ LIVE_AGREEMENT = (
     Bug(
         "what ranks hold of different parts is compared",
         "I31",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "note_loaded",
         "state.live.firsts.setdefault(source.rank, (rank, loaded.content))",
         "state.live.firsts.setdefault(state.live.sources[0].rank, (rank, loaded.content))",
@@ -160,7 +160,7 @@ LIVE_AGREEMENT = (
     Bug(
         "a scheduler that starts again forgets who takes from whom",
         "I31",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "of_row",
         "live.LiveSource(row.rank, row.structure, replicas)",
         "live.LiveSource(row.rank, row.structure)",

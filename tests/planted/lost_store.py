@@ -17,7 +17,7 @@ LOST_STORE = (
     Bug(
         "who had the ranks before is believed at once, while standbys train with them",
         "I9",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "_only_noted",
         "state.lost_store.reported_generation >= built.generation",
         "built.generation",
@@ -44,7 +44,7 @@ LOST_STORE = (
     Bug(
         "a generation that only a standby knows is given again",
         "I2",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "note_past",
         "ready.generation",
         "0 if node.is_standby else ready.generation",
@@ -53,7 +53,7 @@ LOST_STORE = (
     Bug(
         "what somebody knew of a lost store's job is forgotten when it is gone again",
         "I1",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "_gone",
         "node_id not in pasts",
         "node_id in ()",
@@ -74,7 +74,7 @@ LOST_STORE = (
     Bug(
         "nobody waits for who knows more of a rank",
         "I9",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "still_asking",
         '"; ".join(built.unsure_ranks) or _only_noted(state, built)',
         "_only_noted(state, built)",
@@ -129,7 +129,7 @@ LOST_STORE = (
     Bug(
         "a living worker of another job is taken in by a new one",
         "I9",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "of_another_job",
         "[_end(state, what)]",
         "None",
@@ -138,7 +138,7 @@ LOST_STORE = (
     Bug(
         "a scheduler that ends for a lost store still plans",
         "I9",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "_end",
         "state.lost_store.ends_scheduler = True",
         "state.lost_store.ends_scheduler = False",
@@ -147,7 +147,7 @@ LOST_STORE = (
     Bug(
         "numbers of a rebuilt job begin again at one",
         "I2",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "_become",
         "built.generation",
         "state.job.generation",

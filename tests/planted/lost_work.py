@@ -22,7 +22,7 @@ LOST_WORK = (
     Bug(
         "a holder of many copies is asked for those of the first window only",
         "I14",
-        "core/scheduler/copying.py",
+        "core/scheduler/checkpoints/copying.py",
         "settle",
         "copying.look or copying.holds_back",
         "copying.look",

@@ -78,7 +78,7 @@ MEMORY = (
         "a rank is handed over when its step is in memory",
         "I26",
         "core/scheduler/drain.py",
-        "follow",
+        "advance",
         "state.checkpoints.durable_step",
         "state.checkpoints.committed_step",
         (f"{_STEPS}::test_a_handover_waits_for_the_disks",),
@@ -158,7 +158,7 @@ MEMORY = (
     Bug(
         "a plan at a step in memory leaves the disk step before it without copies",
         "I27",
-        "core/scheduler/copying.py",
+        "core/scheduler/checkpoints/copying.py",
         "_all_is_due",
         "state.copying.due = checkpoints.durable_step",
         "state.copying.due = 0",
@@ -167,7 +167,7 @@ MEMORY = (
     Bug(
         "a scheduler that starts again leaves what is in memory without copies",
         "I29",
-        "core/scheduler/copying.py",
+        "core/scheduler/checkpoints/copying.py",
         "_all_is_due",
         "checkpoints.committed_step if is_newer else 0",
         "0",

@@ -19,7 +19,7 @@ PRINCIPALS = (
     Bug(
         "a launcher ends the processes of every host",
         "I23",
-        "core/scheduler/proof.py",
+        "core/scheduler/membership/proof.py",
         "may_report",
         "not hosts or peer in hosts or proves(node, exited)",
         "not hosts or bool(peer) or proves(node, exited)",
@@ -46,7 +46,7 @@ PRINCIPALS = (
     Bug(
         "who knows the id of an admission takes its session",
         "I4",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "_token_of",
         "proven and register.request_id == record.admission_request",
         "register.request_id == record.admission_request",

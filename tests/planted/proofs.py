@@ -68,7 +68,7 @@ PROOFS = (
     Bug(
         "the end of an earlier incarnation's process counts for the next one",
         "I23",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "on_process_gone",
         "state.job_ended or node is None or node.record.incarnation != gone.incarnation",
         "state.job_ended or node is None",
@@ -77,7 +77,7 @@ PROOFS = (
     Bug(
         "a report counts whichever process it names",
         "I23",
-        "core/scheduler/proof.py",
+        "core/scheduler/membership/proof.py",
         "is_of_another",
         "exited.process is not None and node.process is not None and exited.process != node.process",
         "False",
@@ -86,7 +86,7 @@ PROOFS = (
     Bug(
         "a report without an identity ends a window",
         "I3",
-        "core/scheduler/proof.py",
+        "core/scheduler/membership/proof.py",
         "proves",
         "exited.process is not None and exited.process == node.process",
         "True",
@@ -95,7 +95,7 @@ PROOFS = (
     Bug(
         "a proof ends the window without MS_REJOIN=proof",
         "I3",
-        "core/scheduler/proof.py",
+        "core/scheduler/membership/proof.py",
         "end_window",
         "node.proven_dead and state.rules.rejoin_on_proof",
         "node.proven_dead",
@@ -125,7 +125,7 @@ WAITING = (
     Bug(
         "who waits is not told that the holder was lost",
         "I14",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "_lose",
         "state.waiting.note_free(record.node_id, node.seat)",
         "",
@@ -134,7 +134,7 @@ WAITING = (
     Bug(
         "who asks again while it is told loses its connection",
         "I13",
-        "core/scheduler/registration.py",
+        "core/scheduler/membership/registration.py",
         "on_register",
         "speaker.record.admission_request == register.request_id",
         "not register.request_id",
@@ -152,7 +152,7 @@ WAITING = (
     Bug(
         "who has hung up is let in",
         "I1",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "on_connection_lost",
         "state.waiting.forget(lost.connection)",
         "",

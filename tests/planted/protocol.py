@@ -78,7 +78,7 @@ ANSWERS = (
     Bug(
         "a commit is sent that is not written",
         "I5",
-        "core/scheduler/checkpoint_messages.py",
+        "core/scheduler/checkpoints/saves.py",
         "on_checkpoint_report",
         "[*state.checkpoints.committed_records(held.step), *state.checkpoints.retire(*needed)]",
         "state.checkpoints.retire(*needed)",
@@ -114,7 +114,7 @@ ANSWERS = (
     Bug(
         "a fenced incarnation may name the rendezvous",
         "I12",
-        "core/scheduler/training_messages.py",
+        "core/scheduler/generations/training_messages.py",
         "on_rendezvous_open",
         "opened.generation != state.job.generation or state.job.state is not JobState.RUNNING",
         "state.job.state is not JobState.RUNNING",
@@ -126,7 +126,7 @@ EXITS = (
     Bug(
         "a launcher's report about an earlier process counts for the next one",
         "I12",
-        "core/scheduler/proof.py",
+        "core/scheduler/membership/proof.py",
         "is_of_another",
         "exited.pid != node.record.pid",
         "node.record.pid == -1",
@@ -135,7 +135,7 @@ EXITS = (
     Bug(
         "a launcher's word takes a place while its holder is connected",
         "I1",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "_exit_seen",
         "node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)\n"
         "return []",
@@ -146,10 +146,10 @@ EXITS = (
     Bug(
         "everybody waits for a worker that its launcher has given up",
         "I14",
-        "core/scheduler/liveness.py",
-        "_gone",
-        "not state.job_ended",
+        "core/scheduler/membership/liveness.py",
+        "give_up",
         "state.job_ended",
+        "not state.job_ended",
         ("tests/core/test_exits_seen.py::test_a_launcher_that_gives_up_ends_the_job_for_everybody",),
     ),
 )
@@ -191,7 +191,7 @@ DEADLINES = (
     Bug(
         "a missing worker is waited for, for ever",
         "I14",
-        "core/scheduler/attendance.py",
+        "core/scheduler/membership/attendance.py",
         "on_deadline",
         "now_ms < state.deadline_ms",
         "now_ms <= state.deadline_ms + 10",

@@ -19,7 +19,7 @@ PLAN = (
     Bug(
         "a loss does not explain the broken data plane before it",
         "I14",
-        "core/scheduler/generations.py",
+        "core/scheduler/generations/interruption.py",
         "_another_failure",
         "state.same_end = None",
         "",
@@ -73,7 +73,7 @@ PLAN = (
     Bug(
         "every rank is sent to the file of rank 0",
         "I9",
-        "core/scheduler/rollback_plan.py",
+        "core/scheduler/generations/rollback_plan.py",
         "rollback_for",
         "state.checkpoints.file_of(rank, generation.step)",
         "state.checkpoints.file_of(Rank(0), generation.step)",
@@ -226,7 +226,7 @@ GENERATIONS = (
     Bug(
         "the generation number is used again",
         "I2",
-        "core/scheduler/generations.py",
+        "core/scheduler/generations/next_generation.py",
         "_begin",
         "max(state.job.generation, newest) + 1",
         "max(state.job.generation, newest, 1)",
@@ -235,7 +235,7 @@ GENERATIONS = (
     Bug(
         "a generation that the workers know is used again after a store was lost",
         "I2",
-        "core/scheduler/generations.py",
+        "core/scheduler/generations/next_generation.py",
         "_begin",
         "max(state.job.generation, newest)",
         "min(state.job.generation, newest)",
@@ -244,7 +244,7 @@ GENERATIONS = (
     Bug(
         "a plan is made before all ranks are here",
         "I9",
-        "core/scheduler/attendance.py",
+        "core/scheduler/membership/attendance.py",
         "all_ranks_ready",
         "state.rules.world_size",
         "state.rules.world_size - 1",
@@ -264,7 +264,7 @@ GENERATIONS = (
     Bug(
         "a Ready from before the newest plan counts",
         "I12",
-        "core/scheduler/checkpoint_messages.py",
+        "core/scheduler/membership/readiness.py",
         "on_ready",
         "node.sent_generation",
         "0",
@@ -273,7 +273,7 @@ GENERATIONS = (
     Bug(
         "a bad file of an older plan ends the newer one",
         "I12",
-        "core/scheduler/checkpoint_messages.py",
+        "core/scheduler/generations/checkpoint_invalid.py",
         "on_checkpoint_invalid",
         "node.record.rank is None or bad.generation != state.job.generation",
         "node.record.rank is None",
@@ -282,7 +282,7 @@ GENERATIONS = (
     Bug(
         "an old broken collective ends the newer generation",
         "I12",
-        "core/scheduler/training_messages.py",
+        "core/scheduler/generations/training_messages.py",
         "on_collective_failed",
         "failed.generation != state.job.generation or state.job.state is not JobState.RUNNING",
         "state.job.state is not JobState.RUNNING",
@@ -291,8 +291,8 @@ GENERATIONS = (
     Bug(
         "Done is no barrier",
         "I10",
-        "core/scheduler/training_messages.py",
-        "on_done",
+        "core/scheduler/generations/interruption.py",
+        "end_if_all_done",
         "state.seats[m.Role.WORKER].all_done",
         "state.seats[m.Role.WORKER].done",
         ("tests/core/test_scheduler_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),
@@ -300,7 +300,7 @@ GENERATIONS = (
     Bug(
         "a Done of an older generation counts",
         "I12",
-        "core/scheduler/training_messages.py",
+        "core/scheduler/generations/training_messages.py",
         "on_done",
         "done.generation != state.job.generation or state.job.state is not JobState.RUNNING",
         "state.job.state is not JobState.RUNNING",
@@ -309,7 +309,7 @@ GENERATIONS = (
     Bug(
         "survivors are not interrupted",
         "I14",
-        "core/scheduler/generations.py",
+        "core/scheduler/generations/interruption.py",
         "interrupt",
         "answers.append(Answer(node.connection, interrupted))",
         "assert interrupted.generation",

@@ -63,7 +63,7 @@ ROLLBACK_LIVE = (
     Bug(
         "the plan of a job that forms goes to a rank's memory",
         "I30",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "target",
         "state.job.state is JobState.INTERRUPTED",
         "True",
@@ -72,7 +72,7 @@ ROLLBACK_LIVE = (
     Bug(
         "a state in memory is gone on from although nobody has asked for that",
         "I9",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "target",
         "not state.rules.live_rollback",
         "False",
@@ -81,7 +81,7 @@ ROLLBACK_LIVE = (
     Bug(
         "a state in memory of another run is gone on from",
         "I30",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "_states",
         "node.ready.live.run == state.job.run",
         "node.ready.live.run",
@@ -108,7 +108,7 @@ ROLLBACK_LIVE = (
     Bug(
         "what goes on from memory counts as committed",
         "I11",
-        "core/scheduler/generations.py",
+        "core/scheduler/generations/next_generation.py",
         "_begin",
         "of_memory is None",
         "True",
@@ -155,7 +155,7 @@ ROLLBACK_LIVE = (
     Bug(
         "one rank's checkpoint of a committed step is given up with the others'",
         "I30",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "target",
         "on_disk is None",
         "True",
@@ -182,7 +182,7 @@ ROLLBACK_LIVE = (
     Bug(
         "a rank is sent to its own file, and to another's checkpoint",
         "I31",
-        "core/scheduler/rollback_plan.py",
+        "core/scheduler/generations/rollback_plan.py",
         "rollback_for",
         "of_memory.rank == rank",
         "True",
@@ -191,7 +191,7 @@ ROLLBACK_LIVE = (
     Bug(
         "a damaged file of the rank that gives refuses the step to all",
         "I30",
-        "core/scheduler/checkpoint_messages.py",
+        "core/scheduler/generations/checkpoint_invalid.py",
         "on_checkpoint_invalid",
         "own.path != bad.path",
         "True",
@@ -200,7 +200,7 @@ ROLLBACK_LIVE = (
     Bug(
         "in the simulation, a job ends although one rank has its checkpoint",
         "I30",
-        "core/scheduler/live.py",
+        "core/scheduler/generations/live.py",
         "target",
         "on_disk is None",
         "on_disk is None or newest == 0",

@@ -8,7 +8,7 @@ REGISTRATION = (
     Bug(
         "the window is 29 s",
         "I3",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "_lose",
         "node.heard_ms + state.rules.rejoin_window_ms",
         "node.heard_ms + state.rules.rejoin_window_ms - 1_000",
@@ -19,7 +19,7 @@ REGISTRATION = (
     Bug(
         "the window begins at the loss instead of the last message",
         "I3",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "_lose",
         "node.heard_ms + state.rules.rejoin_window_ms",
         "now_ms + state.rules.rejoin_window_ms",
@@ -66,7 +66,7 @@ REGISTRATION = (
     Bug(
         "an earlier token counts as none",
         "I12",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "_token_of",
         "Token.EARLIER if register.incarnation < record.incarnation else Token.FOREIGN",
         "Token.FOREIGN",
@@ -75,7 +75,7 @@ REGISTRATION = (
     Bug(
         "any token of a known node is its own",
         "I1",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "_token_of",
         "token_digest(register.token) == record.token_digest",
         "len(token_digest(register.token)) == len(record.token_digest)",
@@ -93,7 +93,7 @@ REGISTRATION = (
     Bug(
         "a refused try extends the window",
         "I4",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "_applicant",
         "held = node.held(has_seat=seats is Seats.FREE)",
         "held, node.window_ends_ms = node.held(has_seat=seats is Seats.FREE), node.window_ends_ms + 1_000",
@@ -102,7 +102,7 @@ REGISTRATION = (
     Bug(
         "a refused try refreshes the holder's lease",
         "I4",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "_applicant",
         "held = node.held(has_seat=seats is Seats.FREE)",
         "held, node.heard_ms = node.held(has_seat=seats is Seats.FREE), now_ms",
@@ -122,7 +122,7 @@ REGISTRATION = (
     Bug(
         "a new incarnation has the number of the one before",
         "I2",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "_admit",
         "node.record.incarnation + 1",
         "node.record.incarnation",
@@ -131,7 +131,7 @@ REGISTRATION = (
     Bug(
         "a repeated admission begins another incarnation",
         "I13",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "_token_of",
         "record.admission_request",
         "record.token_digest",
@@ -142,7 +142,7 @@ REGISTRATION = (
     Bug(
         "one worker more than seats is let in",
         "I9",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "_is_free",
         "others >= state.seat_count(role)",
         "others > state.seat_count(role)",
@@ -153,7 +153,7 @@ REGISTRATION = (
     Bug(
         "a worker of another world size is let in",
         "I9",
-        "core/scheduler/admission.py",
+        "core/scheduler/membership/admission.py",
         "job_fault_of",
         "if its != ours:",
         "if its < 0 != ours:",
@@ -165,7 +165,7 @@ PRESENCE = (
     Bug(
         "a lost incarnation may still speak",
         "I12",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "_lose",
         "state.disconnect(node)",
         "node.connection",
@@ -176,7 +176,7 @@ PRESENCE = (
     Bug(
         "a closed socket counts as silence since the last message",
         "I3",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "on_connection_lost",
         "node.heard_ms = now_ms",
         "node.heard_ms = min(now_ms, node.heard_ms)",
@@ -187,7 +187,7 @@ PRESENCE = (
     Bug(
         "a dropped connection has no grace",
         "I3",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "on_connection_lost",
         "now_ms + state.rules.reconnect_grace_ms",
         "now_ms",
@@ -196,7 +196,7 @@ PRESENCE = (
     Bug(
         "a silent node keeps its place",
         "I14",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "on_lease_due",
         "return _lose(state, node, reason, now_ms)",
         "return []",
@@ -207,7 +207,7 @@ PRESENCE = (
     Bug(
         "a scheduler that was paused ends its nodes' leases",
         "I3",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "on_lease_due",
         "now_ms - node.lease_check_ms >= PAUSE_MS",
         "now_ms < node.lease_check_ms",
@@ -247,7 +247,7 @@ PRESENCE = (
     Bug(
         "what is left of a window is not written down",
         "I3",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "on_windows_due",
         "node.record.state is NodeState.LOST",
         "node.record.state is NodeState.LEFT",

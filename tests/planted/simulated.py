@@ -23,10 +23,10 @@ SIMULATED = (
     Bug(
         "the seat moves although the answer lacks the step that all hold",
         "I21",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "answered",
-        "not state.offers[seat].is_last",
-        "state.offers[seat].is_last",
+        "not state.vacancies.offers[seat].is_last",
+        "state.vacancies.offers[seat].is_last",
         (_BY_HAND,),
     ),
     Bug(
@@ -41,7 +41,7 @@ SIMULATED = (
     Bug(
         "the lost one's row keeps the rank that a standby has",
         "I22",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_move",
         "[holder.record, holder.seat_record, standby.record, standby.seat_record, state.incarnation_record(standby), event]",
         "[holder.seat_record, standby.record, standby.seat_record, state.incarnation_record(standby), event]",
@@ -50,7 +50,7 @@ SIMULATED = (
     Bug(
         "the lost one's place is not written with the rank",
         "I22",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_move",
         "[holder.record, holder.seat_record, standby.record, standby.seat_record, state.incarnation_record(standby), event]",
         "[holder.record, standby.record, standby.seat_record, state.incarnation_record(standby), event]",
@@ -68,7 +68,7 @@ SIMULATED = (
     Bug(
         "a store that is built again waits for standbys that are gone",
         "I24",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "_may_still_say",
         "node.record.state is NodeState.LIVE and node.ready is None",
         "node.ready is None",
@@ -77,7 +77,7 @@ SIMULATED = (
     Bug(
         "an offer that nobody answers never lapses",
         "I14",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "on_offer_due",
         "now_ms < offer.until_ms",
         "now_ms >= 0",
@@ -88,7 +88,7 @@ SIMULATED = (
     Bug(
         "a successor finds no place while the rank of the one that it replaces is free",
         "I25",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "_may_stand_by",
         "seats.vacant if _comes_for_a_rank(state, node, register) else 0",
         "0",
@@ -99,7 +99,7 @@ SIMULATED = (
     Bug(
         "who waits is not told that its id is free",
         "I25",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "_learn",
         "state.waiting.note_free(node.record.node_id, node.seat)",
         "",
@@ -108,7 +108,7 @@ SIMULATED = (
     Bug(
         "who was started in the place of a lost one takes nothing when nobody can read its newest file",
         "I14",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_last_resort",
         "state.nodes[one.node_id].replaces or first_id(one.node_id) == first_id(NodeId(holder.seat))",
         "not state.nodes[one.node_id].replaces and first_id(one.node_id) == first_id(NodeId(holder.seat))",

@@ -20,7 +20,7 @@ STANDBYS = (
     Bug(
         "a process is refused for good while who has its place may be gone",
         "I14",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "find",
         "Place(Seats.HELD, held_by=holder, fills=True)",
         "Place(Seats.NONE)",
@@ -29,7 +29,7 @@ STANDBYS = (
     Bug(
         "nobody of the host of a vacant rank is let in, and the others cannot say that its files are gone",
         "I14",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "_comes_first_for_a_rank",
         "any(one.record.host == host for one in everybody if _is_vacant_of(one))",
         "False",
@@ -58,7 +58,7 @@ STANDBYS = (
     Bug(
         "a holder that came back loses its rank to an offer that was open",
         "I1",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_withdraw",
         "is_open is not Vacancy.OFFER",
         "state.job_ended",
@@ -67,16 +67,16 @@ STANDBYS = (
     Bug(
         "a survivor that starts its program again loses its rank to a standby",
         "I21",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_vacant",
-        "[(node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None)) for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.offers if not node.keeps_rank(now_ms, state.rules.lease_ms)]",
-        "[(node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None)) for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.offers]",
+        "[(node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None)) for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.vacancies.offers if not node.keeps_rank(now_ms, state.rules.lease_ms)]",
+        "[(node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None)) for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.vacancies.offers]",
         (f"{_STARTS_AGAIN}::test_its_rank_is_offered_to_nobody_and_it_comes_back_by_its_token",),
     ),
     Bug(
         "a survivor that ended while it was to start again is waited for",
         "I25",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "on_process_gone",
         "node.proven_dead, node.comes_back = True, False",
         "node.proven_dead = True",
@@ -105,7 +105,7 @@ STANDBYS = (
     Bug(
         "the lost one keeps its rank beside the one that took it over",
         "I1",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_move",
         "holder.record = msgspec.structs.replace(holder.record, rank=None)",
         "",
@@ -114,7 +114,7 @@ STANDBYS = (
     Bug(
         "who took over a rank is not written",
         "I5",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_move",
         "[holder.record, holder.seat_record, standby.record, standby.seat_record, state.incarnation_record(standby), event]",
         "[holder.record, holder.seat_record, standby.record, state.incarnation_record(standby), event]",
@@ -123,7 +123,7 @@ STANDBYS = (
     Bug(
         "one standby is asked for two ranks at once",
         "I1",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "offer_vacant",
         "del standbys[standby.record.node_id]",
         "",
@@ -132,10 +132,10 @@ STANDBYS = (
     Bug(
         "a standby that cannot take a rank is asked again and again",
         "I14",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_declined",
-        "state.declined.setdefault(standby, {})[seat] = reason",
-        "state.declined.setdefault(standby, {})",
+        "state.vacancies.declined.setdefault(standby, {})[seat] = reason",
+        "state.vacancies.declined.setdefault(standby, {})",
         (
             f"{_TAKEOVER}::test_standby_without_the_newest_common_step_does_not_get_the_rank_and_the_next_is_asked",
             f"{_TAKEOVER}::test_who_declined_is_not_asked_again_until_it_registers_again",
@@ -144,7 +144,7 @@ STANDBYS = (
     Bug(
         "a standby that declines again and again fills the event log",
         "I14",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_declined",
         "reported.add((seat, reason))",
         "",
@@ -156,16 +156,16 @@ STANDBYS = (
     Bug(
         "why a standby declines is reported once in the life of a job",
         "I14",
-        "core/scheduler/generations.py",
+        "core/scheduler/generations/next_generation.py",
         "_begin",
-        "state.reported_declines.clear()",
+        "state.vacancies.reported_declines.clear()",
         "",
         (f"{_GROWTH}::test_the_next_loss_of_the_rank_is_reported_again",),
     ),
     Bug(
         "an offer is waited for, for ever",
         "I14",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "on_offer_due",
         "now_ms < offer.until_ms",
         "now_ms <= offer.until_ms",
@@ -174,7 +174,7 @@ STANDBYS = (
     Bug(
         "the loss of a standby ends the generation",
         "I14",
-        "core/scheduler/liveness.py",
+        "core/scheduler/membership/liveness.py",
         "_lose",
         "record.role is m.Role.WORKER and not node.is_standby",
         "record.role is m.Role.WORKER",
@@ -183,7 +183,7 @@ STANDBYS = (
     Bug(
         "what a process holds under its own name counts as the rank's files",
         "I9",
-        "core/scheduler/checkpoint_messages.py",
+        "core/scheduler/membership/readiness.py",
         "_is_of_no_rank",
         "node.is_standby or (node.took_over and not ready.generation)",
         "node.is_standby",
@@ -192,8 +192,8 @@ STANDBYS = (
     Bug(
         "a fresh process in another's place is not sent where the rank's files lie",
         "I14",
-        "core/scheduler/registration.py",
-        "_catch_up",
+        "core/scheduler/generations/catch_up.py",
+        "catch_up",
         "node.record.rank is not None",
         "node.record.rank is None",
         (f"{_PLACES}::test_fresh_process_in_the_place_of_another_name_is_sent_where_the_files_lie",),
@@ -201,7 +201,7 @@ STANDBYS = (
     Bug(
         "a successor is let in while the one that it replaces is alive",
         "I1",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "find",
         "not state.builds_again",
         "state.builds_again",
@@ -210,7 +210,7 @@ STANDBYS = (
     Bug(
         "more standbys than MS_STANDBY_NUM are let in",
         "I17",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "_may_stand_by",
         "seats.standbys - is_one < places",
         "seats.standbys - is_one <= places",
@@ -219,8 +219,8 @@ STANDBYS = (
     Bug(
         "a launcher that gives up a worker ends a job that a standby could save",
         "I14",
-        "core/scheduler/liveness.py",
-        "_give_up",
+        "core/scheduler/membership/liveness.py",
+        "give_up",
         "node.record.role is m.Role.WORKER",
         "node.record.role is m.Role.SERVER",
         (f"{_RESTARTS}::test_worker_that_is_given_up_is_replaced_where_a_standby_can_take_its_rank",),
@@ -260,7 +260,7 @@ STANDBYS = (
     Bug(
         "a store is built again before the standbys have said what they know",
         "I19",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "_may_still_say",
         "node.record.state is NodeState.LIVE and node.ready is None",
         "False",
@@ -269,7 +269,7 @@ STANDBYS = (
     Bug(
         "while a rank is offered, each message walks over every node",
         "I17",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "offer_vacant",
         "state.job.state not in WAITING or nobody_to_ask or seats.absent <= asked",
         "state.job.state not in WAITING or nobody_to_ask",
@@ -278,8 +278,8 @@ STANDBYS = (
     Bug(
         "who holds another's place and does not say what it can read is waited for, for ever",
         "I14",
-        "core/scheduler/registration.py",
-        "_catch_up",
+        "core/scheduler/generations/catch_up.py",
+        "catch_up",
         "takeover.ask_holder(state, node, now_ms)",
         "takeover.ask_holder(state, node, now_ms)[:1]",
         (f"{_AGAIN}::test_who_does_not_answer_is_asked_again_each_time_twice_as_late",),
@@ -287,8 +287,8 @@ STANDBYS = (
     Bug(
         "who has said what it can read is asked again in the next wait",
         "I14",
-        "core/scheduler/checkpoint_messages.py",
-        "on_ready",
+        "core/scheduler/membership/readiness.py",
+        "take_report",
         "node.ready, node.done, node.asked = ready, False, 0",
         "node.ready, node.done = ready, False",
         (f"{_AGAIN}::test_who_has_answered_is_not_asked_again_in_the_next_wait",),
@@ -296,7 +296,7 @@ STANDBYS = (
     Bug(
         "while a lost store is built again, a worker that found no seat never gets one",
         "I14",
-        "core/scheduler/lost_store.py",
+        "core/scheduler/membership/lost_store.py",
         "_may_sit",
         "had_rank or not node.waits_by_choice",
         "had_rank",
@@ -305,9 +305,9 @@ STANDBYS = (
     Bug(
         "while a lost store is built again, nobody takes the seat of who was given up",
         "I14",
-        "core/scheduler/takeover.py",
+        "core/scheduler/membership/takeover.py",
         "_who_may_sit_down",
-        "not state.builds_again or holder.record.node_id in state.spared",
+        "not state.builds_again or holder.record.node_id in state.vacancies.pending_failure",
         "not state.builds_again",
         (
             f"{_LEFT}::test_in_a_lost_store_a_standby_takes_the_seat_of_who_never_comes_back_to_say_what_it_knows",
@@ -316,7 +316,7 @@ STANDBYS = (
     Bug(
         "a second process of a fresh id keeps that id from the one that was started for the place",
         "I25",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "find",
         "_replaced_alive(state, register) or _holder_of_its_place(state, node, register)",
         "_replaced_alive(state, register)",
@@ -338,7 +338,7 @@ STANDBYS = (
     Bug(
         "an id whose place another one's successor holds has none",
         "I25",
-        "core/scheduler/places.py",
+        "core/scheduler/membership/places.py",
         "_comes_for_a_rank",
         "(_holder(state, name) is not None for name in names)",
         "(_holder(state, name) is node for name in names if node is not None)",

@@ -75,7 +75,7 @@ class PlacePromises:
         holders = [node for node in scheduler.machine.state.workers if node.record.rank is not None]
         claims = [_on_disks(self._promises.claims_of(node.record.node_id)) for node in holders]
         needed = self._promises.newest_of(claims, scheduler.machine.state.job.run) if claims else 0
-        offers = scheduler.machine.state.offers.values()
+        offers = scheduler.machine.state.vacancies.offers.values()
         is_last = any(one.is_last for one in offers if one.standby == standby.record.node_id)
 
         def after(effects: list[SchedulerEffect]) -> None:

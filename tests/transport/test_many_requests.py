@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.scheduler.copying import ORDERS_MAX
+from recovery.core.scheduler.checkpoints.copying import ORDERS_MAX
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Send, WorkerEffect
 from recovery.core.worker.requests import IN_FLIGHT_MAX

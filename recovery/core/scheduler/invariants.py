@@ -104,9 +104,9 @@ def _check_ranks(state: SchedulerState, role: Role) -> None:
 
 
 def _check_offers(state: SchedulerState) -> None:
-    asked = [offer.standby for offer in state.offers.values()]
+    asked = [offer.standby for offer in state.vacancies.offers.values()]
     assert len(set(asked)) == len(asked), f"a standby is asked for one seat at a time: {asked}"
-    for seat, offer in state.offers.items():
+    for seat, offer in state.vacancies.offers.items():
         holder, standby = state.nodes[state.seats[Role.WORKER].holders[seat]], state.nodes[offer.standby]
         assert holder.record.state not in _HERE, (
             f"the seat {seat} is offered, and {holder.record.node_id} holds it"

@@ -27,20 +27,11 @@ from recovery.core.records import (
     SeatRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler import (
-    attendance,
-    checkpoint_messages,
-    copy_reports,
-    drain,
-    invariants,
-    job_end,
-    liveness,
-    registration,
-    restore,
-    takeover,
-    training_messages,
-)
+from recovery.core.scheduler import drain, invariants, job_end, restore
+from recovery.core.scheduler.checkpoints import copy_reports, saves
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
+from recovery.core.scheduler.generations import checkpoint_invalid, training_messages
+from recovery.core.scheduler.membership import attendance, liveness, readiness, registration, takeover
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.settle import settle
 from recovery.core.scheduler.state import SchedulerState
@@ -218,14 +209,14 @@ class SchedulerMachine:
             case m.Heartbeat():
                 return liveness.on_heartbeat(state, node, message)
             case m.Ready():
-                checkpoint_messages.on_ready(state, node, message)
+                readiness.on_ready(state, node, message)
                 return []
             case m.CheckpointReport():
-                return checkpoint_messages.on_checkpoint_report(state, node, message, now_ms)
+                return saves.on_checkpoint_report(state, node, message, now_ms)
             case m.CheckpointInvalid():
-                return checkpoint_messages.on_checkpoint_invalid(state, node, message)
+                return checkpoint_invalid.on_checkpoint_invalid(state, node, message)
             case m.NotSaved():
-                return checkpoint_messages.on_not_saved(state, node, message)
+                return saves.on_not_saved(state, node, message)
             case m.RendezvousOpen():
                 return training_messages.on_rendezvous_open(state, node, message)
             case m.StateLoaded():

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from recovery.core.scheduler import (
-    checkpoint_messages,
-    copying,
-    drain,
-    generations,
-    liveness,
-    registration,
-    takeover,
-)
+from recovery.core.scheduler import drain
+from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.generations import catch_up, interruption, next_generation
+from recovery.core.scheduler.membership import liveness, readiness, takeover
 from recovery.core.scheduler.state import SchedulerState
 
 
@@ -43,7 +38,7 @@ def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 def _failures(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """A generation that cannot go on ends, before anything is said to who has come or can follow the next plan."""
     failures = state.facts.take_failures()
-    return [effect for one in failures for effect in generations.interrupt(state, one, now_ms)]
+    return [effect for one in failures for effect in interruption.interrupt(state, one, now_ms)]
 
 
 def _given_up(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -55,17 +50,13 @@ def _given_up(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 def _arrivals(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Who has connected learns where the job stands."""
     arrivals = state.facts.take_arrivals()
-    return [
-        effect for one in arrivals for effect in registration.catch_up(state, one.node, one.register, now_ms)
-    ]
+    return [effect for one in arrivals for effect in catch_up.catch_up(state, one.node, one.register, now_ms)]
 
 
 def _reports(state: SchedulerState, _now_ms: int) -> list[SchedulerEffect]:
     """What ranks hold counts for the next plan."""
     reports = state.facts.take_reports()
-    return [
-        effect for one in reports for effect in checkpoint_messages.take_report(state, one.node, one.ready)
-    ]
+    return [effect for one in reports for effect in readiness.take_report(state, one.node, one.ready)]
 
 
 ORDER: tuple[Callable[[SchedulerState, int], list[SchedulerEffect]], ...] = (
@@ -79,7 +70,7 @@ ORDER: tuple[Callable[[SchedulerState, int], list[SchedulerEffect]], ...] = (
     # Vacant seats are offered.
     takeover.offer_vacant,
     # All ranks are done, or all are ready: the job ends, or its next generation begins.
-    generations.end_if_all_done,
-    generations.begin_if_all_ready,
+    interruption.end_if_all_done,
+    next_generation.begin_if_all_ready,
 )
 """The steps, in their order. Copies are ordered behind them."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from recovery.core import messages as m
@@ -31,20 +29,11 @@ from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.refusals import Refusals
 from recovery.core.scheduler.same_end import SameEnd
 from recovery.core.scheduler.seats import Seats
+from recovery.core.scheduler.vacancies import Vacancies
 from recovery.core.scheduler.waiting import BESIDE_PLACES, WaitingList
 
 RUN_FINISHED = "its run finished"
 """Why a node has left: it did its part to the end. If it does not know that, it is answered when it asks. Stores hold it in these words."""
-
-
-class OpenOffer(NamedTuple):
-    """A standby was asked to take a seat, and has not answered yet."""
-
-    standby: NodeId
-    until_ms: int
-    """Then the next one is asked."""
-    is_last: bool = False
-    """Everybody has declined: this one takes the rank with what it can read, as the lost one would if it came back."""
 
 
 class LostStore:
@@ -113,17 +102,8 @@ class SchedulerState:
         """The planned departure that is under way, or the last one; None: there was none."""
         self.archived_jobs: frozenset[str] = frozenset()
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
-        self.offers: dict[str, OpenOffer] = {}
-        """By the name of a vacant seat: which standby was asked to take it. Not stored: the next scheduler asks again."""
-        self.declined: dict[NodeId, dict[str, str]] = {}
-        """By standby: the seats that it could not take, and why. Forgotten when it registers again, or says again what it can read."""
-        self.reported_declines: dict[NodeId, set[tuple[str, str]]] = {}
-        """By standby: which seats it could not take and why, as the log says already. Forgotten with the next plan, and when its next process comes."""
-        self.spared: set[NodeId] = set()
-        """Lost nodes that their launchers have given up, and whose ranks a standby may still take."""
-        self.facts = Facts()
-        """What this stimulus has shown."""
-        self.lost_store = LostStore()
+        self.vacancies = Vacancies()
+        self.facts, self.lost_store = Facts(), LostStore()
         places = rules.worker_count + rules.server_count + rules.standby_count
         self.waiting = WaitingList(at_most=places + BESIDE_PLACES)
         """Who was refused for now, and is answered when its time has come."""

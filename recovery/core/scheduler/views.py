@@ -8,7 +8,7 @@ import msgspec
 
 from recovery.core.copied_checkpoint import with_copies
 from recovery.core.records import NodeState
-from recovery.core.scheduler import proof
+from recovery.core.scheduler.membership import proof
 from recovery.core.scheduler.state import SchedulerState
 
 

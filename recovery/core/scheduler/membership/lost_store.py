@@ -19,9 +19,9 @@ from recovery.core.policy import rebuild, rollback
 from recovery.core.policy.ranks import natural_key, place_of
 from recovery.core.policy.registration import Refuse
 from recovery.core.records import EventKind, NodeState, Record, RunRecord
-from recovery.core.scheduler import places, proof
-from recovery.core.scheduler.admission import job_fault_of, refuse
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.membership import places, proof
+from recovery.core.scheduler.membership.admission import job_fault_of, refuse
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived

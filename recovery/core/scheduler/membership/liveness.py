@@ -10,10 +10,11 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Log, Persist
 from recovery.core.records import EventKind, JobState, NodeState, Record
-from recovery.core.scheduler import job_end, places, proof
+from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.facts import GivenUp
 from recovery.core.scheduler.job import JobFact
+from recovery.core.scheduler.membership import places, proof
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone
@@ -170,7 +171,7 @@ def give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list
         awaited = places.came_for(state, node.record.node_id, node.replaces)
         return [] if awaited is None else give_up(state, awaited, reason, now_ms)
     if node.record.role is m.Role.WORKER and state.seats[m.Role.WORKER].standbys:
-        state.spared.add(node.record.node_id)
+        state.vacancies.pending_failure.add(node.record.node_id)
         return []
     return _fail(state, f"{node.record.node_id}: {reason}", now_ms)
 

@@ -23,7 +23,6 @@ from recovery.core.policy.registration import (
     decide,
 )
 from recovery.core.records import AS_STANDBY, EventKind, EventRecord, NodeRecord, NodeState, Record
-from recovery.core.scheduler import places, proof
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.core.scheduler.effects import (
     CloseConnection,
@@ -32,6 +31,7 @@ from recovery.core.scheduler.effects import (
     Send,
     SetTimer,
 )
+from recovery.core.scheduler.membership import places, proof
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
@@ -255,7 +255,7 @@ def _resume(
 ) -> list[SchedulerEffect]:
     effects = _close_older_connection(state, node)
     was_here = node.record.state is NodeState.LIVE
-    state.declined.pop(register.node_id, None)
+    state.vacancies.declined.pop(register.node_id, None)
     node.move(NodeState.LIVE)
     node.hangs = False
     if not node.record.host:
@@ -306,8 +306,8 @@ def _admit(
     own_name = place.seat == register.node_id and not (node is not None and node.seat_is_stored)
     node = Node(record, heard_ms=now_ms, seat=None if own_name else place.seat)
     state.put(node)
-    state.declined.pop(register.node_id, None)
-    state.reported_declines.pop(register.node_id, None)
+    state.vacancies.declined.pop(register.node_id, None)
+    state.vacancies.reported_declines.pop(register.node_id, None)
     node.came_from = received.peer
     _connect(state, node, received.connection, register, now_ms)
     if node.seat_is_stored:
@@ -335,7 +335,7 @@ def _connect(
     node.waits_by_choice, node.serves = register.standby, register.serves
     state.copying.look = True
     state.lost_store.reported_generation = max(state.lost_store.reported_generation, register.generation)
-    state.spared.discard(node.record.node_id)
+    state.vacancies.pending_failure.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
     state.refusals.forget(node.record.node_id)
 

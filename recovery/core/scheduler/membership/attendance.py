@@ -73,7 +73,9 @@ def who_declined(state: SchedulerState) -> str:
     holders = state.seats[m.Role.WORKER].holders
     declined = [
         f"{name} did not take the rank of {holders[seat]}: {reason}"
-        for name, of_seats in sorted(state.declined.items(), key=lambda item: ranks.natural_key(item[0]))
+        for name, of_seats in sorted(
+            state.vacancies.declined.items(), key=lambda item: ranks.natural_key(item[0])
+        )
         for seat, reason in of_seats.items()
         if state.nodes[holders[seat]].record.state in (NodeState.LOST, NodeState.LEFT)
     ]

@@ -1,17 +1,16 @@
-"""What ranks report of their checkpoints: which ones they hold, one more that is complete, one that is not usable."""
+"""A node can follow a plan: which checkpoints and copies it holds counts for the next one."""
 
 from __future__ import annotations
 
 from recovery.core import messages as m
 from recovery.core.checkpoints import INDEXED_STEPS
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import Rank
 from recovery.core.policy import rollback
 from recovery.core.policy.ranks import is_of_place, place_of
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
-from recovery.core.scheduler import copying, live, lost_store, takeover
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.facts import Report
+from recovery.core.scheduler.membership import lost_store, takeover
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
@@ -121,99 +120,3 @@ def _passed_over(state: SchedulerState, node: Node, ready: m.Ready) -> list[Reco
         reason = f"{ready.passed_over_more} more files; the log of {node.record.node_id} names them"
         found.append(state.node_event(EventKind.CHECKPOINT_PASSED_OVER, node, reason=reason))
     return found
-
-
-def on_checkpoint_report(
-    state: SchedulerState, node: Node, report: m.CheckpointReport, now_ms: int
-) -> list[SchedulerEffect]:
-    """It holds one more: the step is committed when every rank does."""
-    rank, held = node.record.rank, report.checkpoint
-    fetching = state.copying.fetching.get(rank) if rank is not None else None
-    if rank is not None and fetching is not None and fetching.held.digest == held.digest:
-        return [state.answer(node, report.request_id, _brought_back(state, node, rank, held))]
-    if rank is None or not rollback.in_lineage(state.of_this_run((held,)), state.generations):
-        # Of another run or of a rolled-back suffix: it counts nowhere.
-        return [state.answer(node, report.request_id, [])]
-    if state.checkpoints.knows(rank, held):
-        # Reported again: what is written stays, committed or bad.
-        return [state.answer(node, report.request_id, [])]
-    is_committed = state.checkpoints.add(rank, held)
-    records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
-    if not is_committed:
-        places = state.checkpoints.places_differ(held.step)
-        if places:
-            records.append(
-                state.event(
-                    EventKind.CHECKPOINT_NOT_COMMON,
-                    generation=state.job.generation,
-                    step=held.step,
-                    reason=f"the ranks have not taken the same batches: {places}",
-                )
-            )
-        return [state.answer(node, report.request_id, records)]
-    is_durable = held.step == state.checkpoints.durable_step
-    if is_durable:
-        state.disk_commits.committed(now_ms)
-    needed = (state.generations[-1].step, state.copying.step)
-    records += [*state.checkpoints.committed_records(held.step), *state.checkpoints.retire(*needed)]
-    records.append(
-        state.event(
-            EventKind.CHECKPOINT_COMMITTED,
-            generation=state.job.generation,
-            step=held.step,
-            reason="" if is_durable else "in memory",
-        )
-    )
-    answers = state.to_all(copying.committed(state, held.step))
-    return [state.answer(node, report.request_id, records, *answers)]
-
-
-def _brought_back(state: SchedulerState, node: Node, rank: Rank, held: m.HeldCheckpoint) -> list[Record]:
-    """It has fetched what its plan goes back to."""
-    del state.copying.fetching[rank]
-    fetched = state.node_event(EventKind.CHECKPOINT_FETCHED, node, step=held.step, details=held.path)
-    return [state.checkpoints.bring_back(rank, held), fetched]
-
-
-def on_not_saved(state: SchedulerState, node: Node, failed: m.NotSaved) -> list[SchedulerEffect]:
-    """A save failed: people are told, and it is counted."""
-    state.checkpoints.not_saved += 1
-    event = state.node_event(
-        EventKind.CHECKPOINT_NOT_SAVED,
-        node,
-        step=failed.step,
-        reason=failed.reason,
-        details="in memory" if failed.in_memory else "",
-    )
-    return [state.answer(node, failed.request_id, [event])]
-
-
-def on_checkpoint_invalid(
-    state: SchedulerState, node: Node, bad: m.CheckpointInvalid
-) -> list[SchedulerEffect]:
-    """A file of the plan does not verify: it is never used again, and the plan goes back further."""
-    if node.record.rank is None or bad.generation != state.job.generation:
-        # Of a plan that is over: the newer one does not go there.
-        return [state.answer(node, bad.request_id, [])]
-    own = state.checkpoints.file_of(node.record.rank, bad.step)
-    if state.live.sources and (own is None or own.path != bad.path):
-        why = f"{node.record.node_id} has not taken the state of step {bad.step}: {bad.reason}"
-        noted = live.on_not_taken(state, node, bad)
-        # Behind the end: nothing in a store says that a state is bad. Who has its answer waits for the end, and does not ask again.
-        state.facts.fail(why, then=(state.answer(node, bad.request_id, noted),))
-        return []
-    checkpoint = state.checkpoints.reject(node.record.rank, bad.step, bad.reason)
-    records: list[Record] = [
-        state.node_event(
-            EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path
-        )
-    ]
-    if checkpoint is not None:
-        records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
-    # It may have lain among this node's copies.
-    copy = state.copies.reject(node.record.node_id, node.record.rank, bad.step, bad.reason)
-    records += [copy] if copy is not None else []
-    state.facts.fail(
-        f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
-    )
-    return [state.answer(node, bad.request_id, records)]

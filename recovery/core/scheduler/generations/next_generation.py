@@ -20,67 +20,16 @@ from recovery.core.records import (
     Record,
     to_record,
 )
-from recovery.core.scheduler import copying, job_end, live, lost_store, sources
-from recovery.core.scheduler.attendance import all_ranks_ready, wait_for_all_ranks
+from recovery.core.scheduler import job_end
+from recovery.core.scheduler.checkpoints import copying, sources
 from recovery.core.scheduler.copy_state import Fetching
-from recovery.core.scheduler.effects import SchedulerEffect, Send
-from recovery.core.scheduler.facts import Failure
+from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.generations import live
+from recovery.core.scheduler.generations.rollback_plan import missing_files, rollback_for, why_there
 from recovery.core.scheduler.job import WAITING, JobFact
-from recovery.core.scheduler.rollback_plan import missing_files, rollback_for, why_there
+from recovery.core.scheduler.membership import lost_store
+from recovery.core.scheduler.membership.attendance import all_ranks_ready
 from recovery.core.scheduler.state import SchedulerState
-
-
-def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[SchedulerEffect]:
-    """End the generation. Survivors are sent the interrupt before anything is written: it promises them nothing.
-
-    It is sent again behind the write: the first one may have overtaken the plan of this very generation.
-    """
-    reason = failure.reason
-    if state.job.state is JobState.INTERRUPTED:
-        return [*_another_failure(state, reason, now_ms), *failure.then]
-    if state.job.state is not JobState.RUNNING:
-        return [*failure.then]
-    if not state.rules.recovery_enabled:
-        return [*job_end.end(state, m.JobOutcome.JOB_FAILED, reason, now_ms), *failure.then]
-    answers: list[Answer] = []
-    interrupted = m.Interrupt(generation=state.job.generation, reason=reason[:1024])
-    for node in state.workers:
-        node.ready, node.done = None, False
-        if node.connection is not None and not job_end.has_left(node):
-            answers.append(Answer(node.connection, interrupted))
-    effects: list[SchedulerEffect] = [Send(answer.connection, interrupted) for answer in answers]
-    state.same_end, state.rendezvous = failure.same_end, None
-    ended = msgspec.structs.replace(
-        state.generations[-1], ended=reason, ended_step=max(node.record.step for node in state.workers)
-    )
-    state.generations[-1] = ended
-    event = state.event(
-        EventKind.GENERATION_INTERRUPTED,
-        generation=state.job.generation,
-        step=ended.ended_step,
-        reason=reason,
-    )
-    job = state.change_job(JobFact.GENERATION_INTERRUPTED, reason=reason)
-    effects.append(Persist((job, ended, event), tuple(answers)))
-    return [*effects, *wait_for_all_ranks(state, now_ms), *failure.then]
-
-
-def _another_failure(state: SchedulerState, reason: str, now_ms: int) -> list[SchedulerEffect]:
-    """One more failure of an interrupted generation: the wait begins again, the first failure stays the reason."""
-    effects = wait_for_all_ranks(state, now_ms)
-    if state.same_end is not None:
-        state.same_end = None
-        effects.append(Persist((state.change_job(JobFact.CAUSE_FOUND, reason=reason),)))
-    return effects
-
-
-def end_if_all_done(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """The job has trained to the end when every rank has."""
-    if state.job.state is not JobState.RUNNING or not state.seats[m.Role.WORKER].all_done:
-        return []
-    step = max(node.record.step for node in state.workers)
-    reason = f"all {state.rules.world_size} ranks are done at step {step}"
-    return job_end.end(state, m.JobOutcome.FINISHED, reason, now_ms)
 
 
 def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -172,7 +121,7 @@ def _begin(
     state.checkpoints.roll_back(generation.step, fetched, is_stored=of_memory is None)
     records += copying.begin_generation(state, generation.step)
     state.rendezvous, state.deadline_ms = None, None
-    state.reported_declines.clear()
+    state.vacancies.reported_declines.clear()
     job = state.change_job(JobFact.PLAN_MADE, generation=generation.generation)
     answers: list[Answer] = []
     for node in state.workers:

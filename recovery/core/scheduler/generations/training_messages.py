@@ -8,8 +8,9 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.policy.live import NOT_LIVE
 from recovery.core.records import EventKind, JobState
-from recovery.core.scheduler import live, same_end
+from recovery.core.scheduler import same_end
 from recovery.core.scheduler.effects import SchedulerEffect, Send
+from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 

@@ -8,7 +8,8 @@ from recovery.core.policy import copies, given_up, ranks, rollback
 from recovery.core.policy import live as live_policy
 from recovery.core.policy.live import ToLive
 from recovery.core.records import EventKind, Record
-from recovery.core.scheduler import live, sources
+from recovery.core.scheduler.checkpoints import sources
+from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 

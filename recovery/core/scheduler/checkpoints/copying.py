@@ -16,7 +16,7 @@ from recovery.core.ids import NodeId, Rank
 from recovery.core.policy import copies as policy
 from recovery.core.policy import rollback
 from recovery.core.records import EventKind, JobState, Record
-from recovery.core.scheduler import sources
+from recovery.core.scheduler.checkpoints import sources
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recovery.core.copy_messages import CopyFailed, CopyReport, FetchFault
 from recovery.core.policy import rollback
 from recovery.core.records import EventKind, Record
-from recovery.core.scheduler import copying
+from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState

@@ -17,13 +17,16 @@ from recovery.core.policy.message_share import newest_that_fit
 from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
-from recovery.core.scheduler import attendance, job_end, lost_store, places, sources
+from recovery.core.scheduler import job_end
+from recovery.core.scheduler.checkpoints import sources
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
+from recovery.core.scheduler.membership import attendance, lost_store, places
 from recovery.core.scheduler.node import Node
-from recovery.core.scheduler.state import OpenOffer, SchedulerState
+from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.timers import OfferTimer
+from recovery.core.scheduler.vacancies import OpenOffer
 
 # --- asking -------------------------------------------------------------------------------------------------------------
 
@@ -35,9 +38,9 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if seated:
         return [*effects, Persist(tuple(seated))]
     seats = state.seats[m.Role.WORKER]
-    asked = len(state.offers)
+    asked = len(state.vacancies.offers)
     # Counted, since this is looked at after each message: of a large job everybody speaks while one rank is waited for.
-    nobody_to_ask = seats.standbys <= asked and not state.spared
+    nobody_to_ask = seats.standbys <= asked and not state.vacancies.pending_failure
     if state.job.state not in WAITING or nobody_to_ask or seats.absent <= asked:
         return effects
     standbys = _not_asked(state)
@@ -70,7 +73,7 @@ def _vacant(state: SchedulerState, now_ms: int) -> list[tuple[Node, Vacancy]]:
     found = [
         (node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None))
         for node in state.nodes.values()
-        if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.offers
+        if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.vacancies.offers
         if not node.keeps_rank(now_ms, state.rules.lease_ms)
     ]
     return sorted(
@@ -81,7 +84,7 @@ def _vacant(state: SchedulerState, now_ms: int) -> list[tuple[Node, Vacancy]]:
 
 def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
     """The standbys that are here and were asked for no seat. None of a host that ranks are just leaving."""
-    asked = {offer.standby for offer in state.offers.values()}
+    asked = {offer.standby for offer in state.vacancies.offers.values()}
     left_hosts = _hosts_being_left(state)
     return {
         node.record.node_id: policy.Candidate(
@@ -100,7 +103,7 @@ def _comes_for(state: SchedulerState, standby: Node) -> str:
     """The vacant seat that it was started for, unless it has declined that one; empty: it takes any."""
     name = standby.record.node_id
     holder = places.came_for(state, name, standby.replaces)
-    if holder is None or holder.seat in state.declined.get(name, ()):
+    if holder is None or holder.seat in state.vacancies.declined.get(name, ()):
         return ""
     return holder.seat
 
@@ -115,7 +118,7 @@ def _hosts_being_left(state: SchedulerState) -> frozenset[str]:
 def _candidate(
     state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
 ) -> Node | None:
-    declined = {node_id for node_id, seats in state.declined.items() if holder.seat in seats}
+    declined = {node_id for node_id, seats in state.vacancies.declined.items() if holder.seat in seats}
     chosen = policy.next_candidate(_wanted(holder), standbys.values(), declined)
     return None if chosen is None else state.nodes[chosen.node_id]
 
@@ -152,7 +155,9 @@ def _who_may_sit_down(
     """
     if state.seats[m.Role.WORKER].taken >= state.rules.worker_count:
         return {}
-    return standbys if not state.builds_again or holder.record.node_id in state.spared else {}
+    return (
+        standbys if not state.builds_again or holder.record.node_id in state.vacancies.pending_failure else {}
+    )
 
 
 def _offer(
@@ -160,11 +165,13 @@ def _offer(
 ) -> list[SchedulerEffect]:
     seat, name = holder.seat, standby.record.node_id
     until_ms = now_ms + state.rules.abort_timeout_ms
-    state.offers[seat] = OpenOffer(name, until_ms, is_last)
+    state.vacancies.offers[seat] = OpenOffer(name, until_ms, is_last)
     text = f"rank {holder.record.rank} of {holder.record.node_id} is offered to {name}"
     if is_last:
         text += " with whatever it can read: no standby reads more"
-    is_news = is_last or all(reported != seat for reported, _ in state.reported_declines.get(name, ()))
+    is_news = is_last or all(
+        reported != seat for reported, _ in state.vacancies.reported_declines.get(name, ())
+    )
     return [
         *([Log("takeover_offered", text)] if is_news else []),
         _offer_to(state, standby, holder),
@@ -219,9 +226,13 @@ def _offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
 
 def _nobody_left(state: SchedulerState, holder: Node, now_ms: int) -> list[SchedulerEffect]:
     """No standby can take the rank. Where its launcher does not start it again either, the job cannot go on."""
-    if holder.record.node_id not in state.spared or state.offers or _one_may_come_back(state):
+    if (
+        holder.record.node_id not in state.vacancies.pending_failure
+        or state.vacancies.offers
+        or _one_may_come_back(state)
+    ):
         return []
-    state.spared.discard(holder.record.node_id)
+    state.vacancies.pending_failure.discard(holder.record.node_id)
     what = f"{holder.record.node_id}: {holder.record.reason}; it is not started again, and no standby can take its rank"
     what += attendance.who_declined(state)
     return job_end.end(state, m.JobOutcome.JOB_FAILED, what, now_ms)
@@ -246,11 +257,11 @@ def _one_may_come_back(state: SchedulerState) -> bool:
 def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Record]:
     """A standby has said what it can read of a rank's files; what is to be written. It has the rank if that suffices."""
     name = standby.record.node_id
-    seat = next((seat for seat, offer in state.offers.items() if offer.standby == name), "")
+    seat = next((seat for seat, offer in state.vacancies.offers.items() if offer.standby == name), "")
     holder = state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
     if holder is None or holder.record.rank != ready.rank:
         # Too late: another one was asked meanwhile, or the holder came back. It is well, so it may be asked again.
-        state.declined.pop(name, None)
+        state.vacancies.declined.pop(name, None)
         return []
     rank = holder.record.rank
     assert rank is not None, "a Ready with a rank answers an offer of it"
@@ -259,15 +270,15 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
     if needed is not None and fault and sources.is_elsewhere(state, standby, needed, rank):
         # Other nodes have copies of it, and give it one when it follows the plan.
         fault = ""
-    if fault and not state.offers[seat].is_last:
+    if fault and not state.vacancies.offers[seat].is_last:
         return _declined(state, seat, fault)
-    del state.offers[seat]
+    del state.vacancies.offers[seat]
     return _move(state, holder, standby, lacks=fault)
 
 
 def on_offer_due(state: SchedulerState, seat: str, now_ms: int) -> list[SchedulerEffect]:
     """An offer was not answered in time: the next standby is asked, or the holder once more."""
-    offer = state.offers.get(seat)
+    offer = state.vacancies.offers.get(seat)
     if offer is None:
         return _ask_holder_again(state, seat, now_ms)
     if now_ms < offer.until_ms:
@@ -278,10 +289,10 @@ def on_offer_due(state: SchedulerState, seat: str, now_ms: int) -> list[Schedule
 
 def _declined(state: SchedulerState, seat: str, reason: str) -> list[Record]:
     """It is not asked for this seat again until something changes. The same answer to the next question is no news."""
-    standby = state.offers[seat].standby
-    state.declined.setdefault(standby, {})[seat] = reason
+    standby = state.vacancies.offers[seat].standby
+    state.vacancies.declined.setdefault(standby, {})[seat] = reason
     event = _closed(state, seat, reason)
-    reported = state.reported_declines.setdefault(standby, set())
+    reported = state.vacancies.reported_declines.setdefault(standby, set())
     if (seat, reason) in reported:
         return []
     reported.add((seat, reason))
@@ -290,7 +301,7 @@ def _declined(state: SchedulerState, seat: str, reason: str) -> list[Record]:
 
 def _closed(state: SchedulerState, seat: str, reason: str) -> Record:
     """An offer is over, and the seat has not moved."""
-    standby = state.nodes[state.offers.pop(seat).standby]
+    standby = state.nodes[state.vacancies.offers.pop(seat).standby]
     holder = state.seats[m.Role.WORKER].holders[seat]
     return state.node_event(EventKind.TAKEOVER_DECLINED, standby, reason=reason, details=holder)
 
@@ -298,7 +309,7 @@ def _closed(state: SchedulerState, seat: str, reason: str) -> Record:
 def _withdraw(state: SchedulerState) -> list[SchedulerEffect]:
     """Close the offers of seats whose holder is back, and those to standbys that are gone."""
     records: list[Record] = []
-    for seat, offer in list(state.offers.items()):
+    for seat, offer in list(state.vacancies.offers.items()):
         holder = state.nodes[state.seats[m.Role.WORKER].holders[seat]]
         standby = state.nodes[offer.standby]
         is_open = policy.vacancy(
@@ -321,8 +332,8 @@ def _move(state: SchedulerState, holder: Node, standby: Node, *, lacks: str = ""
     holder.record = msgspec.structs.replace(holder.record, rank=None)
     standby.seat = seat
     standby.record = msgspec.structs.replace(standby.record, rank=rank)
-    state.declined.pop(standby.record.node_id, None)
-    state.spared.discard(holder.record.node_id)
+    state.vacancies.declined.pop(standby.record.node_id, None)
+    state.vacancies.pending_failure.discard(holder.record.node_id)
     event = state.node_event(
         EventKind.RANK_TAKEN_OVER,
         standby,

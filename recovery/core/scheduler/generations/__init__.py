@@ -1,0 +1,1 @@
+"""Generations: how one ends, what the next one goes back to, and what ranks report of it."""
