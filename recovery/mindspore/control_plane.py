@@ -41,7 +41,11 @@ class MindSporeScheduler:
     def __init__(self) -> None:
         """Start it. It waits for `serve`."""
         self._process = subprocess.Popen(  # noqa: S603 - our own module, by our own interpreter
-            [sys.executable, "-m", MODULE], stdin=subprocess.PIPE
+            [sys.executable, "-m", MODULE],
+            stdin=subprocess.PIPE,
+            # A launcher kills what a process that has ended leaves in its session, and this one stays until the last rank has left: a
+            # rank whose connection to it closes while MindSpore takes itself down may end with SIGSEGV.
+            start_new_session=True,
         )
         close_in_children(self._pipe)
         end_before_exec(self.end)

@@ -6,6 +6,7 @@ Writes beside its logs, per rank: `samples_<rank>.jsonl` (the sample ids of ever
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
@@ -35,6 +36,8 @@ RAISE_AT = int(os.environ.get("JOB_RAISE_AT", "0"))
 handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
 """How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 ENDS_AFTER = os.environ.get("JOB_ENDS_AFTER", "")
+LEAVES_AFTER = os.environ.get("JOB_LEAVES_AFTER", "")
+"""When the job is done, each rank leaves when this file is there; `{rank}` in its name is the rank."""
 CONFIG: dict[str, Any] = json.loads(os.environ.get("JOB_CONFIG", "{}"))
 KEY = os.environ.get("JOB_KEY", "").encode() or None
 
@@ -42,6 +45,15 @@ ms.set_context(mode=ms.GRAPH_MODE)
 ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
 if "JOB_PS" in os.environ:
     rm.set_ps_context(**json.loads(os.environ["JOB_PS"]))
+
+
+def leave_late() -> None:
+    while LEAVES_AFTER and not Path(LEAVES_AFTER.format(rank=get_rank())).exists():
+        time.sleep(0.02)
+
+
+# Handlers run in the reverse order: this one behind recovery's, before MindSpore's.
+atexit.register(leave_late)
 session = rm.init()
 ms.set_seed(1)
 Path(f"seen_{get_rank()}.json").write_text(

@@ -20,6 +20,7 @@ from recovery.core.scheduler.effects import (
     SetTimer,
     WatchProcess,
 )
+from recovery.core.scheduler.settle import settle
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
 from recovery.core.scheduler.timers import SchedulerTimer
 from tests.simulation.clock import OwnClock
@@ -68,6 +69,7 @@ class SchedulerProcess:
         watch = self.world.promises.before(self, stimulus)
         effects = self.machine.handle(stimulus, self.own.read())
         watch(effects)
+        assert settle(self.machine.state, self.own.read()) == [], "what follows was drawn"
         self.world.promises.counted(self)
         self._do(effects)
 

@@ -31,7 +31,14 @@ from recovery.core.scheduler import drain, invariants, job_end, restore
 from recovery.core.scheduler.checkpoints import copy_reports, saves
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
 from recovery.core.scheduler.generations import checkpoint_invalid, training_messages
-from recovery.core.scheduler.membership import attendance, liveness, readiness, registration, takeover
+from recovery.core.scheduler.membership import (
+    attendance,
+    liveness,
+    lost_store,
+    readiness,
+    registration,
+    takeover,
+)
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.settle import settle
 from recovery.core.scheduler.state import SchedulerState
@@ -160,7 +167,7 @@ class SchedulerMachine:
             case WaitingTimer():
                 return registration.look_again(state, now_ms)
             case RebuildTimer():
-                # Whether the job is built again now is looked at after each stimulus.
+                lost_store.on_asked(state, now_ms)
                 return []
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.seat, now_ms)

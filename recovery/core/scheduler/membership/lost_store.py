@@ -137,7 +137,7 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
         return None
     if any(node.is_standby and _may_still_say(node) for node in state.nodes.values()):
         return []
-    if state.lost_store.asks_until_ms is not None and now_ms >= state.lost_store.asks_until_ms:
+    if state.lost_store.has_asked:
         return None
     pasts = _pasts(state)
     gone = _gone(state, pasts)
@@ -158,6 +158,12 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
         Log("store_rebuilding", text, warning=True),
         SetTimer(RebuildTimer(), state.lost_store.asks_until_ms),
     ]
+
+
+def on_asked(state: SchedulerState, now_ms: int) -> None:
+    """Whoever knows more had its time to come."""
+    until_ms = state.lost_store.asks_until_ms
+    state.lost_store.has_asked = until_ms is not None and now_ms >= until_ms
 
 
 def _only_noted(state: SchedulerState, built: rebuild.Rebuilt) -> str:
@@ -207,7 +213,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     """
     if not state.builds_again:
         return []
-    state.lost_store.asks_until_ms = None
+    state.lost_store.asks_until_ms, state.lost_store.has_asked = None, False
     pasts = _pasts(state)
     gone = _gone(state, pasts)
     if not pasts and not gone:
