@@ -45,7 +45,6 @@ from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.scheduler_contact import Contact, NoScheduler, SchedulerContact
 from recovery.launch.start_method import Beginner, TemplatePlan
 from recovery.store.paths import scheduler_path
-from recovery.store.reader import read_events
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
 from recovery.transport.access import Access
@@ -292,11 +291,12 @@ async def _beside(work: Coroutine[Any, Any, None]) -> None:
 
 def _has_stepped(environment: Mapping[str, str]) -> bool:
     """By the stored event log; a host without it cannot know and takes it for granted."""
+    from recovery.store.reader import read_newest_events  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, and only a failure asks
+
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
     if not environment.get("MS_RECOVERY_PATH") or not path.is_dir():
         return True
     try:
-        events = read_events(path, limit=1_000_000)
+        return bool(read_newest_events(path, {EventKind.FIRST_STEP_DONE}, 1))
     except (RecoveryError, OSError):
         return True
-    return any(stored.event.kind is EventKind.FIRST_STEP_DONE for stored in events)

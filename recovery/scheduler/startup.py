@@ -18,9 +18,9 @@ from recovery.core.scheduler.membership.lost_store import REBUILDING
 from recovery.errors import JobMismatchError, RecoveryError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs
+from recovery.store.contents import SchedulerRecords
 from recovery.store.reader import read_not_saved
 from recovery.store.repository import SchedulerStore
-from recovery.store.stored_records import SchedulerRecords
 
 _logger = logging.getLogger("recovery.scheduler")
 _DESCRIPTORS_MAX = 1_048_576

@@ -34,11 +34,11 @@ from recovery.core.records import (
 from recovery.core.scheduler.membership.lost_store import REBUILDING
 from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
 from recovery.store.archive import archive_scheduler_store, scheduler_files
+from recovery.store.contents import WorkerRecords
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_job, read_scheduler_address, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore
 from recovery.store.scheduler_address import SchedulerAddress
-from recovery.store.stored_records import WorkerRecords
 from recovery.transport.local_address import is_local
 
 

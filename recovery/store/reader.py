@@ -22,13 +22,12 @@ from recovery.core.records import (
 )
 from recovery.errors import StoreCorruptError
 from recovery.store import snapshot
+from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
 from recovery.store.paths import refused, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, record_of
 from recovery.store.scheduler_address import SchedulerAddress, scheduler_address
 from recovery.store.stored_records import (
-    SchedulerRecords,
-    WorkerRecords,
     records_of,
     scheduler_records,
     worker_records,

@@ -16,14 +16,13 @@ from recovery.core.records import Record
 from recovery.errors import StoreError, StoreFullError, StoreWriteError
 from recovery.store.boot_clock import ms_since_last_write, note_write_time
 from recovery.store.connections import translated
+from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.engine import Database
 from recovery.store.lock import OwnerLock
 from recovery.store.paths import prepare_directory, refuse_links, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, row_of
 from recovery.store.scheduler_address import SchedulerAddress, note_scheduler_address
 from recovery.store.stored_records import (
-    SchedulerRecords,
-    WorkerRecords,
     check_rows,
     scheduler_records,
     worker_records,

@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -25,6 +25,7 @@ from recovery.transport.inspection_server import text_of
 from recovery.transport.job_token import CHALLENGE_PATH, SCHEME, Authenticator, Denied
 from recovery.transport.listening import listening_sockets
 from recovery.transport.rejection_log import RejectionLog
+from recovery.transport.served import Served
 
 if TYPE_CHECKING:
     from asyncio.trsock import TransportSocket
@@ -43,15 +44,6 @@ _STOP_S = 1.0
 _PATH = re.compile(
     r"/checkpoints/(?P<digest>[0-9a-f]{64})/(?:manifest|files/(?P<number>0|[1-9][0-9]{0,5}))", re.ASCII
 )
-
-
-class Served(NamedTuple):
-    """One contribution as it lies on this node's disk."""
-
-    manifest: bytes
-    """As it stands beside the files."""
-    files: tuple[Path, ...]
-    """In the manifest's order."""
 
 
 class FileServer:

@@ -25,7 +25,7 @@ from recovery.core.ids import Rank, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.tiers import Tier, tier_of
 from recovery.errors import CheckpointError, CheckpointWriteError
-from recovery.transport.file_server import Served
+from recovery.transport.served import Served
 from recovery.worker.memory_copies import MemoryCopies
 
 _logger = logging.getLogger("recovery.worker")

@@ -19,8 +19,9 @@ from recovery.worker.fetching import Brought, NotFetchedError, Wish, fetch
 
 if TYPE_CHECKING:
     from recovery.tls.channel import Channel
-    from recovery.transport.file_server import FileServer, Served
+    from recovery.transport.file_server import FileServer
     from recovery.transport.job_token import Authenticator
+    from recovery.transport.served import Served
 
 _logger = logging.getLogger("recovery.worker")
 _AT_ONCE = 2

@@ -48,8 +48,8 @@ from recovery.worker.place_notes import PlaceNotes, past_in
 from recovery.worker.searches import Found, copies_of, look, prefix_of
 
 if TYPE_CHECKING:
+    from recovery.store.contents import WorkerRecords
     from recovery.store.repository import WorkerStore
-    from recovery.store.stored_records import WorkerRecords
     from recovery.store.writer import Writer
 
 _logger = logging.getLogger("recovery.worker")

@@ -13,7 +13,7 @@ from recovery.core.policy import rebuild
 from recovery.core.policy.ranks import is_of_place, place_of
 from recovery.core.records import DirectoryRecord
 from recovery.errors import RecoveryError
-from recovery.store.stored_records import WorkerRecords
+from recovery.store.contents import WorkerRecords
 
 _logger = logging.getLogger("recovery.worker")
 

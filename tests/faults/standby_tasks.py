@@ -14,7 +14,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.records import JobState, NodeState, Record, to_held
 from recovery.core.rules import Rules
-from recovery.store.stored_records import SchedulerRecords
+from recovery.store.contents import SchedulerRecords
 from tests.core import drained, standbys
 from tests.core.desk import Desk, Worker
 from tests.faults.task import Task

@@ -18,9 +18,9 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.rules import Rules
 from recovery.store import connections, migrations
+from recovery.store.contents import SchedulerRecords
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
-from recovery.store.stored_records import SchedulerRecords
 from tests.core.desk import Desk, Worker, running_workers
 from tests.faults.task import Acknowledge, Task
 

@@ -52,6 +52,16 @@ def test_reading_the_settings_pulls_in_no_framework_database_or_network() -> Non
     assert loaded & set(HEAVY) == set()
 
 
+@pytest.mark.parametrize(
+    "start", ["import recovery; recovery.run; recovery.init", "import recovery.launch.command"]
+)
+def test_a_worker_and_a_launcher_begin_without_database_and_network(start: str) -> None:
+    """Half of what they import otherwise: a worker needs them once it is admitted, a launcher after a failure."""
+    loaded = {name.partition(".")[0] for name in _child(f"import sys; {start}; print(*sys.modules)").split()}
+
+    assert loaded & {"sqlalchemy", "alembic", "aiohttp", "watchdog", "torch", "mindspore", "numpy"} == set()
+
+
 def test_supervising_a_mindspore_script_pulls_in_no_framework() -> None:
     code = "import sys, recovery.launch.supervise, recovery.mindspore.control_plane; print(*sys.modules)"
     loaded = {name.partition(".")[0] for name in _child(code).split()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from tests.planted.bug import Bug
 from tests.planted.proof import SAYS
@@ -137,6 +140,8 @@ def run_tests(
         done = run(command, cwd=copy, env=environment, imports=PYTEST, timeout=limit_s)
     except subprocess.TimeoutExpired:
         return Verdict(-1, "", f"pytest did not end within {limit_s:g} s")
+    finally:
+        _end_what_is_left(copy)
     if _LATE.search(done.stdout + done.stderr) and test_s < SOUND_TEST_S:
         # The limit came while pytest was writing down how the test had ended: with another one it does not.
         longer_s = min(3 * test_s, SOUND_TEST_S)
@@ -151,6 +156,23 @@ def run_tests(
     if failed is None:
         return Verdict(done.returncode, "", _last_words(done))
     return Verdict(done.returncode, failed["test"], failed["why"] or "")
+
+
+def _end_what_is_left(copy: Path) -> None:
+    """Kill what a mutant has left behind, that no test ends any more: it would write into the copy while that is removed."""
+    left = [process for process in psutil.process_iter() if is_of(copy, process)]
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left)
+
+
+def is_of(copy: Path, process: psutil.Process) -> bool:
+    """Does a process run with the copy's package? The pytest of that run has ended."""
+    try:
+        return process.environ().get("PYTHONPATH") == str(copy)
+    except (psutil.Error, OSError):
+        return False
 
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:

@@ -34,8 +34,8 @@ from recovery.core.records import (
     SeatRecord,
     StepRecord,
 )
+from recovery.store.contents import SchedulerRecords
 from recovery.store.repository import SchedulerStore
-from recovery.store.stored_records import SchedulerRecords
 
 WALL_MS = 1_763_640_131_000
 ONE = RunId(1)

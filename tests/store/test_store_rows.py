@@ -16,12 +16,13 @@ from sqlalchemy import Connection, create_engine
 from recovery.core.records import EventRecord, JobRecord, NodeState, Record, StepRecord
 from recovery.errors import StoreCorruptError, StoreWriteError
 from recovery.store import rows
+from recovery.store.contents import WorkerRecords
 from recovery.store.models import METADATA
 from recovery.store.paths import worker_path
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore, WorkerStore
 from recovery.store.rows import SHAPES, record_of, row_of
-from recovery.store.stored_records import WorkerRecords, records_of
+from recovery.store.stored_records import records_of
 from tests.store.any_records import ONE_OF_EACH, WALL_MS, any_of, checkpoint, event, generation, job, node
 
 MEMORY = Path("memory")

@@ -16,8 +16,9 @@ from recovery.tls.channel import Channel
 from recovery.tls.side import Side
 from recovery.transport.access import Access
 from recovery.transport.file_client import PIECE_BYTES, FileClient, Patience, SourceError
-from recovery.transport.file_server import FileServer, Served
+from recovery.transport.file_server import FileServer
 from recovery.transport.job_token import Authenticator, Caller, JobToken
+from recovery.transport.served import Served
 from tests.faults.fault_proxy import FaultProxy
 from tests.tls.test_contexts import World
 from tests.transport.test_job_token import SECRET, VIEWER, WORKER

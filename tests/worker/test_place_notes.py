@@ -14,9 +14,9 @@ from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.messages import Past
 from recovery.core.records import DirectoryRecord, NodeRecord
 from recovery.store import reader
+from recovery.store.contents import WorkerRecords
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
-from recovery.store.stored_records import WorkerRecords
 from recovery.worker.local_store import LocalStore
 from recovery.worker.place_notes import Notes, PlaceNotes
 from recovery.worker.searches import Found
