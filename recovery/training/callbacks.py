@@ -9,19 +9,16 @@ from typing_extensions import override
 
 from recovery import clock
 from recovery.checkpoint import catalogue, names
-from recovery.checkpoint.contribution import Layout
+from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.checkpoint.leftovers import remove_leftovers
-from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
-from recovery.errors import CheckpointWriteError
 from recovery.training import capture, checkpoint_layout, shared_layout
-from recovery.training.capture import Captured
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.disk_schedule import DiskSchedule
 from recovery.training.memory_checkpoints import MemoryCheckpoints
 from recovery.training.pending_checkpoint import PendingCheckpoint
-from recovery.training.save_thread import SaveThread
+from recovery.training.saver import Saver, Target
 from recovery.training.session import Callback, Session
 from recovery.training.shared_layout import SharedLayout
 
@@ -100,7 +97,9 @@ class ModelCheckpoint(Callback):
         """The newest step on the disk: what was saved last, in its turn or out of it."""
         self._known: dict[int, str] = {}
         """Digest by step of what was reported; empty while our own save of that step is under way."""
-        self._thread = SaveThread("recovery-save")
+        self._saver = Saver(
+            "recovery-save", published=self._published, failed=self._not_saved, is_urgent=False
+        )
         self._watch: DirectoryWatch | None = None
         self._retention: Retention | None = None
         self._memory = MemoryCheckpoints()
@@ -179,20 +178,9 @@ class ModelCheckpoint(Callback):
         save = PendingCheckpoint(session, self._name(session), layout=self._layout, replicated=replicated)
         self._newest_step = save.step
         self._known[save.step] = ""
-        if pieces is not None:
-            files = shared_layout.contents(save.name, pieces)
-            self._thread.begin(save, lambda: self._finish(session, save, self._stage(save, *files)))
-            return
-        captured = capture.of_this_process().capture(state)
-        if captured is not None:
-            self._thread.begin(save, lambda: self._finish_captured(session, save, captured))
-        elif self._config.async_save:
-            snapshot = state.snapshot()
-            content = Content(save.name, snapshot.write, save.role)
-            self._thread.begin(save, lambda: self._finish(session, save, self._stage(save, content)))
-        else:
-            staged = self._stage(save, Content(save.name, state.write, save.role))
-            self._thread.begin(save, lambda: self._finish(session, save, staged))
+        files = shared_layout.contents(save.name, pieces) if pieces is not None else []
+        target = Target(session, self._directory)
+        self._saver.save(target, save, behind_steps=self._config.async_save, files=files)
 
     def _save_out_of_turn(self, session: Session) -> None:
         """Save where a rank is handed over. The schedule stays: a rank that was asked too late has not saved here."""
@@ -202,29 +190,7 @@ class ModelCheckpoint(Callback):
     def _name(self, session: Session) -> str:
         return names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
 
-    def _finish_captured(self, session: Session, save: PendingCheckpoint, captured: Captured) -> None:
-        try:
-            captured.give_way()
-            staged = self._stage(save, WrittenContent(save.name, captured.write, save.role))
-        finally:
-            captured.close()
-        self._finish(session, save, staged)
-
-    def _stage(self, save: PendingCheckpoint, *contents: Content | WrittenContent) -> Stage | None:
-        try:
-            return stage(self._directory, contents)
-        except CheckpointWriteError as error:
-            self._not_saved(save, error)
-            return None
-
-    def _finish(self, session: Session, save: PendingCheckpoint, staged: Stage | None) -> None:
-        if staged is None:
-            return
-        try:
-            manifest, path = staged.finish(save.manifest, session.place_is_ours)
-        except CheckpointWriteError as error:
-            self._not_saved(save, error)
-            return
+    def _published(self, session: Session, save: PendingCheckpoint, manifest: Manifest, path: Path) -> None:
         if self._shared is not None and not self._shared.compare(manifest, path):
             return
         self._known[save.step] = manifest.digest
@@ -232,9 +198,9 @@ class ModelCheckpoint(Callback):
         assert self._retention is not None, "on_begin has looked at the directory"
         self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
 
-    def _not_saved(self, save: PendingCheckpoint, error: CheckpointWriteError) -> None:
+    def _not_saved(self, save: PendingCheckpoint, reason: str) -> None:
         del self._known[save.step]
-        save.failed(str(error))
+        save.failed(reason)
 
     def _look(self, session: Session) -> catalogue.Look:
         return catalogue.look(
@@ -251,9 +217,9 @@ class ModelCheckpoint(Callback):
                 session.checkpoint_published(held)
 
     def _join(self) -> None:
-        if self._thread.is_under_way:
+        if self._saver.is_under_way:
             capture.of_this_process().hurry()
-            self._thread.join()
+            self._saver.join()
 
     def _close(self) -> None:
         self._join()

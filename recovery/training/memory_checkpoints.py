@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from recovery.checkpoint import catalogue, memory_tier, names
-from recovery.checkpoint.contribution import Layout
+from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.checkpoint.files import reason_of
 from recovery.checkpoint.memory_tier import MemoryHome
-from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
 from recovery.checkpoint.retention import remove
 from recovery.core.messages import HeldCheckpoint
-from recovery.errors import CheckpointError, CheckpointWriteError
-from recovery.training import capture
-from recovery.training.capture import Captured
+from recovery.errors import CheckpointError
 from recovery.training.pending_checkpoint import PendingCheckpoint
-from recovery.training.save_thread import SaveThread
+from recovery.training.saver import Saver, Target
 from recovery.training.session import Session
 from recovery.worker import memory_home
 
@@ -27,8 +21,6 @@ _logger = logging.getLogger("recovery.training")
 
 _SHARE = 4
 """The ranks of a host take a quarter of what is free, where nobody says how much: data loaders and the next allocation need the rest."""
-
-Write = Callable[[BinaryIO], None]
 
 
 class MemoryCheckpoints:
@@ -42,7 +34,9 @@ class MemoryCheckpoints:
         self._prefix, self._directory, self._bytes_max = "", Path(), 0
         self._too_little = -1
         """Bytes that did not suffice for one; nothing is tried before more are left."""
-        self._thread = SaveThread("recovery-save-memory")
+        self._saver = Saver(
+            "recovery-save-memory", published=self._published, failed=PendingCheckpoint.failed, is_urgent=True
+        )
 
     def begin(self, session: Session, prefix: str, layout: Layout) -> None:
         """Take this rank's directory, and clear up what other jobs and a rolled-back history have left.
@@ -94,22 +88,12 @@ class MemoryCheckpoints:
             return
         name = names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
         save = PendingCheckpoint(session, name, layout=self._layout, in_memory=True)
-        # A save on a slow disk that is under way has the memory for captures: this one is over sooner, and does not wait for it.
-        captured = capture.of_this_process().capture(session.state, waits=False)
-        if captured is not None:
-            self._thread.begin(save, lambda: self._finish_captured(session, save, captured, left_bytes))
-        elif behind_steps:
-            write = session.state.snapshot().write
-            self._thread.begin(
-                save, lambda: self._finish(session, save, self._stage(save, write, left_bytes))
-            )
-        else:
-            staged = self._stage(save, session.state.write, left_bytes)
-            self._thread.begin(save, lambda: self._finish(session, save, staged))
+        target = Target(session, self._directory, left_bytes, self._refuse)
+        self._saver.save(target, save, behind_steps=behind_steps)
 
     def join(self) -> None:
         """Wait for the save under way."""
-        self._thread.join()
+        self._saver.join()
 
     def _make_space(self, session: Session) -> int:
         """Remove what no plan needs any more; how many bytes are left for one more.
@@ -130,49 +114,12 @@ class MemoryCheckpoints:
         self._keep_only(kept)
         return self._bytes_max - _bytes_of(kept)
 
-    def _finish_captured(
-        self, session: Session, save: PendingCheckpoint, captured: Captured, left_bytes: int
-    ) -> None:
-        try:
-            if captured.file.size > left_bytes:
-                self._refuse(save, left_bytes)
-                return
-            staged = stage(self._directory, [WrittenContent(save.name, captured.write, save.role)])
-        except CheckpointWriteError as error:
-            save.failed(str(error))
-            return
-        finally:
-            captured.close()
-        self._finish(session, save, staged)
-
-    def _stage(self, save: PendingCheckpoint, write: Write, left_bytes: int) -> Stage | None:
-        bounded = _Bounded(write, left_bytes)
-        try:
-            return stage(self._directory, [Content(save.name, bounded.write, save.role)])
-        except Exception as error:
-            # torch.save makes an error of its own of what its stream raises.
-            if bounded.is_exceeded:
-                self._refuse(save, left_bytes)
-            elif isinstance(error, CheckpointWriteError):
-                save.failed(str(error))
-            else:
-                raise
-            return None
-
-    def _refuse(self, save: PendingCheckpoint, left_bytes: int) -> None:
+    def _refuse(self, left_bytes: int) -> str:
         """Say once that it does not fit, and try no more before more is left."""
         self._too_little = left_bytes
-        text = f"it takes more than the {left_bytes} bytes that are left of {self._bytes_max} (MS_MEMORY_CHECKPOINT_BYTES)"
-        save.failed(text)
+        return f"it takes more than the {left_bytes} bytes that are left of {self._bytes_max} (MS_MEMORY_CHECKPOINT_BYTES)"
 
-    def _finish(self, session: Session, save: PendingCheckpoint, staged: Stage | None) -> None:
-        if staged is None:
-            return
-        try:
-            manifest, path = staged.finish(save.manifest, session.place_is_ours)
-        except CheckpointWriteError as error:
-            save.failed(str(error))
-            return
+    def _published(self, session: Session, save: PendingCheckpoint, manifest: Manifest, path: Path) -> None:
         _home_of(session).note_use()
         save.published(catalogue.held_of(manifest, path))
 
@@ -200,41 +147,6 @@ class MemoryCheckpoints:
                     file.unlink(missing_ok=True)
             except OSError as error:
                 _logger.warning("event=checkpoint_not_removed path=%s reason=%r", file, reason_of(error))
-
-
-class _Bounded:
-    """Writes no more bytes than are left."""
-
-    def __init__(self, write: Write, left_bytes: int) -> None:
-        self._write, self._left_bytes = write, left_bytes
-        self.is_exceeded = False
-
-    def write(self, stream: BinaryIO) -> None:
-        """As the writer that it was given."""
-        self._write(_BoundedStream(stream, self))  # type: ignore[arg-type]  # a stream that only grows, as `Content.write` says
-
-    def take(self, count: int) -> None:
-        """Count bytes.
-
-        Raises:
-            OSError: fewer are left.
-        """
-        self._left_bytes -= count
-        if self._left_bytes < 0:
-            self.is_exceeded = True
-            raise OSError(errno.EDQUOT, "it takes more than its share of memory")
-
-
-class _BoundedStream:
-    def __init__(self, stream: BinaryIO, bounded: _Bounded) -> None:
-        self._stream, self._bounded = stream, bounded
-
-    def write(self, data: bytes) -> int:
-        self._bounded.take(memoryview(data).nbytes)
-        return self._stream.write(data)
-
-    def flush(self) -> None:
-        self._stream.flush()
 
 
 def _home_of(session: Session) -> MemoryHome:

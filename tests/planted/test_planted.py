@@ -10,7 +10,7 @@ import psutil
 from tests.house.files import ROOT, definitions
 from tests.planted.bug import PROMISES
 from tests.planted.bugs import BUGS
-from tests.planted.copies import is_of, run_tests
+from tests.planted.copies import is_of, make_base, run_tests
 from tests.planted.run import main
 
 
@@ -40,9 +40,11 @@ def test_a_name_that_no_row_has_is_an_error() -> None:
 
 
 def test_what_a_mutant_leaves_behind_is_ended_before_its_copy_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "test_leaves.py").write_text(
+    copy = make_base(tmp_path)
+    (copy / "tests/house/test_leaves.py").write_text(
         "import subprocess, sys\n\n\ndef test_leaves():\n"
         "    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
     )
-    run_tests(tmp_path, ("test_leaves.py",))
-    assert not [process for process in psutil.process_iter() if is_of(tmp_path, process)]
+    verdict = run_tests(copy, ("tests/house/test_leaves.py",))
+    assert "is left behind" in verdict.why or verdict.exit_code, verdict
+    assert not [process for process in psutil.process_iter() if is_of(copy, process)]

@@ -93,7 +93,7 @@ def small_disk(place: Path, options: str) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True, timeout=120)
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=120)
 
 
 @pytest.mark.root
