@@ -17,10 +17,10 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from recovery.checkpoint import names
 from recovery.checkpoint.contribution import Layout, Manifest, ManifestFile
-from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
+from recovery.checkpoint.publish import Content, StagedCheckpoint, WrittenContent, stage
 from recovery.torch import TrainState
 from recovery.training import shared_layout, shared_names
-from recovery.training.capture import Captures
+from recovery.training.capture import StagingBuffer
 
 Durable = Callable[[], None]
 """Waits until the save is on disk, as far as this way ever puts it there."""
@@ -60,7 +60,7 @@ class Ours:
 
     def __init__(self, of: OfRank) -> None:
         """Nothing is started yet."""
-        self._of, self._captures = of, Captures()
+        self._of, self._captures = of, StagingBuffer()
 
     def save(self, number: int) -> Durable:
         """See `Way`."""
@@ -69,7 +69,7 @@ class Ours:
         name = f"train-1_{number}.ckpt"
 
         def finish() -> None:
-            captured.give_way()
+            captured.delay_write()
             staged = stage(self._of.directory, [WrittenContent(name, captured.write)])
             captured.close()
             staged.finish(lambda files: self._of.manifest(number, files), lambda: True)
@@ -118,7 +118,7 @@ class Before:
         staged = stage(self._of.directory, [Content(name, self._of.state.write)])
         return _behind(lambda: self._finish(number, staged))
 
-    def _finish(self, number: int, staged: Stage) -> None:
+    def _finish(self, number: int, staged: StagedCheckpoint) -> None:
         staged.finish(lambda files: self._of.manifest(number, files), lambda: True)
 
 

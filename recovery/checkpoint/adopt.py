@@ -19,14 +19,14 @@ from recovery.errors import CheckpointManifestError, CheckpointWriteError
 def adopt(
     path: Path,
     make_manifest: Callable[[tuple[ManifestFile, ...]], Manifest],
-    place_is_ours: Callable[[], bool],
+    still_owns_rank: Callable[[], bool],
 ) -> Manifest:
     """Sync a finished file and its directory, then write the manifest beside it: only then it is a checkpoint.
 
     Args:
         path: of a file under its final name, which nobody writes any more.
         make_manifest: given the file with its size and SHA-256, makes its manifest.
-        place_is_ours: asked right before the manifest gets its name, as by `publish.Stage.finish`.
+        still_owns_rank: asked right before the manifest gets its name, as by `publish.StagedCheckpoint.finish`.
 
     Raises:
         CheckpointWriteError: it could not be read or made durable, or is gone again. It stays as it is, without a manifest.
@@ -41,14 +41,14 @@ def adopt(
     return manifests.write(
         names.manifest_path(path),
         make_manifest((file,)),
-        before_rename=lambda: check_place(path, place_is_ours),
+        before_rename=lambda: check_place(path, still_owns_rank),
     )
 
 
 def adopt_folder(
     folder: Path,
     make_manifest: Callable[[tuple[ManifestFile, ...]], Manifest],
-    place_is_ours: Callable[[], bool],
+    still_owns_rank: Callable[[], bool],
     *,
     rank: int,
     shared_by: int,
@@ -58,7 +58,7 @@ def adopt_folder(
     Args:
         folder: absolute; nobody writes any more what this rank answers for.
         make_manifest: given the files with their sizes and SHA-256, makes their manifest.
-        place_is_ours: asked right before the manifest gets its name, as by `publish.Stage.finish`.
+        still_owns_rank: asked right before the manifest gets its name, as by `publish.StagedCheckpoint.finish`.
         rank: this one.
         shared_by: how many ranks write the folder together; 1: it is this rank's own.
 
@@ -85,7 +85,7 @@ def adopt_folder(
     beside = names.rank_manifest_path(folder, rank) if shared_by > 1 else names.manifest_path(folder)
     manifest = make_manifest(files)
     _check_free(beside, manifest)
-    return manifests.write(beside, manifest, before_rename=lambda: check_place(folder, place_is_ours))
+    return manifests.write(beside, manifest, before_rename=lambda: check_place(folder, still_owns_rank))
 
 
 def _ours(folder: Path, rank: int, shared_by: int) -> dict[str, tuple[int, ...]]:

@@ -28,7 +28,7 @@ FOLDERS = ""
 """In place of a prefix: not files, but the folders of a directory."""
 
 
-class Look(msgspec.Struct, frozen=True):
+class Listing(msgspec.Struct, frozen=True):
     """What lies in a directory."""
 
     held: tuple[HeldCheckpoint, ...]
@@ -40,7 +40,7 @@ class Look(msgspec.Struct, frozen=True):
     written. No plan goes there, and what is left goes when the step would."""
 
 
-def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None) -> Look:
+def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None) -> Listing:
     """List the checkpoints of a run, as their manifests describe them. Content is not read; `verify.check` does that before a load.
 
     Args:
@@ -85,7 +85,7 @@ def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int |
     if prefix in (None, FOLDERS):
         _look_at_folders(directory.absolute(), listed, (job, run, rank), held, remains, passed_over)
     passed_over.sort(key=lambda one: (-one.step, one.path))
-    return Look(_newest_first(held), tuple(passed_over), _newest_first(remains))
+    return Listing(_newest_first(held), tuple(passed_over), _newest_first(remains))
 
 
 def _newest_first(found: list[tuple[Manifest, Path]]) -> tuple[HeldCheckpoint, ...]:
@@ -132,7 +132,7 @@ def scan(
     return look(directory, prefix, job=job, run=run, rank=rank).held
 
 
-def look_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, rank: int | None) -> Look:
+def list_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, rank: int | None) -> Listing:
     """List what a node holds of a run, over all directories and prefixes that it ever saved to: one file a step.
 
     A directory that cannot be listed is passed over as a whole, with its reason.
@@ -156,7 +156,7 @@ def look_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, ra
             known = found.get(held.step)
             if known is None or _worth(known) < _worth(held):
                 found[held.step] = held
-    return Look(
+    return Listing(
         tuple(found[step] for step in sorted(found, reverse=True)),
         tuple(sorted(passed_over.values(), key=lambda one: (-one.step, one.path))),
     )

@@ -17,7 +17,13 @@ from recovery.checkpoint import names, verify
 from recovery.checkpoint.catalogue import held_of
 from recovery.checkpoint.contribution import Manifest
 from recovery.checkpoint.digesting_writer import DigestingWriter
-from recovery.checkpoint.files import Staged, ensure_directory, open_regular, opened_directory, reason_of
+from recovery.checkpoint.files import (
+    TemporaryFile,
+    ensure_directory,
+    open_regular,
+    opened_directory,
+    reason_of,
+)
 from recovery.checkpoint.publish import PATH_CHARS_MAX, give_names
 from recovery.checkpoint.verify import Wanted
 from recovery.core.messages import HeldCheckpoint
@@ -45,7 +51,7 @@ class Receipt:
         self._stack = contextlib.ExitStack()
         self._opened = -1
         self._content = b""
-        self._staged: dict[int, Staged] = {}
+        self._staged: dict[int, TemporaryFile] = {}
         """Files that are written, by number; all but the last one fit."""
         self._writer: DigestingWriter | None = None
         self._manifest: Manifest | None = None
@@ -107,7 +113,7 @@ class Receipt:
         before = self._staged.pop(number, None)
         if before is not None:
             before.__exit__(None, None, None)
-        staged = self._staged[number] = Staged(self._opened, self._manifest.files[number].name)
+        staged = self._staged[number] = TemporaryFile(self._opened, self._manifest.files[number].name)
         try:
             self._writer = staged.open()
         except OSError as error:
@@ -151,11 +157,11 @@ class Receipt:
             raise self._not_written(error) from error
         self._writer = None
 
-    def publish(self, place_is_ours: Callable[[], bool] = lambda: True) -> HeldCheckpoint:
+    def publish(self, still_owns_rank: Callable[[], bool] = lambda: True) -> HeldCheckpoint:
         """Give the files and the manifest their names, which nothing had before that is worth keeping.
 
         Args:
-            place_is_ours: as for `publish.Stage.finish`.
+            still_owns_rank: as for `publish.StagedCheckpoint.finish`.
 
         Returns:
             The checkpoint as it lies here.
@@ -169,7 +175,7 @@ class Receipt:
         path = self._directory / manifest.file
         staged = [self._staged[number] for number in range(len(manifest.files))]
         try:
-            give_names(path, self._opened, staged, (manifest, self._content), place_is_ours)
+            give_names(path, self._opened, staged, (manifest, self._content), still_owns_rank)
         except OSError as error:
             raise self._not_written(error) from error
         return held_of(manifest, path)

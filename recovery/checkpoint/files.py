@@ -27,7 +27,7 @@ _under_way: set[str] = set()
 """Temporary names of this process that may still become final ones."""
 
 
-class Staged:
+class TemporaryFile:
     """One file under a temporary name; on leaving the `with` block without `rename` it is gone again.
 
     The name cannot be taken for a checkpoint and is new at every attempt, so what an earlier process left is never touched.
@@ -46,7 +46,7 @@ class Staged:
         self._descriptor = -1
         self._is_there = False
 
-    def __enter__(self) -> Staged:
+    def __enter__(self) -> TemporaryFile:
         """Nothing is made before `write` or `open`."""
         return self
 

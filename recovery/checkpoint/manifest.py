@@ -26,7 +26,7 @@ from recovery.checkpoint.contribution import (
     Positive,
     name_fault,
 )
-from recovery.checkpoint.files import Staged, open_regular, opened_directory, reason_of
+from recovery.checkpoint.files import TemporaryFile, open_regular, opened_directory, reason_of
 from recovery.checkpoint.position import Position
 from recovery.core.converter import UNREADABLE
 from recovery.core.message_fields import Count, ShortText
@@ -131,7 +131,7 @@ def write(path: Path, manifest: Manifest, *, before_rename: Callable[[], None] |
     assert _may_be_called(path.name, manifest), "a manifest stands beside its file"
     sealed, content = seal(manifest)
     try:
-        with opened_directory(path.parent) as directory, Staged(directory, path.name) as staged:
+        with opened_directory(path.parent) as directory, TemporaryFile(directory, path.name) as staged:
             staged.write(lambda stream: fill(content, stream))
             staged.settle()
             if before_rename is not None:

@@ -16,7 +16,7 @@ import msgspec
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import name_conflict, names
 from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile
-from recovery.checkpoint.files import Staged, ensure_directory, opened_directory, reason_of
+from recovery.checkpoint.files import TemporaryFile, ensure_directory, opened_directory, reason_of
 from recovery.errors import CheckpointWriteError
 
 PATH_CHARS_MAX = 1_024
@@ -48,15 +48,15 @@ def publish(
     contents: Sequence[Content | WrittenContent],
     make_manifest: Callable[[tuple[ManifestFile, ...]], Manifest],
 ) -> tuple[Manifest, Path]:
-    """Write the files of one checkpoint and their manifest, durable when this returns: `stage`, then `Stage.finish`.
+    """Write the files of one checkpoint and their manifest, durable when this returns: `stage`, then `StagedCheckpoint.finish`.
 
     For a writer that no other process can have replaced meanwhile.
     """
     return stage(directory, contents).finish(make_manifest, lambda: True)
 
 
-def stage(directory: Path, contents: Sequence[Content | WrittenContent]) -> Stage:
-    """Write the bytes of one checkpoint, so that the state may change again. They are no checkpoint before `Stage.finish`.
+def stage(directory: Path, contents: Sequence[Content | WrittenContent]) -> StagedCheckpoint:
+    """Write the bytes of one checkpoint, so that the state may change again. They are no checkpoint before `StagedCheckpoint.finish`.
 
     Args:
         directory: where to; made if absent.
@@ -76,24 +76,24 @@ def stage(directory: Path, contents: Sequence[Content | WrittenContent]) -> Stag
         opened = stack.enter_context(opened_directory(path.parent))
         staged = []
         for content in contents:
-            file = stack.enter_context(Staged(opened, content.name))
+            file = stack.enter_context(TemporaryFile(opened, content.name))
             if isinstance(content, WrittenContent):
                 digest, file_bytes = file.write_by(content.write)
             else:
                 digest, file_bytes = file.write(content.write)
             listed = ManifestFile(name=content.name, role=content.role, file_bytes=file_bytes, digest=digest)
             staged.append((file, listed))
-        return Stage(path, opened, staged, stack.pop_all())
+        return StagedCheckpoint(path, opened, staged, stack.pop_all())
 
 
-class Stage:
+class StagedCheckpoint:
     """A checkpoint whose bytes are written and not yet durable. `finish` is called once, from any thread."""
 
     def __init__(
         self,
         path: Path,
         opened: int,
-        staged: Sequence[tuple[Staged, ManifestFile]],
+        staged: Sequence[tuple[TemporaryFile, ManifestFile]],
         stack: contextlib.ExitStack,
     ) -> None:
         """Made by `stage`."""
@@ -102,13 +102,13 @@ class Stage:
     def finish(
         self,
         make_manifest: Callable[[tuple[ManifestFile, ...]], Manifest],
-        place_is_ours: Callable[[], bool],
+        still_owns_rank: Callable[[], bool],
     ) -> tuple[Manifest, Path]:
         """Make the files durable and visible, and their manifest after them.
 
         Args:
             make_manifest: given the files with their sizes and digests, makes their manifest.
-            place_is_ours: asked right before each change of what has its final name: a process that was paused in between may have
+            still_owns_rank: asked right before each change of what has its final name: a process that was paused in between may have
                 been replaced by one that saves under the same names.
 
         Returns:
@@ -126,16 +126,16 @@ class Stage:
             manifest, content = manifests.seal(make_manifest(files))
             assert manifest.files == files, "a manifest is of the files that were just written"
             staged = [file for file, _ in self._staged]
-            give_names(path, self._opened, staged, (manifest, content), place_is_ours)
+            give_names(path, self._opened, staged, (manifest, content), still_owns_rank)
         return manifest, path
 
 
 def give_names(
     path: Path,
     opened: int,
-    staged: Sequence[Staged],
+    staged: Sequence[TemporaryFile],
     sealed: tuple[Manifest, bytes],
-    place_is_ours: Callable[[], bool],
+    still_owns_rank: Callable[[], bool],
 ) -> None:
     """Make files visible that are written and synced, and their manifest after them.
 
@@ -144,33 +144,33 @@ def give_names(
         opened: descriptor of the directory.
         staged: the files, in the manifest's order.
         sealed: the manifest and its bytes.
-        place_is_ours: as for `Stage.finish`.
+        still_owns_rank: as for `StagedCheckpoint.finish`.
 
     Raises:
         CheckpointWriteError: the name is another's, or the place.
         OSError: a call failed. No manifest stands there then.
     """
     manifest, content = sealed
-    with Staged(opened, names.manifest_path(path).name) as beside:
+    with TemporaryFile(opened, names.manifest_path(path).name) as beside:
         beside.write(lambda stream: manifests.fill(content, stream))
         beside.settle()
         conflict = name_conflict.find(path, manifest)
-        check_place(path, place_is_ours)
+        check_place(path, still_owns_rank)
         name_conflict.resolve(opened, conflict)
         for file in staged:
-            check_place(path, place_is_ours)
+            check_place(path, still_owns_rank)
             file.rename()
-        check_place(path, place_is_ours)
+        check_place(path, still_owns_rank)
         beside.rename()
 
 
-def check_place(path: Path, place_is_ours: Callable[[], bool]) -> None:
+def check_place(path: Path, still_owns_rank: Callable[[], bool]) -> None:
     """Refuse to give a name to what a process has written that was replaced meanwhile.
 
     Raises:
         CheckpointWriteError: the place is another's.
     """
-    if not place_is_ours():
+    if not still_owns_rank():
         raise CheckpointWriteError(
             path=path, reason="this process was paused, and another one has its place now"
         )

@@ -15,7 +15,7 @@ import msgspec
 
 from recovery.checkpoint import folders, names
 from recovery.checkpoint import manifest as manifests
-from recovery.checkpoint.catalogue import Look
+from recovery.checkpoint.catalogue import Listing
 from recovery.checkpoint.files import reason_of
 from recovery.core.policy.retention import Kept, removable
 from recovery.errors import CheckpointError, CheckpointManifestError
@@ -35,7 +35,7 @@ class Retention:
 
     def __init__(
         self,
-        look: Callable[[], Look],
+        look: Callable[[], Listing],
         rule: Rule,
         spares: Callable[[Path], bool],
         *,
@@ -53,14 +53,14 @@ class Retention:
         self._trouble: dict[Path, str] = {}
         """What could not be done, as it was logged: logged again when it changes."""
 
-    def apply(self, *, committed_before: int, spared: Collection[int] = ()) -> None:
+    def apply(self, *, previous_durable_step: int, spared: Collection[int] = ()) -> None:
         """Remove what may go now. What cannot be looked at or removed stays, and is logged.
 
         What is left of a step whose files are not all there goes when the whole step would. It takes no whole one's place: what may go of
         those is decided without it.
 
         Args:
-            committed_before: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
+            previous_durable_step: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
             spared: older steps that stay: what lies on other hosts, and what is being copied there.
         """
         try:
@@ -75,17 +75,17 @@ class Retention:
         beside = [(one.step, names.manifest_beside(Path(one.path), self._rank)) for one in found.remains]
         as_if_whole = {**self._kept(beside), **whole}
         for kept, contributions in ((whole, found.held), (as_if_whole, found.remains)):
-            goes = self._removable(kept, committed_before, spared)
+            goes = self._removable(kept, previous_durable_step, spared)
             for one in contributions:
                 if one.step in goes and not self._spares(Path(one.path)):
                     self._remove(Path(one.path))
 
     def _removable(
-        self, kept: Mapping[int, Kept], committed_before: int, spared: Collection[int]
+        self, kept: Mapping[int, Kept], previous_durable_step: int, spared: Collection[int]
     ) -> tuple[int, ...]:
         return removable(
             list(kept.values()),
-            committed_before=committed_before,
+            previous_durable_step=previous_durable_step,
             keep_checkpoint_max=self._rule.keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=self._rule.keep_checkpoint_per_n_minutes,
             spared=spared,

@@ -28,7 +28,7 @@ IN_MEMORY_STEPS = 2
 """Common steps in memory that stay in the index: each rank holds no more of them (`training/memory_checkpoints.py`)."""
 
 
-class CheckpointCoordinator:
+class CheckpointIndex:
     """The checkpoint index of one run. Knows no node, no connection and no time."""
 
     def __init__(self, world_size: int) -> None:

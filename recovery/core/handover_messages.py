@@ -44,7 +44,7 @@ class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
     """How long the scheduler lets a drain take: who has stopped waits no longer. 0: a release before this one asks, which does not say so."""
 
 
-class GoOn(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
+class DrainCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
     """The drain was given up: who waits at a step of it trains on."""
 
     drain: Count
@@ -64,4 +64,4 @@ class NotHandedOver(msgspec.Struct, frozen=True, kw_only=True, tag="not_handed_o
 
 
 HandoverFromNode = Union[Depart, Position]
-HandoverFromScheduler = Union[SaveAt, GoOn, HandedOver, NotHandedOver]
+HandoverFromScheduler = Union[SaveAt, DrainCancelled, HandedOver, NotHandedOver]

@@ -61,7 +61,7 @@ class JobOutcome(str, Enum):
         return "" if self is JobOutcome.FINISHED else self.name
 
 
-class Began(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationStart(msgspec.Struct, frozen=True, kw_only=True):
     """Where a generation began, as its plan said."""
 
     generation: GenerationNumber
@@ -82,7 +82,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     generation: GenerationNumber
     """The newest whose plan it was given."""
     scheduler_incarnation: IncarnationNumber
-    began: tuple[Began, ...] = ()
+    began: tuple[GenerationStart, ...] = ()
     held: tuple[HeldCheckpoint, ...] = ()
     """What it holds of that job and run. `began`: plans of that run, as far as it received them."""
     saved_step: Count = 0

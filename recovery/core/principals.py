@@ -28,7 +28,7 @@ class Kind(str, Enum):
     """A person or a program that looks at the job. It sends no message at all."""
 
 
-class Known(str, Enum):
+class AuthMethod(str, Enum):
     """How it is known what is there."""
 
     CERTIFICATE = "certificate"
@@ -45,7 +45,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     name: str
     """The node id of a node, the address of a launcher; empty for a viewer."""
-    known: Known
+    known: AuthMethod
 
 
 class Standing(str, Enum):
@@ -101,9 +101,9 @@ def claimed(message: m.FromNode, *, peer: str, member: NodeId | None) -> Princip
         member: the node that was admitted on this connection: it stays that node. None: there is none yet.
     """
     if member is None and isinstance(message, m.Exited):
-        return Principal(kind=Kind.LAUNCHER, name=peer, known=Known.CLAIMED)
+        return Principal(kind=Kind.LAUNCHER, name=peer, known=AuthMethod.CLAIMED)
     name = message.node_id if member is None and isinstance(message, m.Register) else member
-    return Principal(kind=Kind.NODE, name=name or "", known=Known.CLAIMED)
+    return Principal(kind=Kind.NODE, name=name or "", known=AuthMethod.CLAIMED)
 
 
 def fault_of(principal: Principal, message: m.FromNode, *, member: NodeId | None, rank: Rank | None) -> str:

@@ -14,9 +14,9 @@ from recovery.errors import LaunchFailedError, WorldFullError
 from recovery.launch import console
 from recovery.launch.children import end, signal_group
 from recovery.launch.ended_nodes import reports_of
+from recovery.launch.hung_nodes import HungNodes, LostNode
 from recovery.launch.incidents import Incidents
 from recovery.launch.launch_context import LaunchContext
-from recovery.launch.overdue import LostNode, Overdue
 from recovery.launch.placement import Kind, Placed
 from recovery.launch.process_keeper import GRACE_S, ProcessKeeper
 from recovery.launch.rank_takers import RankTakers
@@ -143,7 +143,7 @@ class Agent:
 
     async def _watch(self) -> None:
         """End processes that hang: their nodes are lost, they do not come back, and nothing of them can notice it."""
-        overdue, completion, context = Overdue(), self._context.completion, self._context
+        overdue, completion, context = HungNodes(), self._context.completion, self._context
         for poll in itertools.count():
             if not context.recovery_enabled:
                 return

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from typing_extensions import override
 
-_BEGIN = str(Path(__file__).with_name("begin_child.py"))
+_EXEC = str(Path(__file__).with_name("exec_child.py"))
 _POLL_S = 0.05
 """How often a child is polled where it has no descriptor: none is left, or the kernel knows none (before Linux 5.3)."""
 
@@ -27,7 +27,7 @@ def tied(command: Sequence[str], conditions: Mapping[str, Any] | None = None) ->
         command: what the child is to run.
         conditions: that it runs under (recovery.process_conditions); what is not named is as in this process.
     """
-    return [sys.executable, "-I", "-S", _BEGIN, str(os.getpid()), json.dumps(conditions or {}), *command]
+    return [sys.executable, "-I", "-S", _EXEC, str(os.getpid()), json.dumps(conditions or {}), *command]
 
 
 class Child:

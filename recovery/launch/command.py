@@ -43,7 +43,7 @@ from recovery.launch.launch_context import LaunchContext, Takeover
 from recovery.launch.log_tail import Tail, follow
 from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.scheduler_contact import Contact, NoScheduler, SchedulerContact
-from recovery.launch.start_method import Beginner, TemplatePlan
+from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from recovery.store.paths import scheduler_path
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
@@ -188,13 +188,15 @@ def _check_standbys(given: Arguments, environment: Mapping[str, str]) -> None:
 
 def _beginner(
     given: Arguments, placed: Sequence[placement.Placed], environment: Mapping[str, str]
-) -> Beginner:
+) -> ProcessStarter:
     """What begins the processes: the template is made for the workers, which all run the same command."""
     workers = [one for one in placed if one.kind is not placement.Kind.SCHEDULER]
     first = workers[0]
     command = python_command.read(first.command)
     if command is None:
-        return Beginner(given.start_method, None, why_none=f"{first.command[0]} is what they are started by")
+        return ProcessStarter(
+            given.start_method, None, why_none=f"{first.command[0]} is what they are started by"
+        )
     directory, words = Path.cwd(), first.command[1:]
     plan = TemplatePlan(
         interpreter=command.interpreter,
@@ -204,11 +206,14 @@ def _beginner(
         prepare=lambda: prepare_for(command, words, directory),
         proxies_only=lambda: proxies_only(directory),
     )
-    return Beginner(given.start_method, plan)
+    return ProcessStarter(given.start_method, plan)
 
 
 def _earlier(
-    environment: Mapping[str, str], contact: Contact, placed: Sequence[placement.Placed], beginner: Beginner
+    environment: Mapping[str, str],
+    contact: Contact,
+    placed: Sequence[placement.Placed],
+    beginner: ProcessStarter,
 ) -> EarlierJob | None:
     """Asks what was left behind here; None: the scheduler is started here too, and has no store that could know anything.
 

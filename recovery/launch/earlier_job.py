@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from recovery import clock
-from recovery.launch.known_job import Asks, KnownJob
+from recovery.launch.known_job import KnownJob, SchedulerQueries
 
 _ASK_AGAIN_S = 0.05
 _ANSWER_S = 1.0
@@ -18,7 +18,9 @@ SCHEDULER_HERE_S = 10.0
 class EarlierJob:
     """One question for all processes of a launcher, asked before their first start."""
 
-    def __init__(self, contact: Asks, *, meanwhile: Callable[[], Awaitable[None]], patience_s: float) -> None:
+    def __init__(
+        self, contact: SchedulerQueries, *, meanwhile: Callable[[], Awaitable[None]], patience_s: float
+    ) -> None:
         """Nothing is asked yet.
 
         Args:

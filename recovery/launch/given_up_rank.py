@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from recovery import clock
-from recovery.launch.known_job import Asks, KnownJob
+from recovery.launch.known_job import KnownJob, SchedulerQueries
 
 _VERDICT_MS = 15_000
 """How long the scheduler may take to find another process for a rank, or none: three offers that nobody answers."""
@@ -16,7 +16,7 @@ _SILENT_MS = 5_000
 
 
 async def is_taken(
-    scheduler: Asks,
+    scheduler: SchedulerQueries,
     is_needed: Callable[[KnownJob], bool],
     report: Callable[[], Awaitable[None]],
     *,

@@ -83,7 +83,7 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Asks(Protocol):
+class SchedulerQueries(Protocol):
     """Asks the scheduler."""
 
     async def known_job(self) -> KnownJob | None:
@@ -93,7 +93,7 @@ class Asks(Protocol):
 class Members:
     """Which processes were let in, as far as it was asked. What is known needs no question when a process has died."""
 
-    def __init__(self, contact: Asks) -> None:
+    def __init__(self, contact: SchedulerQueries) -> None:
         """Nothing is asked yet.
 
         Args:

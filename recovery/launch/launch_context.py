@@ -14,7 +14,7 @@ from recovery.launch.known_job import Members
 from recovery.launch.missing_ranks import MissingRank
 from recovery.launch.placement import Placed
 from recovery.launch.scheduler_contact import Contact
-from recovery.launch.start_method import Beginner
+from recovery.launch.start_method import ProcessStarter
 
 
 class Takeover(NamedTuple):
@@ -44,7 +44,7 @@ class LaunchContext(NamedTuple):
     """Under which node id a lost worker's process is started again."""
     takeover: Takeover | None
     """How ranks of other hosts are started here; None: never."""
-    beginner: Beginner
+    beginner: ProcessStarter
     """Begins them."""
     completion: Completion | None
     """Knows whether a worker that ended with 0 was done; None: every one was, a dry run has no scheduler to ask."""

@@ -268,7 +268,7 @@ def _program(arguments: Arguments, host: Host, script: Script) -> tuple[str, ...
     if not script.supervised or arguments.sim_level >= 0:
         return program
     with_mindspore = (MINDSPORE,) if script.mindspore else ()
-    return (host.interpreter, "-m", "recovery.launch.supervise", *with_mindspore, *program)
+    return (host.interpreter, "-m", "recovery.launch.worker_proxy", *with_mindspore, *program)
 
 
 def program_of(arguments: Arguments, interpreter: str) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ _FOR_PACKAGES = (
 )
 """What goes with packages that a script names. Compared with what is loaded when a small job has ended (torch 2.13): what is missing
 costs less than a millisecond."""
-_PROXY = "recovery.launch.supervise"
+_PROXY = "recovery.launch.worker_proxy"
 _OF_THE_PROXY = ("psutil", "recovery.mindspore.control_plane")
 _ITS_OWN = ("__future__", "__main__")
 

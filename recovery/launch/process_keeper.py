@@ -31,11 +31,11 @@ from recovery.launch.children import Child, end
 from recovery.launch.finished_file import FinishedFile
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.given_up_rank import is_taken
+from recovery.launch.hung_nodes import LostNode
 from recovery.launch.incidents import Failure, Incidents
 from recovery.launch.known_job import KnownJob
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds
-from recovery.launch.overdue import LostNode
 from recovery.launch.placement import Kind, Placed, environment_of
 from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, decide, describe, spared
 
@@ -207,7 +207,7 @@ class ProcessKeeper:
         )
 
     async def _begin(self, number: int) -> Child:
-        """Start it. Raises as `Beginner.begin`."""
+        """Start it. Raises as `ProcessStarter.begin`."""
         with self._open_log(number) as log:
             named = {**self._ids.variables, **self._finished_file.variables()}
             environment = environment_of(

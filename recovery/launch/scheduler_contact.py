@@ -14,8 +14,8 @@ from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, ProcessIdentity
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
-from recovery.launch.known_job import Asks, KnownJob
-from recovery.launch.overdue import LostNodes
+from recovery.launch.hung_nodes import LostNodes
+from recovery.launch.known_job import KnownJob, SchedulerQueries
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
 from recovery.transport.client import Client
@@ -27,7 +27,7 @@ _to_lost_nodes = Converter(LostNodes)
 _to_known_job = Converter(KnownJob)
 
 
-class Contact(Asks, Protocol):
+class Contact(SchedulerQueries, Protocol):
     """All of it. Nothing raises: a scheduler that does not answer is no failure of the launcher."""
 
     async def report(

@@ -16,7 +16,7 @@ from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared
 from recovery.launch.forkserver.fork_requests import NotBegun
 from recovery.launch.forkserver.template import READY_S, Template
-from recovery.launch.strays import Strays
+from recovery.launch.orphan_reaper import OrphanReaper
 
 _SILENT_S = 10.0
 """Imports that take longer are said: nothing else happens meanwhile."""
@@ -39,7 +39,7 @@ class TemplatePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Where that is for worker proxies and their programs: for the proxies alone."""
 
 
-class Beginner:
+class ProcessStarter:
     """Begins all processes of one launcher."""
 
     def __init__(self, method: StartMethod, plan: TemplatePlan | None, why_none: str = "") -> None:
@@ -60,7 +60,7 @@ class Beginner:
         """One for each template. Processes wait for the first one; while another is made they are spawned."""
         self._one_at_a_time = asyncio.Lock()
         self._said: set[str] = set()
-        self.strays = Strays()
+        self.strays = OrphanReaper()
 
     def start(self) -> None:
         """Make the template. Whoever is to be forked waits for it."""

@@ -67,7 +67,7 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
         self._session.check()
         step = int(now.cur_step_num)
         if step > self._session.step + 1:
-            self._session.never_stops("MindSpore's data sink takes several steps in one")
+            self._session.drain_unsupported_reason("MindSpore's data sink takes several steps in one")
         self._session.applied(
             step=step,
             epoch=int(now.cur_epoch_num),
@@ -160,7 +160,7 @@ class _SaverDirectory:
     def _complete(self, save: PendingCheckpoint) -> None:
         path = self._directory / save.name
         try:
-            manifest = adopt.adopt(path, save.manifest, self._session.place_is_ours)
+            manifest = adopt.adopt(path, save.manifest, self._session.still_owns_rank)
         except CheckpointWriteError as error:
             save.failed(str(error))
             return
@@ -182,9 +182,11 @@ class _SaverDirectory:
                 retention.remove(path)
             self._adopted.remove(path)
         session = self._session
-        self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
+        self._retention.apply(
+            previous_durable_step=session.previous_durable_step, spared=session.spared_steps
+        )
 
-    def _found(self) -> catalogue.Look:
+    def _found(self) -> catalogue.Listing:
         session = self._session
         return catalogue.look(self._directory, None, job=session.job, run=session.run, rank=session.rank)
 

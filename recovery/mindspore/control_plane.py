@@ -4,7 +4,7 @@ MindSpore forms a world only around such a scheduler, and the scheduler takes ea
 a child process of rank 0, started early, given its world late, ended with rank 0. The program it runs,
 recovery.mindspore.scheduler_program, reads lines from its stdin: the world, when it is to be formed, and one more when every rank is done.
 
-This module does not import MindSpore: the worker proxy of a MindSpore script (recovery.launch.supervise) forms its worlds here too.
+This module does not import MindSpore: the worker proxy of a MindSpore script (recovery.launch.worker_proxy) forms its worlds here too.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Keys, relative to `<job>/run-<run>/`; STEP is `<generation>-<step>`, 12 digits e
     steps/STEP/rank-<n>.json            where the contribution of a rank lies; created when all of it is there
     steps/STEP/damaged.json             a rank has found its contribution damaged: nobody goes back to this step any more
     commits/STEP.json                   the contributions of all ranks; a step without it is none
-    turns/...                           which step is sent next (turns.py)
+    turns/...                           which step is sent next (upload_order.py)
 Job names are quoted as parts of a URL.
 """
 
@@ -171,7 +171,7 @@ def download(
     commit: Commit,
     rank: int,
     directory: Path,
-    place_is_ours: Callable[[], bool] = lambda: True,
+    still_owns_rank: Callable[[], bool] = lambda: True,
 ) -> HeldCheckpoint:
     """Bring the contribution of a rank here, published only if all of it is what the commit names.
 
@@ -182,7 +182,7 @@ def download(
         commit: of which step.
         rank: whose.
         directory: where to.
-        place_is_ours: as for `publish.Stage.finish`.
+        still_owns_rank: as for `publish.StagedCheckpoint.finish`.
 
     Raises:
         CheckpointError: it is damaged or gone, or there is no space; nothing of it has a checkpoint's name then.
@@ -209,7 +209,7 @@ def download(
             for piece in store.pieces(f"{from_there.prefix}/{number}"):
                 receipt.take(piece)
             receipt.end(number)
-        return receipt.publish(place_is_ours)
+        return receipt.publish(still_owns_rank)
 
 
 def mark_damaged(store: ObjectStore, commit: Commit) -> None:

@@ -19,7 +19,7 @@ from recovery.errors import CheckpointError
 from recovery.objects import commits
 from recovery.objects.retention import retain
 from recovery.objects.store import ObjectStore
-from recovery.objects.turns import Turns
+from recovery.objects.upload_order import UploadOrder
 
 _logger = logging.getLogger("recovery.objects")
 _AGAIN_S = 2.0
@@ -60,7 +60,7 @@ class Uploads:
         self._waiting: list[int] = []
         """Committed steps that have had no turn yet, oldest first; at most twice as many as `_known`."""
         self._thread: threading.Thread | None = None
-        self._turns: tuple[tuple[str, int, int], Turns] | None = None
+        self._turns: tuple[tuple[str, int, int], UploadOrder] | None = None
         self._failures = 0
         """Attempts that the storage did not let through."""
         self._trouble = ""
@@ -192,7 +192,7 @@ class Uploads:
             self._failed_since or "the storage was not done with the step before",
         )
 
-    def _send(self, store: ObjectStore, turns: Turns, at: commits.At) -> bool:
+    def _send(self, store: ObjectStore, turns: UploadOrder, at: commits.At) -> bool:
         """Send this rank's part of a step; whether the turn is over."""
         with self._changed:
             path = self._known.get(at.step)
@@ -210,7 +210,7 @@ class Uploads:
         self._tidy(store, turns, manifest)
         return True
 
-    def _tidy(self, store: ObjectStore, turns: Turns, manifest: Manifest) -> None:
+    def _tidy(self, store: ObjectStore, turns: UploadOrder, manifest: Manifest) -> None:
         try:
             removed = retain(store, manifest.job, manifest.run)
             turns.forget()
@@ -220,10 +220,10 @@ class Uploads:
             if removed:
                 _logger.info("event=uploads_retained removed=%s", ",".join(str(at.step) for at in removed))
 
-    def _turns_of(self, store: ObjectStore, manifest: Manifest) -> Turns:
+    def _turns_of(self, store: ObjectStore, manifest: Manifest) -> UploadOrder:
         key = (manifest.job, manifest.run, manifest.generation)
         if self._turns is None or self._turns[0] != key:
-            self._turns = (key, Turns(store, *key))
+            self._turns = (key, UploadOrder(store, *key))
         return self._turns[1]
 
     def _intact(self, path: Path) -> Manifest | None:

@@ -337,7 +337,7 @@ def _ascend(environ: Mapping[str, str]) -> Iterator[Check]:
             "net health",
             "-net_health",
             lambda said: "Success" in said,
-            "Look at the switch and the cable of that device.",
+            "Listing at the switch and the cable of that device.",
         ),
         (
             "netdetect",

@@ -15,7 +15,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from recovery.checkpoint import catalogue, verify
-from recovery.core.checkpoints import CheckpointCoordinator
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import copies, given_up, live, rebuild, rollback, takeover
@@ -134,14 +134,14 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
                 assert_never(target)
 
 
-def _with_given_up(coordinator: CheckpointCoordinator, reason: str, step: int) -> str:
+def _with_given_up(coordinator: CheckpointIndex, reason: str, step: int) -> str:
     why = given_up.sentence(coordinator.given_up(step))
     return f"{reason}; {why}" if why else reason
 
 
-def _index(stored: Stored) -> tuple[CheckpointCoordinator, set[Rank]]:
+def _index(stored: Stored) -> tuple[CheckpointIndex, set[Rank]]:
     """The scheduler's checkpoint index as it would be once every rank has looked; and whose directories cannot be seen from here."""
-    coordinator = CheckpointCoordinator(stored.job.worker_count)
+    coordinator = CheckpointIndex(stored.job.worker_count)
     generations = [one for one in stored.generations if one.run == stored.job.run]
     coordinator.load(
         (one for one in stored.checkpoints if one.run == stored.job.run), generations, stored.live_generations
@@ -205,7 +205,7 @@ def _taken_from(file: RankFile, names: Mapping[Rank, str]) -> list[RankFile]:
     ]
 
 
-def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue.Look | None:
+def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue.Listing | None:
     """What the node's next incarnation would find in its directories; None: they are not on this host.
 
     Args:
@@ -222,7 +222,7 @@ def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue
         return None
     if not is_local(node.host) and not all(Path(path).is_dir() for path, _ in places):
         return None
-    return catalogue.look_all(places, job=stored.job.job, run=stored.job.run, rank=node.rank)
+    return catalogue.list_all(places, job=stored.job.job, run=stored.job.run, rank=node.rank)
 
 
 def _checked(stored: Stored, rank: Rank, node_id: str, held: HeldCheckpoint, *, unseen: bool) -> RankFile:

@@ -174,7 +174,7 @@ def _past_of(worker: WorkerRecords) -> Past | None:
 
 
 def _held(places: list[tuple[str, str]], job: str, run: int, rank: int) -> tuple[HeldCheckpoint, ...]:
-    return catalogue.look_all(places, job=job, run=run, rank=rank).held
+    return catalogue.list_all(places, job=job, run=run, rank=rank).held
 
 
 def _manifests(directory: Path) -> list[Manifest]:

@@ -225,7 +225,7 @@ class _Adopter:
         session = self._session
         try:
             manifest = adopt.adopt_folder(
-                folder, save.manifest, session.place_is_ours, rank=session.rank, shared_by=self._shared_by
+                folder, save.manifest, session.still_owns_rank, rank=session.rank, shared_by=self._shared_by
             )
         except CheckpointWriteError as error:
             save.failed(str(error))
@@ -234,7 +234,9 @@ class _Adopter:
         self._adopted.add(folder)
         self._forget_gone()
         if self._retention is not None:
-            self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
+            self._retention.apply(
+                previous_durable_step=session.previous_durable_step, spared=session.spared_steps
+            )
 
     def _forget_gone(self) -> None:
         """A framework may remove its folders itself: the manifest of one that is gone goes too."""

@@ -196,13 +196,15 @@ class ModelCheckpoint(Callback):
         self._known[save.step] = manifest.digest
         save.published(catalogue.held_of(manifest, path))
         assert self._retention is not None, "on_begin has looked at the directory"
-        self._retention.apply(committed_before=session.committed_before, spared=session.spared_steps)
+        self._retention.apply(
+            previous_durable_step=session.previous_durable_step, spared=session.spared_steps
+        )
 
     def _not_saved(self, save: PendingCheckpoint, reason: str) -> None:
         del self._known[save.step]
         save.failed(reason)
 
-    def _look(self, session: Session) -> catalogue.Look:
+    def _look(self, session: Session) -> catalogue.Listing:
         return catalogue.look(
             self._directory, self._prefix, job=session.job, run=session.run, rank=session.rank
         )
@@ -218,7 +220,7 @@ class ModelCheckpoint(Callback):
 
     def _join(self) -> None:
         if self._saver.is_under_way:
-            capture.of_this_process().hurry()
+            capture.of_this_process().skip_delay()
             self._saver.join()
 
     def _close(self) -> None:

@@ -33,7 +33,7 @@ def head_start_s(took_ms: int) -> float:
     return min(_HEAD_START * took_ms / 1_000, _HEAD_START_MAX_S)
 
 
-class Captures:
+class StagingBuffer:
     """What one process needs to capture states: the memory and the writer, both kept until it ends."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Captures:
         """Process id of the writer; None: there is none."""
         return self._writer.pid if self._writer is not None and self._writer.is_alive else None
 
-    def capture(self, state: object, *, waits: bool = True) -> Captured | None:
+    def capture(self, state: object, *, waits: bool = True) -> StagedState | None:
         """Copy a state as it is now; None: it has to write itself, and a line has said why.
 
         In the main thread: the writer dies with the thread that began it.
@@ -83,7 +83,7 @@ class Captures:
         except BaseException:
             self._in_use.release()
             raise
-        return Captured(self, writer, file, memory, head_start_s(clock.monotonic_ms() - began_ms))
+        return StagedState(self, writer, file, memory, head_start_s(clock.monotonic_ms() - began_ms))
 
     def _living_writer(self) -> WriterProcess:
         if self._writer is None or not self._writer.is_alive:
@@ -92,7 +92,7 @@ class Captures:
             self._writer = WriterProcess()
         return self._writer
 
-    def write(self, captured: Captured, target: int) -> str:
+    def write(self, captured: StagedState, target: int) -> str:
         """Have it written; any thread, for the one capture that is under way. Returns the SHA-256, hex.
 
         Raises:
@@ -103,7 +103,7 @@ class Captures:
             self._read_back(captured, target)
         return digest
 
-    def _read_back(self, captured: Captured, target: int) -> None:
+    def _read_back(self, captured: StagedState, target: int) -> None:
         """The first file of a process is read as a restore would: whatever a release of torch writes otherwise is seen now, and not then."""
         try:
             is_read = captured.file.is_read_from(Path(f"/proc/self/fd/{target}"), captured.memory)
@@ -126,11 +126,11 @@ class Captures:
                 "event=not_captured reason=%r the state writes itself, and the step waits for it", reason
             )
 
-    def hurry(self) -> None:
+    def skip_delay(self) -> None:
         """Somebody waits for the end of the capture that is under way: it gives way to nobody any more."""
         self._is_waited_for.set()
 
-    def give_way(self, at_most_s: float) -> None:
+    def delay_write(self, at_most_s: float) -> None:
         """Wait, unless somebody waits for this capture."""
         self._is_waited_for.wait(at_most_s)
 
@@ -146,24 +146,24 @@ class Captures:
         self._memory.release()
 
 
-class Captured:
+class StagedState:
     """One state as it was. `write` is called at most once, `close` exactly once, both from any thread."""
 
     def __init__(
         self,
-        captures: Captures,
+        captures: StagingBuffer,
         writer: WriterProcess,
         file: LaidOut,
         memory: memoryview,
         head_start_s: float,
     ) -> None:
-        """Made by `Captures.capture`."""
+        """Made by `StagingBuffer.capture`."""
         self._captures, self._head_start_s = captures, head_start_s
         self.writer, self.file, self.memory = writer, file, memory
 
-    def give_way(self) -> None:
+    def delay_write(self) -> None:
         """Let the other ranks of this host have their captures. For the thread that saves, before it does anything else."""
-        self._captures.give_way(self._head_start_s)
+        self._captures.delay_write(self._head_start_s)
 
     def write(self, target: int) -> tuple[str, int]:
         """Write the file behind an open descriptor; SHA-256 (hex) and size.
@@ -178,14 +178,14 @@ class Captured:
         self._captures.release()
 
 
-_of_process: tuple[int, Captures] | None = None
+_of_process: tuple[int, StagingBuffer] | None = None
 
 
-def of_this_process() -> Captures:
+def of_this_process() -> StagingBuffer:
     """The one of this process; a fork has its own. Call it in the main thread."""
     global _of_process  # noqa: PLW0603 - the memory and the writer belong to the process, as its standard streams do
     if _of_process is None or _of_process[0] != os.getpid():
-        _of_process = os.getpid(), Captures()
+        _of_process = os.getpid(), StagingBuffer()
         # A process that ends otherwise closes the channel, and the writer ends by that.
         atexit.register(_of_process[1].close)
     return _of_process[1]

@@ -10,10 +10,10 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from recovery.checkpoint.contribution import Manifest
-from recovery.checkpoint.publish import Content, Stage, WrittenContent, stage
+from recovery.checkpoint.publish import Content, StagedCheckpoint, WrittenContent, stage
 from recovery.errors import CheckpointWriteError
 from recovery.training import capture
-from recovery.training.capture import Captured
+from recovery.training.capture import StagedState
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.save_thread import SaveThread
 from recovery.training.session import Session
@@ -93,13 +93,13 @@ class Saver:
                 return
         self._thread.begin(save, lambda: self._finish(target, save, self._stage(target, save, files)))
 
-    def _write_captured(self, target: Target, save: PendingCheckpoint, captured: Captured) -> None:
+    def _write_captured(self, target: Target, save: PendingCheckpoint, captured: StagedState) -> None:
         try:
             if target.left_bytes is not None and captured.file.size > target.left_bytes:
                 self._failed(save, target.refuse(target.left_bytes))
                 return
             if not self._is_urgent:
-                captured.give_way()
+                captured.delay_write()
             staged = self._stage(target, save, [WrittenContent(save.name, captured.write, save.role)])
         finally:
             captured.close()
@@ -107,7 +107,7 @@ class Saver:
 
     def _stage(
         self, target: Target, save: PendingCheckpoint, contents: Sequence[Content | WrittenContent]
-    ) -> Stage | None:
+    ) -> StagedCheckpoint | None:
         bounded = _Bounded(target.left_bytes)
         try:
             return stage(target.directory, [bounded.content(one) for one in contents])
@@ -121,11 +121,11 @@ class Saver:
                 raise
             return None
 
-    def _finish(self, target: Target, save: PendingCheckpoint, staged: Stage | None) -> None:
+    def _finish(self, target: Target, save: PendingCheckpoint, staged: StagedCheckpoint | None) -> None:
         if staged is None:
             return
         try:
-            manifest, path = staged.finish(save.manifest, target.session.place_is_ours)
+            manifest, path = staged.finish(save.manifest, target.session.still_owns_rank)
         except CheckpointWriteError as error:
             self._failed(save, str(error))
             return
@@ -144,7 +144,11 @@ class _Bounded:
         if self._left_bytes is None or isinstance(content, WrittenContent):
             return content
         write = content.write
-        return msgspec.structs.replace(content, write=lambda stream: write(_BoundedStream(stream, self)))
+
+        def bounded(stream: BinaryIO) -> None:
+            write(_BoundedStream(stream, self))  # type: ignore[arg-type]  # a stream that only grows, as `Content.write` says
+
+        return msgspec.structs.replace(content, write=bounded)
 
     def take(self, count: int) -> None:
         """Count bytes.

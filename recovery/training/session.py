@@ -192,9 +192,9 @@ class Session(DataPlane):
         return self._service.training_control.job_is_over
 
     @property
-    def committed_before(self) -> int:
+    def previous_durable_step(self) -> int:
         """The newest global step but one that lies on every rank's disk; 0 while fewer than two are known in this generation."""
-        return self._service.training_control.committed_before
+        return self._service.training_control.previous_durable_step
 
     @property
     def disk_commits(self) -> DiskCommits:
@@ -329,13 +329,13 @@ class Session(DataPlane):
             self._service.post(s.SaveImpossible(self.step, "nothing that can save out of turn is known here"))
         control.await_go_on(self.generation, self.step)
 
-    def never_stops(self, reason: str) -> None:
+    def drain_unsupported_reason(self, reason: str) -> None:
         """This training cannot stop at a step that is asked for, so its rank is never handed over.
 
         Args:
             reason: for people.
         """
-        self._service.training_control.never_stops = reason
+        self._service.training_control.drain_unsupported_reason = reason
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -352,9 +352,9 @@ class Session(DataPlane):
         """Have `save` called in the main thread where a rank is handed over: it saves this step, unless that was done."""
         self._savers.append(save)
 
-    def place_is_ours(self) -> bool:
+    def still_owns_rank(self) -> bool:
         """Before a save is given its name: a process that was paused meanwhile asks whether it was replaced. Any thread; may wait."""
-        return self._service.training_control.place_is_ours()
+        return self._service.training_control.still_owns_rank()
 
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
         """Remember that training saves here: this node's next incarnation looks here.

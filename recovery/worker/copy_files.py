@@ -212,13 +212,13 @@ class Copies:
             _logger.debug("no copies in memory: %s", error)
             return ()
 
-    def _look(self, directory: Path, job: str, run: RunId, rank: Rank) -> catalogue.Look:
+    def _look(self, directory: Path, job: str, run: RunId, rank: Rank) -> catalogue.Listing:
         """What lies there; what does not fit is logged once."""
         try:
             found = catalogue.look(directory, None, job=job, run=run, rank=rank)
         except CheckpointError as error:
             self._pass_over(str(directory), str(error))
-            return catalogue.Look((), ())
+            return catalogue.Listing((), ())
         for one in found.passed_over:
             self._pass_over(one.path, one.reason)
         return found

@@ -17,7 +17,7 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, RetainCopies
 from recovery.transport.access import Access
 from recovery.worker.copy_files import Ordered
-from recovery.worker.fetching import Brought, NotFetchedError, Wish
+from recovery.worker.fetching import FetchRequest, FetchResult, NotFetchedError
 
 if TYPE_CHECKING:
     from recovery.worker.copy_files import Copies
@@ -38,7 +38,7 @@ class CopyWork:
         world_size: int,
         access: Access,
         host: Callable[[], str],
-        place_is_ours: Callable[[], bool],
+        still_owns_rank: Callable[[], bool],
     ) -> None:
         """Join the parts.
 
@@ -48,10 +48,10 @@ class CopyWork:
             world_size: of the job.
             access: how other nodes' file servers are asked.
             host: where others reach this node; empty: nowhere, or nobody is to. May block.
-            place_is_ours: asked before a name is given, from a thread that may wait.
+            still_owns_rank: asked before a name is given, from a thread that may wait.
         """
         self._copies, self._exchange = copies, exchange
-        self._world_size, self._access, self._place_is_ours = world_size, access, place_is_ours
+        self._world_size, self._access, self._still_owns_rank = world_size, access, still_owns_rank
         self._host = host
 
     def carry_out(
@@ -76,7 +76,7 @@ class CopyWork:
             deliver(s.FetchFailed(new_request(), effect.fetch_id, (), _NO_PLACE))
             return
         copies, order = self._copies, Ordered(effect.job, effect.rank, effect.checkpoint)
-        wish = Wish(
+        wish = FetchRequest(
             wanted=Wanted(
                 job=effect.job,
                 run=effect.checkpoint.run,
@@ -88,16 +88,16 @@ class CopyWork:
             place=lambda: copies.directory_for(order),
             sources=effect.sources,
             access=self._access,
-            place_is_ours=self._place_is_ours,
+            still_owns_rank=self._still_owns_rank,
         )
 
-        def came(outcome: Brought | NotFetchedError) -> None:
-            if isinstance(outcome, Brought):
+        def came(outcome: FetchResult | NotFetchedError) -> None:
+            if isinstance(outcome, FetchResult):
                 deliver(s.Fetched(new_request(), effect.fetch_id, outcome.checkpoint, outcome.faults))
             else:
                 deliver(s.FetchFailed(new_request(), effect.fetch_id, outcome.faults, outcome.own_reason))
 
-        def leave_thread(outcome: Brought | NotFetchedError) -> None:
+        def leave_thread(outcome: FetchResult | NotFetchedError) -> None:
             loop.call_soon_threadsafe(came, outcome)
 
         self._exchange.fetch(wish, leave_thread, ahead=effect.for_plan)

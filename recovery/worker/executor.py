@@ -28,11 +28,11 @@ from recovery.core.worker.effects import (
     Interrupt,
     KeepPlaces,
     LeaveAsAsked,
-    LetGo,
     NoteAdmission,
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
+    ResumeTraining,
     Retain,
     RetainCopies,
     Send,
@@ -97,7 +97,7 @@ class Executor:
                 self._start(self._disconnect())
             case Interrupt() | OpenGeneration() | OpenRendezvous() | BeginSteps():
                 self._let_main_thread_know(effect)
-            case StopAt() | LetGo() | LeaveAsAsked():
+            case StopAt() | ResumeTraining() | LeaveAsAsked():
                 self._hand_over(effect)
             case ReplaceProcess():
                 self._replace(effect.reason, effect.hangs)
@@ -156,14 +156,14 @@ class Executor:
             admitted.run,
         )
 
-    def _hand_over(self, effect: StopAt | LetGo | LeaveAsAsked) -> None:
+    def _hand_over(self, effect: StopAt | ResumeTraining | LeaveAsAsked) -> None:
         match effect:
-            case StopAt() if self._training_control.never_stops:
-                self._deliver(s.SaveImpossible(effect.step, self._training_control.never_stops))
+            case StopAt() if self._training_control.drain_unsupported_reason:
+                self._deliver(s.SaveImpossible(effect.step, self._training_control.drain_unsupported_reason))
             case StopAt():
                 passed, stops = self._training_control.stop_at(effect.generation, effect.step)
                 self._deliver(s.Positioned(effect.drain, effect.step, passed, stops))
-            case LetGo():
+            case ResumeTraining():
                 self._training_control.let_go()
             case LeaveAsAsked():
                 self._training_control.leave_as_asked()

@@ -39,7 +39,7 @@ class NotFetchedError(Exception):
         super().__init__(own_reason or "; ".join(f"{one.source.node_id}: {one.reason}" for one in faults))
 
 
-class Brought(NamedTuple):
+class FetchResult(NamedTuple):
     """It is here."""
 
     checkpoint: HeldCheckpoint
@@ -47,7 +47,7 @@ class Brought(NamedTuple):
     """Of the sources that were asked before and did not give it."""
 
 
-class Wish(NamedTuple):
+class FetchRequest(NamedTuple):
     """What is to be brought, and how."""
 
     wanted: Wanted
@@ -56,12 +56,12 @@ class Wish(NamedTuple):
     sources: tuple[Source, ...]
     """In the order in which they are asked."""
     access: Access
-    place_is_ours: Callable[[], bool]
+    still_owns_rank: Callable[[], bool]
     """Asked before a name is given: a process that was replaced meanwhile gives none."""
     patience: Patience = PATIENCE
 
 
-async def fetch(wish: Wish) -> Brought:
+async def fetch(wish: FetchRequest) -> FetchResult:
     """Bring it, and publish it. Files that one source has given whole are kept when the next one is asked for the rest.
 
     Raises:
@@ -72,14 +72,14 @@ async def fetch(wish: Wish) -> Brought:
         directory = await _in_thread(wish.place)
         already = await _in_thread(there_already, directory, wish.wanted)
         if already is not None:
-            return Brought(already, ())
+            return FetchResult(already, ())
         return await _from_any(wish, directory, faults)
     except CheckpointWriteError as error:
         # Another source would not help.
         raise NotFetchedError(faults, _sayable(str(error))) from error
 
 
-async def _from_any(wish: Wish, directory: Path, faults: list[FetchFault]) -> Brought:
+async def _from_any(wish: FetchRequest, directory: Path, faults: list[FetchFault]) -> FetchResult:
     """Ask one source after the other; notes why each did not give it.
 
     Raises:
@@ -91,8 +91,8 @@ async def _from_any(wish: Wish, directory: Path, faults: list[FetchFault]) -> Br
         for source in wish.sources:
             try:
                 await _bring(wish, source, receipt, done)
-                held = await _in_thread(receipt.publish, wish.place_is_ours)
-                return Brought(held, tuple(faults))
+                held = await _in_thread(receipt.publish, wish.still_owns_rank)
+                return FetchResult(held, tuple(faults))
             except SourceError as error:
                 faults.append(_fault(source, error.reason, damaged=error.damaged))
             except (CheckpointDigestError, CheckpointManifestError) as error:
@@ -111,7 +111,7 @@ def _sayable(reason: str) -> str:
     return reason.encode(errors="backslashreplace").decode()[:_REASON_CHARS_MAX]
 
 
-async def _bring(wish: Wish, source: Source, receipt: Receipt, done: set[int]) -> None:
+async def _bring(wish: FetchRequest, source: Source, receipt: Receipt, done: set[int]) -> None:
     async with FileClient(source.address, wish.access, wish.patience) as holder:
         manifest: Manifest | None = receipt.manifest
         if manifest is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from recovery.errors import RecoveryError
 from recovery.transport.blocking_calls import Calls
 from recovery.worker.exec_in_place import close_in_children
-from recovery.worker.fetching import Brought, NotFetchedError, Wish, fetch
+from recovery.worker.fetching import FetchRequest, FetchResult, NotFetchedError, fetch
 
 if TYPE_CHECKING:
     from recovery.tls.channel import Channel
@@ -31,7 +31,7 @@ _CLOSE_S = 1.0
 
 _NO_TURN = contextlib.nullcontext()
 
-Outcome = Callable[[Brought | NotFetchedError], None]
+Outcome = Callable[[FetchResult | NotFetchedError], None]
 
 
 class FileExchange:
@@ -85,7 +85,7 @@ class FileExchange:
                     self._address = ""
             return self._address
 
-    def fetch(self, wish: Wish, outcome: Outcome, *, ahead: bool = False) -> None:
+    def fetch(self, wish: FetchRequest, outcome: Outcome, *, ahead: bool = False) -> None:
         """Bring a contribution here.
 
         Args:
@@ -130,7 +130,7 @@ class FileExchange:
         close_in_children(server.descriptors)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def _begin(self, wish: Wish, outcome: Outcome, turns: AbstractAsyncContextManager[None]) -> None:
+    def _begin(self, wish: FetchRequest, outcome: Outcome, turns: AbstractAsyncContextManager[None]) -> None:
         if self._ends:
             return
         assert self._loop is not None, "this runs in it"
@@ -138,10 +138,12 @@ class FileExchange:
         self._fetches.add(work)
         work.add_done_callback(self._fetches.discard)
 
-    async def _fetch(self, wish: Wish, outcome: Outcome, turns: AbstractAsyncContextManager[None]) -> None:
+    async def _fetch(
+        self, wish: FetchRequest, outcome: Outcome, turns: AbstractAsyncContextManager[None]
+    ) -> None:
         async with turns:
             try:
-                found: Brought | NotFetchedError = await fetch(wish)
+                found: FetchResult | NotFetchedError = await fetch(wish)
             except NotFetchedError as error:
                 found = error
             except Exception as error:

@@ -42,7 +42,7 @@ class ObjectStorage:
         self,
         url: str,
         copies: Copies | None,
-        place_is_ours: Callable[[], bool],
+        still_owns_rank: Callable[[], bool],
         spare: Callable[[tuple[int, ...]], None],
     ) -> None:
         """Prepare; nothing is asked of the storage.
@@ -50,11 +50,11 @@ class ObjectStorage:
         Args:
             url: of it; empty: there is none, and nothing here does anything.
             copies: says where what is brought back lies; None: recovery is off.
-            place_is_ours: asked before a name is given.
+            still_owns_rank: asked before a name is given.
             spare: takes the steps that stay on the disk for the sake of what is in the storage. From any thread.
         """
         self._spare = spare
-        self._url, self._copies, self._place_is_ours = url, copies, place_is_ours
+        self._url, self._copies, self._still_owns_rank = url, copies, still_owns_rank
         self._uploads = Uploads(lambda: opened(url), spare=spare)
         self._asked: set[tuple[str, RunId, Rank]] = set()
 
@@ -155,7 +155,7 @@ class ObjectStorage:
         directory = self._copies.directory(commit.job, RunId(commit.run), rank)
         for left in reversed(range(_TAKEN)):
             try:
-                brought = commits.download(store, commit, rank, directory, self._place_is_ours)
+                brought = commits.download(store, commit, rank, directory, self._still_owns_rank)
                 break
             except (CheckpointDigestError, CheckpointManifestError) as error:
                 if left:

@@ -31,7 +31,7 @@ def copies_of(recovery_path: Path | None, node_id: NodeId, replaces: str) -> Cop
 
 def look(
     copies: Copies | None, records: tuple[DirectoryRecord, ...], job: str, run: RunId, rank: Rank | None
-) -> catalogue.Look:
+) -> catalogue.Listing:
     """Look wherever a rank's checkpoints may lie.
 
     Args:
@@ -46,7 +46,7 @@ def look(
     ]
     if copies is not None and rank is not None:
         places += [(str(directory), None) for directory in copies.directories(job, run, rank)]
-    return catalogue.look_all(places, job=job, run=run, rank=rank)
+    return catalogue.list_all(places, job=job, run=run, rank=rank)
 
 
 def prefix_of(held: HeldCheckpoint) -> str | None:

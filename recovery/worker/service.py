@@ -111,11 +111,11 @@ class WorkerService:
             world_size=rules.worker_count,
             access=self._access,
             host=lambda: host_of(settings),
-            place_is_ours=self.training_control.place_is_ours,
+            still_owns_rank=self.training_control.still_owns_rank,
         )
         control = self.training_control
         self._object_storage = ObjectStorage(
-            settings.checkpoint_store, copies, control.place_is_ours, control.spare_stored
+            settings.checkpoint_store, copies, control.still_owns_rank, control.spare_stored
         )
         self._client: Client
         self._executor: Executor

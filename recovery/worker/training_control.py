@@ -59,7 +59,7 @@ class TrainingControl:
         """Called when the generation ends: they wake a main thread that sits in a collective."""
         self.committed_step = 0
         """The newest step that all ranks hold, as far as is known in this generation; 0: none."""
-        self.committed_before = self.durable_step = 0
+        self.previous_durable_step = self.durable_step = 0
         """The two newest steps that lie on all ranks' disks, likewise; the older one says which files may go."""
         self.disk_committed_ms: int | None = None
         """When the newest was heard of, on the monotonic clock; None: not since the plan of this generation."""
@@ -69,7 +69,7 @@ class TrainingControl:
         self._spared_stored: tuple[int, ...] = ()
         """Older steps whose files stay: what lies on other hosts, and what is being copied there."""
         self._stop_point = StopPoint()
-        self.never_stops = ""
+        self.drain_unsupported_reason = ""
         """Not empty: why the main thread stops at no step that is asked for. Set by the main thread, for the rest of the process."""
         self.leave_as_asked: Callable[[], None] = lambda: None
         """Called, in the connection's thread, when a signal that was held back is to reach the main thread."""
@@ -182,7 +182,7 @@ class TrainingControl:
                 self._check(generation)
                 self._changed.wait()
 
-    def place_is_ours(self) -> bool:
+    def still_owns_rank(self) -> bool:
         """Ask, from a thread that saves: may this process still change what lies under the names of its rank?
 
         The end of a generation is no reason against it: what was saved of it may be where everybody goes back to.
@@ -236,7 +236,7 @@ class TrainingControl:
             self._rendezvous = {
                 key: value for key, value in self._rendezvous.items() if key >= plan.generation
             }
-            self.committed_before = self.durable_step = self.committed_step = 0
+            self.previous_durable_step = self.durable_step = self.committed_step = 0
             self.note_committed(
                 plan.committed_step,
                 self._spared,
@@ -267,7 +267,7 @@ class TrainingControl:
         self.committed_step = max(self.committed_step, step)
         durable_step = step if durable_step is None else durable_step
         if durable_step > self.durable_step:
-            self.committed_before, self.durable_step = self.durable_step, durable_step
+            self.previous_durable_step, self.durable_step = self.durable_step, durable_step
             self.disk_committed_ms = clock.monotonic_ms()
 
     def spare_stored(self, steps: tuple[int, ...]) -> None:

@@ -23,7 +23,7 @@ def retention(
     after_the_look: Callable[[], object] = lambda: None,
     spares: Callable[[Path], bool] = lambda path: False,
 ) -> Retention:
-    def look() -> catalogue.Look:
+    def look() -> catalogue.Listing:
         found = catalogue.look(directory, None, job="job-a", run=1, rank=0)
         after_the_look()
         return found
@@ -43,7 +43,7 @@ def test_the_newest_stay_with_their_manifests_and_older_ones_go_with_theirs(save
     for step in range(1, 6):
         save(f"train-1_{step}.ckpt")
 
-    retention(save.directory).apply(committed_before=4)
+    retention(save.directory).apply(previous_durable_step=4)
 
     assert left(save.directory) == pairs(4, 5)
 
@@ -56,7 +56,7 @@ def test_a_file_that_vanishes_between_the_look_and_its_time_costs_nobody_anythin
         save(f"train-1_{step}.ckpt")
 
     retention(save.directory, after_the_look=lambda: remove(save.directory / f"train-1_{gone}.ckpt")).apply(
-        committed_before=5
+        previous_durable_step=5
     )
 
     assert left(save.directory) == (pairs(3, 5) if gone == 4 else pairs(4, 5))
@@ -68,8 +68,8 @@ def test_a_directory_that_cannot_be_listed_loses_nothing_and_is_logged_once(
     (tmp_path / "file").write_bytes(b"")
     executor = retention(tmp_path / "file")
 
-    executor.apply(committed_before=9)
-    executor.apply(committed_before=9)
+    executor.apply(previous_durable_step=9)
+    executor.apply(previous_durable_step=9)
 
     [line] = caplog.messages
     assert "event=checkpoint_not_removed" in line
@@ -80,7 +80,9 @@ def test_what_the_framework_removes_itself_is_spared_and_counts(save: Save) -> N
     for step in range(1, 5):
         save(f"train-1_{step}.ckpt")
 
-    retention(save.directory, spares=lambda path: path.name == "train-1_1.ckpt").apply(committed_before=4)
+    retention(save.directory, spares=lambda path: path.name == "train-1_1.ckpt").apply(
+        previous_durable_step=4
+    )
 
     assert left(save.directory) == pairs(1, 3, 4)
 
@@ -90,7 +92,7 @@ def test_every_file_of_a_step_that_goes_goes(save: Save) -> None:
         for step in (1, 2, 3):
             save(f"{prefix}-1_{step}.ckpt")
 
-    retention(save.directory).apply(committed_before=3)
+    retention(save.directory).apply(previous_durable_step=3)
 
     assert left(save.directory) == sorted(
         f"{prefix}-1_{step}{suffix}"
@@ -114,7 +116,7 @@ def test_a_file_that_cannot_be_removed_keeps_its_manifest_and_is_logged_once(
             in_the_way.mkdir()
 
     executor = retention(save.directory, after_the_look=replace_by_a_directory)
-    executor.apply(committed_before=4)
+    executor.apply(previous_durable_step=4)
 
     assert left(save.directory) == sorted([*pairs(3, 4), *pairs(1)])
     [line] = caplog.messages
@@ -137,7 +139,7 @@ def test_every_file_of_a_checkpoint_goes_and_its_manifest_last(save: Save) -> No
         name = f"train-1_{step}.ckpt"
         save.set(name, {f"train-1_{step}.side": b"side"})
 
-    retention(save.directory).apply(committed_before=3)
+    retention(save.directory).apply(previous_durable_step=3)
 
     assert left(save.directory) == sorted([*pairs(2, 3), "train-1_2.side", "train-1_3.side"])
 
@@ -152,7 +154,7 @@ def test_what_is_left_of_a_step_whose_files_vanished_goes_when_the_step_would(
             for suffix in gone:
                 path.with_suffix(suffix).unlink()
 
-    retention(save.directory).apply(committed_before=3)
+    retention(save.directory).apply(previous_durable_step=3)
 
     of_step_4 = {".ckpt", ".side", ".json"} - set(gone)
     whole = {f"train-1_{step}{suffix}" for step in (3, 5) for suffix in (".ckpt", ".side", ".json")}
@@ -174,10 +176,10 @@ def test_a_removal_that_is_stopped_between_two_files_is_finished_by_the_next(
     with monkeypatch.context() as stopped:
         stopped.setattr(Path, "unlink", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
-            retention(save.directory).apply(committed_before=3)
+            retention(save.directory).apply(previous_durable_step=3)
     assert [name for name in left(save.directory) if "1_2" in name] == ["train-1_2.json", "train-1_2.side"]
 
-    retention(save.directory).apply(committed_before=3)
+    retention(save.directory).apply(previous_durable_step=3)
 
     assert left(save.directory) == sorted([*pairs(3, 4), "train-1_3.side", "train-1_4.side"])
 
@@ -188,7 +190,7 @@ def test_what_is_left_takes_no_whole_one_s_place(save: Save) -> None:
     for step in (2, 3):
         (save.directory / f"train-1_{step}.ckpt").unlink()
 
-    retention(save.directory).apply(committed_before=4)
+    retention(save.directory).apply(previous_durable_step=4)
 
     assert left(save.directory) == sorted([*pairs(1, 4), "train-1_3.json"])
 
@@ -199,9 +201,9 @@ def test_a_damaged_step_stays_until_it_would_go_whole(save: Save) -> None:
     (save.directory / "train-1_1.ckpt").write_bytes(b"longer than it was")
     (save.directory / "train-1_3.ckpt").write_bytes(b"longer than it was")
 
-    retention(save.directory).apply(committed_before=1)
+    retention(save.directory).apply(previous_durable_step=1)
     assert left(save.directory) == pairs(1, 2, 3)
-    retention(save.directory).apply(committed_before=2)
+    retention(save.directory).apply(previous_durable_step=2)
     assert left(save.directory) == pairs(2, 3)
 
 
@@ -211,7 +213,7 @@ def test_what_is_left_of_another_s_step_stays(save: Save, fields: dict[str, obje
     for step in range(2, 5):
         save(f"train-1_{step}.ckpt")
 
-    retention(save.directory).apply(committed_before=4)
+    retention(save.directory).apply(previous_durable_step=4)
 
     assert left(save.directory) == sorted([*pairs(3, 4), "train-1_1.json", "train-1_1.side"])
 
@@ -223,7 +225,7 @@ def test_what_is_left_without_a_sealed_manifest_stays(save: Save) -> None:
     for step in range(2, 5):
         save(f"train-1_{step}.ckpt")
 
-    retention(save.directory).apply(committed_before=4)
+    retention(save.directory).apply(previous_durable_step=4)
 
     assert left(save.directory) == sorted([*pairs(3, 4), "train-1_1.json", "train-1_1.side"])
 

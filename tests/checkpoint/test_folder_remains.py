@@ -27,7 +27,7 @@ def retain(directory: Path) -> None:
     for rank in RANKS:
         look = functools.partial(catalogue.look, directory, catalogue.FOLDERS, job="job-a", run=1, rank=rank)
         rule = Rule(keep_checkpoint_max=2, keep_checkpoint_per_n_minutes=0)
-        Retention(look, rule, lambda path: False, rank=rank).apply(committed_before=3)
+        Retention(look, rule, lambda path: False, rank=rank).apply(previous_durable_step=3)
 
 
 @pytest.mark.parametrize("gone", ["__1_0.distcp", ".metadata"])

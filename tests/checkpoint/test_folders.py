@@ -274,7 +274,7 @@ def test_a_folder_goes_whole_and_its_manifest_with_it(tmp_path: Path) -> None:
         lambda path: False,
     )
 
-    retention.apply(committed_before=3)
+    retention.apply(previous_durable_step=3)
 
     assert sorted(one.name for one in tmp_path.iterdir()) == [
         "step_3",

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
-from recovery.checkpoint.files import Staged, opened_directory
+from recovery.checkpoint.files import TemporaryFile, opened_directory
 from recovery.checkpoint.leftovers import remove_leftovers
 
 
@@ -28,7 +28,7 @@ def cut_off(directory: Path, *files: str) -> list[str]:
     if child == 0:
         try:
             with opened_directory(directory) as opened:
-                staged = [Staged(opened, name) for name in files]
+                staged = [TemporaryFile(opened, name) for name in files]
                 for one in staged:
                     one.write(half)
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -63,7 +63,7 @@ def test_what_is_not_of_these_saves_stays(tmp_path: Path, name: str) -> None:
 
 
 def test_what_a_living_process_writes_stays(tmp_path: Path) -> None:
-    with opened_directory(tmp_path) as opened, Staged(opened, "train-1_5.ckpt") as staged:
+    with opened_directory(tmp_path) as opened, TemporaryFile(opened, "train-1_5.ckpt") as staged:
         staged.write(half)
         (tmp_path / f".train-1_6.ckpt.{os.getppid()}-0123456789abcdef.tmp").write_bytes(b"half")
         remove_leftovers(tmp_path, "train")
@@ -74,7 +74,7 @@ def test_what_a_living_process_writes_stays(tmp_path: Path) -> None:
 def test_what_an_earlier_process_of_the_same_pid_has_left_goes(tmp_path: Path) -> None:
     """In a container each start has the same pid, and a program that replaces itself keeps it."""
     (tmp_path / f".train-1_5.ckpt.{os.getpid()}-0123456789abcdef.tmp").write_bytes(b"half")
-    with opened_directory(tmp_path) as opened, Staged(opened, "train-1_6.ckpt") as staged:
+    with opened_directory(tmp_path) as opened, TemporaryFile(opened, "train-1_6.ckpt") as staged:
         staged.write(half)
         remove_leftovers(tmp_path, "train")
         [own] = names_in(tmp_path)

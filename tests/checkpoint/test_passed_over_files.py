@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from tests.checkpoint.conftest import Save
 
 
-def look(directory: Path, **wanted: Any) -> catalogue.Look:
+def look(directory: Path, **wanted: Any) -> catalogue.Listing:
     return catalogue.look(directory, "train", **{"job": "job-a", "run": 1, "rank": 0, **wanted})
 
 
-def found(there: catalogue.Look) -> list[tuple[str, int, str]]:
+def found(there: catalogue.Listing) -> list[tuple[str, int, str]]:
     """(name, step, reason) of what was passed over."""
     return [(Path(one.path).name, one.step, one.reason) for one in there.passed_over]
 
@@ -62,7 +62,7 @@ def test_a_manifest_of_another_run_whose_file_is_gone_is_nothing_of_ours(save: S
     save("train-1_1.ckpt", run=2).unlink()
     save("train-1_2.ckpt", rank=1).unlink()
 
-    assert look(save.directory) == catalogue.Look((), ())
+    assert look(save.directory) == catalogue.Listing((), ())
 
 
 def test_who_has_no_rank_yet_takes_the_files_of_any(save: Save) -> None:
@@ -80,7 +80,7 @@ def test_a_directory_that_cannot_be_listed_hides_no_other(save: Save, tmp_path: 
         (str(tmp_path / "no"), "train"),
     ]
 
-    there = catalogue.look_all(places, job="job-a", run=1, rank=0)
+    there = catalogue.list_all(places, job="job-a", run=1, rank=0)
 
     assert [one.step for one in there.held] == [1]
     [one] = there.passed_over
@@ -97,9 +97,9 @@ def test_of_two_files_of_a_step_in_two_directories_the_newer_generation_is_taken
         [(str(older), "train"), (str(later), "train")],
         [(str(later), "train"), (str(older), "train")],
     ):
-        [held] = catalogue.look_all(order, job="job-a", run=1, rank=0).held
+        [held] = catalogue.list_all(order, job="job-a", run=1, rank=0).held
         assert held.generation == 2
-    [held] = catalogue.look_all([(str(older), "train")], job="job-a", run=1, rank=0).held
+    [held] = catalogue.list_all([(str(older), "train")], job="job-a", run=1, rank=0).held
     assert held.generation == 1
 
 

@@ -34,8 +34,8 @@ def past(rank: int, *steps: int, generation: int = 1, **changes: object) -> m.Pa
     return msgspec.structs.replace(known, **changes)
 
 
-def began(generation: int, step: int) -> m.Began:
-    return m.Began(generation=Generation(generation), step=step, epoch=0, step_in_epoch=0)
+def began(generation: int, step: int) -> m.GenerationStart:
+    return m.GenerationStart(generation=Generation(generation), step=step, epoch=0, step_in_epoch=0)
 
 
 def built(*pasts: m.Past) -> Rebuilt:

@@ -9,7 +9,7 @@ from recovery.core.records import ActivityRecord, NodeRecord, NodeState, StepRec
 from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.activity import LATE_MS, Stretches
+from recovery.core.worker.activity import LATE_MS, TrainingIntervals
 from recovery.core.worker.timers import WorkerTimer
 from tests.core.desk import Desk, Worker
 from tests.core.driven_worker import DrivenWorker, plan
@@ -18,13 +18,13 @@ BEAT_MS = 5_000
 ONE = Generation(1)
 
 
-def noted(stretches: Stretches) -> tuple[int, int, int, int]:
+def noted(stretches: TrainingIntervals) -> tuple[int, int, int, int]:
     row = stretches.record(NodeId("a"), Rank(0), RunId(1), Incarnation(1), stopped=False)
     return row.number, row.first_step, row.step, row.lasting_ms
 
 
 def test_a_stretch_is_written_in_pieces_that_double() -> None:
-    stretches, pieces = Stretches(heartbeat_ms=BEAT_MS), []
+    stretches, pieces = TrainingIntervals(heartbeat_ms=BEAT_MS), []
     for beat in range(8):
         stretches.note(ONE, 1 + 10 * beat, BEAT_MS * beat)
         pieces.append(noted(stretches))
@@ -42,7 +42,7 @@ def test_a_stretch_is_written_in_pieces_that_double() -> None:
 
 
 def test_a_note_that_is_late_begins_a_stretch_of_its_own() -> None:
-    stretches = Stretches(heartbeat_ms=BEAT_MS)
+    stretches = TrainingIntervals(heartbeat_ms=BEAT_MS)
     stretches.note(ONE, 1, 0)
     stretches.note(ONE, 9, BEAT_MS + LATE_MS)
     assert noted(stretches) == (2, 1, 9, BEAT_MS + LATE_MS), "not late yet"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.core.checkpoints import INDEXED_STEPS, CheckpointCoordinator
+from recovery.core.checkpoints import INDEXED_STEPS, CheckpointIndex
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy.rollback import NoCommonStep, ToCheckpoint
@@ -33,7 +33,7 @@ def began(generation: int, step: int) -> GenerationRecord:
 
 
 def test_what_goes_on_from_memory_commits_nothing_and_forgets_what_is_newer() -> None:
-    index = CheckpointCoordinator(RANKS)
+    index = CheckpointIndex(RANKS)
     for step, ranks in ((10, 3), (20, 3), (30, 2), (40, 1)):
         for rank in range(ranks):
             index.add(Rank(rank), saved(step))
@@ -43,7 +43,7 @@ def test_what_goes_on_from_memory_commits_nothing_and_forgets_what_is_newer() ->
     # The rank that lacked it may still write it: the step is of the history that goes on.
     assert index.add(Rank(2), saved(30, generation=2))
     assert index.committed_step == 30
-    alone = CheckpointCoordinator(RANKS)
+    alone = CheckpointIndex(RANKS)
     alone.roll_back(7, is_stored=False)
     assert (alone.committed_step, alone.durable_step, alone.given_up(0)) == (0, 0, {})
 
@@ -52,7 +52,7 @@ class Long:
     """A job that saves every ten steps, and the rows that its scheduler would have written."""
 
     def __init__(self) -> None:
-        self.index = CheckpointCoordinator(RANKS)
+        self.index = CheckpointIndex(RANKS)
         self.rows: dict[tuple[int, int], CheckpointRecord] = {}
 
     def save(self, step: int, *, ranks: int = RANKS) -> None:
@@ -88,7 +88,7 @@ def test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank(lon
 
 
 def test_ranks_at_different_places_have_no_step_in_common() -> None:
-    index = CheckpointCoordinator(2)
+    index = CheckpointIndex(2)
     for step, epoch in ((10, 1), (20, 2)):
         assert not index.add(Rank(0), saved(step))
         assert index.places_differ(step) == ""
@@ -102,7 +102,7 @@ def test_ranks_at_different_places_have_no_step_in_common() -> None:
 
 
 def test_the_target_is_the_newest_of_several_common_steps() -> None:
-    index = CheckpointCoordinator(2)
+    index = CheckpointIndex(2)
     index.replace(Rank(0), [saved(step) for step in (10, 20, 30)])
     index.replace(Rank(1), [saved(step) for step in (10, 20, 40)])
 
@@ -137,7 +137,7 @@ def test_a_rank_that_still_holds_what_was_retired_may_say_so(long: Long) -> None
 
 
 def test_a_restarted_scheduler_begins_with_the_index(long: Long) -> None:
-    again = CheckpointCoordinator(RANKS)
+    again = CheckpointIndex(RANKS)
     again.load(long.rows.values(), [began(1, 0)])
 
     assert again.held_records() == long.index.held_records()
@@ -161,7 +161,7 @@ def test_the_index_is_loaded_by_lineage() -> None:
         )
         for step, generation in ((10, 1), (20, 1), (25, 1), (30, 2), (35, 2), (40, 3))
     ]
-    index = CheckpointCoordinator(1)
+    index = CheckpointIndex(1)
     index.load(rows, [began(3, 30), began(1, 0), began(2, 20)])
 
     assert [record.step for record in index.held_records()] == [40, 30, 20, 10]

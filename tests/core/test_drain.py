@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.handover_messages import GoOn, HandedOver, NotHandedOver, Position, SaveAt
+from recovery.core.handover_messages import DrainCancelled, HandedOver, NotHandedOver, Position, SaveAt
 from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState, NodeState
 from recovery.core.rules import Rules
@@ -153,7 +153,7 @@ def test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on(state: Drai
     assert drained.is_in(DrainState.ENDED)
     for worker in drained.workers:
         if drained.desk.machine.state.speaker(worker.connection) is not None:
-            assert worker.last(GoOn) == GoOn(drain=1)
+            assert worker.last(DrainCancelled) == DrainCancelled(drain=1)
     if what != "departing":
         assert drained.one.last(NotHandedOver).request_id == request
         assert not drained.one.hears(HandedOver)
@@ -269,7 +269,7 @@ def test_who_is_drained_by_a_person_trains_on_when_it_is_given_up() -> None:
     drained.desk.handle(DrainAsked((NodeId("worker_1"),), "", "recovery drain worker_1"))
     drained.standbys[0].die()
     assert drained.is_in(DrainState.ENDED)
-    assert drained.one.hears(GoOn)
+    assert drained.one.hears(DrainCancelled)
     assert not drained.one.hears(NotHandedOver), "it has asked nothing"
     assert drained.job is JobState.RUNNING
 

@@ -64,7 +64,7 @@ class Process:
             case we.StopAt():
                 passed, stops = self.point.stop_at(effect.generation, effect.step)
                 self.handle(s.Positioned(effect.drain, effect.step, passed, stops))
-            case we.LetGo():
+            case we.ResumeTraining():
                 self.point.forget()
             case we.LeaveAsAsked():
                 assert self.is_held_back, "nobody asked it"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import CheckpointCoordinator
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.copy_messages import CopiesKept
 from recovery.core.ids import Rank, RunId
 from recovery.core.records import EventKind
@@ -232,7 +232,7 @@ def test_a_host_that_is_lost_with_disk_and_memory_gets_its_copy() -> None:
 
 
 def test_a_step_that_a_rank_still_fetches_from_a_disk_is_durable() -> None:
-    index = CheckpointCoordinator(2)
+    index = CheckpointIndex(2)
     index.replace(Rank(0), [on_disk(10, 0)])
     index.replace(Rank(1), [])
     index.roll_back(10, fetched={Rank(1): on_disk(10, 1)})
@@ -270,7 +270,7 @@ def test_what_is_fetched_from_memory_is_not_durable_before_it_lies_on_the_disk(
     who_fetches: tuple[int, ...],
 ) -> None:
     """Else files on the disk go for it, and it is gone with the next host."""
-    index = CheckpointCoordinator(2)
+    index = CheckpointIndex(2)
     for rank in (0, 1):
         index.add(Rank(rank), on_disk(10, rank))
     for rank in {0, 1} - {*who_fetches}:

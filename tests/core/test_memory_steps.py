@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import IN_MEMORY_STEPS, CheckpointCoordinator
+from recovery.core.checkpoints import IN_MEMORY_STEPS, CheckpointIndex
 from recovery.core.handover_messages import HandedOver
 from recovery.core.ids import Rank
 from recovery.core.policy.rollback import NoCommonStep, ToCheckpoint, ToStart
@@ -40,9 +40,9 @@ def save_in_memory(worker: Worker, step: int, rank: int) -> m.HeldCheckpoint:
     return held
 
 
-def index_of(*steps: m.HeldCheckpoint) -> CheckpointCoordinator:
+def index_of(*steps: m.HeldCheckpoint) -> CheckpointIndex:
     """Two ranks that hold these, reported in order by one rank after the other."""
-    index = CheckpointCoordinator(2)
+    index = CheckpointIndex(2)
     for rank in (0, 1):
         for held in steps:
             index.add(Rank(rank), held)
@@ -175,7 +175,7 @@ def test_a_standby_needs_what_lies_on_disks() -> None:
 
 @pytest.mark.parametrize(("durable", "kind"), [(True, NoCommonStep), (False, ToStart)])
 def test_only_what_lay_on_all_disks_is_worth_failing_for(durable: bool, kind: type[object]) -> None:
-    index = CheckpointCoordinator(2)
+    index = CheckpointIndex(2)
     held = [on_disk(10, rank) if durable else in_memory(10, rank) for rank in (0, 1)]
     records = [to_record(Rank(rank), held[rank], CheckpointState.COMMITTED) for rank in (0, 1)]
     index.load(records, [began(1, 0), began(2, 10)])
@@ -193,7 +193,7 @@ def test_a_plan_at_a_step_in_memory_makes_nothing_durable() -> None:
 
 def test_what_all_disks_are_found_to_hold_is_worth_failing_for_behind_a_plan_to_memory() -> None:
     """The report of a save was cut off; its files are found before the next plan, which goes to a newer step in memory."""
-    index = CheckpointCoordinator(2)
+    index = CheckpointIndex(2)
     for rank in (0, 1):
         index.replace(Rank(rank), [on_disk(10, rank), in_memory(12, rank)])
     index.roll_back(12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import INDEXED_STEPS, CheckpointCoordinator
+from recovery.core.checkpoints import INDEXED_STEPS, CheckpointIndex
 from recovery.core.ids import Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.policy.given_up import RANKS_NAMED, STEPS_NAMED, Unusable, sentence
 from recovery.core.records import EventKind, EventRecord
@@ -191,7 +191,7 @@ def test_a_job_without_a_common_step_says_why() -> None:
 
 
 def test_a_rank_that_saves_a_given_up_step_again_has_it() -> None:
-    index = CheckpointCoordinator(2)
+    index = CheckpointIndex(2)
     for rank in (0, 1):
         index.add(Rank(rank), checkpoint(10, path="a"))
     index.replace(Rank(0), ())
@@ -205,7 +205,7 @@ def test_a_rank_that_saves_a_given_up_step_again_has_it() -> None:
 
 
 def test_what_the_index_retires_is_given_up_by_nobody() -> None:
-    index = CheckpointCoordinator(1)
+    index = CheckpointIndex(1)
     for step in range(10, 10 * (INDEXED_STEPS + 2), 10):
         index.add(Rank(0), checkpoint(step, path=f"/{step}"))
     index.reject(Rank(0), 10, "digest")

@@ -9,7 +9,7 @@ import pytest
 
 from recovery.core import messages as m
 from recovery.core.ids import Generation, NodeId, Rank, ResumeToken
-from recovery.core.principals import SENDERS, Kind, Known, Principal, Standing, claimed, fault_of
+from recovery.core.principals import SENDERS, AuthMethod, Kind, Principal, Standing, claimed, fault_of
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import CloseConnection
 from recovery.core.scheduler.stimuli import MessageReceived
@@ -26,9 +26,9 @@ SAID: dict[str, m.FromNode] = {
 """One of each message. Names of nodes in it are worker_3."""
 
 WHO: dict[str, Principal] = {
-    "node": Principal(kind=Kind.NODE, name="worker_3", known=Known.TOKEN),
-    "launcher": Principal(kind=Kind.LAUNCHER, name="10.0.0.1", known=Known.TOKEN),
-    "viewer": Principal(kind=Kind.VIEWER, name="", known=Known.CERTIFICATE),
+    "node": Principal(kind=Kind.NODE, name="worker_3", known=AuthMethod.TOKEN),
+    "launcher": Principal(kind=Kind.LAUNCHER, name="10.0.0.1", known=AuthMethod.TOKEN),
+    "viewer": Principal(kind=Kind.VIEWER, name="", known=AuthMethod.CERTIFICATE),
 }
 
 MEMBERS_SAY = {
@@ -87,7 +87,7 @@ def test_what_one_may_not_say_has_no_effect_but_the_end_of_its_connection(who: s
 
 def test_a_node_registers_under_the_name_that_it_has_proven_and_no_other() -> None:
     desk = Desk(Rules(worker_count=2))
-    proven = Principal(kind=Kind.NODE, name="worker_1", known=Known.CERTIFICATE)
+    proven = Principal(kind=Kind.NODE, name="worker_1", known=AuthMethod.CERTIFICATE)
     connection = desk.connect()
     assert desk.say(connection, registration(), proven) == []
     assert connection in desk.closed
@@ -114,7 +114,7 @@ def test_an_admitted_node_stays_itself_where_nobody_proves_anything() -> None:
     desk.at(desk.now + 10)
     assert not desk.machine.state.job_ended, "a worker has ended the job by a launcher's word"
     other = claimed(registration(node_id="worker_9"), peer="h", member=NodeId("worker_0"))
-    assert other == Principal(kind=Kind.NODE, name="worker_0", known=Known.CLAIMED)
+    assert other == Principal(kind=Kind.NODE, name="worker_0", known=AuthMethod.CLAIMED)
 
 
 def test_who_claims_something_is_what_its_first_message_says() -> None:

@@ -40,7 +40,7 @@ _SMALL = st.integers(0, 8)
 def test_both_implementations_agree(held: list[Kept], committed: int, keep: int, minutes: int) -> None:
     gone = removable(
         held,
-        committed_before=committed,
+        previous_durable_step=committed,
         keep_checkpoint_max=keep,
         keep_checkpoint_per_n_minutes=minutes,
     )
@@ -54,7 +54,7 @@ def test_the_older_of_the_two_newest_committed_steps_and_all_newer_ones_stay(
     held: list[Kept], committed: int, keep: int, minutes: int
 ) -> None:
     gone = removable(
-        held, committed_before=committed, keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=minutes
+        held, previous_durable_step=committed, keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=minutes
     )
 
     assert all(step < committed for step in gone)
@@ -66,7 +66,10 @@ def test_what_stays_once_stays_when_asked_again(
 ) -> None:
     def ask(these: list[Kept]) -> tuple[int, ...]:
         return removable(
-            these, committed_before=committed, keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=minutes
+            these,
+            previous_durable_step=committed,
+            keep_checkpoint_max=keep,
+            keep_checkpoint_per_n_minutes=minutes,
         )
 
     gone = ask(held)
@@ -77,7 +80,7 @@ def test_what_stays_once_stays_when_asked_again(
 def _ask(held: list[tuple[int, float]], committed: int, keep: int = 0, minutes: int = 0) -> tuple[int, ...]:
     return removable(
         [Kept(step, saved_s) for step, saved_s in held],
-        committed_before=committed,
+        previous_durable_step=committed,
         keep_checkpoint_max=keep,
         keep_checkpoint_per_n_minutes=minutes,
     )
@@ -128,6 +131,10 @@ def test_nothing_held_is_nothing_removed() -> None:
 def test_what_lies_on_other_hosts_stays_on_its_owners_disk() -> None:
     held = [Kept(step, 0.0) for step in (10, 20, 30, 40, 50)]
     gone = removable(
-        held, committed_before=40, keep_checkpoint_max=1, keep_checkpoint_per_n_minutes=0, spared=(10, 30)
+        held,
+        previous_durable_step=40,
+        keep_checkpoint_max=1,
+        keep_checkpoint_per_n_minutes=0,
+        spared=(10, 30),
     )
     assert gone == (20,)

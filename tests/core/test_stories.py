@@ -22,7 +22,7 @@ SHOWN = (m.Admitted, m.Refused, m.Rollback, m.JobEnded)
 """What the right side shows of what a worker hears; the rest stands in the events."""
 
 
-class Stage:
+class StagedCheckpoint:
     """Carries out one story."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ def _exit(exit_: Exit) -> str:
 
 @pytest.mark.parametrize("story", STORIES, ids=[story.stem for story in STORIES])
 def test_a_story_goes_as_it_is_written(story: Path, request: pytest.FixtureRequest) -> None:
-    stage, played = Stage(), []
+    stage, played = StagedCheckpoint(), []
     written = story.read_text(encoding="utf-8")
     for line in written.splitlines():
         left = line.split(" ->")[0].strip()

@@ -8,7 +8,14 @@ import pytest
 
 from recovery.core import messages as m
 from recovery.core.effects import Exit, Log
-from recovery.core.handover_messages import Depart, GoOn, HandedOver, NotHandedOver, Position, SaveAt
+from recovery.core.handover_messages import (
+    Depart,
+    DrainCancelled,
+    HandedOver,
+    NotHandedOver,
+    Position,
+    SaveAt,
+)
 from recovery.core.ids import Generation, RequestId
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
@@ -112,15 +119,15 @@ def test_who_waits_at_a_step_is_let_go_when_it_is_admitted_again_or_has_waited_l
     driven = DrivenWorker(drain_timeout_ms=5_000).training()
     driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_000)
     driven.handle(s.Disconnected("cut", 0.5), at=2_000)
-    assert we.LetGo() not in driven.effects
+    assert we.ResumeTraining() not in driven.effects
     driven.handle(s.Connected(), at=2_100)
     driven.admitted(resumed=True)
-    assert we.LetGo() in driven.effects
+    assert we.ResumeTraining() in driven.effects
     driven = DrivenWorker(drain_timeout_ms=5_000).training()
     driven.receive(SaveAt(drain=1, generation=ONE, step=7), at=1_000)
     driven.handle(s.Disconnected("cut", 0.5), at=2_000)
     driven.fire(WorkerTimer.DEPART, at=6_000 + ANSWER_MS)
-    assert we.LetGo() in driven.effects
+    assert we.ResumeTraining() in driven.effects
 
 
 def test_who_is_asked_to_end_between_two_generations_is_not_replaced_either() -> None:
@@ -163,9 +170,9 @@ def test_a_step_of_a_generation_that_is_over_or_not_begun_is_not_stopped_at() ->
 def test_a_drain_that_is_given_up_lets_go_of_its_own_stop_only() -> None:
     driven = DrivenWorker().training()
     driven.receive(SaveAt(drain=3, generation=ONE, step=7))
-    assert driven.receive(GoOn(drain=2)) == []
-    assert driven.receive(GoOn(drain=3)) == [we.LetGo()]
-    assert driven.receive(GoOn(drain=3)) == []
+    assert driven.receive(DrainCancelled(drain=2)) == []
+    assert driven.receive(DrainCancelled(drain=3)) == [we.ResumeTraining()]
+    assert driven.receive(DrainCancelled(drain=3)) == []
 
 
 def test_who_was_handed_over_ends_as_if_a_signal_had_ended_it() -> None:
@@ -207,7 +214,7 @@ def test_who_waits_at_a_step_lets_go_by_itself_when_the_scheduler_says_nothing_m
     assert we.SetTimer(WorkerTimer.DEPART, 6_200 + ANSWER_MS) in driven.effects
     assert driven.fire(WorkerTimer.DEPART, at=6_200) == [], "the scheduler's word may be on its way"
     driven.fire(WorkerTimer.DEPART, at=6_200 + ANSWER_MS)
-    assert we.LetGo() in driven.effects
+    assert we.ResumeTraining() in driven.effects
     assert not _leaves(driven)
     assert "MS_DRAIN_TIMEOUT" in driven.effects_of(Log)[0].text
     assert driven.fire(WorkerTimer.DEPART, at=7_000) == []
@@ -219,7 +226,7 @@ def test_who_waits_at_a_step_waits_as_long_as_the_scheduler_does_whatever_its_ow
         driven.receive(SaveAt(drain=1, generation=ONE, step=7, wait_ms=9_000), at=1_000)
         assert driven.fire(WorkerTimer.DEPART, at=10_000) == []
         driven.fire(WorkerTimer.DEPART, at=10_000 + ANSWER_MS)
-        assert we.LetGo() in driven.effects
+        assert we.ResumeTraining() in driven.effects
         assert "longer than 9 s (MS_DRAIN_TIMEOUT)" in driven.effects_of(Log)[0].text
 
 

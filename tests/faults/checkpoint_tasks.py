@@ -195,7 +195,7 @@ def _retire(directory: Path, number: int, *ranks: int) -> None:
     for rank in ranks:
         look = functools.partial(catalogue.look, directory, None, job="job", run=RUN, rank=rank)
         rule = Rule(keep_checkpoint_max=2, keep_checkpoint_per_n_minutes=0)
-        Retention(look, rule, lambda path: False, rank=rank).apply(committed_before=number - 1)
+        Retention(look, rule, lambda path: False, rank=rank).apply(previous_durable_step=number - 1)
 
 
 def _newest(directory: Path, *ranks: int) -> int:

@@ -93,7 +93,7 @@ TRIED = (
     ),
     Tried(
         "A process that hung while its node was lost was never ended by its launcher",
-        "`tests/cluster/test_launcher_failures.py`, `tests/launch/test_overdue.py`",
+        "`tests/cluster/test_launcher_failures.py`, `tests/launch/test_hung_nodes.py`",
         "de1a75e, 30033aa",
     ),
     Tried(

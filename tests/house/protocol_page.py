@@ -34,7 +34,7 @@ _INSIDE = (
     LiveState,
     m.PassedOver,
     m.Past,
-    m.Began,
+    m.GenerationStart,
     Source,
     FetchFault,
     m.ProcessIdentity,

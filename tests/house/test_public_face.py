@@ -63,7 +63,7 @@ def test_a_worker_and_a_launcher_begin_without_database_and_network(start: str) 
 
 
 def test_supervising_a_mindspore_script_pulls_in_no_framework() -> None:
-    code = "import sys, recovery.launch.supervise, recovery.mindspore.control_plane; print(*sys.modules)"
+    code = "import sys, recovery.launch.worker_proxy, recovery.mindspore.control_plane; print(*sys.modules)"
     loaded = {name.partition(".")[0] for name in _child(code).split()}
 
     assert loaded & {"torch", "mindspore", "numpy"} == set()

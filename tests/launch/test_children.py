@@ -15,8 +15,8 @@ import psutil
 
 import recovery
 from recovery.errors import LaunchFailedError
-from recovery.launch.begin_child import CANNOT_BE_STARTED
 from recovery.launch.children import SpawnedChild, signal_group, tied
+from recovery.launch.exec_child import CANNOT_BE_STARTED
 from tests.pace import wait_for
 
 PRINT_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")

@@ -88,7 +88,7 @@ def test_a_task_is_a_script_a_module_or_pytest(task: list[str], command: tuple[s
 
 def test_a_script_that_knows_nothing_of_recovery_has_a_worker_proxy() -> None:
     plain = Script(supervised=True, mindspore=False)
-    supervise = ("/py", "-m", "recovery.launch.supervise")
+    supervise = ("/py", "-m", "recovery.launch.worker_proxy")
     script = ("/py", "train.py", "--epochs", "3")
     assert placed("--worker_num=1", script=plain)[1].command == (*supervise, *script)
     with_mindspore = Script(supervised=True, mindspore=True)

@@ -76,7 +76,7 @@ def test_what_a_file_imports_that_is_imported_on_a_condition(tmp_path: Path) -> 
     assert set(prepared(tmp_path, "train.py").modules) == {"b", "both"}
 
 
-PROXY = ("-m", "recovery.launch.supervise")
+PROXY = ("-m", "recovery.launch.worker_proxy")
 
 
 def test_a_plain_program_behind_a_proxy(tmp_path: Path) -> None:

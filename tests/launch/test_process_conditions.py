@@ -21,7 +21,7 @@ from recovery.launch.arguments import parse
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.placement import Host, Placed, Script, environment_of, place
-from recovery.launch.start_method import Beginner, TemplatePlan
+from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from tests.launch.forking import orphans_left_alone
 
 SHOWS = "import json\nfrom recovery import process_conditions\nprint(json.dumps(process_conditions.note()))\n"
@@ -66,7 +66,10 @@ def test_every_row_has_a_change_and_is_read_here() -> None:
 
 
 async def begun(
-    beginner: Beginner, script: Path, cpus: tuple[int, ...] = (), environment: Mapping[str, str] = os.environ
+    beginner: ProcessStarter,
+    script: Path,
+    cpus: tuple[int, ...] = (),
+    environment: Mapping[str, str] = os.environ,
 ) -> Any:
     """What a script prints last."""
     with tempfile.TemporaryFile() as log:
@@ -95,7 +98,7 @@ def first_and_later(
     )
 
     async def both() -> tuple[dict[str, Any], dict[str, Any]]:
-        beginner = Beginner(method, plan)
+        beginner = ProcessStarter(method, plan)
         beginner.start()
         try:
             first = await begun(beginner, script, cpus)
@@ -152,7 +155,7 @@ def test_a_standby_of_bound_workers_has_as_many_threads_as_they(tmp_path: Path) 
     base = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
 
     async def threads(placed: Placed) -> int:
-        beginner = Beginner(StartMethod.SPAWN, None)
+        beginner = ProcessStarter(StartMethod.SPAWN, None)
         environment = environment_of(placed, base, restarts=0)
         return int(await begun(beginner, tmp_path / "train.py", placed.cpus, environment))
 
@@ -177,7 +180,7 @@ def test_what_imports_have_changed_every_fork_finds_changed(
     )
 
     async def by(method: StartMethod) -> dict[str, Any]:
-        beginner = Beginner(method, plan)
+        beginner = ProcessStarter(method, plan)
         beginner.start()
         try:
             found: dict[str, Any] = await begun(beginner, script)

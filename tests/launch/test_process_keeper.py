@@ -24,7 +24,7 @@ from recovery.launch.placement import Kind, Placed
 from recovery.launch.process_keeper import Outcome, ProcessKeeper
 from recovery.launch.restarts import Next
 from recovery.launch.scheduler_contact import NoScheduler
-from recovery.launch.start_method import Beginner
+from recovery.launch.start_method import ProcessStarter
 
 PROGRAM = """
 import os, signal
@@ -103,7 +103,7 @@ def keep(
         max_restarts=restarts,
         has_stepped=lambda: True,
         contact=scheduler,
-        beginner=Beginner(StartMethod.SPAWN, None),
+        beginner=ProcessStarter(StartMethod.SPAWN, None),
         members=members or Members(scheduler),
         rejoin=rejoin,
         takeover=None,

@@ -20,7 +20,7 @@ from recovery.launch import start_method
 from recovery.launch.children import Child, SpawnedChild
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
-from recovery.launch.start_method import Beginner, TemplatePlan
+from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from tests.launch.forking import orphans_left_alone
 
 QUIET = 0.05
@@ -42,7 +42,7 @@ def plan(*modules: str, watched: tuple[str, ...] = ()) -> TemplatePlan:
     )
 
 
-async def begin(beginner: Beginner, script: Path, *, may_fork: bool = True) -> Child:
+async def begin(beginner: ProcessStarter, script: Path, *, may_fork: bool = True) -> Child:
     with (script.parent / "log").open("wb") as log:
         return await beginner.begin(
             [sys.executable, str(script)], environment=os.environ, cpus=(), log=log, may_fork=may_fork
@@ -55,7 +55,7 @@ async def spawned(beginning: Awaitable[Child]) -> None:
     await child.wait()
 
 
-async def forked_at_last(beginner: Beginner, script: Path) -> None:
+async def forked_at_last(beginner: ProcessStarter, script: Path) -> None:
     """Whoever is begun while a template is made again is spawned."""
     while type(child := await begin(beginner, script)) is not Child:
         await child.wait()
@@ -70,12 +70,15 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def used(
-    method: StartMethod, plan: TemplatePlan | None, use: Callable[[Beginner], Awaitable[None]], why: str = ""
+    method: StartMethod,
+    plan: TemplatePlan | None,
+    use: Callable[[ProcessStarter], Awaitable[None]],
+    why: str = "",
 ) -> None:
     """Use one from its start to its end."""
 
     async def run() -> None:
-        beginner = Beginner(method, plan, why)
+        beginner = ProcessStarter(method, plan, why)
         beginner.start()
         try:
             await use(beginner)
@@ -95,7 +98,7 @@ def script(tmp_path: Path) -> Path:
 def test_workers_are_forked_and_the_scheduler_is_not(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def use(beginner: Beginner) -> None:
+    async def use(beginner: ProcessStarter) -> None:
         forked, spawned = await asyncio.gather(
             begin(beginner, script), begin(beginner, script, may_fork=False)
         )
@@ -109,7 +112,7 @@ def test_workers_are_forked_and_the_scheduler_is_not(
 
 
 def test_nothing_is_forked_where_that_was_asked_for(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def use(beginner: Beginner) -> None:
+    async def use(beginner: ProcessStarter) -> None:
         await spawned(begin(beginner, script))
 
     used(StartMethod.SPAWN, plan("colorsys"), use)
@@ -129,7 +132,7 @@ def test_what_cannot_be_forked_is_spawned_with_one_line_why(
     if made_of is not None:
         made_of.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
-    async def use(beginner: Beginner) -> None:
+    async def use(beginner: ProcessStarter) -> None:
         for _ in range(2):
             await spawned(begin(beginner, script))
 
@@ -139,7 +142,7 @@ def test_what_cannot_be_forked_is_spawned_with_one_line_why(
     expected = why if made_of is None else "importing antigravity_that_is_unsafe ended with SystemExit: 0"
     assert capsys.readouterr().out == f"workers are spawned, not forked: {expected}\n"
 
-    async def refused(beginner: Beginner) -> None:
+    async def refused(beginner: ProcessStarter) -> None:
         with pytest.raises(LaunchFailedError, match=expected):
             await begin(beginner, script)
         await spawned(begin(beginner, script, may_fork=False))
@@ -166,7 +169,7 @@ def test_worker_proxies_are_forked_where_their_programs_cannot_be(
         plan(), prepare=lambda: of_programs, proxies_only=lambda: Prepare(modules=("colorsys",))
     )
 
-    async def use(beginner: Beginner) -> None:
+    async def use(beginner: ProcessStarter) -> None:
         for _ in range(2):
             child = await begin(beginner, script)
             assert type(child) is Child, "it is forked"
@@ -190,7 +193,7 @@ def template_pid(capsys: pytest.CaptureFixture[str]) -> int:
 def test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile(
     script: Path, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
-    async def use(beginner: Beginner) -> None:
+    async def use(beginner: ProcessStarter) -> None:
         await (await begin(beginner, script)).wait()
         pid, said = template_pid(capsys), ""
         if how == "stale":
@@ -218,7 +221,7 @@ def test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile(
 def test_all_that_wait_for_a_template_of_no_use_are_spawned(
     script: Path, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
-    async def use(beginner: Beginner) -> None:
+    async def use(beginner: ProcessStarter) -> None:
         await (await begin(beginner, script)).wait()
         pid = template_pid(capsys)
         os.kill(pid, signal.SIGSTOP)
@@ -237,7 +240,7 @@ def test_all_that_wait_for_a_template_of_no_use_are_spawned(
 def test_a_template_that_ends_again_and_again_is_given_up(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def use(beginner: Beginner) -> None:
+    async def use(beginner: ProcessStarter) -> None:
         for _ in range(5):
             await forked_at_last(beginner, script)
             os.kill(template_pid(capsys), signal.SIGKILL)
@@ -277,7 +280,7 @@ def test_what_processes_leave_behind_is_reaped_and_ended(
     def children() -> list[psutil.Process]:
         return [one for one in psutil.Process().children() if one not in before]
 
-    async def use(beginner: Beginner) -> None:
+    async def use(beginner: ProcessStarter) -> None:
         mine = await asyncio.create_subprocess_exec("sleep", "60")
         child = await begin(beginner, script)
         assert await child.wait() == 0
@@ -303,7 +306,7 @@ def test_a_stop_while_the_template_imports_ends_it(tmp_path: Path, monkeypatch: 
     # Other tests of this process may have left zombies to it.
     before = set(psutil.Process().children())
 
-    async def use(_: Beginner) -> None:
+    async def use(_: ProcessStarter) -> None:
         await until((tmp_path / "importing").exists)
 
     used(StartMethod.AUTO, plan("slow_to_import"), use)
@@ -330,7 +333,7 @@ def test_imports_that_take_long_are_said_while_they_take(
     script = tmp_path / "train.py"
     script.write_text("")
 
-    async def use(beginner: Beginner) -> None:
+    async def use(beginner: ProcessStarter) -> None:
         await until(lambda: "still imports after 0.5 s (slow_to_import)" in said())
         go_on.touch()
         child = await begin(beginner, script)

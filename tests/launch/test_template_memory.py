@@ -15,7 +15,7 @@ import psutil
 from recovery.launch.forkserver import template_memory
 from recovery.launch.forkserver.fork_messages import Prepare
 from tests.launch.forking import ready_template
-from tests.launch.test_forked_ahead import made_ahead
+from tests.launch.test_preforked_process import made_ahead
 from tests.needs import needs_kernel
 from tests.pace import wait_for
 

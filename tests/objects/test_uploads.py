@@ -13,7 +13,7 @@ from recovery.objects import commits
 from recovery.objects.commits import At
 from recovery.objects.retention import retain
 from recovery.objects.store import ObjectStore
-from recovery.objects.turns import Turns
+from recovery.objects.upload_order import UploadOrder
 from recovery.objects.uploads import Uploads
 from tests.checkpoint.conftest import Save
 from tests.needs import needs_package
@@ -36,13 +36,13 @@ def upload(store: ObjectStore, tmp_path: Path, step: int, generation: int = 1) -
 
 
 def test_ranks_that_hold_different_steps_send_the_same_one(here: ObjectStore) -> None:
-    assert Turns(here, "job-a", 1, 1).current(5) == At(1, 5)
-    assert Turns(here, "job-a", 1, 1).current(10) == At(1, 5)
-    assert Turns(here, "job-a", 1, 2).current(10) == At(2, 10), "all begin together in a generation"
+    assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
+    assert UploadOrder(here, "job-a", 1, 1).current(10) == At(1, 5)
+    assert UploadOrder(here, "job-a", 1, 2).current(10) == At(2, 10), "all begin together in a generation"
 
 
 def test_the_next_turn_begins_when_one_has_passed(here: ObjectStore) -> None:
-    first, second = Turns(here, "job-a", 1, 1), Turns(here, "job-a", 1, 1)
+    first, second = UploadOrder(here, "job-a", 1, 1), UploadOrder(here, "job-a", 1, 1)
     assert first.current(5) == second.current(10) == At(1, 5)
     second.pass_on()
     assert second.current(10) == At(1, 10)
@@ -78,7 +78,7 @@ def test_what_the_storage_has_or_gets_stays_on_the_disk(here: ObjectStore, tmp_p
 
 
 def test_a_step_that_a_rank_has_lost_is_passed_on(here: ObjectStore, tmp_path: Path) -> None:
-    assert Turns(here, "job-a", 1, 1).current(5) == At(1, 5)
+    assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
     ranks = [Uploads(lambda: here, again_s=0.05), Uploads(lambda: here, again_s=0.05)]
     for rank, uploads in enumerate(ranks):
         uploads.know(10, saved(tmp_path, rank, 10))
@@ -99,7 +99,7 @@ def test_storage_that_fails_is_tried_again(
         return here
 
     commits.upload(here, saved(tmp_path, 0, 5))
-    assert Turns(here, "job-a", 1, 1).current(5) == At(1, 5)
+    assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
     uploads = Uploads(opened, again_s=0.05)
     uploads.know(5, saved(tmp_path, 1, 5))
     with caplog.at_level(logging.INFO):

@@ -266,7 +266,7 @@ CHECKPOINTS = (
         "no fsync of the file before its rename",
         "I6",
         "checkpoint/files.py",
-        "Staged.settle",
+        "TemporaryFile.settle",
         "os.fsync(self._descriptor)",
         "os.fstat(self._descriptor)",
         (
@@ -277,7 +277,7 @@ CHECKPOINTS = (
         "no fsync of the directory after the rename",
         "I5",
         "checkpoint/files.py",
-        "Staged.rename",
+        "TemporaryFile.rename",
         "os.fsync(self._directory)",
         "os.fstat(self._directory)",
         (
@@ -301,14 +301,14 @@ CHECKPOINTS = (
         "checkpoint/publish.py",
         "give_names",
         "for file in staged:\n"
-        "    check_place(path, place_is_ours)\n"
+        "    check_place(path, still_owns_rank)\n"
         "    file.rename()\n"
-        "check_place(path, place_is_ours)\n"
+        "check_place(path, still_owns_rank)\n"
         "beside.rename()",
-        "check_place(path, place_is_ours)\n"
+        "check_place(path, still_owns_rank)\n"
         "beside.rename()\n"
         "for file in staged:\n"
-        "    check_place(path, place_is_ours)\n"
+        "    check_place(path, still_owns_rank)\n"
         "    file.rename()",
         (
             "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",

@@ -39,7 +39,7 @@ GROWTH: tuple[Bug, ...] = (
         "history that was reported for a plan stays in the checkpoint index",
         "I17",
         "core/checkpoints.py",
-        "CheckpointCoordinator.roll_back",
+        "CheckpointIndex.roll_back",
         "len(indexed) == INDEXED_STEPS and other < indexed[0]",
         "other < 0",
         (_MUCH + "test_history_that_was_reported_for_a_plan_does_not_stay_in_the_index",),

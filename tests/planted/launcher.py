@@ -8,7 +8,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "who loses a peer that takes a while to end is taken for the cause",
         "I14",
-        "launch/supervise.py",
+        "launch/worker_proxy.py",
         "_Program._failed",
         "_PEER_FOLLOWS_S if lost_peer else _FOLLOWS_S",
         "_FOLLOWS_S",
@@ -68,12 +68,12 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a host that was cut off loses processes that would have come back",
         "I4",
-        "launch/overdue.py",
-        "Overdue.note",
+        "launch/hung_nodes.py",
+        "HungNodes.note",
         "now_ms - self._free_since_ms < answer.returns_ms",
         "now_ms < self._free_since_ms",
         (
-            "tests/launch/test_overdue.py::test_a_node_that_was_lost_while_its_host_was_cut_off_has_time_to_come_back",
+            "tests/launch/test_hung_nodes.py::test_a_node_that_was_lost_while_its_host_was_cut_off_has_time_to_come_back",
         ),
     ),
     Bug(
@@ -99,7 +99,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a child begins although its parent is dead",
         "I1",
-        "launch/begin_child.py",
+        "launch/exec_child.py",
         "_main",
         "os.getppid() != int(parent)",
         "os.getppid() < 0",

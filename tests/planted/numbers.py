@@ -9,7 +9,7 @@ NUMBERS: tuple[Bug, ...] = (
         "a pause is noted as training",
         "I19",
         "core/worker/activity.py",
-        "Stretches.note",
+        "TrainingIntervals.note",
         "now_ms - self._noted_ms > self._due_ms",
         "now_ms - self._noted_ms > 1_000 * self._due_ms",
         ("tests/core/test_activity.py::test_a_note_that_is_late_begins_a_stretch_of_its_own",),

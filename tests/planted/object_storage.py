@@ -38,8 +38,8 @@ OBJECT_STORAGE = (
     Bug(
         "each rank sends the step that it likes",
         "I14",
-        "objects/turns.py",
-        "Turns._take",
+        "objects/upload_order.py",
+        "UploadOrder._take",
         "At(self._generation, turn.step)",
         "At(self._generation, step)",
         (f"{_UPLOADS}::test_ranks_that_hold_different_steps_send_the_same_one",),
@@ -47,8 +47,8 @@ OBJECT_STORAGE = (
     Bug(
         "a rank that has lost a step keeps all the others waiting",
         "I14",
-        "objects/turns.py",
-        "Turns._is_over",
+        "objects/upload_order.py",
+        "UploadOrder._is_over",
         "passed or commits.read(self._store, self._job, self._run, at) is not None",
         "commits.read(self._store, self._job, self._run, at) is not None",
         (f"{_UPLOADS}::test_the_next_turn_begins_when_one_has_passed",),

@@ -47,7 +47,7 @@ PLAN = (
         "a step is committed though the ranks have not taken the same batches",
         "I9",
         "core/checkpoints.py",
-        "CheckpointCoordinator._is_common",
+        "CheckpointIndex._is_common",
         "not rollback.places_differ(self._held, step)",
         "bool(step)",
         ("tests/core/test_checkpoint_index.py::test_ranks_at_different_places_have_no_step_in_common",),
@@ -103,7 +103,7 @@ PLAN = (
         "rolled-back checkpoints stay in the checkpoint index",
         "I20",
         "core/checkpoints.py",
-        "CheckpointCoordinator.roll_back",
+        "CheckpointIndex.roll_back",
         "[other for other in held if other > step]",
         "[other for other in held if other < 0]",
         ("tests/core/test_scheduler_machine.py::test_everybody_goes_back_to_the_newest_common_step",),
@@ -121,7 +121,7 @@ PLAN = (
         "a bad file is not remembered",
         "I8",
         "core/checkpoints.py",
-        "CheckpointCoordinator.reject",
+        "CheckpointIndex.reject",
         "self._invalid.add",
         "self._invalid.discard",
         ("tests/core/test_scheduler_machine.py::test_a_bad_file_sends_all_to_the_next_older_step",),
@@ -130,7 +130,7 @@ PLAN = (
         "a bad file is good again after a restart",
         "I8",
         "core/checkpoints.py",
-        "CheckpointCoordinator.load",
+        "CheckpointIndex.load",
         "self._invalid.add",
         "self._invalid.discard",
         ("tests/core/test_wrong_moment.py::test_a_bad_file_stays_bad_over_a_restart",),
@@ -148,7 +148,7 @@ PLAN = (
         "a restart forgets that a step was committed",
         "I19",
         "core/checkpoints.py",
-        "CheckpointCoordinator.load",
+        "CheckpointIndex.load",
         "record.state is CheckpointState.COMMITTED and record.step not in in_memory",
         "record.state is CheckpointState.RETIRED and record.step not in in_memory",
         (
@@ -159,7 +159,7 @@ PLAN = (
         "the checkpoint index keeps every step",
         "I11",
         "core/checkpoints.py",
-        "CheckpointCoordinator.retire",
+        "CheckpointIndex.retire",
         "common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0",
         "0",
         (
@@ -170,7 +170,7 @@ PLAN = (
         "what is retired counts again after a restart",
         "I5",
         "core/checkpoints.py",
-        "CheckpointCoordinator.load",
+        "CheckpointIndex.load",
         "if record.state is not CheckpointState.RETIRED:\n"
         "    of_rank.setdefault(record.rank, []).append(to_held(record))\n"
         "    if record.state is CheckpointState.COMMITTED:\n"
@@ -184,7 +184,7 @@ PLAN = (
         "a late save takes the commit back",
         "I9",
         "core/checkpoints.py",
-        "CheckpointCoordinator.add",
+        "CheckpointIndex.add",
         "step <= self.committed_step and not becomes_durable",
         "False",
         (
@@ -196,8 +196,8 @@ PLAN = (
         "I11",
         "core/policy/retention.py",
         "removable",
-        "step < committed_before",
-        "step <= committed_before",
+        "step < previous_durable_step",
+        "step <= previous_durable_step",
         ("tests/core/test_retention.py::test_the_newest_so_many_stay",),
     ),
     Bug(

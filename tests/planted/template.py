@@ -7,7 +7,7 @@ from tests.planted.bug import Bug
 _PICTURE = "tests/launch/test_forked_picture.py"
 _TEMPLATE = "tests/launch/test_template.py"
 _METHOD = "tests/launch/test_start_method.py"
-_AHEAD = "tests/launch/test_forked_ahead.py"
+_AHEAD = "tests/launch/test_preforked_process.py"
 _PROGRAMS = "tests/launch/test_program_template.py"
 
 TEMPLATE: tuple[Bug, ...] = (
@@ -60,7 +60,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a later start runs under what its launcher has become",
         "I20",
         "launch/start_method.py",
-        "Beginner._conditions_on",
+        "ProcessStarter._conditions_on",
         "noted = self._conditions",
         "noted = process_conditions.note()",
         ("tests/launch/test_process_conditions.py::test_a_later_start_is_as_the_first",),
@@ -125,8 +125,8 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "forked workers run a program that was changed meanwhile with the modules of before",
         "I20",
-        "launch/forkserver/forked_ahead.py",
-        "ForkedAhead.begin",
+        "launch/forkserver/preforked_process.py",
+        "PreforkedProcess.begin",
         "if reason:\n    return Stale(reason=reason)",
         "if reason is None:\n    return Stale(reason=reason)",
         (f"{_TEMPLATE}::test_it_is_stale_when_a_module_has_changed",),
@@ -153,7 +153,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a template that died is not made again",
         "I14",
         "launch/start_method.py",
-        "Beginner.look_after",
+        "ProcessStarter.look_after",
         "template is not None and template.has_ended()",
         "template is None",
         (f"{_METHOD}::test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile",),
@@ -162,7 +162,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "what is unsafe is spawned although only forks are wanted",
         "I19",
         "launch/start_method.py",
-        "Beginner.begin",
+        "ProcessStarter.begin",
         "not self._was_ready",
         "self._was_ready",
         (f"{_METHOD}::test_what_cannot_be_forked_is_spawned_with_one_line_why",),
@@ -170,8 +170,8 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a launcher takes the status of a process that somebody else waits for",
         "I14",
-        "launch/strays.py",
-        "Strays._present",
+        "launch/orphan_reaper.py",
+        "OrphanReaper._present",
         "pid not in own and _session_of(pid) != session",
         "pid not in own",
         (f"{_METHOD}::test_what_processes_leave_behind_is_reaped_and_ended",),
@@ -180,7 +180,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "what a job's processes leave behind outlives the launcher",
         "I14",
         "launch/start_method.py",
-        "Beginner.end",
+        "ProcessStarter.end",
         "await self.strays.end()",
         "self.strays.reap()",
         (f"{_METHOD}::test_what_processes_leave_behind_is_reaped_and_ended",),
@@ -197,7 +197,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a process that was forked ahead outlives its template",
         "I14",
-        "launch/forkserver/forked_ahead.py",
+        "launch/forkserver/preforked_process.py",
         "_fork_again",
         "forked_child.tie_to(template)",
         "",
@@ -226,7 +226,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "worker proxies are spawned where only their programs cannot be forked",
         "I19",
         "launch/start_method.py",
-        "Beginner._make",
+        "ProcessStarter._make",
         "prepare.programs",
         "not prepare.programs",
         (f"{_METHOD}::test_worker_proxies_are_forked_where_their_programs_cannot_be",),

@@ -31,7 +31,7 @@ TIERS = (
         "what all disks are found to hold behind a plan to memory is not promised",
         "I9",
         "core/checkpoints.py",
-        "CheckpointCoordinator.roll_back",
+        "CheckpointIndex.roll_back",
         "self._ever_committed or self.durable_step > 0",
         "self._ever_committed or is_durable",
         (

@@ -41,7 +41,7 @@ TRANSFERS: tuple[Bug, ...] = (
         "I12",
         "checkpoint/fetched.py",
         "Receipt.publish",
-        "give_names(path, self._opened, staged, (manifest, self._content), place_is_ours)",
+        "give_names(path, self._opened, staged, (manifest, self._content), still_owns_rank)",
         "give_names(path, self._opened, staged, (manifest, self._content), lambda: True)",
         (f"{_FETCHED}::test_a_process_that_lost_its_place_publishes_nothing",),
     ),

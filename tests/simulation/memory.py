@@ -41,11 +41,11 @@ def losses_of(seed: int) -> list[tuple[int, int]]:
     return [(at_ms, draw.randrange(10**6)) for at_ms in times]
 
 
-class Known:
+class AuthMethod:
     """What a process knows in a generation of what all ranks hold, as `worker/training_control.py` keeps it."""
 
     def __init__(self, spared_in_memory: tuple[int, ...] = ()) -> None:
-        self.committed = self.committed_before = self.durable = 0
+        self.committed = self.previous_durable_step = self.durable = 0
         self.spared_in_memory = spared_in_memory
 
     def note(self, step: int, durable_step: int | None) -> None:
@@ -53,7 +53,7 @@ class Known:
         self.committed = max(self.committed, step)
         durable_step = step if durable_step is None else durable_step
         if durable_step > self.durable:
-            self.committed_before, self.durable = self.durable, durable_step
+            self.previous_durable_step, self.durable = self.durable, durable_step
 
 
 class MemorySaves:

@@ -23,10 +23,10 @@ from recovery.core.worker.effects import (
     Interrupt,
     KeepPlaces,
     LeaveAsAsked,
-    LetGo,
     OpenGeneration,
     OpenRendezvous,
     ReplaceProcess,
+    ResumeTraining,
     Retain,
     RetainCopies,
     Send,
@@ -40,7 +40,7 @@ from recovery.training.disk_schedule import DiskSchedule
 from tests.simulation.clock import OwnClock
 from tests.simulation.files import Content, Saved, checkpoint, is_usable
 from tests.simulation.live import LiveMemory
-from tests.simulation.memory import Known, MemorySaves
+from tests.simulation.memory import AuthMethod, MemorySaves
 from tests.simulation.network import UP, Wire
 from tests.simulation.notes import past_known
 from tests.simulation.stops import Stop
@@ -70,7 +70,7 @@ class Process:
         self.content: Content = ()
         self.step, self.phase, self.interrupted = 0, "", 0
         self._schedule = DiskSchedule(every_steps=world.shape.save_every, every_seconds=0)
-        self.known = Known()
+        self.known = AuthMethod()
         self.memory = MemorySaves(self)
         self.live = LiveMemory(self)
         self.last_request: m.FromNode | None = None
@@ -178,7 +178,7 @@ class Process:
             self.known.spared_in_memory = effect.spared_in_memory
         elif isinstance(effect, (Fetch, RetainCopies)):
             self.world.exchange.do(self, effect)
-        elif isinstance(effect, (StopAt, LetGo, LeaveAsAsked)):
+        elif isinstance(effect, (StopAt, ResumeTraining, LeaveAsAsked)):
             self.stop_asked.do(effect)
         elif isinstance(effect, Exit):
             self.world.exited(self, effect)
@@ -254,7 +254,7 @@ class Process:
         self.plan, self.phase, self.step = plan, "loading", plan.step
         self.stop_asked.begin(plan)
         self._schedule.begin(durable_step=plan.step_on_disks, since_commit_ms=None)
-        self.known = Known(self.known.spared_in_memory)
+        self.known = AuthMethod(self.known.spared_in_memory)
         self.known.note(plan.committed_step, plan.durable_step)
         self.clock.soon("training", 5, 500, lambda: self._load(plan))
 
@@ -358,7 +358,7 @@ class Process:
         self.handle(s.CheckpointPublished(self.request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],
-            committed_before=self.known.committed_before,
+            previous_durable_step=self.known.previous_durable_step,
             keep_checkpoint_max=self.world.shape.keep,
             keep_checkpoint_per_n_minutes=0,
             spared=self.spared,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import GoOn, HandedOver, NotHandedOver
+from recovery.core.handover_messages import DrainCancelled, HandedOver, NotHandedOver
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
-from recovery.core.worker.effects import LeaveAsAsked, LetGo, StopAt
+from recovery.core.worker.effects import LeaveAsAsked, ResumeTraining, StopAt
 from recovery.core.worker.handover import ANSWER_MS
 from recovery.core.worker.transitions import WorkerState
 from recovery.worker.stop_point import StopPoint
@@ -76,7 +76,7 @@ class Stop:
             return True
         return False
 
-    def do(self, effect: StopAt | LetGo | LeaveAsAsked) -> None:
+    def do(self, effect: StopAt | ResumeTraining | LeaveAsAsked) -> None:
         """What the machine wants of the main thread."""
         if isinstance(effect, StopAt):
             passed, stops = self._point.stop_at(effect.generation, effect.step)
@@ -84,7 +84,7 @@ class Stop:
                 self._world.clock.seen["a main thread had passed the step"] += 1
             self._process.handle(s.Positioned(effect.drain, effect.step, passed, stops))
             self._world.drains.reached("asked to stop" if effect.step else "asked where", self._process)
-        elif isinstance(effect, LetGo):
+        elif isinstance(effect, ResumeTraining):
             self._point.forget()
         else:
             self._leave()
@@ -282,7 +282,7 @@ class DrainPromises:
             self.clock.seen["a rank that had left was not taken over in time"] += 1
         self.clock.seen["a rank let go before it heard of the hand-over"] += "trained on" in drain.outcome
         self.clock.seen["a drain was given up"] += 1
-        let_go = {one.connection for one in heard if isinstance(one.message, GoOn)}
+        let_go = {one.connection for one in heard if isinstance(one.message, DrainCancelled)}
         answered = {one.message.request_id for one in heard if isinstance(one.message, NotHandedOver)}
         if not let_go:
             # It ended after the hand-over, when nobody waits any more.

@@ -104,7 +104,7 @@ def test_no_more_are_kept_than_wanted_and_what_others_remove_is_forgotten(tmp_pa
     adopter.on_begin(rank.at(0))
     for step in range(1, 6):
         write(tmp_path / f"step_{step}")
-        rank.committed_before = step - 1
+        rank.previous_durable_step = step - 1
         if step == 4:
             for file in (tmp_path / "step_3").iterdir():
                 file.unlink()

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from recovery import clock
 from recovery.training import capture
-from recovery.training.capture import Captured, Captures
+from recovery.training.capture import StagedState, StagingBuffer
 from recovery.training.state import CannotLayOutError
 from tests.house.files import ROOT
 from tests.warm.process import run
@@ -53,13 +53,13 @@ class Bytes:
 
 
 @pytest.fixture
-def captures() -> Iterator[Captures]:
-    one = Captures()
+def captures() -> Iterator[StagingBuffer]:
+    one = StagingBuffer()
     yield one
     one.close()
 
 
-def write(captured: Captured | None, path: Path) -> bytes:
+def write(captured: StagedState | None, path: Path) -> bytes:
     assert captured is not None
     try:
         with path.open("wb") as file:
@@ -69,7 +69,7 @@ def write(captured: Captured | None, path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_what_is_written_is_the_state_as_it_was(captures: Captures, tmp_path: Path) -> None:
+def test_what_is_written_is_the_state_as_it_was(captures: StagingBuffer, tmp_path: Path) -> None:
     state = Bytes(1)
     captured = captures.capture(state)
     state.value = 2
@@ -80,7 +80,7 @@ def test_what_is_written_is_the_state_as_it_was(captures: Captures, tmp_path: Pa
 
 def save_a_thousand_times(path: Path) -> None:
     """In a process of its own. Prints what it held before and behind it, and by how many bytes it has grown."""
-    captures, state, this = Captures(), Bytes(), psutil.Process()
+    captures, state, this = StagingBuffer(), Bytes(), psutil.Process()
 
     def used() -> tuple[int, int, int]:
         return this.num_fds(), this.num_threads(), captures.writer_pid or 0
@@ -104,9 +104,11 @@ def test_a_thousand_saves_take_no_more_memory_than_one(tmp_path: Path) -> None:
     assert grown_bytes < 5_000_000
 
 
-def test_the_next_capture_waits_until_the_one_before_is_written(captures: Captures, tmp_path: Path) -> None:
+def test_the_next_capture_waits_until_the_one_before_is_written(
+    captures: StagingBuffer, tmp_path: Path
+) -> None:
     first = captures.capture(Bytes(1))
-    second: list[Captured | None] = []
+    second: list[StagedState | None] = []
     waiting = threading.Thread(target=lambda: second.append(captures.capture(Bytes(2))), daemon=True)
     waiting.start()
     waiting.join(0.2)
@@ -132,11 +134,11 @@ class Waits(threading.Event):
 
 
 def test_what_follows_a_capture_gives_way_to_other_ranks_until_somebody_waits_for_it(
-    captures: Captures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captures: StagingBuffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, now_ms = Waits(), [1_000]
     captures._is_waited_for = waits
-    captures.hurry()
+    captures.skip_delay()
     state = Bytes()
     write(captures.capture(state), tmp_path / "file")
     monkeypatch.setattr(clock, "monotonic_ms", lambda: now_ms[0])
@@ -144,11 +146,11 @@ def test_what_follows_a_capture_gives_way_to_other_ranks_until_somebody_waits_fo
     captured = captures.capture(state)
     assert captured is not None
 
-    captured.give_way()
+    captured.delay_write()
     assert waits.noted == [(0.2, False)], "that somebody waited for an earlier capture is forgotten"
 
-    captures.hurry()
-    captured.give_way()
+    captures.skip_delay()
+    captured.delay_write()
     assert waits.noted[1:] == [(0.2, True)]
     captured.close()
 
@@ -159,7 +161,7 @@ def test_a_head_start_is_twice_a_capture_and_at_most_a_second(took_ms: int, head
 
 
 def test_a_writer_that_ended_costs_at_most_the_save_that_it_was_in(
-    captures: Captures, tmp_path: Path
+    captures: StagingBuffer, tmp_path: Path
 ) -> None:
     write(captures.capture(Bytes(1)), tmp_path / "file")
     first = captures.writer_pid
@@ -178,7 +180,7 @@ def test_a_writer_that_ended_costs_at_most_the_save_that_it_was_in(
     "refusal", [CannotLayOutError("of its kind"), MemoryError("too much"), OSError("no more processes")]
 )
 def test_why_a_state_writes_itself_is_said_once(
-    captures: Captures, caplog: pytest.LogCaptureFixture, tmp_path: Path, refusal: Exception
+    captures: StagingBuffer, caplog: pytest.LogCaptureFixture, tmp_path: Path, refusal: Exception
 ) -> None:
     state = Bytes()
     state.refusal = refusal
@@ -193,7 +195,7 @@ def test_why_a_state_writes_itself_is_said_once(
 
 
 def test_a_state_that_lays_nothing_out_writes_itself(
-    captures: Captures, caplog: pytest.LogCaptureFixture
+    captures: StagingBuffer, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert captures.capture(object()) is None
     assert not caplog.text
@@ -201,7 +203,7 @@ def test_a_state_that_lays_nothing_out_writes_itself(
 
 
 def test_what_a_state_raises_of_its_own_passes_through_and_blocks_nobody(
-    captures: Captures, tmp_path: Path
+    captures: StagingBuffer, tmp_path: Path
 ) -> None:
     state = Bytes()
     state.refusal = KeyError("of the user")
@@ -213,7 +215,7 @@ def test_what_a_state_raises_of_its_own_passes_through_and_blocks_nobody(
 
 
 def test_a_copy_that_differs_from_the_state_is_never_written(
-    captures: Captures, caplog: pytest.LogCaptureFixture
+    captures: StagingBuffer, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = Bytes()
     state.copies_wrongly = True
@@ -224,7 +226,7 @@ def test_a_copy_that_differs_from_the_state_is_never_written(
 
 
 def test_a_first_file_that_is_not_read_back_is_no_checkpoint_and_later_states_write_themselves(
-    captures: Captures, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    captures: StagingBuffer, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     state = Bytes()
     state.reads_wrongly = True

@@ -30,7 +30,7 @@ class OneRank:
 
     recovery_enabled = True
     job, run, rank, world_size, generation, incarnation = "job", 1, 0, 1, 1, 1
-    committed_before = committed_step = 0
+    previous_durable_step = committed_step = 0
     disk_commits = DiskCommits(0, 0, None)
     spared_steps: tuple[int, ...] = ()
     spared_in_memory: tuple[int, ...] = ()
@@ -69,7 +69,7 @@ class OneRank:
     def checkpoint_not_saved(self, step: int, reason: str, *, in_memory: bool = False) -> None:
         self.not_saved.append(NotSaved(step, reason, in_memory))
 
-    def place_is_ours(self) -> bool:
+    def still_owns_rank(self) -> bool:
         return True
 
     def train(self, saver: recovery.ModelCheckpoint, steps: int, *, asked_at: tuple[int, ...]) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 
 from recovery.core.ids import NodeId
 from recovery.core.messages import Admitted, Exited, Refused
-from recovery.core.principals import Kind, Known, Principal
+from recovery.core.principals import AuthMethod, Kind, Principal
 from recovery.tls.side import Side
 from recovery.transport.access import Access
 from recovery.transport.certified import covers
@@ -77,7 +77,7 @@ def test_a_later_id_of_a_place_is_known_by_its_certificate_and_is_itself(world: 
             await worker.join("w0.2")
             assert isinstance(worker.messages[0], Admitted)
             assert receiver.server.principal(receiver.messages[0][0]) == Principal(
-                kind=Kind.NODE, name=NodeId("w0.2"), known=Known.CERTIFICATE
+                kind=Kind.NODE, name=NodeId("w0.2"), known=AuthMethod.CERTIFICATE
             )
             await worker.client.close()
 
@@ -108,14 +108,14 @@ def _dialling(world: World, port: int, caller: Caller | None) -> Node:
 @pytest.mark.parametrize(
     ("names", "known"),
     [
-        ((), Known.TOKEN),
-        (("ft-role:worker",), Known.TOKEN),
-        (("ft-node:w0",), Known.CERTIFICATE),
-        (("ft-node:w0", "ft-role:worker"), Known.CERTIFICATE),
+        ((), AuthMethod.TOKEN),
+        (("ft-role:worker",), AuthMethod.TOKEN),
+        (("ft-node:w0",), AuthMethod.CERTIFICATE),
+        (("ft-node:w0", "ft-role:worker"), AuthMethod.CERTIFICATE),
     ],
 )
 def test_with_token_and_certificate_a_worker_is_one_principal(
-    world: World, names: tuple[str, ...], known: Known
+    world: World, names: tuple[str, ...], known: AuthMethod
 ) -> None:
     async def main() -> None:
         world.places[Side.CLIENT].own(signed("c", world.root, usages=(CLIENT,), san=names))
@@ -165,7 +165,7 @@ def test_a_token_does_not_make_its_holder_another_node_than_its_certificate_name
             await other.join("w0")
             number = receiver.messages[0][0]
             assert receiver.server.principal(number) == Principal(
-                kind=Kind.NODE, name=NodeId("w1"), known=Known.TOKEN
+                kind=Kind.NODE, name=NodeId("w1"), known=AuthMethod.TOKEN
             )
             await other.client.close()
 
@@ -198,7 +198,7 @@ def test_a_certificate_restricts_whose_end_is_reported(
             if receiver.messages:
                 by_role = names == ("ft-role:launcher",)
                 found = receiver.server.principal(receiver.messages[0][0])
-                assert (found is not None and found.known is Known.CERTIFICATE) == by_role
+                assert (found is not None and found.known is AuthMethod.CERTIFICATE) == by_role
             await launcher.client.close()
 
     run(main())

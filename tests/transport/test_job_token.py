@@ -16,7 +16,7 @@ import pytest
 from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, FromNode
-from recovery.core.principals import Kind, Known, Principal
+from recovery.core.principals import AuthMethod, Kind, Principal
 from recovery.transport import inspection_client, job_token
 from recovery.transport.access import Access
 from recovery.transport.client import Client, ConnectError
@@ -85,7 +85,7 @@ def test_a_proof_holds_once_for_what_it_was_made_for() -> None:
     answer = WORKER.answer(it.challenge(), "GET", "/cluster")
     proven = it.look_at(answer.headers, "GET", "/cluster")
     assert isinstance(proven, Proven)
-    assert proven.principal == Principal(kind=Kind.NODE, name="worker_0", known=Known.TOKEN)
+    assert proven.principal == Principal(kind=Kind.NODE, name="worker_0", known=AuthMethod.TOKEN)
     assert answer.holds(proven.headers), "the scheduler proves the same"
     again = it.look_at(answer.headers, "GET", "/cluster")
     assert isinstance(again, Denied)
@@ -189,7 +189,7 @@ def test_a_process_with_the_token_is_who_it_says_before_its_first_message() -> N
             [(connection, message, _)] = receiver.messages
             assert message == register()
             assert receiver.server.principal(connection) == Principal(
-                kind=Kind.NODE, name="worker_0", known=Known.TOKEN
+                kind=Kind.NODE, name="worker_0", known=AuthMethod.TOKEN
             )
             await one.close()
 

@@ -30,7 +30,7 @@ from recovery.transport.job_token import Authenticator
 from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.executor import Executor
-from recovery.worker.fetching import Brought, NotFetchedError, Wish
+from recovery.worker.fetching import FetchRequest, FetchResult, NotFetchedError
 from recovery.worker.file_exchange import FileExchange
 from recovery.worker.local_store import LocalStore
 from recovery.worker.object_storage import ObjectStorage
@@ -40,12 +40,12 @@ from tests.store import samples
 from tests.transport.wire import HOST, WAIT_S, run, serving, until
 from tests.untraced import run_module
 
-_WISH = Wish(
+_WISH = FetchRequest(
     wanted=Wanted(job="job-a", run=1, rank=1, world_size=2, step=7, digest="d"),
     place=Path,
     sources=(),
     access=Access(),
-    place_is_ours=lambda: True,
+    still_owns_rank=lambda: True,
 )
 
 
@@ -76,7 +76,7 @@ def test_a_node_that_cannot_start_its_file_server_gives_no_files_and_holds_no_lo
 
 
 def test_a_fetch_that_cannot_begin_is_over(exchange: FileExchange) -> None:
-    came: list[Brought | NotFetchedError] = []
+    came: list[FetchResult | NotFetchedError] = []
     with without_threads():
         exchange.fetch(_WISH, came.append)
 
@@ -207,7 +207,12 @@ def results_of(
             training_control=TrainingControl(pause_limit_ms=60_000, on_pause=lambda paused_ms: None),
             local_store=store_of(None, NodeId("w0"), accept_without_wal=False),
             copy_work=CopyWork(
-                copies, exchange, world_size=1, access=Access(), host=lambda: HOST, place_is_ours=lambda: True
+                copies,
+                exchange,
+                world_size=1,
+                access=Access(),
+                host=lambda: HOST,
+                still_owns_rank=lambda: True,
             ),
             object_storage=storage_of((path / "bucket").as_uri(), copies, lambda: True, lambda steps: None),
             abort_timeout_ms=1_000,

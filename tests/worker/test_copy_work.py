@@ -13,7 +13,7 @@ import pytest
 from recovery.checkpoint import catalogue
 from recovery.core.held import HeldCheckpoint, HeldCopy, Source
 from recovery.core.ids import Generation, NodeId, Rank, RequestId, RunId
-from recovery.core.messages import Began
+from recovery.core.messages import GenerationStart
 from recovery.core.records import CheckpointState, to_record
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, RetainCopies
@@ -41,7 +41,7 @@ class Node:
             world_size=2,
             access=Access(),
             host=lambda: "127.0.0.1",
-            place_is_ours=lambda: True,
+            still_owns_rank=lambda: True,
         )
         self.own = Save(path / "own")("train-1_7.ckpt", b"own", rank=1, step=7)
         self.delivered: list[s.WorkerStimulus] = []
@@ -126,7 +126,7 @@ def test_what_no_plan_can_need_goes(make: Callable[..., Node]) -> None:
     directory = node.copies.directory("job-a", RUN, Rank(1))
     for step, generation in ((5, 1), (7, 1), (9, 1), (8, 2)):
         Save(directory)(f"train-1_{step}.ckpt", b"x", rank=1, step=step, generation=generation)
-    began = Began(generation=Generation(2), step=7, epoch=1, step_in_epoch=7)
+    began = GenerationStart(generation=Generation(2), step=7, epoch=1, step_in_epoch=7)
 
     async def main() -> None:
         node.carry_out(RetainCopies("job-a", RUN, 7, (began,)))
@@ -142,7 +142,7 @@ def test_what_a_plan_can_need_is_kept_and_nothing_else(make: Callable[..., Node]
     save = Save(node.copies.directory("job-a", RUN, Rank(1)))
     for step, generation in ((5, 1), (7, 1), (9, 1), (8, 2)):
         save(f"train-1_{step}.ckpt", b"x", rank=1, step=step, generation=generation)
-    began = Began(generation=Generation(2), step=7, epoch=1, step_in_epoch=7)
+    began = GenerationStart(generation=Generation(2), step=7, epoch=1, step_in_epoch=7)
 
     copy_work._retain(node.copies, RetainCopies("job-a", RUN, 7, (began,)))
 

@@ -26,7 +26,7 @@ from recovery.transport.file_client import Patience
 from recovery.transport.job_token import Authenticator, Caller, JobToken
 from recovery.worker import fetching
 from recovery.worker.copy_files import Copies
-from recovery.worker.fetching import Brought, NotFetchedError, Wish
+from recovery.worker.fetching import FetchRequest, FetchResult, NotFetchedError
 from recovery.worker.file_exchange import FileExchange
 from tests.checkpoint.conftest import Save
 from tests.faults.fault_proxy import FaultProxy
@@ -81,8 +81,8 @@ def there(tmp_path: Path) -> Path:
     return Copies(tmp_path / "there", "w9").directory("job-a", RUN, RANK)
 
 
-def task(node: Node, there: Path, *sources: Source) -> Wish:
-    return Wish(node.wanted(), lambda: there, sources, ACCESS, lambda: True, HASTY)
+def task(node: Node, there: Path, *sources: Source) -> FetchRequest:
+    return FetchRequest(node.wanted(), lambda: there, sources, ACCESS, lambda: True, HASTY)
 
 
 def failures(node: Node, there: Path, *sources: Source) -> NotFetchedError:
@@ -100,7 +100,7 @@ def test_a_contribution_comes_whole(node: Node, there: Path) -> None:
     assert verify.check(there / NAME) == verify.check(node.file)
     assert (there / NAME).read_bytes() == CONTENT
     # It is here: nobody is asked again.
-    assert asyncio.run(fetching.fetch(task(node, there))) == Brought(held, ())
+    assert asyncio.run(fetching.fetch(task(node, there))) == FetchResult(held, ())
 
 
 def test_a_copy_that_is_damaged_at_rest_is_refused_and_another_holder_asked(
@@ -202,7 +202,7 @@ def test_a_full_disk_ends_the_search_and_names_itself(
 
 def test_a_replaced_process_publishes_nothing(node: Node, there: Path) -> None:
     with pytest.raises(NotFetchedError, match="another one has its place"):
-        asyncio.run(fetching.fetch(task(node, there, node.source())._replace(place_is_ours=lambda: False)))
+        asyncio.run(fetching.fetch(task(node, there, node.source())._replace(still_owns_rank=lambda: False)))
     assert not list(there.glob("*"))
 
 
@@ -226,10 +226,10 @@ def test_a_fetch_that_is_cancelled_leaves_nothing(node: Node, there: Path) -> No
 
 
 def test_an_exchange_fetches_beside_serving(node: Node, there: Path) -> None:
-    came: list[Brought | NotFetchedError] = []
+    came: list[FetchResult | NotFetchedError] = []
     done = threading.Semaphore(0)
 
-    def outcome(found: Brought | NotFetchedError) -> None:
+    def outcome(found: FetchResult | NotFetchedError) -> None:
         came.append(found)
         done.release()
 
@@ -237,7 +237,7 @@ def test_an_exchange_fetches_beside_serving(node: Node, there: Path) -> None:
         node.exchange.fetch(task(node, directory, node.source()), outcome)
     for _ in range(2):
         assert done.acquire(timeout=WAIT_S)
-    assert {one.checkpoint.path for one in came if isinstance(one, Brought)} == {
+    assert {one.checkpoint.path for one in came if isinstance(one, FetchResult)} == {
         str(there / NAME),
         str(there.with_name("rank-9") / NAME),
     }

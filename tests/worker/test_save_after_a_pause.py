@@ -14,7 +14,7 @@ def test_a_save_of_a_process_that_was_paused_waits_for_the_answer() -> None:
     training = Training()
     training.pause()
 
-    with training.main_thread(lambda: training.said.append(f"ours {training.control.place_is_ours()}")):
+    with training.main_thread(lambda: training.said.append(f"ours {training.control.still_owns_rank()}")):
         assert training.asked.wait(WAIT_S), "it saved without asking"
         training.said.append("confirmed")
         training.control.confirm()
@@ -29,7 +29,7 @@ def test_a_pause_that_the_other_thread_noticed_counts_for_the_save_too() -> None
     answered = threading.Event()
 
     def ask() -> None:
-        training.said.append(f"ours {training.control.place_is_ours()}")
+        training.said.append(f"ours {training.control.still_owns_rank()}")
         answered.set()
 
     with training.main_thread(ask):
@@ -44,12 +44,12 @@ def test_only_who_has_lost_its_place_may_not_save_at_the_end(code: str, ours: bo
     control = Training().control
     control.finish(Verdict(code, "it is over"))
 
-    assert control.place_is_ours() == ours
+    assert control.still_owns_rank() == ours
 
 
 def test_the_end_of_a_generation_does_not_keep_a_save_from_its_name() -> None:
     training = Training()
     training.control.interrupt(1, "w1 lost")
 
-    assert training.control.place_is_ours()
+    assert training.control.still_owns_rank()
     assert training.said == [], "nobody was paused"

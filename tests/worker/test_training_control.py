@@ -122,24 +122,24 @@ def test_nobody_asks_about_a_pause_that_is_within_the_limit() -> None:
 def test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither() -> None:
     control = Training().control
 
-    assert (control.committed_before, control.committed_step) == (0, 10)
+    assert (control.previous_durable_step, control.committed_step) == (0, 10)
     control.note_committed(20)
-    assert (control.committed_before, control.committed_step) == (10, 20)
+    assert (control.previous_durable_step, control.committed_step) == (10, 20)
     control.note_committed(20)
-    assert (control.committed_before, control.committed_step) == (10, 20)
+    assert (control.previous_durable_step, control.committed_step) == (10, 20)
 
 
 def test_steps_in_memory_let_no_file_on_the_disk_go() -> None:
     control = Training().control
 
     control.note_committed(20, durable_step=10)
-    assert (control.committed_before, control.committed_step) == (0, 20)
+    assert (control.previous_durable_step, control.committed_step) == (0, 20)
     control.note_committed(30, durable_step=15)
-    assert (control.committed_before, control.committed_step) == (10, 30)
+    assert (control.previous_durable_step, control.committed_step) == (10, 30)
     control.note_committed(30, durable_step=15)
-    assert (control.committed_before, control.committed_step) == (10, 30)
+    assert (control.previous_durable_step, control.committed_step) == (10, 30)
     control.note_committed(40)
-    assert (control.committed_before, control.committed_step) == (15, 40)
+    assert (control.previous_durable_step, control.committed_step) == (15, 40)
 
 
 def test_an_interrupt_of_an_older_generation_stops_nobody() -> None:

@@ -11,7 +11,7 @@ from typing import Union
 import msgspec
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
-from recovery.core.messages import Began, HeldCheckpoint, Past
+from recovery.core.messages import GenerationStart, HeldCheckpoint, Past
 from recovery.core.policy import ranks, rollback
 from recovery.core.records import (
     CheckpointRecord,
@@ -76,7 +76,9 @@ def past_of(
     """
     # Newer generations are of another job that the store served before.
     began = (
-        Began(generation=one.generation, step=one.step, epoch=one.epoch, step_in_epoch=one.step_in_epoch)
+        GenerationStart(
+            generation=one.generation, step=one.step, epoch=one.epoch, step_in_epoch=one.step_in_epoch
+        )
         for one in generations
         if one.run == job.run and one.generation <= job.generation
     )
@@ -245,7 +247,7 @@ def _generations(run: RunId, pasts: Iterable[Past]) -> tuple[tuple[GenerationRec
 
     Of the files of one step only those of one generation stay then, and these are of one history.
     """
-    began: dict[int, Began] = {}
+    began: dict[int, GenerationStart] = {}
     lowest_saved: dict[int, int] = {}
     newest = 0
     for past in pasts:
@@ -262,7 +264,9 @@ def _generations(run: RunId, pasts: Iterable[Past]) -> tuple[tuple[GenerationRec
             continue
         if generation in lowest_saved:
             step = lowest_saved[generation] - 1
-            began[generation] = Began(generation=Generation(generation), step=step, epoch=0, step_in_epoch=0)
+            began[generation] = GenerationStart(
+                generation=Generation(generation), step=step, epoch=0, step_in_epoch=0
+            )
             guesses.append(f"where generation {generation} began, taken for step {step}")
     records = (
         GenerationRecord(

@@ -20,7 +20,7 @@ class Kept(msgspec.Struct, frozen=True):
 def removable(
     held: Sequence[Kept],
     *,
-    committed_before: int,
+    previous_durable_step: int,
     keep_checkpoint_max: int,
     keep_checkpoint_per_n_minutes: int,
     spared: Collection[int] = (),
@@ -33,7 +33,7 @@ def removable(
 
     Args:
         held: one entry per step, in any order.
-        committed_before: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
+        previous_durable_step: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
         keep_checkpoint_max: how many to keep, the newest; 0: the other rule decides. It wins when both are given.
         keep_checkpoint_per_n_minutes: keep one per this many minutes, the first of each stretch; 0: no rule.
         spared: the newest step of which all copies are complete, and the one that is being copied.
@@ -47,7 +47,7 @@ def removable(
         surplus = _within_a_stretch(ordered, stretch_s=keep_checkpoint_per_n_minutes * _SECONDS_PER_MINUTE)
     else:
         surplus = []
-    return tuple(step for step in surplus if step < committed_before and step not in spared)
+    return tuple(step for step in surplus if step < previous_durable_step and step not in spared)
 
 
 def _within_a_stretch(ordered: Sequence[Kept], *, stretch_s: int) -> list[int]:

@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import Depart, GoOn, HandedOver, NotHandedOver, Position, SaveAt
+from recovery.core.handover_messages import (
+    Depart,
+    DrainCancelled,
+    HandedOver,
+    NotHandedOver,
+    Position,
+    SaveAt,
+)
 from recovery.core.ids import NodeId
 from recovery.core.policy import ranks
 from recovery.core.records import EventKind, JobState, NodeState, Record
@@ -201,7 +208,7 @@ def _give_up(state: SchedulerState, drain: Drain, reason: str) -> list[Scheduler
     """Everything goes on as without it: who waits at a step trains on, who asked leaves as it is."""
     # Behind the step that was asked for, which it takes back.
     answers = [
-        Answer(node.connection, GoOn(drain=drain.number))
+        Answer(node.connection, DrainCancelled(drain=drain.number))
         for node in state.workers
         if node.connection is not None
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import CheckpointCoordinator
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Exit, Persist
 from recovery.core.ids import Generation, RunId
 from recovery.core.records import EventKind, JobState, NodeState, Record, RunRecord
@@ -81,7 +81,7 @@ def begin_run(state: SchedulerState) -> list[Record]:
     Called when a scheduler starts and every node of the run before has left.
     """
     job = state.change_job(JobFact.RUN_BEGUN, generation=Generation(0), run=RunId(state.job.run + 1))
-    state.checkpoints = CheckpointCoordinator(state.rules.world_size)
+    state.checkpoints = CheckpointIndex(state.rules.world_size)
     state.generations = []
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in state.nodes.values():

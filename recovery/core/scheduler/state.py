@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import CheckpointCoordinator
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.copy_index import CopyIndex
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
@@ -88,7 +88,7 @@ class SchedulerState:
         """Of a generation, each rank's (local rank, local world size)."""
         self.speakers: dict[ConnectionId, NodeId] = {}
         """Whose current incarnation speaks on a connection."""
-        self.checkpoints, self.live = CheckpointCoordinator(rules.world_size), LiveRollback()
+        self.checkpoints, self.live = CheckpointIndex(rules.world_size), LiveRollback()
         self.copies, self.copying, self.disk_commits = CopyIndex(), Copying(), DiskCommits()
         self.generations: list[GenerationRecord] = []
         """Of this run, oldest first."""

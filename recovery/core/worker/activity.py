@@ -14,7 +14,7 @@ LATE_MS = 1_000
 milliseconds; at twice it a rank that was paused for two heartbeats would be shown as one that trained."""
 
 
-class Stretches:
+class TrainingIntervals:
     """The stretches of one process, one generation after the other."""
 
     def __init__(self, *, heartbeat_ms: int) -> None:

@@ -8,7 +8,16 @@ import msgspec
 
 from recovery.core.effects import Exit, Log, Persist
 from recovery.core.ids import Generation, Rank, RunId
-from recovery.core.messages import Admitted, Began, FromNode, HeldCheckpoint, Offer, Past, Rollback, Source
+from recovery.core.messages import (
+    Admitted,
+    FromNode,
+    GenerationStart,
+    HeldCheckpoint,
+    Offer,
+    Past,
+    Rollback,
+    Source,
+)
 from recovery.core.worker.stimuli import Hangs
 from recovery.core.worker.timers import WorkerTimer
 
@@ -69,7 +78,7 @@ class StopAt(msgspec.Struct, frozen=True, tag="stop_at"):
     """0: only look where it is."""
 
 
-class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
+class ResumeTraining(msgspec.Struct, frozen=True, tag="let_go"):
     """Let a main thread go on that waits at a step, or would."""
 
 
@@ -153,7 +162,7 @@ class RetainCopies(msgspec.Struct, frozen=True, tag="retain_copies"):
     run: RunId
     oldest: int
     """Older steps of the run may go; 0: none is too old."""
-    began: tuple[Began, ...]
+    began: tuple[GenerationStart, ...]
     """Plans that this process was given: what was written before one of them and is newer than its step was rolled back."""
     oldest_in_memory: int = 0
     """As `oldest`, of what is in memory."""
@@ -170,7 +179,7 @@ WorkerEffect = Union[
     BeginSteps,
     OpenRendezvous,
     StopAt,
-    LetGo,
+    ResumeTraining,
     LeaveAsAsked,
     ReplaceProcess,
     NoteAdmission,

@@ -10,7 +10,7 @@ from typing_extensions import assert_never
 from recovery.core.effects import Log
 from recovery.core.handover_messages import (
     Depart,
-    GoOn,
+    DrainCancelled,
     HandedOver,
     HandoverFromScheduler,
     NotHandedOver,
@@ -20,7 +20,7 @@ from recovery.core.handover_messages import (
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.departure import Departure
-from recovery.core.worker.effects import LeaveAsAsked, LetGo, Send, SetTimer, StopAt, WorkerEffect
+from recovery.core.worker.effects import LeaveAsAsked, ResumeTraining, Send, SetTimer, StopAt, WorkerEffect
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.requests import Requests
 from recovery.core.worker.timers import WorkerTimer
@@ -103,7 +103,7 @@ class Handover:
         match message:
             case SaveAt():
                 return self._on_save_at(message, now_ms)
-            case GoOn():
+            case DrainCancelled():
                 return self.let_go() if message.drain == self._drain else []
             case NotHandedOver():
                 asked = self._asked is not None and self._asked.request_id == message.request_id
@@ -180,7 +180,7 @@ class Handover:
     def let_go(self) -> list[WorkerEffect]:
         """No step is waited at any more: the drain was given up, or a scheduler admits this process, which ends it."""
         drain, self._drain, self._stop = self._drain, 0, None
-        return [LetGo()] if drain else []
+        return [ResumeTraining()] if drain else []
 
     def _leave(self, reason: str) -> list[WorkerEffect]:
         self._asked, self._stop, self._leaves = None, None, True

@@ -39,7 +39,7 @@ class JobMemory:
             rules: for the size of the job.
             node: this node's row.
         """
-        began = m.Began(
+        began = m.GenerationStart(
             generation=plan.generation, step=plan.step, epoch=plan.epoch, step_in_epoch=plan.step_in_epoch
         )
         before = self.past

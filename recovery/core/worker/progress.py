@@ -6,7 +6,7 @@ from recovery.core.effects import Persist
 from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.messages import Admitted
 from recovery.core.records import StepRecord
-from recovery.core.worker.activity import Stretches
+from recovery.core.worker.activity import TrainingIntervals
 from recovery.core.worker.stimuli import StepsDone
 
 
@@ -25,7 +25,7 @@ class Progress:
         """What the main thread has applied last; generation 0: nothing."""
         self._begun_in = Generation(0)
         """The newest generation whose first step was applied; 0: none."""
-        self._stretches = Stretches(heartbeat_ms=heartbeat_ms)
+        self._stretches = TrainingIntervals(heartbeat_ms=heartbeat_ms)
         """The times in which it trained without a pause."""
 
     @property

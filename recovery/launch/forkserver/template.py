@@ -28,8 +28,8 @@ from recovery.launch.children import tied
 from recovery.launch.forkserver import fork_messages
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared, Unsafe
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
+from recovery.launch.orphan_reaper import take_in_orphans
 from recovery.launch.restarts import describe
-from recovery.launch.strays import take_in_orphans
 
 _PROGRAM = str(Path(__file__).with_name("template_process.py"))
 READY_S = 300.0

@@ -2,7 +2,7 @@
 
 It imports what its launcher says, starts no thread, touches no device, and then forks a process for each request. A forked process is
 finished by forked_child.py, and runs its program from here: the interpreter's own end (exit codes, atexit, threads) is that of any
-program. Where there is time a process is forked ahead, and waits for the next request (forked_ahead.py).
+program. Where there is time a process is forked ahead, and waits for the next request (preforked_process.py).
 
 A worker proxy is forked once more, and the new process goes on as its own template (program_template.py).
 """
@@ -35,7 +35,7 @@ from recovery.launch.forkserver import (  # noqa: E402 - behind the path that it
     template_memory,
 )
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe  # noqa: E402 - behind the path that it comes from
-from recovery.launch.forkserver.forked_ahead import ForkedAhead, NewProcess, fork  # noqa: E402 - behind the path that it comes from
+from recovery.launch.forkserver.preforked_process import NewProcess, PreforkedProcess, fork  # noqa: E402 - behind the path that it comes from
 from recovery.readable import is_readable  # noqa: E402 - behind the path that it comes from
 
 for _place in _ADDED:
@@ -63,7 +63,7 @@ def _serve(link: socket.socket, files: template_checks.Files, begun: list[int]) 
         SystemExit: the launcher is gone.
         NewProcess: in each forked process.
     """
-    ahead: ForkedAhead | None = None
+    ahead: PreforkedProcess | None = None
     while True:
         while not is_readable(link, _PAUSE_S if ahead is None else _LOOK_S):
             if ahead is None:

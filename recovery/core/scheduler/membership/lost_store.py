@@ -12,7 +12,7 @@ from typing import Union
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import CheckpointCoordinator
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Exit, Log
 from recovery.core.ids import Incarnation, NodeId, Rank
 from recovery.core.policy import rebuild, rollback
@@ -326,5 +326,5 @@ def _become(state: SchedulerState, built: rebuild.Rebuilt) -> None:
         reason=REBUILDING,
     )
     state.generations = list(built.generations)
-    state.checkpoints = CheckpointCoordinator(state.rules.world_size)
+    state.checkpoints = CheckpointIndex(state.rules.world_size)
     state.checkpoints.load(built.checkpoints, state.generations)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launch import strays
-from recovery.launch.strays import Strays
+from recovery.launch import orphan_reaper
+from recovery.launch.orphan_reaper import OrphanReaper
 from tests.pace import wait_for
 
 
@@ -33,7 +33,7 @@ def start(started: list[subprocess.Popen[bytes]], *words: str) -> int:
 
 
 def is_there(pid: int) -> bool:
-    return pid in strays._children()
+    return pid in orphan_reaper._children()
 
 
 def test_whom_it_may_not_end_is_named_and_left_and_the_others_are_ended(
@@ -41,7 +41,7 @@ def test_whom_it_may_not_end_is_named_and_left_and_the_others_are_ended(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ended = Strays()
+    ended = OrphanReaper()
     anothers, mine = start(started, "sleep", "60"), start(started, "sleep", "61")
     allowed = os.kill
 
@@ -62,7 +62,7 @@ def test_children_that_were_there_before_the_job_are_kept(
     started: list[subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     helper = start(started, "sleep", "60")
-    others = Strays()
+    others = OrphanReaper()
     others.start()
     asyncio.run(others.end())
     assert is_there(helper)
@@ -87,8 +87,8 @@ def test_what_is_left_is_asked_to_end_before_it_is_killed(
     grace_s: float,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(strays, "_GRACE_S", grace_s)
-    ended = Strays()
+    monkeypatch.setattr(orphan_reaper, "_GRACE_S", grace_s)
+    ended = OrphanReaper()
     pid = start(started, sys.executable, "-c", text)
     wait_for((tmp_path / "ready").exists, "the process")
     asyncio.run(ended.end())
@@ -99,7 +99,7 @@ def test_what_is_left_is_asked_to_end_before_it_is_killed(
 def test_a_launcher_without_descriptors_says_that_it_does_not_look_and_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    looks = Strays()
+    looks = OrphanReaper()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -114,7 +114,7 @@ def test_a_launcher_without_descriptors_says_that_it_does_not_look_and_goes_on(
 def test_what_was_killed_with_a_template_is_not_said_to_be_left(
     started: list[subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = Strays()
+    ended = OrphanReaper()
     template = start(started, "sleep", "60")
     ended.keep(template)
     ended.forget(template)

@@ -31,7 +31,7 @@ def take_in_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-class Strays:
+class OrphanReaper:
     """Reaps them while the job goes on, and ends those that are left at its end.
 
     A process of this launcher's own session (a helper of a library) is never one: whoever began it waits for it. Nor is a child that

@@ -31,7 +31,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 _turn = msgspec.json.Decoder(Turn)
 
 
-class Turns:
+class UploadOrder:
     """The turns of one generation, as one rank follows them. Blocks."""
 
     def __init__(self, store: ObjectStore, job: str, run: int, generation: int) -> None:

@@ -17,7 +17,7 @@ import pytest
 from recovery.launch.forkserver import forked_child
 from recovery.launch.forkserver.fork_messages import Fork, NotForked, Prepare, Prepared
 from recovery.launch.forkserver.fork_requests import NotBegun
-from recovery.launch.forkserver.forked_ahead import ForkedAhead
+from recovery.launch.forkserver.preforked_process import PreforkedProcess
 from recovery.launch.forkserver.template import Template
 from tests.launch.forking import forked, orphans_left_alone, ready_template
 from tests.pace import wait_for
@@ -120,7 +120,7 @@ def test_a_report_counts_although_its_process_has_ended() -> None:
         forked_child.report_error(theirs.fileno(), OSError(errno.ENOENT, "gone"))
     with subprocess.Popen(["sleep", "60"]) as between:
         request = Fork(command=("python",), environment={}, conditions={})
-        answer = ForkedAhead(between.pid, ours).begin(request, [], lambda: "")
+        answer = PreforkedProcess(between.pid, ours).begin(request, [], lambda: "")
         # It was waited for already.
         between.returncode = -signal.SIGKILL
     assert answer == NotForked(errno=errno.ENOENT, reason="gone")

@@ -21,7 +21,7 @@ from recovery.readable import is_readable
 _READ_BYTES = 4096
 
 
-class ForkedAhead:
+class PreforkedProcess:
     """One such process. It is used once."""
 
     def __init__(self, between: int, link: socket.socket) -> None:
@@ -87,7 +87,7 @@ class NewProcess(Exception):  # noqa: N818 - no error: where the new process lea
         super().__init__()
 
 
-def fork(link: socket.socket) -> ForkedAhead:
+def fork(link: socket.socket) -> PreforkedProcess:
     """Fork a process.
 
     Args:
@@ -109,7 +109,7 @@ def fork(link: socket.socket) -> ForkedAhead:
         theirs.close()
         # Who ends the process between before that would have none.
         if ours.recv(1):
-            return ForkedAhead(between, ours)
+            return PreforkedProcess(between, ours)
         ours.close()
         number = os.waitstatus_to_exitcode(os.waitpid(between, 0)[1])
         raise OSError(max(number, 0), os.strerror(number) if number > 0 else "it ended before it began")

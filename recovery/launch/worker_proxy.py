@@ -1,4 +1,4 @@
-"""The worker proxy of a program that knows nothing of recovery: `python -m recovery.launch.supervise COMMAND ...`.
+"""The worker proxy of a program that knows nothing of recovery: `python -m recovery.launch.worker_proxy COMMAND ...`.
 
 The program is started once per generation, with the variables that torchrun exports; when any rank's program fails, all are started
 again (the program loads its own newest checkpoint, as under torchrun). The proxy is the node: it registers, waits out a peer's
@@ -89,7 +89,9 @@ class _Program:
         """
         session = self._session
         session.on_interrupt(self._changed.set)
-        session.never_stops("the program runs in a process of its own, which knows nothing of recovery")
+        session.drain_unsupported_reason(
+            "the program runs in a process of its own, which knows nothing of recovery"
+        )
         world = self._world()
         unset = [name for name, value in world.items() if not value]
         environment = {**self._environment, **world, SUPERVISED: "1"}

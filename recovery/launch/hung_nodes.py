@@ -32,7 +32,7 @@ class LostNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Whose scheduler it is."""
 
 
-class Overdue:
+class HungNodes:
     """Finds the lost nodes whose processes do not come back by themselves. The answers and their times are arguments.
 
     A node may be lost because its host was cut off: then its process is well and reconnects when the network is free. That it is
