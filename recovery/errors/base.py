@@ -42,7 +42,8 @@ class RecoveryError(Exception):
     def __init__(self, **parts: object) -> None:
         """Fill the template of the class with `parts`, which stay readable as `error.parts`."""
         self.parts = parts
-        super().__init__(_printable(f"{self.code}: {self.template.format(**parts)}"))
+        shown = {name: _shown(part) for name, part in parts.items()}
+        super().__init__(_printable(f"{self.code}: {self.template.format(**shown)}"))
 
     @property
     def fact(self) -> str:
@@ -51,6 +52,13 @@ class RecoveryError(Exception):
         if not self.consequence or not text.endswith(self.consequence):
             return text
         return text.removesuffix(self.consequence) + "."
+
+
+def _shown(part: object) -> object:
+    """As it was typed: a path without the name of its class, a member of an enumeration by its value."""
+    if hasattr(part, "__fspath__"):
+        return str(part)
+    return part.value if isinstance(part, Enum) else part
 
 
 def _printable(text: str) -> str:

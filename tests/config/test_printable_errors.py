@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from recovery.errors import UsageError
+from recovery.errors import Cause, SettingRangeError, UsageError
 
 
 @pytest.mark.parametrize("quoted", ["a\nb", "\x1b[2J", "\u202efdp.exe", "\ud800", "\x00"], ids=ascii)
@@ -15,3 +17,16 @@ def test_what_an_error_quotes_is_printed_escaped(quoted: str) -> None:
     assert quoted.encode("unicode_escape").decode() in str(error)
     assert "Größe 模型 stay." in str(error)
     assert error.parts["field"] == f"file {quoted}"
+
+
+def test_a_path_and_a_choice_are_printed_as_they_are_typed() -> None:
+    error = SettingRangeError(
+        field="--log_dir", value=Path("a/b"), rule="is a file", next_step="Give another."
+    )
+    chosen = SettingRangeError(
+        field="--restart", value=Cause.SCRIPT, rule="is one", next_step="Give another."
+    )
+
+    assert str(error) == f"{error.code}: --log_dir='a/b': is a file. Give another."
+    assert "--restart='script'" in str(chosen)
+    assert error.parts["value"] == Path("a/b")
