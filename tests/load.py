@@ -1,11 +1,14 @@
 """The last lines of a run that failed: which tests, and how busy the machine is, so that a failure under load is seen as one.
 
-`python -m tests.load` prints them; `--begin` forgets the failures of an earlier run.
+`python -m tests.load` prints them; `--begin` forgets the failures of an earlier run; `--behind COMMAND ...` runs a command, hands it what asks this
+process to end (a shell in between would end alone and leave the tests running), and prints them where it fails.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,8 +59,30 @@ def failed() -> list[str]:
     return _FAILED.read_text().splitlines() if _FAILED.exists() else []
 
 
+def run_behind(command: Sequence[str]) -> int:
+    """Run a command; gives its exit code as a shell does."""
+    # A make's children need the descriptors of its job server.
+    child = subprocess.Popen(command, close_fds=False)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: child.send_signal(received))
+    try:
+        code = child.wait()
+    except KeyboardInterrupt:
+        # The terminal has told the child too.
+        code = child.wait()
+    if code:
+        _print()
+    return code if code >= 0 else 128 - code
+
+
+def _print() -> None:
+    print("\n".join([*(f"failed: {test}" for test in failed()), *lines(Ticks(0, 0))]), flush=True)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--behind"]:
+        sys.exit(run_behind(sys.argv[2:]))
     if "--begin" in sys.argv:
         _FAILED.unlink(missing_ok=True)
     else:
-        print("\n".join([*(f"failed: {test}" for test in failed()), *lines(Ticks(0, 0))]))
+        _print()
