@@ -10,7 +10,7 @@ from recovery.cli.source import ask, source_of
 from recovery.report import status as status_report
 from recovery.report import stored as stored_state
 from recovery.report import tables
-from recovery.report.rank_progress import RunningProcesses
+from recovery.report.rank_progress import RunningProcesses, notes_of_now, progress_of_ranks
 
 
 def nodes(
@@ -20,10 +20,16 @@ def nodes(
     source = source_of(path, connect)
     if isinstance(source, Path):
         state = stored_state.read(source)
-        rows = RunningProcesses(state).rows(state.nodes)
+        processes = RunningProcesses(state)
+        ranks = progress_of_ranks(state, processes, notes_of_now(state))
+        steps = {one.node_id: one.step for one in ranks if one.rank is not None}
+        rows = [{**row, "newest_step": steps.get(row["node_id"])} for row in processes.rows(state.nodes)]
     else:
         rows = status_report.node_rows(ask(source, "/status"))
     how = chosen(form, as_json=as_json)
     if how is Format.TABLE:
         rows = [{**row, "state": "warming up"} if row["warming_up"] else row for row in rows]
+        rows = [
+            {**row, "step": row["step"] if row["newest_step"] is None else row["newest_step"]} for row in rows
+        ]
     show_rows(tables.NODES, rows, how)

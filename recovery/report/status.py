@@ -112,6 +112,7 @@ def node_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
             **{column.key: node.get(column.key) for column in NODES.columns},
             "place": place_of(node.get("seat", node["node_id"]), node["generation"]).value,
             "rejoin_left_s": node["rejoin_left_ms"] / 1000,
+            "newest_step": node["step"] if node["rank"] is not None else None,
         }
         for node in view["nodes"]
     ]

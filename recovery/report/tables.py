@@ -101,6 +101,12 @@ NODES = View(
             lambda node: None,
             shown=False,
         ),
+        Column(
+            "newest_step",
+            "as `step` of ranks: the highest of the current generation that it is known to have applied; null: it has no rank. The table for people has it as its step",
+            lambda node: None,
+            shown=False,
+        ),
     ),
 )
 STEPS = View(
