@@ -64,9 +64,10 @@ def timeline(
     if as_json:
         print_json(found.for_json())
         return
-    wall_s = (found.end_ms - found.begin_ms) / 1000
+    wall_s = (found.end_ms - found.begin_ms - found.paused_ms) / 1000
+    paused = f", and {found.paused_ms / 1000:.1f} s stopped on purpose" if found.paused_ms else ""
     unknown = f", {found.unknown_ms / 1000:.1f} s of it unknown" if found.unknown_ms else ""
-    print_line(f"{title}; goodput {found.goodput:.1%} of {wall_s:.1f} s{unknown}")
+    print_line(f"{title}; goodput {found.goodput:.1%} of {wall_s:.1f} s{unknown}{paused}")
     if len(found.recoveries) > _SHOWN:
         print_line(f"the {_SHOWN} newest of {len(found.recoveries)} recoveries; --json and --html show all")
     show_rows(_RECOVERIES, _RECOVERIES.rows(found.recoveries[-_SHOWN:]), Format.TABLE)

@@ -60,6 +60,8 @@ class EventKind(str, Enum):
     """A new job begins."""
     SCHEDULER_RESTARTED = "scheduler_restarted"
     """The scheduler is back; `incarnation` counts its processes."""
+    SCHEDULER_STOPPED = "scheduler_stopped"
+    """The scheduler was asked to end by the signal in `reason`, and the job has not ended. Where no rank trains behind it the job is paused."""
     STORE_REBUILT = "store_rebuilt"
     """The scheduler's store was lost; `details` says what each worker reported of the job, and what nobody knew."""
     NODE_ADMITTED = "node_admitted"

@@ -124,6 +124,7 @@ NO_CHANGE = frozenset(
     {
         EventKind.SCHEDULER_STARTED,
         EventKind.SCHEDULER_RESTARTED,
+        EventKind.SCHEDULER_STOPPED,
         EventKind.STORE_REBUILT,
         EventKind.NODE_SUSPECTED,
         EventKind.PROCESS_ENDED,

@@ -9,6 +9,7 @@ import msgspec
 
 from recovery.core.records import EventKind
 from recovery.report.event_index import EventIndex
+from recovery.report.intervals import difference, intersection, length_ms
 from recovery.report.training_time import TrainingTimes
 from recovery.store.reader import StoredEvent
 
@@ -33,6 +34,8 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """Until the last rank had formed the world and loaded its checkpoint."""
     first_step_ms: int
     """Until the last rank had done its first step."""
+    paused_ms: int = 0
+    """Meanwhile the job was stopped on purpose: in none of the parts."""
     unknown_ms: int = 0
     """Before all that: from the last moment at which all ranks are known to have trained to the notice."""
 
@@ -64,7 +67,7 @@ def recoveries(
         begun: by generation, the step at which it began.
         reached: by generation, the highest step that a rank is known to have applied.
     """
-    log = times.log
+    log, pauses = times.log, times.pauses
     for position, stored in log.of_kind(EventKind.GENERATION_INTERRUPTED):
         planned = log.first_from(position, EventKind.PLAN_MADE)
         if planned is None:
@@ -82,7 +85,7 @@ def recoveries(
         noticed_ms = _noticed_ms(log, position)
         marks = list(itertools.accumulate(ends, max, initial=noticed_ms))
         notice, window, start, rendezvous, load, first_step = (
-            end - begin for begin, end in itertools.pairwise(marks)
+            length_ms(difference((part,), pauses)) for part in itertools.pairwise(marks)
         )
         yield Recovery(
             generation=stored.event.generation or 0,
@@ -95,6 +98,7 @@ def recoveries(
             rendezvous_ms=rendezvous,
             load_ms=load,
             first_step_ms=first_step,
+            paused_ms=length_ms(intersection(((marks[0], marks[-1]),), pauses)),
             unknown_ms=_unknown_ms(times, before, noticed_ms),
         )
 

@@ -52,14 +52,16 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     recoveries: tuple[Recovery, ...]
     useful_ms: int
     """In which all ranks trained, and not what they had done before."""
+    paused_ms: int
+    """In which the job was stopped on purpose: from the end of its processes to its next start."""
     unknown_ms: int
     """In which nobody recorded what at least one node did. None of it counts as useful."""
     by_generation: tuple[GenerationSummary, ...]
 
     @property
     def goodput(self) -> float:
-        """Useful time by all time, 0 to 1."""
-        return self.useful_ms / max(1, self.end_ms - self.begin_ms)
+        """Useful time by all time in which the job was meant to run, 0 to 1."""
+        return self.useful_ms / max(1, self.end_ms - self.begin_ms - self.paused_ms)
 
     def for_json(self) -> dict[str, Any]:
         """All of it by its keys in JSON, with the goodput."""
@@ -118,6 +120,7 @@ def make_timeline(
         ),
         recoveries=tuple(recoveries(times, begun, reached)),
         useful_ms=sum(one.useful_ms for one in summaries),
+        paused_ms=length_ms(times.pauses),
         unknown_ms=_unknown_ms(spans),
         by_generation=summaries,
     )

@@ -85,6 +85,11 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
         (f"{timeline.goodput:.1%}", "of the time was useful (goodput)"),
         (f"{wall_s:,.1f} s", "from the first event to the last record"),
         (f"{timeline.unknown_ms / 1000:,.1f} s", "unknown: not counted as useful"),
+        *(
+            [(f"{timeline.paused_ms / 1000:,.1f} s", "stopped on purpose: not counted")]
+            if timeline.paused_ms
+            else []
+        ),
         (str(len(timeline.recoveries)), "recoveries"),
         (str(lost), "steps done again"),
         (str(len(timeline.commits)), "common checkpoints"),

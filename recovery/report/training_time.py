@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from recovery.core.records import ActivityRecord, EventKind
 from recovery.report.event_index import EventIndex
-from recovery.report.intervals import Intervals, difference, intersection
+from recovery.report.intervals import Intervals, difference, intersection, union
 from recovery.report.recorded_activity import (
     GENERATION_ENDS,
     ByGeneration,
@@ -106,6 +106,23 @@ class TrainingTimes:
             for position, plan in self.log.of_kind(EventKind.PLAN_MADE)
         }
         """By number."""
+
+    @property
+    def pauses(self) -> Intervals:
+        """When the scheduler had been asked to end, no rank trained, as far as is known, and nobody had started the job again."""
+        away: list[tuple[int, int]] = []
+        for position, stopped in self.log.of_kind(EventKind.SCHEDULER_STOPPED):
+            again = self.log.first_from(position, EventKind.SCHEDULER_RESTARTED)
+            if again is not None:
+                away.append((stopped.wall_ms, self.log.events[again].wall_ms))
+        trained = [
+            interval
+            for generation in self.generations.values()
+            for of_node in (generation.trained, generation.unknown)
+            for intervals in of_node.values()
+            for interval in intervals
+        ]
+        return difference(union(away), union(trained)) if away else ()
 
     def _end_ms(self, recorded: ByGeneration) -> int:
         """The time of the last record: of a generation that nobody has ended, a rank's record may be newer than all events."""

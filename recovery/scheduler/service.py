@@ -29,6 +29,7 @@ from recovery.core.scheduler.stimuli import (
     DrainAsked,
     MessageReceived,
     SchedulerStimulus,
+    StopAsked,
     TimerFired,
 )
 from recovery.core.scheduler.views import checkpoints_view, drain_view, generations_view, job_view, lost_view
@@ -259,7 +260,7 @@ class _Service:
             self._server.pause_delivery()
             _logger.warning(
                 "event=store_behind %d rows wait to be written: no message, loss or timer is looked at until they are. "
-                "Look at the disk of MS_RECOVERY_PATH.",
+                "Listing at the disk of MS_RECOVERY_PATH.",
                 QUEUE_MAX,
             )
         elif self._holding and not crowded:
@@ -321,6 +322,8 @@ class _Service:
         running = self._machine.state.job.state in (JobState.RUNNING, JobState.INTERRUPTED)
         hint = "; workers train on, relaunch it with the same environment" if running else ""
         _logger.warning("event=scheduler_stopped reason=%s%s", name, hint)
+        if not self._ended.done():
+            self._deliver(StopAsked(name))
         self._finish(StoppedBySignal(number))
 
     def _finish(self, error: RecoveryError | None) -> None:

@@ -17,6 +17,7 @@ from recovery.core.records import (
     NodeState,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.stimuli import StopAsked
 from recovery.core.scheduler.views import checkpoints_view, generations_view, job_view
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
 
@@ -246,6 +247,19 @@ def test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened(desk: De
     desk.at(20_000)
     assert job(desk).state is JobState.RUNNING
     assert EventKind.SCHEDULER_RESTARTED in desk.kinds()
+
+
+def test_a_scheduler_that_is_asked_to_end_writes_that_this_is_no_crash(desk: Desk) -> None:
+    running_workers(desk)
+    desk.handle(StopAsked("SIGTERM"))
+    assert (desk.events[-1].kind, desk.events[-1].reason) == (EventKind.SCHEDULER_STOPPED, "SIGTERM")
+
+
+def test_a_scheduler_whose_job_has_ended_is_not_stopped(desk: Desk) -> None:
+    for worker in running_workers(desk):
+        worker.done()
+    desk.handle(StopAsked("SIGTERM"))
+    assert EventKind.SCHEDULER_STOPPED not in desk.kinds()
 
 
 def test_a_restarted_scheduler_gives_one_lease_to_return(desk: Desk) -> None:

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import msgspec
+import pytest
+from msgspec.structs import replace
 
-from recovery.core.records import EventKind
+from recovery.core.ids import RunId
+from recovery.core.records import EventKind, EventRecord
 from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, by_place, visible
 from recovery.report.timeline import Timeline, make_timeline
 from recovery.report.timeline_page import COLOURS, page
 from tests.report import long_job
 from tests.report.long_job import as_stored
+
+PAUSE_MS = 502_000
 
 
 def spans(timeline: Timeline, node: str) -> list[tuple[Doing, int]]:
@@ -50,7 +54,7 @@ def test_what_a_restarted_scheduler_is_told_again_moves_no_end_of_a_recovery() -
         one for one in of_first if one.event.kind in (EventKind.RENDEZVOUS_OPENED, EventKind.STATE_LOADED)
     ]
     assert told_again
-    later = [msgspec.structs.replace(one, wall_ms=of_first[-1].wall_ms) for one in told_again]
+    later = [replace(one, wall_ms=of_first[-1].wall_ms) for one in told_again]
 
     expected = make_timeline(events, generations, run=1).recoveries
     found = make_timeline(
@@ -111,6 +115,43 @@ def test_a_loss_that_took_its_time_is_not_mistaken_for_another_nodes() -> None:
 
     assert one.notice_ms == 0
     assert one.window_ms == long_job.WINDOW_MS
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_what_a_job_was_stopped_on_purpose_is_in_no_part_of_a_recovery_and_not_in_the_goodput(
+    *, is_asked: bool
+) -> None:
+    events, generations = as_stored(nodes=2, failures=1)
+    at = next(place for place, one in enumerate(events) if one.event.kind is EventKind.GENERATION_INTERRUPTED)
+    stop = EventRecord(kind=EventKind.SCHEDULER_STOPPED, run=RunId(1), reason="SIGINT")
+    start = EventRecord(kind=EventKind.SCHEDULER_RESTARTED, run=RunId(1))
+    stopped = [replace(events[at], event=stop)] if is_asked else []
+    again = replace(events[at], event=start, wall_ms=events[at].wall_ms + PAUSE_MS)
+    later = [replace(one, wall_ms=one.wall_ms + PAUSE_MS) for one in events[at + 1 :]]
+    undisturbed = make_timeline(events, generations, run=1)
+
+    timeline = make_timeline([*events[: at + 1], *stopped, again, *later], generations, run=1)
+
+    [expected], [one] = undisturbed.recoveries, timeline.recoveries
+    if is_asked:
+        assert (one.paused_ms, timeline.paused_ms) == (PAUSE_MS, PAUSE_MS)
+        assert one.parts == expected.parts
+        assert timeline.goodput == undisturbed.goodput
+    else:
+        assert (one.paused_ms, timeline.paused_ms) == (0, 0)
+        assert one.window_ms == expected.window_ms + PAUSE_MS
+
+
+def test_a_scheduler_that_is_stopped_while_the_ranks_train_on_is_no_pause() -> None:
+    events, generations = as_stored(nodes=2, failures=1)
+    at = next(place for place, one in enumerate(events) if one.event.kind is EventKind.CHECKPOINT_COMMITTED)
+    stop = EventRecord(kind=EventKind.SCHEDULER_STOPPED, run=RunId(1), reason="SIGTERM")
+    start = EventRecord(kind=EventKind.SCHEDULER_RESTARTED, run=RunId(1))
+    stopped, again = replace(events[at], event=stop), replace(events[at + 1], event=start)
+
+    timeline = make_timeline([*events[: at + 1], stopped, again, *events[at + 1 :]], generations, run=1)
+
+    assert timeline.paused_ms == 0
 
 
 def test_generations_without_events_have_no_useful_time() -> None:

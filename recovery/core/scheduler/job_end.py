@@ -75,6 +75,11 @@ def on_shutdown_due(state: SchedulerState) -> list[SchedulerEffect]:
     return [Persist(records, (Exit(state.outcome.code, state.job.reason),))]
 
 
+def on_stop_asked(state: SchedulerState, signal: str) -> list[SchedulerEffect]:
+    """This scheduler is asked to end before its job: the event log says that this was no crash."""
+    return [] if state.job_ended else [Persist((state.event(EventKind.SCHEDULER_STOPPED, reason=signal),))]
+
+
 def begin_run(state: SchedulerState) -> list[Record]:
     """A finished job's path starts its next run: same node ids, no ranks, no checkpoints, new generations.
 

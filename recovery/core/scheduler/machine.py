@@ -48,6 +48,7 @@ from recovery.core.scheduler.stimuli import (
     MessageReceived,
     ProcessGone,
     SchedulerStimulus,
+    StopAsked,
     TimerFired,
 )
 from recovery.core.scheduler.timers import (
@@ -143,6 +144,8 @@ class SchedulerMachine:
                 return self._on_timer(stimulus.timer, now_ms)
             case ProcessGone():
                 return liveness.on_process_gone(self.state, stimulus, now_ms)
+            case StopAsked():
+                return job_end.on_stop_asked(self.state, stimulus.signal)
             case _:
                 assert_never(stimulus)
 

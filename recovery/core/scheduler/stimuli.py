@@ -54,4 +54,10 @@ class ProcessGone(msgspec.Struct, frozen=True, tag="process_gone"):
     incarnation: Incarnation
 
 
-SchedulerStimulus = Union[MessageReceived, ConnectionLost, DrainAsked, TimerFired, ProcessGone]
+class StopAsked(msgspec.Struct, frozen=True, tag="stop_asked"):
+    """A person or a system asked this scheduler to end, by a signal."""
+
+    signal: str
+
+
+SchedulerStimulus = Union[MessageReceived, ConnectionLost, DrainAsked, TimerFired, ProcessGone, StopAsked]
