@@ -30,8 +30,24 @@ from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
 from recovery.transport.local_address import is_local
 
-_SHARED = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
-"""File systems on which SQLite's shared memory or the kernel's locks do not hold between hosts."""
+_SHARED = frozenset(
+    (
+        *("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "virtiofs", "fuse.sshfs"),
+        *("lustre", "beegfs", "beegfs_nodev", "gpfs", "wekafs", "ocfs2", "gfs2", "pvfs2"),
+        *(
+            "ceph",
+            "fuse.ceph",
+            "fuse.ceph-fuse",
+            "fuse.glusterfs",
+            "fuse.juicefs",
+            "fuse.mfs",
+            "fuse.seaweedfs",
+        ),
+        *("fuse.s3fs", "fuse.rclone", "fuse.mountpoint-s3", "fuse.gcsfuse", "fuse.goofys", "fuse.blobfuse2"),
+    )
+)
+"""File systems that several hosts share, by their names in /proc/mounts: on these SQLite's shared memory or the kernel's locks do not hold between
+hosts."""
 _KEPT = 5
 """CheckpointConfig's default keep_checkpoint_max."""
 _IN_MEMORY = 2

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
+from recovery.report import stored
+from recovery.report.timeline import read_timeline
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
 
@@ -167,6 +169,28 @@ def test_a_launcher_that_is_asked_to_stop_ends_everything(tmp_path: Path, number
         assert cluster.wait_exit(LAUNCHER) == 128 + number
         assert "stopped by SIGTERM" in cluster.log_of("worker_0")
         assert_nothing_left(cluster)
+
+
+def test_the_time_until_a_stopped_job_is_started_again_is_a_pause_and_costs_no_goodput(
+    tmp_path: Path,
+) -> None:
+    with LaunchedCluster(tmp_path, environment=HELD) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        cluster.signal(LAUNCHER, signal.SIGINT)
+        assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGINT
+        cluster.start()
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+
+        [stopped] = cluster.events(EventKind.SCHEDULER_STOPPED)
+        [again] = cluster.events(EventKind.SCHEDULER_RESTARTED)
+        assert stopped.event.reason == "SIGTERM"
+        timeline, _ = read_timeline(stored.read(tmp_path / "recovery"))
+        assert timeline.paused_ms == again.wall_ms - stopped.wall_ms > 0
+        [one] = timeline.recoveries
+        assert one.paused_ms == timeline.paused_ms
+        assert timeline.goodput > timeline.useful_ms / (timeline.end_ms - timeline.begin_ms)
 
 
 def test_a_launcher_that_is_killed_takes_everything_with_it(tmp_path: Path) -> None:

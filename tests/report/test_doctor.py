@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery.config.settings import memory_base
+from recovery.report import doctor
 from recovery.report.doctor import Check, examine
 from recovery.store import job_token_file
 from recovery.tls.side import Side
@@ -49,6 +50,23 @@ def test_wrong_variables_come_first(tmp_path: Path) -> None:
     assert not found["variables"].ok
     assert found["variables"].found.startswith("SETTING_TYPE: MS_WORKER_NUM='none'")
     assert "port" not in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_local"),
+    [
+        *((kind, True) for kind in ("ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs")),
+        *((kind, False) for kind in ("nfs4", "cifs", "lustre", "beegfs", "ceph", "fuse.ceph-fuse")),
+        *((kind, False) for kind in ("fuse.glusterfs", "fuse.juicefs", "gpfs", "fuse.s3fs", "virtiofs")),
+    ],
+)
+def test_a_file_system_that_hosts_share_does_not_suit_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_local: bool
+) -> None:
+    monkeypatch.setattr(doctor, "_file_system", lambda path: kind)
+    found = checks(tmp_path)["file system"]
+    assert (found.ok, bool(found.next_step)) == (is_local, not is_local)
+    assert found.found.startswith(kind)
 
 
 def test_the_recovery_path_its_disk_and_its_clock(tmp_path: Path) -> None:
