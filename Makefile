@@ -51,7 +51,8 @@ format: $(STAMP)  ## let ruff format and fix what it safely can
 TRACED := tests/core tests/store
 INSIDE := not cluster and not slow and not alone and not mindspore and not wheel
 REST := not mindspore and not wheel and not alone and not story and (cluster or slow)
-PYTEST := $(BIN)/python -m pytest
+# By exec, so that what asks make to end reaches the tests: a shell in between would end alone.
+PYTEST := exec $(BIN)/python -m pytest
 # The same order, sets, seeds and examples in every run of one tree.
 FIXED := PYTHONHASHSEED=0 HYPOTHESIS_PROFILE=gate
 GATE_PYTEST := $(FIXED) $(PYTEST) -p no:randomly --maxfail=3
@@ -66,7 +67,7 @@ test: $(STAMP) $(MS_STAMP)  ## the gate, 8 minutes: linters, package, all tests 
 
 test-traced: $(STAMP)
 	rm -f .coverage .coverage.*
-	$(FIXED) $(BIN)/coverage run -m pytest -p no:randomly --maxfail=3 -m "$(INSIDE)" -n 2 --dist worksteal $(TRACED)
+	$(FIXED) exec $(BIN)/coverage run -m pytest -p no:randomly --maxfail=3 -m "$(INSIDE)" -n 2 --dist worksteal $(TRACED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=100
 
@@ -80,10 +81,10 @@ test-stories: $(STAMP)
 
 test-stories-mindspore: $(STAMP) $(MS_STAMP)
 	@mkdir -p .cache && $(BIN)/python -m tests.stories mindspore >.cache/stories-mindspore
-	$(FIXED) $(MS_BIN)/python -m pytest --maxfail=3 -n 3 @.cache/stories-mindspore
+	$(FIXED) exec $(MS_BIN)/python -m pytest --maxfail=3 -n 3 @.cache/stories-mindspore
 
 test-planted: $(STAMP)
-	$(FIXED) $(BIN)/python -m tests.planted.run --changed-since --most 40 --jobs 2 --hang 20
+	$(FIXED) exec $(BIN)/python -m tests.planted.run --changed-since --most 40 --jobs 2 --hang 20
 
 test-all: $(STAMP) $(MS_STAMP)  ## everything else that is decided by what happens, 40 minutes: all clusters, drawn examples, all planted bugs, MindSpore
 	@$(MAKE) --no-print-directory --keep-going test-rest test-drawn test-alone test-wheel test-mindspore planted
@@ -98,7 +99,7 @@ test-alone: $(STAMP)
 	$(PYTEST) -m "alone and not mindspore and not wheel"
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
-	$(MS_BIN)/python -m pytest -m mindspore -n 4 --dist worksteal tests/mindspore
+	exec $(MS_BIN)/python -m pytest -m mindspore -n 4 --dist worksteal tests/mindspore
 
 # What can be had where it is missing, by Debian's names; `make tools` installs it as root, and names it otherwise.
 TOOLS := ip:iproute2 nft:nftables mpirun:openmpi-bin openssl:openssl unshare:util-linux setpriv:util-linux mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs

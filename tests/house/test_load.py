@@ -40,3 +40,10 @@ def test_the_load_is_printed_where_a_command_fails(tmp_path: Path, *, code: int,
     with behind(sys.executable, "-c", f"raise SystemExit({code})", place=tmp_path) as run:
         said, _ = run.communicate()
     assert (run.returncode, "load " in said) == (code, is_said)
+
+
+def test_no_shell_stands_between_make_and_the_tests() -> None:
+    """It would end alone, and leave them running."""
+    starts = [line for line in (ROOT / "Makefile").read_text().splitlines() if "-m pytest" in line]
+    assert starts
+    assert [line for line in starts if "exec $(" not in line] == []
