@@ -9,6 +9,7 @@ import errno
 import importlib
 import math
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,18 @@ class ObjectStore:
                 # A driver repeats a request whose answer was lost: what it finds then may be its own object.
                 return bool(self._ask("cat_file", path) == content)
         return True
+
+    def creates_once(self) -> bool:
+        """Does what was created first stay? Tried with an object that is removed again. Without it two ranks could commit a step each.
+
+        Raises:
+            CheckpointError: the storage cannot be written, or does not answer.
+        """
+        key = f"probe-{secrets.token_hex(16)}"
+        first, second = self.create(key, b"first"), self.create(key, b"second")
+        content = self.read(key, bytes_max=len(b"second"))
+        self.remove(key)
+        return (first, second, content) == (True, False, b"first")
 
     def put(self, key: str, source: Path) -> None:
         """Stream a file up, under a key that nobody else writes.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.checkpoint.verify import check
-from recovery.errors import CheckpointError
+from recovery.errors import CheckpointError, CheckpointWriteError
 from recovery.objects import commits
 from recovery.objects.retention import retain
 from recovery.objects.store import ObjectStore
@@ -159,9 +159,8 @@ class Uploads:
                 manifest.layout.value,
             )
             return True
-        if self._store is None:
-            self._store = self._make_store()
-        store, turns = self._store, self._turns_of(self._store, manifest)
+        store = self._store = self._store or self._checked(self._make_store())
+        turns = self._turns_of(store, manifest)
         while True:
             at = turns.current(manifest.step)
             # Asked behind the turn: what is committed meanwhile is of this turn.
@@ -172,6 +171,13 @@ class Uploads:
             self._tell_skipped(at.step)
             if not self._send(store, turns, at):
                 return False
+
+    def _checked(self, store: ObjectStore) -> ObjectStore:
+        """The storage, if a step can be committed there."""
+        if not store.creates_once():
+            reason = "the storage lets an object be written over that was to be created once: it needs conditional writes (If-None-Match: *)"
+            raise CheckpointWriteError(path=store.url, reason=reason)
+        return store
 
     def _tell_skipped(self, step: int) -> None:
         """The turn of a step has come: those before it that waited are not sent any more."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import secrets
 import shutil
 import socket
 import subprocess
@@ -305,16 +304,13 @@ def _newest_bytes(recovery_path: Path | None) -> int:
 
 def _checkpoint_store(url: str) -> Check:
     """One object is created, must not be created again, and is removed."""
-    name, key = "checkpoint store", f"doctor-{secrets.token_hex(16)}"
+    name = "checkpoint store"
     try:
-        store = opened(url)
-        first, second = store.create(key, b"first"), store.create(key, b"second")
-        content = store.read(key, bytes_max=len(b"second"))
-        store.remove(key)
+        creates_once = opened(url).creates_once()
     except RecoveryError as error:
         step = "Check the URL, the driver's credentials and endpoint, and that `recovery-engine[objects]` is installed."
         return Check(name=name, ok=False, found=error.fact, next_step=step)
-    if (first, second, content) != (True, False, b"first"):
+    if not creates_once:
         found = f"{url} lets an object be written over that was to be created once"
         step = "Use a storage that knows conditional writes (If-None-Match: *); without them no step is safe there."
         return Check(name=name, ok=False, found=found, next_step=step)

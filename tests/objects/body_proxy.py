@@ -24,6 +24,7 @@ _RESET = struct.pack("ii", 1, 0)
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *([0-9]+)")
 _CHECKSUM = re.compile(rb"(?i)\r\nx-amz-checksum-[^\r]*")
 _EXPECT = re.compile(rb"(?i)\r\nexpect: *100-continue")
+_CONDITION = re.compile(rb"(?i)\r\nif-none-match:[^\r]*")
 
 
 class Asked(NamedTuple):
@@ -45,6 +46,7 @@ class Fault(Enum):
     HOLD = "half of it goes through, the rest when the weather clears"
     TRICKLE = "all of it goes through, slowly"
     SHORT = "half of it comes back, the head says that this is all, and has no checksum"
+    UNCONDITIONAL = "it goes through without its condition, as by a server that knows none"
 
 
 class _OverError(Exception):
@@ -119,6 +121,8 @@ class BodyProxy(Way):
                 fault = self._fault_of(asked)
                 if _EXPECT.search(head):
                     client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                if fault is Fault.UNCONDITIONAL:
+                    head = _CONDITION.sub(b"", head)
                 server.sendall(_EXPECT.sub(b"", head))
                 is_get = method == "GET"
                 with self._counted(asked.is_file and method == "PUT"):

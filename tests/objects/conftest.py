@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ BUCKET = "bucket"
 
 @pytest.fixture(scope="session")
 def s3_address() -> Iterator[str]:
+    """Of the server in TESTS_S3_ADDRESS; without it of one that is started here."""
     needs_package("s3fs")
+    if address := os.environ.get("TESTS_S3_ADDRESS"):
+        yield address
+        return
     server_module = needs_package("moto.server")
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -37,7 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 def client_of(address: str, place: Path, **options: Any) -> ObjectStore:
     """A place of its own in the bucket of the server at `address`."""
     return ObjectStore(
-        f"s3://{BUCKET}/{place.name}",
+        f"s3://{BUCKET}/{place.parent.name}-{place.name}",
         key="test",
         secret="test",
         client_kwargs={"endpoint_url": address, "region_name": "us-east-1"},

@@ -17,6 +17,8 @@ from recovery.objects.upload_order import UploadOrder
 from recovery.objects.uploads import Uploads
 from tests.checkpoint.conftest import Save
 from tests.needs import needs_package
+from tests.objects.body_proxy import BodyProxy, Fault
+from tests.objects.conftest import client_of, opened_for_tests
 
 
 @pytest.fixture
@@ -200,3 +202,28 @@ def test_the_end_of_the_process_does_not_wait_for_storage_that_fails(tmp_path: P
     ends.start()
     ends.join(60)
     assert ended == [False]
+
+
+def test_a_storage_that_does_not_keep_what_was_created_first_gets_no_checkpoint(
+    tmp_path: Path, s3_address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some servers (`rclone serve s3` for one) ignore the condition of a write: two ranks could commit a step each."""
+    direct = opened_for_tests(s3_address, tmp_path)
+    with BodyProxy(s3_address) as proxy, caplog.at_level(logging.WARNING):
+        proxy.set(Fault.UNCONDITIONAL, lambda asked: asked.method == "PUT")
+        through = client_of(proxy.address, tmp_path)
+        assert not through.creates_once()
+        uploads = Uploads(lambda: through, again_s=0.05)
+        uploads.know(5, saved(tmp_path, 0, 5))
+        uploads.committed(5)
+        assert not uploads.finish(60)
+        assert "lets an object be written over" in caplog.text
+        assert commits.steps(direct, "job-a", 1) == ()
+        proxy.clear()
+        other = Uploads(lambda: direct, again_s=0.05)
+        other.know(5, saved(tmp_path, 1, 5))
+        other.committed(5)
+        assert other.finish(60)
+        assert uploads.finish(60), "it is tried again"
+    assert direct.creates_once()
+    assert not [name for name in direct.names("") if name.startswith("probe-")], "what was tried is removed"
