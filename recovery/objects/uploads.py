@@ -241,10 +241,11 @@ class Uploads:
             return None
 
     def _say(self, reason: str) -> None:
-        with self._changed:
-            self._failures += 1
-            self._changed.notify_all()
         self._failed_since = reason
         if reason != self._trouble:
             self._trouble = reason
             _logger.warning("event=upload_failed training goes on: %s", reason)
+        # Whoever waits for it finds the reason in the log.
+        with self._changed:
+            self._failures += 1
+            self._changed.notify_all()

@@ -7,6 +7,7 @@ recorded of itself bounds that to a heartbeat. A time of which neither says anyt
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from recovery.core.records import ActivityRecord, EventKind
@@ -107,7 +108,7 @@ class TrainingTimes:
         }
         """By number."""
 
-    @property
+    @cached_property
     def pauses(self) -> Intervals:
         """When the scheduler had been asked to end, no rank trained, as far as is known, and nobody had started the job again."""
         away: list[tuple[int, int]] = []
@@ -115,6 +116,8 @@ class TrainingTimes:
             again = self.log.first_from(position, EventKind.SCHEDULER_RESTARTED)
             if again is not None:
                 away.append((stopped.wall_ms, self.log.events[again].wall_ms))
+        if not away:
+            return ()
         trained = [
             interval
             for generation in self.generations.values()
@@ -122,7 +125,7 @@ class TrainingTimes:
             for intervals in of_node.values()
             for interval in intervals
         ]
-        return difference(union(away), union(trained)) if away else ()
+        return difference(union(away), union(trained))
 
     def _end_ms(self, recorded: ByGeneration) -> int:
         """The time of the last record: of a generation that nobody has ended, a rank's record may be newer than all events."""

@@ -212,13 +212,14 @@ class _Service:
         try:
             descriptor = os.pidfd_open(pid)
         except OSError:
-            self._on_signal(signal.SIGTERM)
+            self._stop(signal.SIGTERM)
             return
 
         def gone() -> None:
             self._loop.remove_reader(descriptor)
             os.close(descriptor)
-            self._on_signal(signal.SIGTERM)
+            # Nobody has asked: the event log calls this no stop on purpose.
+            self._stop(signal.SIGTERM)
 
         self._loop.add_reader(descriptor, gone)
 
@@ -318,12 +319,15 @@ class _Service:
             self._finish(job_failure(code, reason) if code else None)
 
     def _on_signal(self, number: int) -> None:
+        if not self._ended.done():
+            self._deliver(StopAsked(signal.Signals(number).name))
+        self._stop(number)
+
+    def _stop(self, number: int) -> None:
         name = signal.Signals(number).name
         running = self._machine.state.job.state in (JobState.RUNNING, JobState.INTERRUPTED)
         hint = "; workers train on, relaunch it with the same environment" if running else ""
         _logger.warning("event=scheduler_stopped reason=%s%s", name, hint)
-        if not self._ended.done():
-            self._deliver(StopAsked(name))
         self._finish(StoppedBySignal(number))
 
     def _finish(self, error: RecoveryError | None) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from recovery.core.records import EventKind
+from recovery.store.reader import read_events
 from tests.cluster.made_once import made_once
 from tests.cluster.startup import AS_ROOT, Job
 from tests.faults.hosts import Host, host
@@ -168,6 +170,11 @@ def test_a_rank_table_with_rank_0_killed_and_started_again(job: Job, undisturbed
     assert job.ends(again) == 0, job.output()
     assert job.weights() == undisturbed
     job.wait(lambda: not job.living(), "end of rank 0's scheduler")
+    kinds = [stored.event.kind for stored in read_events(job.place / "recovery")]
+    assert EventKind.SCHEDULER_RESTARTED in kinds
+    assert EventKind.SCHEDULER_STOPPED not in kinds, (
+        "it ended with a process that was killed: nobody has asked"
+    )
 
 
 def test_a_rank_table_of_another_size_is_refused(job: Job) -> None:

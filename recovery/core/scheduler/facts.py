@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.same_end import SameEnd
+
+Fact = TypeVar("Fact")
 
 
 class Failure(NamedTuple):
@@ -55,27 +57,14 @@ class Facts:
         """The current generation cannot go on. Outside a generation it is one more failure of the last one, or nothing."""
         self.failures.append(Failure(reason, same_end, then))
 
-    def take_failures(self) -> list[Failure]:
-        """The failures, in order; none is left."""
-        taken, self.failures = self.failures, []
-        return taken
-
-    def take_arrivals(self) -> list[Arrival]:
-        """The arrivals, in order; none is left."""
-        taken, self.arrivals = self.arrivals, []
-        return taken
-
-    def take_reports(self) -> list[Report]:
-        """The reports, in order; none is left."""
-        taken, self.reports = self.reports, []
-        return taken
-
-    def take_given_up(self) -> list[GivenUp]:
-        """The nodes that are not started again, in order; none is left."""
-        taken, self.given_up = self.given_up, []
-        return taken
-
     @property
     def pending(self) -> bool:
         """Has nobody drawn what follows from something here?"""
         return bool(self.failures or self.arrivals or self.reports or self.given_up)
+
+
+def taken(noted: list[Fact]) -> list[Fact]:
+    """The facts of a kind, in order; none is left."""
+    facts = list(noted)
+    noted.clear()
+    return facts

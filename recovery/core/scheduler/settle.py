@@ -12,6 +12,7 @@ from collections.abc import Callable
 from recovery.core.scheduler import drain
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.facts import taken
 from recovery.core.scheduler.generations import catch_up, interruption, next_generation
 from recovery.core.scheduler.membership import liveness, readiness, takeover
 from recovery.core.scheduler.state import SchedulerState
@@ -37,26 +38,36 @@ def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 
 def _failures(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """A generation that cannot go on ends, before anything is said to who has come or can follow the next plan."""
-    failures = state.facts.take_failures()
-    return [effect for one in failures for effect in interruption.interrupt(state, one, now_ms)]
+    return [
+        effect for one in taken(state.facts.failures) for effect in interruption.interrupt(state, one, now_ms)
+    ]
 
 
 def _given_up(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Who is not started again is waited for no more."""
-    given_up = state.facts.take_given_up()
-    return [effect for one in given_up for effect in liveness.give_up(state, one.node, one.reason, now_ms)]
+    return [
+        effect
+        for one in taken(state.facts.given_up)
+        for effect in liveness.give_up(state, one.node, one.reason, now_ms)
+    ]
 
 
 def _arrivals(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Who has connected learns where the job stands."""
-    arrivals = state.facts.take_arrivals()
-    return [effect for one in arrivals for effect in catch_up.catch_up(state, one.node, one.register, now_ms)]
+    return [
+        effect
+        for one in taken(state.facts.arrivals)
+        for effect in catch_up.catch_up(state, one.node, one.register, now_ms)
+    ]
 
 
 def _reports(state: SchedulerState, _now_ms: int) -> list[SchedulerEffect]:
     """What ranks hold counts for the next plan."""
-    reports = state.facts.take_reports()
-    return [effect for one in reports for effect in readiness.take_report(state, one.node, one.ready)]
+    return [
+        effect
+        for one in taken(state.facts.reports)
+        for effect in readiness.take_report(state, one.node, one.ready)
+    ]
 
 
 ORDER: tuple[Callable[[SchedulerState, int], list[SchedulerEffect]], ...] = (
