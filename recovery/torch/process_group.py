@@ -7,9 +7,7 @@ Ten facts of PyTorch 2.13 shape this file.
    bucket decides which chunk of the ring an element falls into, and so the order in which the ranks' values are added: the last
    bits of the sum. A world formed again at step 120 would do step 121 with first-pass buckets where an undisturbed run has
    rebuilt ones, and end with other bits. So rebuilding is off in our worlds: the layout is the same at every step of every process.
-3. The destructor of DistributedDataParallel's reducer holds the GIL. If it drops the last reference to a gloo group, it waits for
-   the group's thread, which may wait for the GIL to let go of a finished piece of work: a deadlock (seen once in a few dozen
-   worlds). So a world keeps its group until the next one is formed; Python's own reference is dropped without the GIL.
+3. The destructor of a group waits, for its thread and for collectives that may never end: see ended_groups.py.
 4. A store's client dials a dead address again and again until its timeout, and nothing can wake it in between: it has no socket then.
    So the dialling is ours, and torch's own gets a timeout of a second; the real one is set once it is connected.
    (The delay of 5 s that it is known for is DNS, see fact 7.)
@@ -52,6 +50,7 @@ from recovery import clock
 from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
 from recovery.torch import sockets
+from recovery.torch.ended_groups import EndedGroups
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.name_service import ask_again_soon
 from recovery.torch.session_interface import SessionInterface
@@ -74,9 +73,9 @@ _torchs_form_group = distributed.distributed_c10d._new_process_group_helper  # n
 _torchs_sync = data_parallel._sync_module_states  # type: ignore[attr-defined]  # noqa: SLF001 - fact 10
 
 _world: World | None = None
-_ended = sockets.EndedSockets()
+_ended_sockets = sockets.EndedSockets()
 """Of the last world (fact 6)."""
-_kept_group: distributed.ProcessGroup | None = None
+_ended_groups = EndedGroups()
 """Fact 3. Not in the World: whoever remembers a waker of an old world would keep its threads and descriptors alive."""
 
 
@@ -98,7 +97,7 @@ def init_process_group(
         UsageError: there is a world already that is not ours.
         torch.distributed.DistNetworkError: rank 0's store cannot be reached within a minute. Ends the generation, as any such error.
     """
-    global _world, _kept_group  # noqa: PLW0603 - torch's default world is one per process as well
+    global _world  # noqa: PLW0603 - torch's default world is one per process as well
     if distributed.is_initialized():
         raise UsageError(
             field="init_process_group",
@@ -107,15 +106,15 @@ def init_process_group(
         )
     if _world is None:
         close_in_children(lambda: _world.descriptors() if _world is not None else [])
-    _kept_group = None
-    _ended.let_go()
+    _ended_groups.let_go()
+    _ended_sockets.let_go()
     _world = World(session, backend, timeout)
     session.on_interrupt(_world.wake)
     session.on_generation_end(_world.close)
     session.on_generation_end(forget_compiled)
     # An interrupt that came before `wake` was registered has woken nobody.
     session.check()
-    _kept_group = _world.form()
+    _world.form()
 
 
 class World:
@@ -131,7 +130,7 @@ class World:
         self._broken, self._form_left = threading.Event(), threading.Event()
         self._breaking, self._closed = threading.Lock(), False
 
-    def form(self) -> distributed.ProcessGroup | None:
+    def form(self) -> None:
         """Meet the other ranks."""
         threading.Thread(target=self._log_while_formed, name="recovery-form-world", daemon=True).start()
         try:
@@ -139,7 +138,6 @@ class World:
         finally:
             self._form_left.set()
         self._session.check()
-        return distributed.group.WORLD
 
     def _form(self) -> None:
         session = self._session
@@ -270,7 +268,7 @@ class World:
             if self._closed:
                 return 0
             self._closed = last
-            return _ended.end(self._to_break())
+            return _ended_sockets.end(self._to_break())
 
     def _break_until_left(self) -> None:
         while not self._form_left.wait(_AGAIN_S):
@@ -282,6 +280,7 @@ class World:
             self._break(last=True)
             forget_meshes()
             if distributed.is_initialized():
+                _ended_groups.keep(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001 - all of this world
                 distributed.destroy_process_group()
         except Exception:
             # Whatever a broken world raises at its end, it is over.

@@ -35,7 +35,7 @@ def warm_up() -> None:
     optimizer.step()
     del wrapped
     if alone:
-        # The reducer must go before its group, see process_group.py, fact 3.
+        # The reducer must go before its group, see ended_groups.py.
         gc.collect()
         distributed.destroy_process_group()
     restore_random_state(state)

@@ -90,8 +90,8 @@ def _in_recoveries(ranks: Sequence[int], workers: int, without: str) -> list[Cas
         for begin in range(0, len(pairs), each):
             strikes: list[Strike] = []
             for number, (event, rank) in enumerate(pairs[begin : begin + each]):
-                # No generation that began at such a step, or at 0, has saved the one before.
-                step = number * (2 * SAVE_STEPS - 1) + _MIDDLE
+                # None of these follows a step that is saved: its file would be as new as the memory of a survivor.
+                step = 2 * SAVE_STEPS * number + _MIDDLE
                 strikes.append(Strike(first, "backward begins", step, follows=number > 0))
                 strikes.append(Strike(rank, event, follows=True))
             found.append(Case(tuple(strikes)))

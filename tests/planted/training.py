@@ -8,6 +8,15 @@ _WORLD = "tests/torch/test_process_group.py"
 
 TRAINING = (
     Bug(
+        "the groups of a world go while what was built in it is still there",
+        "I14",
+        "torch/ended_groups.py",
+        "_hold",
+        "next_world.wait()",
+        "pass",
+        ("tests/torch/test_ended_groups.py::test_groups_are_kept_until_the_next_world_begins",),
+    ),
+    Bug(
         "a position is taken for the same place in any division of the data",
         "I10",
         "torch/loader.py",

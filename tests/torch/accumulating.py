@@ -163,7 +163,7 @@ def main() -> None:
         training.run(SAVED_STEP, None)
     print(training.bits())
     if world:
-        # In this order, fact 3 again; and before the interpreter ends: a thread of gloo that lets go of its last work behind that aborts the process.
+        # In this order, see ended_groups.py; and before the interpreter ends: a thread of gloo that lets go of its last work behind that aborts the process.
         del training
         distributed.destroy_process_group()
         kept_groups.clear()
