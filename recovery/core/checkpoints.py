@@ -1,12 +1,14 @@
-"""Who holds which checkpoint. A step is committed when every rank of the world holds it."""
+"""Who holds which checkpoint: ranks their own, other nodes copies. A step is committed when every rank of the world holds its own."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from recovery.core.copy_index import CopyIndex
+from recovery.core.copy_records import CopyRecord
+from recovery.core.held import HeldCheckpoint, PassedOver
 from recovery.core.ids import Generation, Rank
-from recovery.core.messages import HeldCheckpoint, PassedOver
 from recovery.core.policy import rollback
 from recovery.core.policy.given_up import LOST_MEMORY, MISSING, Unusable
 from recovery.core.records import (
@@ -16,6 +18,7 @@ from recovery.core.records import (
     to_held,
     to_record,
 )
+from recovery.core.step_holders import StepHolders, Steps
 from recovery.core.tiers import Tier, tier_of
 
 INDEXED_STEPS = 16
@@ -29,19 +32,18 @@ IN_MEMORY_STEPS = 2
 
 
 class CheckpointIndex:
-    """The checkpoint index of one run. Knows no node, no connection and no time."""
+    """The checkpoint index of one run. Knows no connection and no time: which of the holders is here is the caller's business."""
 
     def __init__(self, world_size: int) -> None:
         """Start with an empty index for ranks 0..world_size-1."""
-        self._world_size = world_size
-        self._held: dict[Rank, dict[int, HeldCheckpoint]] = {}
+        self._ranks = [Rank(rank) for rank in range(world_size)]
+        self._steps = Steps()
+        self.copies = CopyIndex(self._steps)
+        """What other nodes hold of the ranks' checkpoints."""
         self._invalid: set[tuple[Rank, int, str]] = set()
+        """Rank, step and digest of what has failed: it is never used again."""
         self._fetched: set[tuple[Rank, int, str, str]] = set()
         """What a rank has fetched again, also where it lies: it was verified, whatever the rank's first file of that step is like."""
-        self._committed: set[int] = set()
-        """Steps of the lineage that all ranks held at some time."""
-        self._unusable: dict[int, dict[Rank, Unusable]] = {}
-        """By committed step: whose file of it is not usable any more."""
         self.fetched_when_stopped: set[int] = set()
         """Steps that a rank was fetching from other nodes when the scheduler's last process ended."""
         self.committed_step = 0
@@ -71,8 +73,7 @@ class CheckpointIndex:
         self._ever_committed = any(
             one.step and one.step not in in_memory and one.generation not in live for one in generations
         )
-        of_rank: dict[Rank, list[HeldCheckpoint]] = {}
-        committed: set[tuple[Rank, int]] = set()
+        usable: list[CheckpointRecord] = []
         for record in records:
             is_durable = record.state is CheckpointState.COMMITTED and record.step not in in_memory
             self._ever_committed = self._ever_committed or is_durable
@@ -82,13 +83,15 @@ class CheckpointIndex:
             elif record.state is CheckpointState.FETCHING:
                 self.fetched_when_stopped.add(record.step)
             elif record.state is not CheckpointState.RETIRED:
-                of_rank.setdefault(record.rank, []).append(to_held(record))
-                if record.state is CheckpointState.COMMITTED:
-                    committed.add((record.rank, record.step))
-        for rank, held in of_rank.items():
-            self._held[rank] = {one.step: one for one in rollback.in_lineage(held, generations)}
-        self._committed = {step for rank, step in committed if step in self._held[rank]}
-        self.committed_step = rollback.newest_common(self._held, self._world_size)
+                usable.append(record)
+        of_lineage = {*rollback.in_lineage(map(to_held, usable), generations)}
+        for record in usable:
+            held = to_held(record)
+            if held in of_lineage:
+                holders = self._steps.open(record.step)
+                holders.own[record.rank] = held
+                holders.was_committed |= record.state is CheckpointState.COMMITTED
+        self.committed_step = max(self._common_steps(), default=0)
         self.durable_step = self._newest_durable()
 
     def knows(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
@@ -101,24 +104,28 @@ class CheckpointIndex:
 
     def committed_records(self, step: int) -> list[CheckpointRecord]:
         """The rows of a step that all ranks hold, one per rank."""
-        return [
-            to_record(rank, self._held[rank][step], CheckpointState.COMMITTED)
-            for rank in (Rank(index) for index in range(self._world_size))
-        ]
+        own = self._steps.at(step).own
+        return [to_record(rank, own[rank], CheckpointState.COMMITTED) for rank in self._ranks]
 
     def held_records(self) -> list[CheckpointRecord]:
-        """All that is in the index, newest step first, by rank."""
-        common = set(rollback.common_steps(self._held, self._world_size))
-        found = [
-            to_record(rank, held, CheckpointState.COMMITTED if step in common else CheckpointState.PUBLISHED)
-            for rank, steps in self._held.items()
-            for step, held in steps.items()
+        """All that is in the index of ranks' own, newest step first, by rank."""
+        return [
+            to_record(
+                rank,
+                held,
+                CheckpointState.COMMITTED if self._is_common(holders) else CheckpointState.PUBLISHED,
+            )
+            for _, holders in sorted(self._steps.items(), reverse=True)
+            for rank, held in sorted(holders.own.items())
         ]
-        return sorted(found, key=lambda record: (-record.step, record.rank))
 
     def held_by(self, rank: Rank) -> tuple[HeldCheckpoint, ...]:
-        """What the index says of a rank's files."""
-        return tuple(self._held.get(rank, {}).values())
+        """What the index says of a rank's own files, oldest first."""
+        return tuple(self._steps.of_rank(rank).values())
+
+    def file_of(self, rank: Rank, step: int) -> HeldCheckpoint | None:
+        """What the index says of a rank's own file of a step."""
+        return self._steps.at(step).own.get(rank)
 
     def needed_of(self, rank: Rank) -> HeldCheckpoint | None:
         """A rank's file of the newest step that lies on all ranks' disks; None: there is no such step.
@@ -128,146 +135,17 @@ class CheckpointIndex:
         step = self._newest_durable()
         return self.file_of(rank, step) if step else None
 
-    def file_of(self, rank: Rank, step: int) -> HeldCheckpoint | None:
-        """What the index says of a rank's file of a step."""
-        return self._held.get(rank, {}).get(step)
-
-    def add(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
-        """A rank holds one more that is not in the index yet (`knows`). Returns whether its step is committed by it.
-
-        A step can be on its way to the disks while a newer one is committed in memory: then it is committed behind that one.
-        """
-        step = checkpoint.step
-        self._held.setdefault(rank, {})[step] = checkpoint
-        self._unusable.get(step, {}).pop(rank, None)
-        if not self._is_common(step):
-            return False
-        becomes_durable = step > self.durable_step and self._is_durable(step)
-        if step <= self.committed_step and not becomes_durable:
-            return False
-        self.committed_step = max(self.committed_step, step)
-        if becomes_durable:
-            self.durable_step, self._ever_committed = step, True
-        self._committed.add(step)
-        return True
-
-    def retire(self, *needed: int) -> list[CheckpointRecord]:
-        """Take out of the index what is older than its newest `INDEXED_STEPS` common steps; the rows that say so.
-
-        Of those in memory the ranks themselves keep `IN_MEMORY_STEPS`, and none that is older than what lies on all their disks.
-
-        Args:
-            needed: steps that stay: the plan's, which may be sent again, and one that is being copied, which may be ordered again.
-        """
-        common = rollback.common_steps(self._held, self._world_size)
-        in_memory = [step for step in common if not self._is_durable(step)]
-        oldest = common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0
-        oldest_in_memory = in_memory[-IN_MEMORY_STEPS] if len(in_memory) >= IN_MEMORY_STEPS else 0
-        oldest_in_memory = max(oldest_in_memory, self.durable_step)
-        goes = [
-            (rank, step)
-            for rank, steps in self._held.items()
-            for step, one in steps.items()
-            if step < oldest or (step < oldest_in_memory and tier_of(one.path) is Tier.MEMORY)
-            if step not in needed
-        ]
-        gone = {step for _, step in goes}
-        self._committed = {step for step in self._committed if step >= oldest and step not in gone}
-        self._unusable = {
-            step: ranks for step, ranks in self._unusable.items() if step >= oldest and step not in gone
-        }
-        return [to_record(rank, self._held[rank].pop(step), CheckpointState.RETIRED) for rank, step in goes]
-
-    @property
-    def durable_unless_committed(self) -> int | None:
-        """`durable_step` as messages say it: None where it is the committed step."""
-        return None if self.durable_step == self.committed_step else self.durable_step
-
-    def _is_durable(self, step: int) -> bool:
-        """Do all ranks hold a step, and on disks?"""
-        return self._lies_on_disks(step, {})
-
-    def _lies_on_disks(self, step: int, fetched: Mapping[Rank, HeldCheckpoint]) -> bool:
-        files = (self.file_of(rank, step) or fetched.get(rank) for rank in map(Rank, range(self._world_size)))
-        return all(file is not None and tier_of(file.path) is Tier.DISK for file in files)
-
-    def _newest_durable(self) -> int:
-        common = rollback.common_steps(self._held, self._world_size)
-        return max((step for step in common if self._is_durable(step)), default=0)
-
-    def _is_common(self, step: int) -> bool:
-        return self._is_held_by_all(step) and not rollback.places_differ(self._held, step)
-
-    def _is_held_by_all(self, step: int) -> bool:
-        return all(step in self._held.get(Rank(rank), {}) for rank in range(self._world_size))
-
     def places_differ(self, step: int) -> str:
         """Say where the ranks stand, if all hold a step and it is no common place all the same; empty otherwise."""
-        return rollback.places_differ(self._held, step) if self._is_held_by_all(step) else ""
-
-    def replace(
-        self, rank: Rank, held: Iterable[HeldCheckpoint], passed_over: Sequence[PassedOver] = ()
-    ) -> None:
-        """A rank has looked: it holds these and no others. Those known to be bad are left out.
-
-        Args:
-            rank: whose.
-            held: its files of the lineage.
-            passed_over: what else it found, with the reason why it is not among them.
-        """
-        before = self._held.get(rank, {})
-        self._held[rank] = {
-            checkpoint.step: checkpoint for checkpoint in held if not self._is_bad(rank, checkpoint)
-        }
-        reasons: dict[str | int, str] = {one.step: one.reason for one in passed_over if one.step}
-        reasons.update((one.path, one.reason) for one in passed_over)
-        for step in self._committed:
-            if step in self._held[rank]:
-                self._unusable.get(step, {}).pop(rank, None)
-                continue
-            known = self._unusable.get(step, {}).get(rank)
-            path = before[step].path if step in before else known.path if known is not None else ""
-            directory = path.rpartition("/")[0]
-            reason = reasons.get(path) or reasons.get(directory) or reasons.get(step)
-            if reason is not None or known is None:
-                missing = LOST_MEMORY if tier_of(path) is Tier.MEMORY else MISSING
-                self._note_unusable(rank, step, path, reason or missing)
-
-    def reject(self, rank: Rank, step: int, reason: str) -> HeldCheckpoint | None:
-        """A rank's file failed. It is never used again; returns what the index said of it."""
-        checkpoint = self._held.get(rank, {}).pop(step, None)
-        if checkpoint is not None:
-            self._invalid.add((rank, step, checkpoint.digest))
-            self._fetched.discard((rank, step, checkpoint.digest, checkpoint.path))
-            # It is a file of a plan, so every rank held the step.
-            self._committed.add(step)
-            self._note_unusable(rank, step, checkpoint.path, reason)
-        return checkpoint
-
-    def bring_back(self, rank: Rank, checkpoint: HeldCheckpoint) -> CheckpointRecord:
-        """A rank has fetched from others what its plan goes back to; the row that says that it holds it again."""
-        self._fetched.add((rank, checkpoint.step, checkpoint.digest, checkpoint.path))
-        self._held.setdefault(rank, {})[checkpoint.step] = checkpoint
-        known = self._unusable.get(checkpoint.step, {})
-        known.pop(rank, None)
-        if checkpoint.step > self.durable_step and self._is_durable(checkpoint.step):
-            self.durable_step, self._ever_committed = checkpoint.step, True
-        return to_record(rank, checkpoint, CheckpointState.COMMITTED)
-
-    def note_not_fetched(self, rank: Rank, step: int, reason: str) -> None:
-        """A rank could not fetch what its plan went back to."""
-        self._committed.add(step)
-        self._note_unusable(rank, step, "", reason)
-
-    def _note_unusable(self, rank: Rank, step: int, path: str, reason: str) -> None:
-        self._unusable.setdefault(step, {})[rank] = Unusable(path=path, reason=reason)
+        own = self._steps.at(step).own
+        return rollback.places_differ(own) if len(own) == len(self._ranks) else ""
 
     def given_up(self, target: int) -> Mapping[int, Mapping[Rank, Unusable]]:
         """Newer committed steps than `target` that cannot be gone back to, newest first: whose file, and why."""
         return {
-            step: dict(sorted(self._unusable.get(step, {}).items()))
-            for step in sorted(self._committed, reverse=True)
-            if step > target
+            step: dict(sorted(holders.unusable.items()))
+            for step, holders in sorted(self._steps.items(), reverse=True)
+            if holders.was_committed and step > target
         }
 
     def held_by_one(
@@ -280,9 +158,8 @@ class CheckpointIndex:
             refused: steps that are left out.
         """
         for step in self.given_up(newer_than):
-            for rank in map(Rank, range(self._world_size)):
-                held = self.file_of(rank, step)
-                if step not in refused and held is not None and not held.is_folder:
+            for rank, held in sorted(self._steps.at(step).own.items()):
+                if step not in refused and not held.is_folder:
                     return rank, held
         return None
 
@@ -290,21 +167,133 @@ class CheckpointIndex:
         self,
         *,
         allow_restart_from_zero: bool,
-        copied: Mapping[Rank, Mapping[int, HeldCheckpoint]] = MappingProxyType({}),
+        copied: Mapping[int, Mapping[Rank, HeldCheckpoint]] = MappingProxyType({}),
     ) -> rollback.Target:
         """Choose the rollback target from the index as it is.
 
         Args:
             allow_restart_from_zero: as `rollback.plan`.
-            copied: by rank and step, what other nodes can give it. Its own file goes first.
+            copied: by step and rank, what other nodes can give it. Its own file goes first.
         """
-        ranks = {*self._held, *copied}
+        steps = {*self._steps, *copied}
         return rollback.plan(
-            {rank: {**copied.get(rank, {}), **self._held.get(rank, {})} for rank in sorted(ranks)},
-            world_size=self._world_size,
+            {step: {**copied.get(step, {}), **self._steps.at(step).own} for step in steps},
+            world_size=len(self._ranks),
             ever_committed=self._ever_committed,
             allow_restart_from_zero=allow_restart_from_zero,
         )
+
+    @property
+    def durable_unless_committed(self) -> int | None:
+        """`durable_step` as messages say it: None where it is the committed step."""
+        return None if self.durable_step == self.committed_step else self.durable_step
+
+    def add(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
+        """A rank holds one more that is not in the index yet (`knows`). Returns whether its step is committed by it.
+
+        A step can be on its way to the disks while a newer one is committed in memory: then it is committed behind that one.
+        """
+        step, holders = checkpoint.step, self._steps.open(checkpoint.step)
+        holders.own[rank] = checkpoint
+        holders.unusable.pop(rank, None)
+        if not self._is_common(holders):
+            return False
+        becomes_durable = step > self.durable_step and self._is_durable(holders)
+        if step <= self.committed_step and not becomes_durable:
+            return False
+        self.committed_step = max(self.committed_step, step)
+        if becomes_durable:
+            self.durable_step, self._ever_committed = step, True
+        holders.was_committed = True
+        return True
+
+    def replace(
+        self, rank: Rank, held: Iterable[HeldCheckpoint], passed_over: Sequence[PassedOver] = ()
+    ) -> None:
+        """A rank has looked: it holds these and no others. Those known to be bad are left out.
+
+        Args:
+            rank: whose.
+            held: its files of the lineage.
+            passed_over: what else it found, with the reason why it is not among them.
+        """
+        before = self._steps.of_rank(rank)
+        for step in before:
+            del self._steps[step].own[rank]
+        for checkpoint in held:
+            if not self._is_bad(rank, checkpoint):
+                self._steps.open(checkpoint.step).own[rank] = checkpoint
+        reasons: dict[str | int, str] = {one.step: one.reason for one in passed_over if one.step}
+        reasons.update((one.path, one.reason) for one in passed_over)
+        for step, holders in self._steps.items():
+            if not holders.was_committed:
+                continue
+            if rank in holders.own:
+                holders.unusable.pop(rank, None)
+                continue
+            known = holders.unusable.get(rank)
+            path = before[step].path if step in before else known.path if known is not None else ""
+            directory = path.rpartition("/")[0]
+            reason = reasons.get(path) or reasons.get(directory) or reasons.get(step)
+            if reason is not None or known is None:
+                missing = LOST_MEMORY if tier_of(path) is Tier.MEMORY else MISSING
+                self._note_unusable(rank, step, path, reason or missing)
+
+    def reject(self, rank: Rank, step: int, reason: str) -> HeldCheckpoint | None:
+        """A rank's file failed. It is never used again; returns what the index said of it."""
+        holders = self._steps.at(step)
+        checkpoint = holders.own.pop(rank, None)
+        if checkpoint is not None:
+            self._invalid.add((rank, step, checkpoint.digest))
+            self._fetched.discard((rank, step, checkpoint.digest, checkpoint.path))
+            # It is a file of a plan, so every rank held the step.
+            holders.was_committed = True
+            self._note_unusable(rank, step, checkpoint.path, reason)
+        return checkpoint
+
+    def bring_back(self, rank: Rank, checkpoint: HeldCheckpoint) -> CheckpointRecord:
+        """A rank has fetched from others what its plan goes back to; the row that says that it holds it again."""
+        holders = self._steps.open(checkpoint.step)
+        self._fetched.add((rank, checkpoint.step, checkpoint.digest, checkpoint.path))
+        holders.own[rank] = checkpoint
+        holders.unusable.pop(rank, None)
+        if checkpoint.step > self.durable_step and self._is_durable(holders):
+            self.durable_step, self._ever_committed = checkpoint.step, True
+        return to_record(rank, checkpoint, CheckpointState.COMMITTED)
+
+    def note_not_fetched(self, rank: Rank, step: int, reason: str) -> None:
+        """A rank could not fetch what its plan went back to."""
+        self._steps.open(step).was_committed = True
+        self._note_unusable(rank, step, "", reason)
+
+    def retire(self, *needed: int) -> list[CheckpointRecord]:
+        """Take out of the index what is older than its newest `INDEXED_STEPS` common steps; the rows that say so.
+
+        Of those in memory the ranks themselves keep `IN_MEMORY_STEPS`, and none that is older than what lies on all their disks.
+
+        Args:
+            needed: steps that stay: the plan's, which may be sent again, and one that is being copied, which may be ordered again.
+        """
+        common = self._common_steps()
+        in_memory = [step for step in common if not self._is_durable(self._steps[step])]
+        oldest = common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0
+        oldest_in_memory = in_memory[-IN_MEMORY_STEPS] if len(in_memory) >= IN_MEMORY_STEPS else 0
+        oldest_in_memory = max(oldest_in_memory, self.durable_step)
+        goes = [
+            (step, rank)
+            for step, holders in self._steps.items()
+            for rank, one in holders.own.items()
+            if step < oldest or (step < oldest_in_memory and tier_of(one.path) is Tier.MEMORY)
+            if step not in needed
+        ]
+        rows = [
+            to_record(rank, self._steps[step].own.pop(rank), CheckpointState.RETIRED) for step, rank in goes
+        ]
+        for step in {*(step for step, _ in goes), *(step for step in self._steps if step < oldest)}:
+            self._steps[step].was_committed = False
+            self._steps[step].unusable.clear()
+        self._steps.drop_empty()
+        return rows
 
     def roll_back(
         self,
@@ -312,27 +301,44 @@ class CheckpointIndex:
         fetched: Mapping[Rank, HeldCheckpoint] = MappingProxyType({}),
         *,
         is_stored: bool = True,
-    ) -> None:
-        """Training goes on from `step`: what is newer belongs to a suffix that is trained again.
+    ) -> list[CopyRecord]:
+        """Training goes on from `step`: what is newer belongs to a suffix that is trained again; the rows that say so of copies.
 
         Args:
             step: 0: from the start.
             fetched: what ranks do not hold and fetch for it, as it lies at those who give it.
             is_stored: False: it goes on from a rank's memory. That commits nothing: newer than the newest common step, it is gone with its process.
         """
-        is_durable = is_stored and step > 0 and self._lies_on_disks(step, fetched)
-        for held in self._held.values():
-            for newer in [other for other in held if other > step]:
-                del held[newer]
+        is_durable = is_stored and step > 0 and self._steps.at(step).lies_on_disks(self._ranks, fetched)
+        gone = self.copies.roll_back(step)
+        for newer in [one for one in self._steps if one > step]:
+            del self._steps[newer]
         # Older than the index reaches is what was reported for this plan alone.
-        indexed = rollback.common_steps(self._held, self._world_size)[-INDEXED_STEPS:]
-        for held in self._held.values():
-            for older in [other for other in held if len(indexed) == INDEXED_STEPS and other < indexed[0]]:
-                del held[older]
-        newest = rollback.newest_common(self._held, self._world_size)
-        self.committed_step = step if is_stored else newest
+        indexed = self._common_steps()[-INDEXED_STEPS:]
+        for other, holders in self._steps.items():
+            if len(indexed) == INDEXED_STEPS and other < indexed[0]:
+                holders.own.clear()
+        self.committed_step = step if is_stored else max(indexed, default=0)
         self.durable_step = step if is_durable else self._newest_durable()
         # The ranks hear of it, and let go what is older: from now on it is promised.
         self._ever_committed = self._ever_committed or self.durable_step > 0
-        self._committed = {one for one in (*self._committed, self.committed_step) if 0 < one <= step}
-        self._unusable = {one: ranks for one, ranks in self._unusable.items() if one <= step}
+        if self.committed_step:
+            self._steps.open(self.committed_step).was_committed = True
+        return gone
+
+    def _note_unusable(self, rank: Rank, step: int, path: str, reason: str) -> None:
+        self._steps.open(step).unusable[rank] = Unusable(path=path, reason=reason)
+
+    def _is_common(self, holders: StepHolders) -> bool:
+        return rollback.is_common(holders.own, len(self._ranks))
+
+    def _is_durable(self, holders: StepHolders) -> bool:
+        """Do all ranks hold a step, and on disks?"""
+        return holders.lies_on_disks(self._ranks, {})
+
+    def _common_steps(self) -> list[int]:
+        return sorted(step for step, holders in self._steps.items() if self._is_common(holders))
+
+    def _newest_durable(self) -> int:
+        common = self._common_steps()
+        return max((step for step in common if self._is_durable(self._steps[step])), default=0)

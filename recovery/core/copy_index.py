@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from recovery.core.copy_records import CopyRecord, CopyState, to_copy_record
 from recovery.core.held import HeldCheckpoint, HeldCopy
 from recovery.core.ids import NodeId, Rank
 from recovery.core.policy import rollback
 from recovery.core.records import GenerationRecord
+from recovery.core.step_holders import Steps
 from recovery.core.tiers import Tier, tier_of
 
 
 class CopyIndex:
-    """The copies of one run. Knows no connection and no time: who of the holders is here is the caller's business."""
+    """The copies in the checkpoint index. Who of the holders is here is the caller's business."""
 
-    def __init__(self) -> None:
-        """Nobody holds any."""
-        self._held: dict[tuple[Rank, int], dict[NodeId, HeldCheckpoint]] = {}
-        """By rank and step: who holds it."""
+    def __init__(self, steps: Steps) -> None:
+        """Of an index: it holds the ranks' own in the same entries."""
+        self._steps = steps
         self._damaged: set[tuple[NodeId, Rank, str]] = set()
 
     def load(self, records: Iterable[CopyRecord], generations: Sequence[GenerationRecord]) -> None:
@@ -28,24 +28,32 @@ class CopyIndex:
             if record.state is CopyState.DAMAGED:
                 self._damaged.add((record.node_id, record.rank, record.digest))
             elif record.state is CopyState.HELD and rollback.in_lineage((held,), generations):
-                self._held.setdefault((record.rank, record.step), {})[record.node_id] = held
+                self._steps.open(record.step).put_copy(record.node_id, record.rank, held)
 
     def holders(self, rank: Rank, step: int) -> Mapping[NodeId, HeldCheckpoint]:
         """Who holds a rank's contribution to a step."""
-        return self._held.get((rank, step), {})
+        return self._steps.at(step).copies_of(rank)
 
-    def count(self, rank: Rank, step: int, tier: Tier) -> int:
-        """How many hold a rank's contribution to a step on such a tier."""
-        return sum(tier_of(held.path) is tier for held in self.holders(rank, step).values())
+    def one_of_each(self) -> dict[int, dict[Rank, HeldCheckpoint]]:
+        """By step and rank: a copy of each contribution of which there is one."""
+        return {
+            step: {rank: next(iter(of_nodes.values())) for rank, of_nodes in holders.copies.items()}
+            for step, holders in self._steps.items()
+        }
 
     def steps_of(self, rank: Rank) -> list[int]:
         """The steps of which somebody holds a rank's contribution, oldest first."""
-        return sorted(step for of, step in self._held if of == rank)
+        return sorted(step for step, holders in self._steps.items() if holders.copies_of(rank))
+
+    def steps_of_all(self, ranks: Iterable[Rank], count: int, tier: Tier) -> list[int]:
+        """The steps of which so many nodes hold each rank's contribution on such a tier, oldest first."""
+        ranks = tuple(ranks)
+        return sorted(step for step, holders in self._steps.items() if holders.is_copied(ranks, count, tier))
 
     def add(self, node_id: NodeId, rank: Rank, checkpoint: HeldCheckpoint) -> CopyRecord:
         """A node has one more, verified just now; the row that says so."""
         self._damaged.discard((node_id, rank, checkpoint.digest))
-        self._held.setdefault((rank, checkpoint.step), {})[node_id] = checkpoint
+        self._steps.open(checkpoint.step).put_copy(node_id, rank, checkpoint)
         return to_copy_record(node_id, rank, checkpoint, CopyState.HELD)
 
     def replace(
@@ -61,7 +69,7 @@ class CopyIndex:
             copies: what it holds.
             reason: why it does not hold the others.
         """
-        before = self._of_node(node_id)
+        before = {(rank, held.step): held for rank, name, held in self._all() if name == node_id}
         now = {
             (one.rank, one.checkpoint.step): one.checkpoint
             for one in copies
@@ -95,36 +103,28 @@ class CopyIndex:
             oldest_in_memory: what stays in memory.
         """
         goes = [
-            (node_id, *key)
-            for key, of_nodes in self._held.items()
-            for node_id, held in of_nodes.items()
-            if key[1] < (oldest_in_memory if tier_of(held.path) is Tier.MEMORY else oldest)
+            (name, rank, held.step)
+            for rank, name, held in self._all()
+            if held.step < (oldest_in_memory if tier_of(held.path) is Tier.MEMORY else oldest)
         ]
         return [self._take(*one, CopyState.GONE, "newer steps are copied") for one in goes]
 
     def roll_back(self, step: int) -> list[CopyRecord]:
         """Training goes on from `step`: what is newer belongs to a suffix that is trained again; the rows that say so."""
-        return [
-            self._take(node_id, rank, newer, CopyState.GONE, f"training went back to step {step}")
-            for rank, newer in [key for key in self._held if key[1] > step]
-            for node_id in list(self._held[rank, newer])
-        ]
+        goes = [(name, rank, held.step) for rank, name, held in self._all() if held.step > step]
+        return [self._take(*one, CopyState.GONE, f"training went back to step {step}") for one in goes]
 
     def records(self) -> list[CopyRecord]:
         """All that is held, newest step first, by rank and holder."""
-        found = [
-            to_copy_record(node_id, rank, held, CopyState.HELD)
-            for (rank, _), of_nodes in self._held.items()
-            for node_id, held in of_nodes.items()
-        ]
+        found = [to_copy_record(name, rank, held, CopyState.HELD) for rank, name, held in self._all()]
         return sorted(found, key=lambda one: (-one.step, one.rank, one.node_id))
 
-    def _of_node(self, node_id: NodeId) -> dict[tuple[Rank, int], HeldCheckpoint]:
-        return {key: of_nodes[node_id] for key, of_nodes in self._held.items() if node_id in of_nodes}
+    def _all(self) -> Iterator[tuple[Rank, NodeId, HeldCheckpoint]]:
+        for holders in self._steps.values():
+            for rank, of_nodes in holders.copies.items():
+                for name, held in of_nodes.items():
+                    yield rank, name, held
 
     def _take(self, node_id: NodeId, rank: Rank, step: int, state: CopyState, reason: str) -> CopyRecord:
-        of_nodes = self._held[rank, step]
-        held = of_nodes.pop(node_id)
-        if not of_nodes:
-            del self._held[rank, step]
+        held = self._steps.at(step).take_copy(node_id, rank)
         return to_copy_record(node_id, rank, held, state, reason)

@@ -81,14 +81,11 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
         return _plan(stored, "new_run", "the job is finished: the same path starts its next run, at step 0")
     coordinator, unseen = _index(stored)
     names = {node.rank: str(node.node_id) for node in stored.workers if node.rank is not None}
-    copied = _copied(stored)
+    copied = coordinator.copies.one_of_each()
     stepped_back: list[RankFile] = []
     gives_to_all = live_mode.is_asked_for(stored)
     while True:
-        target = coordinator.target(
-            allow_restart_from_zero=allow_restart_from_zero,
-            copied={rank: {step: held for step, (held, _) in of.items()} for rank, of in copied.items()},
-        )
+        target = coordinator.target(allow_restart_from_zero=allow_restart_from_zero, copied=copied)
         newest = target.step if isinstance(target, rollback.ToCheckpoint) else 0
         if gives_to_all and (given := coordinator.held_by_one(newest)) is not None:
             rank, held = given
@@ -113,7 +110,10 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
                     _checked(stored, Rank(rank), names.get(Rank(rank), ""), held, unseen=Rank(rank) in unseen)
                     if coordinator.file_of(Rank(rank), target.step) is not None
                     else _copy(
-                        Rank(rank), names.get(Rank(rank), ""), held, copied[Rank(rank)][target.step][1]
+                        Rank(rank),
+                        names.get(Rank(rank), ""),
+                        held,
+                        tuple(coordinator.copies.holders(Rank(rank), target.step)),
                     )
                     for rank, held in enumerate(target.files)
                 ]
@@ -146,6 +146,11 @@ def _index(stored: Stored) -> tuple[CheckpointIndex, set[Rank]]:
     coordinator.load(
         (one for one in stored.checkpoints if one.run == stored.job.run), generations, stored.live_generations
     )
+    # Those that nodes hold which are not lost.
+    here = {node.node_id for node in stored.nodes if node.state in (NodeState.LIVE, NodeState.SUSPECT)}
+    coordinator.copies.load(
+        (one for one in stored.copies if one.run == stored.job.run and one.node_id in here), generations
+    )
     unseen: set[Rank] = set()
     have_saved = {
         one.rank
@@ -162,21 +167,6 @@ def _index(stored: Stored) -> tuple[CheckpointIndex, set[Rank]]:
             held = rollback.in_lineage(found.held, generations)
             coordinator.replace(node.rank, held, found.passed_over)
     return coordinator, unseen
-
-
-def _copied(stored: Stored) -> dict[Rank, dict[int, tuple[HeldCheckpoint, tuple[str, ...]]]]:
-    """By rank and step: what nodes that are not lost hold of others' checkpoints, and which nodes."""
-    generations = [one for one in stored.generations if one.run == stored.job.run]
-    here = {node.node_id for node in stored.nodes if node.state in (NodeState.LIVE, NodeState.SUSPECT)}
-    found: dict[Rank, dict[int, tuple[HeldCheckpoint, tuple[str, ...]]]] = {}
-    for one in stored.copies:
-        if one.run != stored.job.run or one.node_id not in here:
-            continue
-        if rollback.in_lineage((one.checkpoint,), generations):
-            of_rank = found.setdefault(one.rank, {})
-            _, others = of_rank.get(one.step, (one.checkpoint, ()))
-            of_rank[one.step] = (one.checkpoint, (*others, str(one.node_id)))
-    return found
 
 
 def _copy(rank: Rank, node_id: str, held: HeldCheckpoint, holders: tuple[str, ...]) -> RankFile:

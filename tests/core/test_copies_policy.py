@@ -13,6 +13,7 @@ from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.policy.copies import COPIES_BY_ITSELF, count, holders, is_needed, who_fetches
 from recovery.core.policy.message_share import FRAME_SHARE, copies_that_fit
 from recovery.core.scheduler.copy_state import Copying
+from recovery.core.step_holders import Steps
 from tests.core.desk import checkpoint
 
 
@@ -89,7 +90,7 @@ def test_a_message_names_as_many_copies_as_its_share_carries_the_committed_ones_
 
 
 def test_a_copy_that_was_damaged_counts_again_when_it_was_made_again() -> None:
-    index, holder, held = CopyIndex(), NodeId("w1"), checkpoint(10, path="w1/copies/10")
+    index, holder, held = CopyIndex(Steps()), NodeId("w1"), checkpoint(10, path="w1/copies/10")
     index.add(holder, Rank(0), held)
     assert index.reject(NodeId("w2"), Rank(0), 10, "rot") is None
     row = index.reject(holder, Rank(0), 10, "rot")
@@ -107,7 +108,7 @@ def test_a_copy_that_was_damaged_counts_again_when_it_was_made_again() -> None:
 
 
 def test_the_index_begins_with_what_is_stored_of_the_lineage() -> None:
-    index, again = CopyIndex(), CopyIndex()
+    index, again = CopyIndex(Steps()), CopyIndex(Steps())
     rows = [index.add(NodeId("w1"), Rank(0), checkpoint(step, path=f"{step}")) for step in (10, 20)]
     bad = index.reject(NodeId("w1"), Rank(0), 10, "rot")
     assert bad is not None

@@ -133,17 +133,16 @@ def test_ids_that_cannot_be_ranked_together_are_named(
 
 # --- rollback -----------------------------------------------------------------------------------------------------------
 
-Holdings = dict[Rank, dict[int, HeldCheckpoint]]
 
-
-def held(*steps: set[int]) -> Holdings:
-    return {Rank(rank): {step: checkpoint(step) for step in of} for rank, of in enumerate(steps)}
+def held(*steps: set[int]) -> dict[int, dict[Rank, HeldCheckpoint]]:
+    """Of each rank these."""
+    return rollback.by_step((Rank(rank), checkpoint(step)) for rank, of in enumerate(steps) for step in of)
 
 
 @given(st.lists(st.sets(st.integers(1, 6)), min_size=1, max_size=4))
-def test_newest_common_step_agrees_with_a_dumb_search(steps: list[set[int]]) -> None:
-    dumb = max((step for step in range(1, 7) if all(step in of for of in steps)), default=0)
-    assert rollback.newest_common(held(*steps), len(steps)) == dumb
+def test_common_steps_agree_with_a_dumb_search(steps: list[set[int]]) -> None:
+    dumb = [step for step in range(1, 7) if all(step in of for of in steps)]
+    assert rollback.common_steps(held(*steps), len(steps)) == dumb
 
 
 def test_plan_takes_every_ranks_own_file_of_the_newest_common_step() -> None:

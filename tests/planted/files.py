@@ -88,8 +88,8 @@ FILES = (
         "I19",
         "core/checkpoints.py",
         "CheckpointIndex.load",
-        "{step for rank, step in committed if step in self._held[rank]}",
-        "set()",
+        "holders.was_committed |= record.state is CheckpointState.COMMITTED",
+        "",
         (
             f"{_CORE}::test_a_restarted_scheduler_still_knows_which_steps_were_committed_and_which_file_failed",
         ),
@@ -99,8 +99,8 @@ FILES = (
         "I19",
         "core/checkpoints.py",
         "CheckpointIndex.roll_back",
-        "(*self._committed, self.committed_step)",
-        "self._committed",
+        "self._steps.open(self.committed_step).was_committed = True",
+        "pass",
         (f"{_CORE}::test_a_step_that_only_a_plan_found_common_counts_as_committed",),
     ),
     Bug(
@@ -108,8 +108,8 @@ FILES = (
         "I9",
         "core/checkpoints.py",
         "CheckpointIndex.add",
-        "self._unusable.get(step, {}).pop(rank, None)",
-        "self._unusable.get(step, {}).get(rank)",
+        "holders.unusable.pop(rank, None)",
+        "holders.unusable.get(rank)",
         (f"{_CORE}::test_a_rank_that_saves_a_given_up_step_again_has_it",),
     ),
     Bug(

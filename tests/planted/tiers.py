@@ -52,7 +52,7 @@ TIERS = (
         "I19",
         "core/scheduler/membership/readiness.py",
         "_note_copies",
-        "rows += state.copies.replace(name, (), reason)",
+        "rows += state.checkpoints.copies.replace(name, (), reason)",
         "pass",
         (f"{_FOUND}::test_copies_of_a_place_are_those_of_the_fresh_id_that_has_it",),
     ),

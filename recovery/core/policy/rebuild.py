@@ -290,11 +290,11 @@ def _checkpoints(
     generations: tuple[GenerationRecord, ...],
 ) -> tuple[tuple[CheckpointRecord, ...], list[str]]:
     held = {past.rank: rollback.in_lineage(past.held, generations) for past in pasts.values()}
-    steps = {rank: {one.step: one for one in files} for rank, files in held.items()}
-    common = set(rollback.common_steps(steps, worker_count))
-    on_disks = {rank: {one.step: one for one in files if _lasts(one)} for rank, files in held.items()}
+    all_held = [(rank, one) for rank, files in held.items() for one in files]
+    common = set(rollback.common_steps(rollback.by_step(all_held), worker_count))
+    on_disks = rollback.by_step((rank, one) for rank, one in all_held if _lasts(one))
     durable = rollback.common_steps(on_disks, worker_count)
-    in_memory = {one.step for files in held.values() for one in files if not _lasts(one)}
+    in_memory = {one.step for _, one in all_held if not _lasts(one)}
     # A plan that went to a step in memory says nothing of disks.
     proven = bool(durable) or any(one.step and one.step not in in_memory for one in generations)
     saved = [past for past in (*pasts.values(), *gone) if _newest_saved(past)]
@@ -308,8 +308,7 @@ def _checkpoints(
             CheckpointState.COMMITTED if one.step in common or not proven else CheckpointState.PUBLISHED,
             reason="" if proven else NOT_KNOWN,
         )
-        for rank, files in held.items()
-        for one in files
+        for rank, one in all_held
     ]
     if not proven:
         there = {(record.rank, record.step) for record in records}

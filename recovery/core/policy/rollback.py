@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar, Union
 
 import msgspec
@@ -71,47 +71,45 @@ def _lowest_after(starts: Sequence[tuple[int, int]], generation: int) -> float:
     return starts[position][1] if position < len(starts) else math.inf
 
 
-def steps_of_all(held: Mapping[Rank, Collection[int]], world_size: int) -> list[int]:
-    """Find the steps that every rank of 0..world_size-1 has, oldest first.
-
-    Args:
-        held: per rank its steps, for example as the keys of a mapping; ranks without any may be absent.
-        world_size: number of ranks, at least 1.
-    """
-    of_each = [held.get(Rank(rank), ()) for rank in range(world_size)]
-    return sorted(step for step in of_each[0] if all(step in steps for steps in of_each))
-
-
-def common_steps(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], world_size: int) -> list[int]:
-    """Find the steps that every rank holds and of which all are at one place in the data, oldest first.
-
-    Args:
-        held: per rank its checkpoints by step; ranks without any may be absent.
-        world_size: number of ranks, at least 1.
-    """
-    return [step for step in steps_of_all(held, world_size) if not places_differ(held, step)]
-
-
-def places_differ(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], step: int) -> str:
+def places_differ(own: Mapping[Rank, HeldCheckpoint]) -> str:
     """Say where the ranks stand with a step that each of them holds, if that is not one place; empty: it is.
 
     Ranks whose loaders have not given the same number of batches go on from places that never were together: no step is common to them.
     """
     places: dict[tuple[int, int], Rank] = {}
-    for rank in sorted(held):
-        places.setdefault((held[rank][step].epoch, held[rank][step].step_in_epoch), rank)
+    for rank in sorted(own):
+        places.setdefault((own[rank].epoch, own[rank].step_in_epoch), rank)
     if len(places) <= 1:
         return ""
     return ", ".join(f"rank {rank} at step {at} of epoch {epoch}" for (epoch, at), rank in places.items())
 
 
-def newest_common(held: Mapping[Rank, Mapping[int, HeldCheckpoint]], world_size: int) -> int:
-    """Find the newest of `common_steps`; 0 when there is none."""
-    return max(common_steps(held, world_size), default=0)
+def is_common(own: Mapping[Rank, HeldCheckpoint], world_size: int) -> bool:
+    """Does every rank of 0..world_size-1 hold a step, and are all at one place in the data?"""
+    is_held_by_all = len(own) >= world_size and all(Rank(rank) in own for rank in range(world_size))
+    return is_held_by_all and not places_differ(own)
+
+
+def common_steps(held: Mapping[int, Mapping[Rank, HeldCheckpoint]], world_size: int) -> list[int]:
+    """Find the steps that are common, oldest first.
+
+    Args:
+        held: by step and rank its checkpoints.
+        world_size: number of ranks, at least 1.
+    """
+    return sorted(step for step, own in held.items() if is_common(own, world_size))
+
+
+def by_step(held: Iterable[tuple[Rank, HeldCheckpoint]]) -> dict[int, dict[Rank, HeldCheckpoint]]:
+    """Arrange checkpoints of ranks by step and rank. Of two of one rank and step the later one counts."""
+    found: dict[int, dict[Rank, HeldCheckpoint]] = {}
+    for rank, one in held:
+        found.setdefault(one.step, {})[rank] = one
+    return found
 
 
 def plan(
-    held: Mapping[Rank, Mapping[int, HeldCheckpoint]],
+    held: Mapping[int, Mapping[Rank, HeldCheckpoint]],
     *,
     world_size: int,
     ever_committed: bool,
@@ -120,7 +118,7 @@ def plan(
     """Choose the rollback target.
 
     Args:
-        held: per rank its usable checkpoints of this run by step; ranks without any may be absent.
+        held: by step and rank its usable checkpoints of this run.
         world_size: number of ranks, at least 1.
         ever_committed: whether any step of this run was ever held by all ranks. If none was (a death between the ranks' very
             first saves), step 0 is the newest state that all ranks had in common, and nothing committed is lost.
@@ -131,13 +129,13 @@ def plan(
 
     Source: docs/design/checkpoints.md "The plan".
     """
-    step = newest_common(held, world_size)
+    step = max(common_steps(held, world_size), default=0)
     if step:
-        return ToCheckpoint(step, tuple(held[Rank(rank)][step] for rank in range(world_size)))
+        return ToCheckpoint(step, tuple(held[step][Rank(rank)] for rank in range(world_size)))
     if not any(held.values()) and not ever_committed:
         return ToStart("no rank has a checkpoint of this run yet")
     table = "; ".join(
-        f"rank {rank}: {', '.join(str(step) for step in sorted(held.get(Rank(rank), {}))) or 'none'}"
+        f"rank {rank}: {', '.join(str(step) for step in sorted(held) if rank in held[step]) or 'none'}"
         for rank in range(world_size)
     )
     if not ever_committed:

@@ -6,7 +6,6 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointIndex
-from recovery.core.copy_index import CopyIndex
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
 from recovery.core.policy import rollback
@@ -89,7 +88,7 @@ class SchedulerState:
         self.speakers: dict[ConnectionId, NodeId] = {}
         """Whose current incarnation speaks on a connection."""
         self.checkpoints, self.live = CheckpointIndex(rules.world_size), LiveRollback()
-        self.copies, self.copying, self.disk_commits = CopyIndex(), Copying(), DiskCommits()
+        self.copying, self.disk_commits = Copying(), DiskCommits()
         self.generations: list[GenerationRecord] = []
         """Of this run, oldest first."""
         self.rendezvous: m.Rendezvous | None = None

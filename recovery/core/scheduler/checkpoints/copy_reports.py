@@ -17,7 +17,7 @@ def on_copy_report(state: SchedulerState, node: Node, report: CopyReport) -> lis
     if not rollback.in_lineage(state.of_this_run((held,)), state.generations):
         # Of another run or of a rolled-back suffix: it counts nowhere.
         return [state.answer(node, report.request_id, [])]
-    records: list[Record] = [state.copies.add(name, report.rank, held)]
+    records: list[Record] = [state.checkpoints.copies.add(name, report.rank, held)]
     if (report.rank, name) not in state.copying.pending or held.step != state.copying.step:
         return [state.answer(node, report.request_id, records)]
     more, answers = copying.settle(state, report.rank, name, failed=False)
@@ -71,10 +71,10 @@ def _of_plan(
 def _reject(state: SchedulerState, failed: CopyFailed, fault: FetchFault) -> list[Record]:
     """A source's copy is damaged. The owner's own file is looked at when it is loaded, whatever another node makes of it."""
     name = fault.source.node_id
-    held = state.copies.holders(failed.rank, failed.step).get(name)
+    held = state.checkpoints.copies.holders(failed.rank, failed.step).get(name)
     if held is None or held.digest != failed.digest:
         return []
-    record = state.copies.reject(name, failed.rank, failed.step, fault.reason)
+    record = state.checkpoints.copies.reject(name, failed.rank, failed.step, fault.reason)
     assert record is not None, "it is known to hold one"
     event = state.node_event(
         EventKind.CHECKPOINT_INVALID,

@@ -6,7 +6,6 @@ Nothing of what is under way is stored: the next scheduler orders what is missin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from recovery.core import messages as m
 from recovery.core.copy_messages import SOURCES_MAX, CopiesKept, CopyOrder
@@ -14,7 +13,6 @@ from recovery.core.effects import Answer, Persist
 from recovery.core.held import HeldCheckpoint, Source
 from recovery.core.ids import NodeId, Rank
 from recovery.core.policy import copies as policy
-from recovery.core.policy import rollback
 from recovery.core.records import EventKind, JobState, Record
 from recovery.core.scheduler.checkpoints import sources
 from recovery.core.scheduler.effects import SchedulerEffect
@@ -41,7 +39,7 @@ def committed(state: SchedulerState, step: int) -> m.Committed:
     )
 
 
-def begin_generation(state: SchedulerState, step: int) -> list[Record]:
+def begin_generation(state: SchedulerState, step: int) -> None:
     """A plan goes to `step`: what was ordered is of the generation before it. What is missing of what lies on disks is copied first."""
     copying = state.copying
     copying.stop()
@@ -49,16 +47,16 @@ def begin_generation(state: SchedulerState, step: int) -> list[Record]:
     copying.copied_in_memory = copying.copied_in_memory if copying.copied_in_memory <= step else 0
     copying.memory_refused = False
     _all_is_due(state)
-    return [*state.copies.roll_back(step)]
 
 
 def restore(state: SchedulerState) -> None:
     """Take over what is stored: which steps all have their copies, as the hosts are that are known."""
     hosts = {node.record.rank: node.record.host for node in state.workers if node.record.rank is not None}
     count = policy.count(state.rules.checkpoint_copies, len(set(hosts.values())))
-    if count:
-        state.copying.copied = tuple(_copied_steps(state, hosts, count, Tier.DISK)[-2:])
-        newest = max(_copied_steps(state, hosts, count, Tier.MEMORY), default=0)
+    if count and len(hosts) == state.rules.world_size:
+        copies = state.checkpoints.copies
+        state.copying.copied = tuple(copies.steps_of_all(hosts, count, Tier.DISK)[-2:])
+        newest = max(copies.steps_of_all(hosts, count, Tier.MEMORY), default=0)
         state.copying.copied_in_memory = newest if newest > state.copying.copied_step else 0
     _all_is_due(state)
 
@@ -68,15 +66,6 @@ def _all_is_due(state: SchedulerState) -> None:
     state.copying.due = checkpoints.durable_step
     is_newer = checkpoints.committed_step > checkpoints.durable_step
     state.copying.due_in_memory = checkpoints.committed_step if is_newer else 0
-
-
-def _copied_steps(state: SchedulerState, ranks: Iterable[Rank], count: int, tier: Tier) -> list[int]:
-    """The steps of which each rank's contribution has all its copies on such a tier, oldest first."""
-    found = {
-        rank: [step for step in state.copies.steps_of(rank) if state.copies.count(rank, step, tier) >= count]
-        for rank in ranks
-    }
-    return rollback.steps_of_all(found, state.rules.world_size)
 
 
 def order(state: SchedulerState) -> list[SchedulerEffect]:
@@ -113,7 +102,7 @@ def _begin(state: SchedulerState) -> list[SchedulerEffect]:
     for rank, holders in policy.holders(hosts, count).items():
         for holder in holders:
             name = nodes[holder].record.node_id
-            if name not in state.copies.holders(rank, copying.step):
+            if name not in state.checkpoints.copies.holders(rank, copying.step):
                 copying.pending[rank, name] = None
     if not copying.pending:
         # Without hosts to copy to, or after a plan that went back to what is copied: it is no news.
@@ -153,7 +142,7 @@ def _contribution(state: SchedulerState, rank: Rank) -> HeldCheckpoint | None:
     """What a rank has added to the step: its own file, or a copy while its node fetches it. Of one history there is one."""
     step = state.copying.step
     own = state.checkpoints.file_of(rank, step)
-    return own or next(iter(state.copies.holders(rank, step).values()), None)
+    return own or next(iter(state.checkpoints.copies.holders(rank, step).values()), None)
 
 
 def _orders(state: SchedulerState) -> tuple[Answer, ...]:
@@ -225,4 +214,4 @@ def _complete(state: SchedulerState) -> tuple[list[Record], tuple[Answer, ...]]:
     kept = CopiesKept(
         run=state.job.run, copied=copying.copied_step, oldest=oldest, oldest_in_memory=oldest_in_memory
     )
-    return [event, *state.copies.retire(oldest, oldest_in_memory)], state.to_all(kept)
+    return [event, *state.checkpoints.copies.retire(oldest, oldest_in_memory)], state.to_all(kept)

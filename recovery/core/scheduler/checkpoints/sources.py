@@ -32,9 +32,9 @@ def holders_here(
         any_said: also who has not said yet what it holds for the next plan, and held it before.
     """
     found: list[Source] = []
-    for node_id in sorted(state.copies.holders(rank, step), key=natural_key):
+    for node_id in sorted(state.checkpoints.copies.holders(rank, step), key=natural_key):
         where = source(state.nodes[node_id])
-        digest = state.copies.holders(rank, step)[node_id].digest
+        digest = state.checkpoints.copies.holders(rank, step)[node_id].digest
         # A holder whose process is new says first what it holds; while ranks train, all have said so.
         node = state.nodes[node_id]
         has_said = (
@@ -47,16 +47,16 @@ def holders_here(
     return tuple(found[:SOURCES_MAX])
 
 
-def copies_for_plan(state: SchedulerState) -> dict[Rank, dict[int, HeldCheckpoint]]:
-    """By rank and step: what a plan can go to although the rank's own node does not have it."""
-    found: dict[Rank, dict[int, HeldCheckpoint]] = {}
+def copies_for_plan(state: SchedulerState) -> dict[int, dict[Rank, HeldCheckpoint]]:
+    """By step and rank: what a plan can go to although the rank's own node does not have it."""
+    found: dict[int, dict[Rank, HeldCheckpoint]] = {}
     for node in state.seated(Role.WORKER):
         rank = node.record.rank
         assert rank is not None, "a plan is for ranks"
-        for step in state.copies.steps_of(rank):
+        for step in state.checkpoints.copies.steps_of(rank):
             held = copy_for(state, node, rank, step)
             if held is not None:
-                found.setdefault(rank, {})[step] = held
+                found.setdefault(step, {})[rank] = held
     return found
 
 
@@ -64,7 +64,7 @@ def copy_for(
     state: SchedulerState, node: Node, rank: Rank, step: int, *, any_said: bool = False
 ) -> HeldCheckpoint | None:
     """A copy that a node can go back to: it holds it itself, or can fetch it. None: there is none. Arguments as of `holders_here`."""
-    holders = state.copies.holders(rank, step)
+    holders = state.checkpoints.copies.holders(rank, step)
     own = holders.get(node.record.node_id)
     if own is not None:
         return own

@@ -33,7 +33,7 @@ def on_checkpoint_invalid(
     if checkpoint is not None:
         records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
     # It may have lain among this node's copies.
-    copy = state.copies.reject(node.record.node_id, node.record.rank, bad.step, bad.reason)
+    copy = state.checkpoints.copies.reject(node.record.node_id, node.record.rank, bad.step, bad.reason)
     records += [copy] if copy is not None else []
     state.facts.fail(
         f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"

@@ -118,8 +118,8 @@ def _begin(
     )
     state.generations.append(generation)
     fetched = {rank: one.held for rank, one in state.copying.fetching.items()}
-    state.checkpoints.roll_back(generation.step, fetched, is_stored=of_memory is None)
-    records += copying.begin_generation(state, generation.step)
+    records += state.checkpoints.roll_back(generation.step, fetched, is_stored=of_memory is None)
+    copying.begin_generation(state, generation.step)
     state.rendezvous, state.deadline_ms = None, None
     state.vacancies.reported_declines.clear()
     job = state.change_job(JobFact.PLAN_MADE, generation=generation.generation)
@@ -148,7 +148,7 @@ def _fetch(state: SchedulerState, files: tuple[m.HeldCheckpoint, ...]) -> list[R
     for rank, held in ((Rank(index), held) for index, held in enumerate(files)):
         if state.checkpoints.file_of(rank, held.step) is not None:
             continue
-        if nodes[rank].record.node_id in state.copies.holders(rank, held.step):
+        if nodes[rank].record.node_id in state.checkpoints.copies.holders(rank, held.step):
             records.append(state.checkpoints.bring_back(rank, held))
         else:
             state.copying.fetching[rank] = Fetching(held, sources.holders_here(state, rank, held.step))

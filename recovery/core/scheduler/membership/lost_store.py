@@ -263,7 +263,7 @@ def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.Past]) -> li
         of_job = past.copies if (past.job, past.run) == (state.job.job, state.job.run) else ()
         of_lineage = rollback.in_lineage((one.checkpoint for one in of_job), state.generations)
         rows += (
-            state.copies.add(node_id, one.rank, one.checkpoint)
+            state.checkpoints.copies.add(node_id, one.rank, one.checkpoint)
             for one in of_job
             if one.checkpoint in of_lineage
         )

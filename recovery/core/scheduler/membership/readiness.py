@@ -82,14 +82,14 @@ def _received(node: Node, ready: m.Ready) -> Answer:
 def _note_copies(state: SchedulerState, node: Node, ready: m.Ready) -> list[Record]:
     """It has looked for copies: the rows that change. What lies at its place is not its predecessor's any more."""
     state.copying.said_by[node.record.node_id] = node.record.incarnation
-    rows: list[Record] = [*state.copies.replace(node.record.node_id, _copies(state, ready))]
+    rows: list[Record] = [*state.checkpoints.copies.replace(node.record.node_id, _copies(state, ready))]
     if node.replaces:
         place = place_of(node.record.node_id, node.replaces)
         reason = f"{node.record.node_id} has its place now"
         for other in state.nodes.values():
             name = other.record.node_id
             if other is not node and is_of_place(name, place) and other.connection is None:
-                rows += state.copies.replace(name, (), reason)
+                rows += state.checkpoints.copies.replace(name, (), reason)
     return rows
 
 
