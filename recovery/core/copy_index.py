@@ -19,6 +19,8 @@ class CopyIndex:
     def __init__(self, steps: Steps) -> None:
         """Of an index: it holds the ranks' own in the same entries."""
         self._steps = steps
+        self._of_node: dict[NodeId, dict[tuple[Rank, int], HeldCheckpoint]] = {}
+        """The same by holder, then by rank and step: each holder says at each plan what it holds."""
         self._damaged: set[tuple[NodeId, Rank, str]] = set()
 
     def load(self, records: Iterable[CopyRecord], generations: Sequence[GenerationRecord]) -> None:
@@ -28,7 +30,7 @@ class CopyIndex:
             if record.state is CopyState.DAMAGED:
                 self._damaged.add((record.node_id, record.rank, record.digest))
             elif record.state is CopyState.HELD and rollback.in_lineage((held,), generations):
-                self._steps.open(record.step).put_copy(record.node_id, record.rank, held)
+                self._put(record.node_id, record.rank, held)
 
     def holders(self, rank: Rank, step: int) -> Mapping[NodeId, HeldCheckpoint]:
         """Who holds a rank's contribution to a step."""
@@ -53,7 +55,7 @@ class CopyIndex:
     def add(self, node_id: NodeId, rank: Rank, checkpoint: HeldCheckpoint) -> CopyRecord:
         """A node has one more, verified just now; the row that says so."""
         self._damaged.discard((node_id, rank, checkpoint.digest))
-        self._steps.open(checkpoint.step).put_copy(node_id, rank, checkpoint)
+        self._put(node_id, rank, checkpoint)
         return to_copy_record(node_id, rank, checkpoint, CopyState.HELD)
 
     def replace(
@@ -69,7 +71,7 @@ class CopyIndex:
             copies: what it holds.
             reason: why it does not hold the others.
         """
-        before = {(rank, held.step): held for rank, name, held in self._all() if name == node_id}
+        before = dict(self._of_node.get(node_id, {}))
         now = {
             (one.rank, one.checkpoint.step): one.checkpoint
             for one in copies
@@ -120,11 +122,15 @@ class CopyIndex:
         return sorted(found, key=lambda one: (-one.step, one.rank, one.node_id))
 
     def _all(self) -> Iterator[tuple[Rank, NodeId, HeldCheckpoint]]:
-        for holders in self._steps.values():
-            for rank, of_nodes in holders.copies.items():
-                for name, held in of_nodes.items():
-                    yield rank, name, held
+        for name, of_node in self._of_node.items():
+            for (rank, _), held in of_node.items():
+                yield rank, name, held
+
+    def _put(self, node_id: NodeId, rank: Rank, checkpoint: HeldCheckpoint) -> None:
+        self._steps.open(checkpoint.step).put_copy(node_id, rank, checkpoint)
+        self._of_node.setdefault(node_id, {})[rank, checkpoint.step] = checkpoint
 
     def _take(self, node_id: NodeId, rank: Rank, step: int, state: CopyState, reason: str) -> CopyRecord:
         held = self._steps.at(step).take_copy(node_id, rank)
+        del self._of_node[node_id][rank, step]
         return to_copy_record(node_id, rank, held, state, reason)

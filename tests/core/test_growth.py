@@ -1,8 +1,10 @@
-"""What a message costs does not depend on how many nodes there are: a job of 3,000 workers joins in three times that of 1,000."""
+"""What a message costs does not depend on how many nodes there are, nor on how many saves and failures there were before."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import pytest
@@ -10,14 +12,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recovery.core import messages as m
+from recovery.core.checkpoints import INDEXED_STEPS
 from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import SeatedIds
 from recovery.core.rules import Rules
+from tests.core.copiers import orders, ready, reports, server
 from tests.core.desk import Desk, Worker, begin
 
 FEW, MANY = 100, 200
+A_HOST = 4
+"""Workers of one host."""
 RATIO_MAX = 2.1
 """Twice as many workers cost twice as much; 3.8 times when each registration walks over all."""
+SAME = 1.1
 
 
 def _lose_the_last(desk: Desk, workers: list[Worker]) -> None:
@@ -39,15 +46,7 @@ def calls_to_join(count: int, name: str, standbys: int = 0) -> int:
     workers = [Worker(desk, name.format(number)) for number in range(count)]
     for number in range(standbys):
         assert isinstance(Worker(desk, f"s{number}", standby=True).register(), m.Admitted)
-    calls = 0
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event.endswith("call")
-
-    earlier = sys.getprofile()
-    sys.setprofile(note)
-    try:
+    with counted() as calls:
         begin(workers)
         if standbys:
             _lose_the_last(desk, workers)
@@ -56,10 +55,27 @@ def calls_to_join(count: int, name: str, standbys: int = 0) -> int:
             assert isinstance(worker.register(), m.Admitted)
         for worker in workers:
             worker.done()
+    assert desk.machine.state.job_ended
+    return calls[0]
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Counts the calls of functions in a block; they are in the list behind it."""
+    calls = 0
+    found: list[int] = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event.endswith("call")
+
+    earlier = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield found
     finally:
         sys.setprofile(earlier)
-    assert desk.machine.state.job_ended
-    return calls
+    found.append(calls)
 
 
 @pytest.mark.parametrize("standbys", [0, 2], ids=["", "standbys"])
@@ -69,6 +85,78 @@ def test_twice_as_many_workers_cost_the_scheduler_twice_as_much(name: str, stand
 
     print(f"{FEW} to {MANY} workers: {ratio:.2f} times the calls")
     assert ratio < RATIO_MAX
+
+
+class Saving:
+    """A job on many hosts whose workers save, and whose copies arrive."""
+
+    def __init__(self, count: int) -> None:
+        self.desk = Desk(Rules(worker_count=count, checkpoint_copies=1, rejoin_window_ms=0), checked=False)
+        self.workers = [
+            server(self.desk, f"worker_{number}", f"host_{number // A_HOST}") for number in range(count)
+        ]
+        begin(self.workers)
+        self.step = 0
+        self.held: dict[str, m.HeldCheckpoint] = {}
+        self.copies: dict[str, dict[int, list[m.HeldCheckpoint]]] = {}
+        """The newest, by node id; copies also by rank."""
+
+    def save(self, times: int = 1) -> None:
+        """Each worker a step, and what was ordered of it is there."""
+        for _ in range(times):
+            self.step += 10
+            for worker in self.workers:
+                self.held[worker.node_id] = worker.save(self.step)
+            for worker in self.workers:
+                ordered = orders(worker)
+                for order in ordered:
+                    reports(worker, order)
+                self.copies[worker.node_id] = {order.rank: [order.checkpoint] for order in ordered}
+                self.desk.tray[worker.connection].clear()
+        assert self.desk.machine.state.copying.copied_step == self.step
+
+    def kill_scheduler(self) -> None:
+        """Everybody comes back."""
+        self.desk.restart()
+        for worker in self.workers:
+            assert isinstance(worker.register(), m.Admitted)
+
+    def lose_host(self) -> None:
+        """Its workers come back without their files, and everybody goes back to the newest step."""
+        lost, others = self.workers[:A_HOST], self.workers[A_HOST:]
+        for worker in lost:
+            worker.die()
+        self.desk.at(self.desk.now + 600)
+        for worker in others:
+            ready(worker, self.held[worker.node_id], copies=self.copies[worker.node_id])
+        for worker in lost:
+            assert isinstance(worker.register(), m.Admitted)
+            worker.ready()
+        assert {worker.last(m.Rollback).step for worker in self.workers} == {self.step}
+
+
+@pytest.mark.parametrize("what", ["save", "kill_scheduler", "lose_host"])
+def test_twice_as_many_workers_that_save_cost_twice_as_much(what: str) -> None:
+    calls = []
+    for count in (FEW // 2, MANY // 2):
+        job = Saving(count)
+        job.save()
+        with counted() as found:
+            getattr(job, what)()
+        calls += found
+    assert calls[1] / calls[0] < RATIO_MAX
+
+
+@pytest.mark.parametrize("what", ["save", "lose_host"])
+def test_what_was_saved_before_costs_nothing(what: str) -> None:
+    calls = []
+    for saves in (INDEXED_STEPS + 4, 4 * INDEXED_STEPS):
+        job = Saving(2 * A_HOST)
+        job.save(saves)
+        with counted() as found:
+            getattr(job, what)()
+        calls += found
+    assert calls[1] / calls[0] < SAME
 
 
 def test_a_ready_worker_that_is_cut_off_is_not_counted_as_ready_until_it_is_back() -> None:
