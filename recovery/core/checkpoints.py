@@ -11,6 +11,7 @@ from recovery.core.held import HeldCheckpoint, PassedOver
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy import rollback
 from recovery.core.policy.given_up import LOST_MEMORY, MISSING, Unusable
+from recovery.core.policy.retention import oldest_indexed
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
@@ -20,15 +21,6 @@ from recovery.core.records import (
 )
 from recovery.core.step_holders import StepHolders, Steps
 from recovery.core.tiers import Tier, tier_of
-
-INDEXED_STEPS = 16
-"""Common steps that stay in the index. A plan asks every rank again which files it holds, so older ones are only history; a job of 1,000
-ranks that kept all of them would need 0.5 MB of memory for each save and read all of them at each start of the scheduler. Fewer would hide
-from people what the ranks' directories still hold."""
-
-
-IN_MEMORY_STEPS = 2
-"""Common steps in memory that stay in the index: each rank holds no more of them (`training/memory_checkpoints.py`)."""
 
 
 class CheckpointIndex:
@@ -267,18 +259,14 @@ class CheckpointIndex:
         self._note_unusable(rank, step, "", reason)
 
     def retire(self, *needed: int) -> list[CheckpointRecord]:
-        """Take out of the index what is older than its newest `INDEXED_STEPS` common steps; the rows that say so.
-
-        Of those in memory the ranks themselves keep `IN_MEMORY_STEPS`, and none that is older than what lies on all their disks.
+        """Take out of the index what `policy/retention.py` does not keep there; the rows that say so.
 
         Args:
             needed: steps that stay: the plan's, which may be sent again, and one that is being copied, which may be ordered again.
         """
         common = self._common_steps()
         in_memory = [step for step in common if not self._is_durable(self._steps[step])]
-        oldest = common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0
-        oldest_in_memory = in_memory[-IN_MEMORY_STEPS] if len(in_memory) >= IN_MEMORY_STEPS else 0
-        oldest_in_memory = max(oldest_in_memory, self.durable_step)
+        oldest, oldest_in_memory = oldest_indexed(common, in_memory, self.durable_step)
         goes = [
             (step, rank)
             for step, holders in self._steps.items()
@@ -314,11 +302,11 @@ class CheckpointIndex:
         for newer in [one for one in self._steps if one > step]:
             del self._steps[newer]
         # Older than the index reaches is what was reported for this plan alone.
-        indexed = self._common_steps()[-INDEXED_STEPS:]
-        for other, holders in self._steps.items():
-            if len(indexed) == INDEXED_STEPS and other < indexed[0]:
-                holders.own.clear()
-        self.committed_step = step if is_stored else max(indexed, default=0)
+        common = self._common_steps()
+        oldest, _ = oldest_indexed(common, (), 0)
+        for older in [one for one in self._steps if one < oldest]:
+            self._steps[older].own.clear()
+        self.committed_step = step if is_stored else max(common, default=0)
         self.durable_step = step if is_durable else self._newest_durable()
         # The ranks hear of it, and let go what is older: from now on it is promised.
         self._ever_committed = self._ever_committed or self.durable_step > 0

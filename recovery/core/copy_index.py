@@ -8,9 +8,10 @@ from recovery.core.copy_records import CopyRecord, CopyState, to_copy_record
 from recovery.core.held import HeldCheckpoint, HeldCopy
 from recovery.core.ids import NodeId, Rank
 from recovery.core.policy import rollback
+from recovery.core.policy.retention import copy_is_needed
 from recovery.core.records import GenerationRecord
 from recovery.core.step_holders import Steps
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import Tier
 
 
 class CopyIndex:
@@ -107,7 +108,7 @@ class CopyIndex:
         goes = [
             (name, rank, held.step)
             for rank, name, held in self._all()
-            if held.step < (oldest_in_memory if tier_of(held.path) is Tier.MEMORY else oldest)
+            if not copy_is_needed(held, oldest=oldest, oldest_in_memory=oldest_in_memory)
         ]
         return [self._take(*one, CopyState.GONE, "newer steps are copied") for one in goes]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from recovery.core.policy.retention import OBJECT_STEPS
 from recovery.objects import commits
 from recovery.objects.commits import At
 from recovery.objects.store import ObjectStore
 
-KEPT = 3
-"""Committed steps that stay, the newest."""
 
-
-def retain(store: ObjectStore, job: str, run: int, *, kept: int = KEPT) -> tuple[At, ...]:
+def retain(store: ObjectStore, job: str, run: int, *, kept: int = OBJECT_STEPS) -> tuple[At, ...]:
     """Remove what is older than the newest committed steps, committed or not. May be called by several ranks at a time.
 
     Args:

@@ -11,6 +11,7 @@ from recovery.checkpoint.files import reason_of
 from recovery.checkpoint.memory_tier import MemoryHome
 from recovery.checkpoint.retention import remove
 from recovery.core.messages import HeldCheckpoint
+from recovery.core.policy.retention import kept_in_memory
 from recovery.errors import CheckpointError
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.saver import Saver, Target
@@ -96,21 +97,13 @@ class MemoryCheckpoints:
         self._saver.join()
 
     def _make_space(self, session: Session) -> int:
-        """Remove what no plan needs any more; how many bytes are left for one more.
-
-        The newest that all ranks hold stays, and until that is the newest of all, the two newest: ranks are one save apart at most. What is
-        older than the newest on the disks of all ranks goes all the same: no plan goes there while that is whole.
-        What stays is what lies in other hosts' memory as a whole, and what is being copied there: who has lost its host goes back to that.
-        """
-        held = self._held(session)
-        committed = [one for one in held if one.step <= session.committed_step][:1]
-        kept = (
-            committed
-            if committed == held[:1]
-            else [*(one for one in held[:2] if one not in committed), *committed]
+        """Remove what no plan needs any more; how many bytes are left for one more."""
+        kept = kept_in_memory(
+            self._held(session),
+            committed_step=session.committed_step,
+            newest_on_disks=session.disk_commits.newest_step,
+            spared=session.spared_in_memory,
         )
-        kept = [one for one in kept if one.step >= session.disk_commits.newest_step]
-        kept += [one for one in held if one.step in session.spared_in_memory and one not in kept]
         self._keep_only(kept)
         return self._bytes_max - _bytes_of(kept)
 

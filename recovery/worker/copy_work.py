@@ -11,7 +11,7 @@ from recovery.checkpoint.files import reason_of
 from recovery.checkpoint.verify import Wanted
 from recovery.core.held import HeldCheckpoint, HeldCopy
 from recovery.core.ids import Rank, RequestId, RunId
-from recovery.core.policy.copies import is_needed
+from recovery.core.policy.retention import copy_is_needed
 from recovery.core.records import CheckpointRecord, Record
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, RetainCopies
@@ -145,7 +145,7 @@ def _retain(copies: Copies, effect: RetainCopies) -> None:
         copies.keep_only(
             effect.job,
             effect.run,
-            lambda _, copy: is_needed(
+            lambda _, copy: copy_is_needed(
                 copy, oldest=effect.oldest, oldest_in_memory=effect.oldest_in_memory, began=began
             ),
         )

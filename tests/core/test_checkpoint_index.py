@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.core.checkpoints import INDEXED_STEPS, CheckpointIndex
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import HeldCheckpoint
+from recovery.core.policy.retention import INDEXED_STEPS
 from recovery.core.policy.rollback import NoCommonStep, ToCheckpoint
 from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord
 

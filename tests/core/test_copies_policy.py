@@ -10,8 +10,9 @@ from recovery.core.copy_index import CopyIndex
 from recovery.core.copy_records import CopyState
 from recovery.core.held import HeldCopy
 from recovery.core.ids import Generation, NodeId, Rank
-from recovery.core.policy.copies import COPIES_BY_ITSELF, count, holders, is_needed, who_fetches
+from recovery.core.policy.copies import COPIES_BY_ITSELF, count, holders, who_fetches
 from recovery.core.policy.message_share import FRAME_SHARE, copies_that_fit
+from recovery.core.policy.retention import copy_is_needed
 from recovery.core.scheduler.copy_state import Copying
 from recovery.core.step_holders import Steps
 from tests.core.desk import checkpoint
@@ -56,15 +57,15 @@ def test_the_ring_goes_by_the_numbers_in_the_names() -> None:
 
 def test_which_copies_a_plan_can_still_go_to() -> None:
     began = [(Generation(1), 0), (Generation(3), 20)]
-    assert is_needed(checkpoint(20, generation=1), oldest=20, oldest_in_memory=40, began=began)
-    assert not is_needed(checkpoint(30, generation=1), oldest=20, oldest_in_memory=40, began=began)
-    assert not is_needed(checkpoint(30, generation=2), oldest=20, oldest_in_memory=40, began=began)
-    assert is_needed(checkpoint(30, generation=3), oldest=20, oldest_in_memory=40, began=began)
-    assert not is_needed(checkpoint(10, generation=1), oldest=20, oldest_in_memory=40, began=began)
+    assert copy_is_needed(checkpoint(20, generation=1), oldest=20, oldest_in_memory=40, began=began)
+    assert not copy_is_needed(checkpoint(30, generation=1), oldest=20, oldest_in_memory=40, began=began)
+    assert not copy_is_needed(checkpoint(30, generation=2), oldest=20, oldest_in_memory=40, began=began)
+    assert copy_is_needed(checkpoint(30, generation=3), oldest=20, oldest_in_memory=40, began=began)
+    assert not copy_is_needed(checkpoint(10, generation=1), oldest=20, oldest_in_memory=40, began=began)
     memory = "/dev/shm/recovery-memory-0-a/w.copies.run-1.rank-0/x"
     for step, is_kept in ((30, False), (40, True)):
         copy = checkpoint(step, generation=3, path=memory)
-        assert is_needed(copy, oldest=20, oldest_in_memory=40, began=began) is is_kept
+        assert copy_is_needed(copy, oldest=20, oldest_in_memory=40, began=began) is is_kept
 
 
 def test_who_fetches_is_named_up_to_a_bound() -> None:

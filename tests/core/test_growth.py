@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import INDEXED_STEPS
 from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import SeatedIds
+from recovery.core.policy.retention import INDEXED_STEPS
 from recovery.core.rules import Rules
 from tests.core.copiers import orders, ready, reports, server
 from tests.core.desk import Desk, Worker, begin

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import IN_MEMORY_STEPS, CheckpointIndex
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.handover_messages import HandedOver
 from recovery.core.ids import Rank
+from recovery.core.policy.retention import IN_MEMORY_STEPS
 from recovery.core.policy.rollback import NoCommonStep, ToCheckpoint, ToStart
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind, JobRecord, JobState, to_record
 from recovery.core.rules import Rules

@@ -7,7 +7,7 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core.checkpoints import INDEXED_STEPS
+from recovery.core.policy.retention import INDEXED_STEPS
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind
 from recovery.core.rules import Rules
 from recovery.core.worker import connection

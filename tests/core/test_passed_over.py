@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import INDEXED_STEPS, CheckpointIndex
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.ids import Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.policy.given_up import RANKS_NAMED, STEPS_NAMED, Unusable, sentence
+from recovery.core.policy.retention import INDEXED_STEPS
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.rules import Rules
 from recovery.core.worker import effects as we

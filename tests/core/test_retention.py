@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.core.policy.retention import Kept, removable
+from recovery.core.policy.retention import Kept, kept_in_memory, removable
+from tests.core.desk import checkpoint
 
 
 def _dumb(held: list[Kept], committed: int, keep: int, minutes: int) -> set[int]:
@@ -138,3 +139,26 @@ def test_what_lies_on_other_hosts_stays_on_its_owners_disk() -> None:
         spared=(10, 30),
     )
     assert gone == (20,)
+
+
+@pytest.mark.parametrize(
+    ("held", "committed", "on_disks", "spared", "stays"),
+    [
+        ((40, 30, 20), 40, 0, (), [40]),
+        ((40, 30, 20), 30, 0, (), [40, 30]),
+        ((40, 30, 20), 20, 0, (), [40, 30, 20]),
+        ((40, 30, 20), 0, 0, (), [40, 30]),
+        ((40, 30, 20), 40, 50, (), []),
+        ((40, 30, 20), 30, 40, (), [40]),
+        ((40, 30, 20), 40, 50, (20,), [20]),
+        ((40, 30, 20), 40, 0, (40, 20), [40, 20]),
+        ((), 40, 0, (), []),
+    ],
+)
+def test_memory_holds_what_a_plan_may_go_to_and_no_more(
+    held: tuple[int, ...], committed: int, on_disks: int, spared: tuple[int, ...], stays: list[int]
+) -> None:
+    kept = kept_in_memory(
+        [checkpoint(step) for step in held], committed_step=committed, newest_on_disks=on_disks, spared=spared
+    )
+    assert [one.step for one in kept] == stays

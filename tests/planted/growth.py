@@ -40,8 +40,8 @@ GROWTH: tuple[Bug, ...] = (
         "I17",
         "core/checkpoints.py",
         "CheckpointIndex.roll_back",
-        "len(indexed) == INDEXED_STEPS and other < indexed[0]",
-        "other < 0",
+        "[one for one in self._steps if one < oldest]",
+        "[]",
         (_MUCH + "test_history_that_was_reported_for_a_plan_does_not_stay_in_the_index",),
     ),
     Bug(

@@ -22,8 +22,8 @@ HELD_COPIES = (
     Bug(
         "copies of a rolled-back suffix are kept",
         "I29",
-        "core/policy/copies.py",
-        "is_needed",
+        "core/policy/retention.py",
+        "copy_is_needed",
         "copy.step >= kept_from and not rolled_back",
         "copy.step >= kept_from",
         (f"{_POLICY}::test_which_copies_a_plan_can_still_go_to",),

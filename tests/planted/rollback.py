@@ -149,8 +149,8 @@ PLAN = (
     Bug(
         "the checkpoint index keeps every step",
         "I11",
-        "core/checkpoints.py",
-        "CheckpointIndex.retire",
+        "core/policy/retention.py",
+        "oldest_indexed",
         "common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0",
         "0",
         (

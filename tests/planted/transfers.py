@@ -105,8 +105,8 @@ TRANSFERS: tuple[Bug, ...] = (
         "I29",
         "worker/copy_work.py",
         "_retain",
-        "is_needed(copy, oldest=effect.oldest, oldest_in_memory=effect.oldest_in_memory, began=began)",
-        "is_needed(copy, oldest=effect.oldest, oldest_in_memory=effect.oldest_in_memory, began=())",
+        "copy_is_needed(copy, oldest=effect.oldest, oldest_in_memory=effect.oldest_in_memory, began=began)",
+        "copy_is_needed(copy, oldest=effect.oldest, oldest_in_memory=effect.oldest_in_memory, began=())",
         (f"{_WORK}::test_what_a_plan_can_need_is_kept_and_nothing_else",),
     ),
     Bug(

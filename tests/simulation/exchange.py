@@ -12,7 +12,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.copy_messages import CopyFailed, CopyReport, FetchFault
 from recovery.core.copy_records import CopyRecord, CopyState
-from recovery.core.policy import copies as policy
+from recovery.core.policy.retention import copy_is_needed
 from recovery.core.records import NodeState
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, FindCheckpoints, RetainCopies
@@ -175,7 +175,7 @@ class Exchange:
                 if file.held.run != retain.run or file.job != retain.job:
                     continue
                 oldest = retain.oldest_in_memory if memory.host_of(name) else retain.oldest
-                if not policy.is_needed(
+                if not copy_is_needed(
                     file.held, oldest=retain.oldest, oldest_in_memory=retain.oldest_in_memory, began=began
                 ):
                     self.world.clock.seen["a copy was let go"] += 1

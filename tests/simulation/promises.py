@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import IN_MEMORY_STEPS
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, RequestId
 from recovery.core.policy.given_up import LOST_MEMORY, STEPS_NAMED
+from recovery.core.policy.retention import IN_MEMORY_STEPS
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,

@@ -1,16 +1,14 @@
-"""Who holds copies of whose checkpoints, and which copies may go?
+"""Who holds copies of whose checkpoints?
 
 A copy is for the day on which a host and its disk are gone, so it lies on another host than its owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from recovery.core.held import HeldCheckpoint
-from recovery.core.ids import Generation, Rank
+from recovery.core.ids import Rank
 from recovery.core.policy.ranks import natural_key
-from recovery.core.tiers import Tier, tier_of
 
 RANKS_NAMED = 8
 """Of those that load from other nodes, in a plan's reason. The rest is counted."""
@@ -63,19 +61,3 @@ def who_fetches(fetching: Sequence[tuple[Rank, str]]) -> list[str]:
     if len(fetching) > RANKS_NAMED:
         named.append(f"and {len(fetching) - RANKS_NAMED} more ranks load copies")
     return [", ".join(named)]
-
-
-def is_needed(
-    copy: HeldCheckpoint, *, oldest: int, oldest_in_memory: int, began: Iterable[tuple[Generation, int]]
-) -> bool:
-    """Can a plan still go to a copy?
-
-    Args:
-        copy: of this run.
-        oldest: the newest step but one of which all copies on disks are complete; 0: there are not two.
-        oldest_in_memory: the newest step of which all copies are complete; 0: there is none.
-        began: of plans of this run, each generation with the step at which it began.
-    """
-    rolled_back = any(copy.generation < generation and copy.step > step for generation, step in began)
-    kept_from = oldest_in_memory if tier_of(copy.path) is Tier.MEMORY else oldest
-    return copy.step >= kept_from and not rolled_back

@@ -1,10 +1,32 @@
-"""Which checkpoints may go? MindSpore's two rules, and one above them: what a rollback could still need stays."""
+"""Which checkpoints may go? One rule a holder, and one above all of them: what a rollback could still need stays.
+
+| who holds it | what stays | who asks |
+|---|---|---|
+| a rank's disk | MindSpore's two rules, and what is newer than the newest committed step but one (`removable`) | `checkpoint/retention.py` |
+| a rank's memory | what can be gone back to until all disks have a newer step (`kept_in_memory`) | `training/memory_checkpoints.py` |
+| another node's disk or memory | the two newest steps that are copied as a whole, on disks; the newest, in memory (`copy_is_needed`) | `worker/copy_work.py`, and `core/copy_index.py` behind it |
+| object storage | the `OBJECT_STEPS` newest that are committed there | `objects/retention.py` |
+| the scheduler's index | the `INDEXED_STEPS` newest common ones (`oldest_indexed`) | `core/checkpoints.py` |
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
+
+from recovery.core.held import HeldCheckpoint
+from recovery.core.ids import Generation
+from recovery.core.tiers import Tier, tier_of
+
+INDEXED_STEPS = 16
+"""Common steps that stay in the index. A plan asks every rank again which files it holds, so older ones are only history; a job of 1,000
+ranks that kept all of them would need 0.5 MB of memory for each save and read all of them at each start of the scheduler. Fewer would hide
+from people what the ranks' directories still hold."""
+IN_MEMORY_STEPS = 2
+"""Common steps in memory that stay in the index: each rank holds no more of them (`kept_in_memory`)."""
+OBJECT_STEPS = 3
+"""Committed steps that stay in object storage, the newest."""
 
 _SECONDS_PER_MINUTE = 60
 
@@ -60,3 +82,63 @@ def _within_a_stretch(ordered: Sequence[Kept], *, stretch_s: int) -> list[int]:
         else:
             stays = kept
     return surplus
+
+
+def kept_in_memory(
+    held: Sequence[HeldCheckpoint],
+    *,
+    committed_step: int,
+    newest_on_disks: int,
+    spared: Collection[int] = (),
+) -> list[HeldCheckpoint]:
+    """Choose what stays in a rank's memory, newest first.
+
+    The newest that all ranks hold stays, and until that is the newest of all, the two newest: ranks are one save apart at most. What is
+    older than the newest on the disks of all ranks goes all the same: no plan goes there while that is whole.
+
+    Args:
+        held: what lies there, newest first.
+        committed_step: the newest step that every rank holds, on whatever it lies.
+        newest_on_disks: the newest step on the disks of all ranks; 0: there is none.
+        spared: what lies in other hosts' memory as a whole, and what is being copied there: who has lost its host goes back to that.
+    """
+    committed = [one for one in held if one.step <= committed_step][:1]
+    newest = held[:1] if committed == list(held[:1]) else held[:2]
+    return [
+        one
+        for one in held
+        if one.step in spared or (one.step >= newest_on_disks and (one in newest or one in committed))
+    ]
+
+
+def copy_is_needed(
+    copy: HeldCheckpoint,
+    *,
+    oldest: int,
+    oldest_in_memory: int,
+    began: Iterable[tuple[Generation, int]] = (),
+) -> bool:
+    """Can a plan still go to a copy?
+
+    Args:
+        copy: of this run.
+        oldest: the newest step but one of which all copies on disks are complete; 0: there are not two.
+        oldest_in_memory: the newest step of which all copies are complete; 0: there is none.
+        began: of plans of this run, each generation with the step at which it began.
+    """
+    rolled_back = any(copy.generation < generation and copy.step > step for generation, step in began)
+    kept_from = oldest_in_memory if tier_of(copy.path) is Tier.MEMORY else oldest
+    return copy.step >= kept_from and not rolled_back
+
+
+def oldest_indexed(common: Sequence[int], in_memory: Sequence[int], durable_step: int) -> tuple[int, int]:
+    """Say which common steps stay in the index: from the first on, and of those in memory from the second on. 0: all of them.
+
+    Args:
+        common: the steps that every rank holds, oldest first.
+        in_memory: those of them that do not lie on all disks.
+        durable_step: the newest that does; 0: none.
+    """
+    oldest = common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0
+    oldest_in_memory = in_memory[-IN_MEMORY_STEPS] if len(in_memory) >= IN_MEMORY_STEPS else 0
+    return oldest, max(oldest_in_memory, durable_step)

@@ -156,7 +156,7 @@ class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
 
 
 class RetainCopies(msgspec.Struct, frozen=True, tag="retain_copies"):
-    """Let the copies of a run go that no plan can need any more, as `core/policy/copies.is_needed` says."""
+    """Let the copies of a run go that no plan can need any more, as `core/policy/retention.copy_is_needed` says."""
 
     job: str
     run: RunId

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import INDEXED_STEPS
 from recovery.core.effects import Answer, Persist
 from recovery.core.policy import rollback
 from recovery.core.policy.ranks import is_of_place, place_of
+from recovery.core.policy.retention import INDEXED_STEPS
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.facts import Report
