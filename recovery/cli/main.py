@@ -27,8 +27,8 @@ class Command(NamedTuple):
     panel: str
     """The heading that `recovery --help` shows it under."""
     help: str
-    reads_own_flags: bool = False
-    """What is typed behind it is handed on as it is, `--help` too."""
+    settings: dict[str, Any] | None = None
+    """How its words are read, where that is not as for other commands."""
 
     @property
     def identifier(self) -> str:
@@ -36,14 +36,21 @@ class Command(NamedTuple):
         return self.name.replace("-", "_")
 
 
+_AS_MSRUN = {
+    # What comes behind the script is the script's own.
+    "allow_interspersed_args": False,
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": lambda name: name.replace("-", "_"),
+}
+
 START, LOOK, MAINTAIN, MACHINE = "Start a job", "Look at a job", "Maintain a job", "Look at this machine"
 
 COMMANDS = (
     Command(
         "msrun",
         START,
-        "Start a job's processes on this host, watch them, restart those that die. `recovery msrun --help` lists the flags.",
-        reads_own_flags=True,
+        "Start a job's processes on this host, watch them, restart those that die. Hyphens and underscores in its flags mean the same.",
+        settings=_AS_MSRUN,
     ),
     Command(
         "scheduler",
@@ -161,11 +168,7 @@ def load(name: str) -> Any:
     row = next(row for row in COMMANDS if row.name == name)
     function = getattr(importlib.import_module(f"recovery.cli.{row.identifier}"), row.identifier)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    if row.reads_own_flags:
-        hands_on = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-        alone.command(name, help=row.help, context_settings=hands_on, add_help_option=False)(function)
-    else:
-        alone.command(name, help=row.help)(function)
+    alone.command(name, help=row.help, context_settings=row.settings)(function)
     return typer.main.get_command(alone)
 
 

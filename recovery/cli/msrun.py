@@ -1,14 +1,97 @@
-"""`recovery msrun`."""
+"""`recovery msrun`: every flag of the launcher's `Arguments` is an option of this command."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from inspect import Parameter, Signature
+from typing import Annotated, Any, NoReturn
 
+import msgspec
 import typer
 
-from recovery.launch.command import msrun as launch
+from recovery.errors import UsageError
+from recovery.launch.arguments import Arguments
+
+_SECRETS = {
+    "password": "Write it into a file of mode 0600, and give --client_password_file or --server_password_file.",
+    "client_password": "Write it into a file of mode 0600, and give --client_password_file.",
+    "server_password": "Write it into a file of mode 0600, and give --server_password_file.",
+    "job_token": "Set MS_JOB_TOKEN in the environment, or give the hosts of the job one MS_RECOVERY_PATH.",
+}
+"""Flags that somebody could expect, and that there are none of: with what is to be done instead."""
+
+_Task = Annotated[
+    list[str] | None,
+    # Without a parser a word would have to be text, and a path need not be.
+    typer.Argument(metavar="task_script [arguments]", help="what every process runs", parser=str),
+]
 
 
-def msrun(context: typer.Context) -> None:
-    """Hand on what was typed: the launcher reads its own flags."""
-    raise typer.Exit(launch(context.args, os.environ))  # noqa: TID251 - handed on to the processes
+def msrun(context: typer.Context, **_: Any) -> None:
+    """Start a job's processes and watch them."""
+    given = arguments_of(context)
+    # Half of the time that --help and a wrong flag would take.
+    from recovery.launch.command import msrun as launch  # noqa: PLC0415 - as above
+
+    raise typer.Exit(launch(given, os.environ))  # noqa: TID251 - handed on to the processes
+
+
+def arguments_of(context: typer.Context) -> Arguments:
+    """What was typed.
+
+    Raises:
+        SettingMissingError: no script is named.
+        SettingConflictError: two flags exclude each other.
+    """
+    values = dict(context.params)
+    task = values.pop("task") or ()
+    return Arguments.of({name: value for name, value in values.items() if _is_typed(context, name)}, task)
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    """By name: the class behind it is click's own or Typer's copy of it, as the release of Typer has it."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _parameters() -> Iterator[Parameter]:
+    """The command's parameters, as Typer reads them from a function."""
+    yield Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    for field in msgspec.structs.fields(Arguments):
+        for flag in getattr(field.type, "__metadata__", ()):
+            names = [f"--{name}" for name in (field.name, *flag.aliases)]
+            option = typer.Option(
+                *names, parser=_reader(field.name, flag.read), metavar="VALUE", help=flag.help
+            )
+            default = None if field.default is msgspec.NODEFAULT else field.default
+            yield _parameter(field.name, Annotated[str | None, option], default)
+    for name, instead in _SECRETS.items():
+        option = typer.Option(f"--{name}", parser=_refuser(name, instead), hidden=True)
+        yield _parameter(name, Annotated[str | None, option], None)
+    yield _parameter("task", _Task, None)
+
+
+def _parameter(name: str, annotation: object, default: object) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _reader(name: str, read: Callable[[str, str], Any]) -> Callable[[Any], Any]:
+    """What reads a flag's text. Typer passes defaults through it as well."""
+    return lambda text: read(name, text) if isinstance(text, str) else text
+
+
+def _refuser(name: str, instead: str) -> Callable[[str], NoReturn]:
+    """What is given is in the list of processes by now, and need not be in a log as well."""
+
+    def refuse(_: str) -> NoReturn:
+        raise UsageError(
+            field=f"--{name}",
+            reason="every user of this host can read the arguments of a process, so no secret is taken from there",
+            next_step=instead,
+        )
+
+    return refuse
+
+
+msrun.__signature__ = Signature([*_parameters()])  # type: ignore[attr-defined]  # read by inspect, unknown to mypy

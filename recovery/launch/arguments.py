@@ -1,180 +1,216 @@
-"""The command line of `recovery msrun`: every flag is read, and what several flags say together is checked, before anything starts.
+"""What `recovery msrun` is told: msrun's own flags (MindSpore 2.10 and its documents), and torchrun's names where they mean the same.
 
-A flag's name may be written with hyphens or underscores.
+Each flag is a field of `Arguments`, and an option of the command (recovery/cli/msrun.py). What several flags say together is checked
+here, before anything starts.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from recovery.errors import SettingConflictError, SettingMissingError, UsageError
+from recovery.errors import SettingConflictError, SettingMissingError
+from recovery.launch import flag_values as values
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import CpuBinding, Rejoin, Restart, StartMethod
-from recovery.launch.flags import FLAGS, Flag, shown
 
-_SECRETS = {
-    "password": "Write it into a file of mode 0600, and give --client_password_file or --server_password_file.",
-    "client_password": "Write it into a file of mode 0600, and give --client_password_file.",
-    "server_password": "Write it into a file of mode 0600, and give --server_password_file.",
-    "job_token": "Set MS_JOB_TOKEN in the environment, or give the hosts of the job one MS_RECOVERY_PATH.",
-}
-"""Flags that somebody could expect, and that there are none of: with what is to be done instead."""
+_WORKERS = 8
+_count = values.number(1, None, "greater than 0", "8")
+
+
+class Flag(NamedTuple):
+    """How a field is typed."""
+
+    read: Callable[[str, str], Any]
+    """From (flag, text as typed) to the value; raises a named error."""
+    help: str
+    aliases: tuple[str, ...] = ()
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
-    """What was typed, read and checked."""
+    """What was typed, read and checked. A field without a `Flag` is no flag."""
 
-    worker_num: int
-    """Workers of the whole job."""
-    local_worker_num: int
-    """Of them, on this host."""
-    master_addr: str
-    master_port: int
-    node_rank: int
-    """Position of this host, 0-based; -1: ranks are given by the scheduler."""
-    log_dir: Path
-    join: bool
-    cluster_time_out: int
-    """Seconds in which all workers must have come; negative: no limit."""
-    bind_core: CpuBinding
-    bind_numa: CpuBinding | BindFile
-    sim_level: int
-    """-1: no dry run."""
-    sim_rank_id: int
-    rank_table_file: Path | None
-    worker_log_name: str
-    tail_worker_log: tuple[int, ...] | None
-    """Ranks whose log is shown while joined; None: all."""
-    restart: Restart
-    start_method: StartMethod
-    max_restarts: int
-    """Relaunches of one process within an hour."""
-    rejoin: Rejoin
-    enable_ssl: bool
-    config_file_path: Path | None
-    client_password_file: Path | None
-    server_password_file: Path | None
-    standby_num: int
-    """Processes of this host that wait beside the workers, to take a lost one's rank."""
+    worker_num: Annotated[int, Flag(_count, "workers of the whole job")] = _WORKERS
+    local_worker_num: Annotated[
+        int,
+        Flag(_count, "workers to start on this host (all): torchrun's --nproc_per_node", ("nproc_per_node",)),
+    ]
+    nnodes: Annotated[
+        int | None,
+        Flag(
+            values.number(1, None, "greater than 0", "2"),
+            "hosts, as torchrun counts: worker_num is nnodes x nproc_per_node",
+        ),
+    ] = None
+    master_addr: Annotated[
+        str, Flag(values.host, "where the scheduler listens: IPv4, IPv6 or a host name")
+    ] = "127.0.0.1"
+    master_port: Annotated[
+        int, Flag(values.number(1024, 65535, "from 1024 to 65535", "8118"), "its port")
+    ] = 8118
+    node_rank: Annotated[
+        int,
+        Flag(values.number(-1, None, "0 or more, or -1 for automatic ranks", "0"), "position of this host"),
+    ] = -1
+    log_dir: Annotated[Path, Flag(values.path, "where logs go; made if absent")] = Path()
+    join: Annotated[
+        bool,
+        Flag(
+            values.switch,
+            "True: stay, show logs, end with the job. False: hand over to an agent in the background",
+        ),
+    ] = False
+    cluster_time_out: Annotated[
+        int,
+        Flag(
+            values.number(-(10**9), 10**9, "a number of seconds", "600"),
+            "seconds to wait for all workers; negative: no limit",
+        ),
+    ] = 600
+    bind_core: Annotated[
+        CpuBinding, Flag(values.binding, "True, False or JSON: processors of each process")
+    ] = False
+    bind_numa: Annotated[
+        CpuBinding | BindFile,
+        Flag(values.numa_binding, "True, False, JSON or a JSON file: memory nodes of each process"),
+    ] = False
+    sim_level: Annotated[
+        int,
+        Flag(
+            values.number(-1, 3, "from 0 to 3, or -1 for none", "1"),
+            "dry run of one rank, in one process",
+        ),
+    ] = -1
+    sim_rank_id: Annotated[
+        int, Flag(values.number(-1, None, "a rank, or -1 for rank 0", "0"), "the rank of a dry run; -1: 0")
+    ] = -1
+    rank_table_file: Annotated[
+        Path | None, Flag(values.path, "rank table (JSON), checked and handed on as RANK_TABLE_FILE")
+    ] = None
+    worker_log_name: Annotated[str, Flag(values.log_name, "name of the workers' logs")] = "worker"
+    tail_worker_log: Annotated[
+        tuple[int, ...] | None, Flag(values.tail, "ranks whose log is shown while joined; -1: all")
+    ] = None
+    tee: Annotated[
+        tuple[int, ...] | None,
+        Flag(values.tee, "torchrun's way to say --tail_worker_log: 3, or 0:3,1:3"),
+    ] = None
+    restart: Annotated[
+        Restart,
+        Flag(
+            values.one_of(Restart, "world"),
+            "what is started again after a failure: worker (the script uses recovery) or world (any other); auto: by its imports",
+        ),
+    ] = Restart.AUTO
+    start_method: Annotated[
+        StartMethod,
+        Flag(
+            values.one_of(StartMethod, "spawn"),
+            "how workers begin: fork (of one process that has imported what they need), spawn (each imports by itself); "
+            "auto: fork where it is safe",
+        ),
+    ] = StartMethod.AUTO
+    max_restarts: Annotated[
+        int,
+        Flag(values.number(0, 1000, "from 0 to 1000", "3"), "relaunches of one process within an hour"),
+    ] = 3
+    rejoin: Annotated[
+        Rejoin,
+        Flag(
+            values.one_of(Rejoin, "new"),
+            "who takes a lost worker's rank: new (its next process, at once, under a fresh node id), same (the same id, when MS_REJOIN_WINDOW is over) or proof (the same id, as soon as the process before it is known to be dead)",
+        ),
+    ] = Rejoin.NEW
+    enable_ssl: Annotated[
+        bool,
+        Flag(
+            values.switch,
+            "True: all processes of the job speak TLS (MS_ENABLE_SSL=1), and this launcher with them",
+        ),
+    ] = False
+    config_file_path: Annotated[
+        Path | None,
+        Flag(
+            values.path,
+            "config.json of the secure channel (MS_CONFIG_FILE_PATH); `recovery certs init DIR` makes one",
+        ),
+    ] = None
+    client_password_file: Annotated[
+        Path | None,
+        Flag(
+            values.path,
+            "0600 file with the password of client_cert_path (MS_CLIENT_PASSWORD_FILE); a password itself is taken by no flag",
+        ),
+    ] = None
+    server_password_file: Annotated[
+        Path | None,
+        Flag(values.path, "0600 file with the password of server_cert_path (MS_SERVER_PASSWORD_FILE)"),
+    ] = None
+    standby_num: Annotated[
+        int,
+        Flag(
+            values.number(0, 1000, "from 0 to 1000", "1"),
+            "processes to start on this host beside the workers, which wait and take the rank of a worker that is lost",
+        ),
+    ] = 0
     task_script: str
     task_script_args: tuple[str, ...]
 
+    @classmethod
+    def of(cls, typed: Mapping[str, Any], task: Sequence[str]) -> Arguments:
+        """What was typed, checked, with what follows from it.
 
-def parse(words: Sequence[str]) -> Arguments:
-    """Read a command line.
+        Args:
+            typed: the flags that were given, with their values.
+            task: the script and its arguments.
 
-    Args:
-        words: without the command's own name.
-
-    Raises:
-        SettingTypeError: a value is of another type.
-        SettingRangeError: a value is outside its range.
-        SettingConflictError: two flags exclude each other.
-        SettingMissingError: no script is named.
-        UsageError: a password or token is among the words; it is not shown.
-        SystemExit: an unknown flag (2), or --help (0).
-    """
-    given = vars(parser().parse_args(list(words)))
-    words_of_task = given.pop("task", None)
-    if not words_of_task:
-        raise SettingMissingError(
-            field="task_script",
-            state="missing",
-            rule="the script to start comes after the flags",
-            next_step="Write, for example: recovery msrun --worker_num=4 train.py --epochs 10.",
-        )
-    values = {flag.name: given.get(flag.name, flag.default) for flag in FLAGS}
-    script, *script_args = words_of_task
-    arguments = Arguments(
-        **_settled(values, set(given)), task_script=script, task_script_args=tuple(script_args)
-    )
-    _check(arguments)
-    return arguments
+        Raises:
+            SettingMissingError: no script is named.
+            SettingConflictError: two flags exclude each other.
+        """
+        if not task:
+            raise SettingMissingError(
+                field="task_script",
+                state="missing",
+                rule="the script to start comes after the flags",
+                next_step="Write, for example: recovery msrun --worker_num=4 train.py --epochs 10.",
+            )
+        script, *script_args = task
+        arguments = cls(**_settled(typed), task_script=script, task_script_args=tuple(script_args))
+        _check(arguments)
+        return arguments
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser behind `parse`, for --help and shell completion."""
-    made = argparse.ArgumentParser(
-        prog="recovery msrun",
-        description="Start a job's processes on this host, watch them, restart those that die.",
-        allow_abbrev=False,
-        # What is not given is absent, whatever a value may be.
-        argument_default=argparse.SUPPRESS,
-    )
-    for flag in FLAGS:
-        names = [f"--{spelt}" for name in (flag.name, *flag.aliases) for spelt in _spellings(name)]
-        made.add_argument(
-            *names,
-            dest=flag.name,
-            type=_reader(flag),
-            metavar="VALUE",
-            help=f"{flag.help} ({shown(flag.default)})" if flag.default is not None else flag.help,
-        )
-    for name in _SECRETS:
-        names = [f"--{spelt}" for spelt in _spellings(name)]
-        made.add_argument(*names, nargs="?", const="", type=_refuser(name), help=argparse.SUPPRESS)
-    made.add_argument(
-        "task", nargs=argparse.REMAINDER, metavar="task_script [arguments]", help="what every process runs"
-    )
-    return made
-
-
-def _spellings(name: str) -> tuple[str, ...]:
-    hyphens = name.replace("_", "-")
-    return (name,) if hyphens == name else (name, hyphens)
-
-
-def _reader(flag: Flag) -> Callable[[str], Any]:
-    return lambda text: flag.read(flag.name, text)
-
-
-def _refuser(name: str) -> Callable[[str], Any]:
-    """What is given is in the list of processes by now, and need not be in a log as well."""
-
-    def refuse(_: str) -> NoReturn:
-        raise UsageError(
-            field=f"--{name}",
-            reason="every user of this host can read the arguments of a process, so no secret is taken from there",
-            next_step=_SECRETS[name],
-        )
-
-    return refuse
-
-
-def _settled(values: Mapping[str, Any], given: set[str]) -> dict[str, Any]:
-    """The values under msrun's own names: torchrun's `--nnodes` and `--tee` become what they say.
+def _settled(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under msrun's own names: torchrun's `--nnodes` and `--tee` become what they say.
 
     Raises:
         SettingConflictError: a name and its other spelling are both given.
     """
-    settled = dict(values)
-    hosts, streams = settled.pop("nnodes"), settled.pop("tee")
-    if hosts is not None:
-        if "worker_num" in given or settled["local_worker_num"] is None:
+    fields = {"worker_num": _WORKERS, **typed}
+    if "nnodes" in typed:
+        if "worker_num" in typed or "local_worker_num" not in typed:
             raise SettingConflictError(
                 field="--nnodes",
-                value=hosts,
+                value=typed["nnodes"],
                 rule="goes with --nproc_per_node, and without --worker_num, which it replaces",
                 next_step="Give --nnodes and --nproc_per_node, or --worker_num and --local_worker_num.",
             )
-        settled["worker_num"] = hosts * settled["local_worker_num"]
-    if "tee" in given:
-        if "tail_worker_log" in given:
+        fields["worker_num"] = typed["nnodes"] * typed["local_worker_num"]
+    if "tee" in typed:
+        if "tail_worker_log" in typed:
             raise SettingConflictError(
                 field="--tee",
-                value=streams,
+                value=typed["tee"],
                 rule="says the same as --tail_worker_log, which is given too",
                 next_step="Give one of the two.",
             )
-        settled["tail_worker_log"] = streams
-    if settled["local_worker_num"] is None:
-        settled["local_worker_num"] = settled["worker_num"]
-    return settled
+        fields["tail_worker_log"] = typed["tee"]
+    fields.setdefault("local_worker_num", fields["worker_num"])
+    return fields
 
 
 def _check(arguments: Arguments) -> None:

@@ -32,7 +32,7 @@ from recovery.launch import (
     status_line,
 )
 from recovery.launch.agent import Agent
-from recovery.launch.arguments import Arguments, parse
+from recovery.launch.arguments import Arguments
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.earlier_job import SCHEDULER_HERE_S, EarlierJob
 from recovery.launch.flag_values import Restart
@@ -52,14 +52,13 @@ from recovery.transport.client import warm_up
 from recovery.transport.local_address import is_local
 
 
-def msrun(words: Sequence[str], environment: Mapping[str, str]) -> int:
+def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
     """Start and watch what the command line says. Gives the exit code.
 
     Raises:
         SettingError: a flag is wrong; nothing was started.
         SecureChannelError: TLS is on, and something of its material is wrong; nothing was started.
     """
-    given = parse(words)
     given = msgspec.structs.replace(given, master_addr=host_address.resolve(given.master_addr))
     if given.rank_table_file is not None:
         rank_table.read(given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 from recovery.errors import SettingRangeError, SettingTypeError
 from recovery.launch.cpu_binding_file import NUMBERS, PLACE, BindFile
@@ -22,6 +23,10 @@ _DIGITS_MAX = 12
 """More digits than any bound has: what is cut off is out of every range anyway."""
 _LOG_NAME_FIELDS = ("ip", "hostname")
 """What a --worker_log_name may hold in braces."""
+
+
+_FLAG = "--"
+"""What the next flag begins with: it is what stands behind a flag whose value was forgotten."""
 
 
 class Restart(str, Enum):
@@ -56,6 +61,8 @@ class StartMethod(str, Enum):
     SPAWN = "spawn"
     """Each by itself, from its first import on."""
 
+
+_Choice = TypeVar("_Choice", bound=Enum)
 
 CpuBinding = bool | dict[str, list[str]]
 """Off, shared evenly, or processor lists by `scheduler` and `device<n>`."""
@@ -106,6 +113,24 @@ def switch(flag: str, text: str) -> bool:
     if text not in ("True", "False"):
         raise _refuse(flag, text, "True or False", "True")
     return text == "True"
+
+
+def one_of(kind: type[_Choice], example: str) -> Callable[[str, str], _Choice]:
+    """Give a reader of the values of an enumeration.
+
+    Args:
+        kind: the enumeration.
+        example: a value that may be typed.
+    """
+
+    def read(flag: str, text: str) -> _Choice:
+        try:
+            return kind(text)
+        except ValueError:
+            *others, last = (one.value for one in kind)
+            raise _refuse(flag, text, f"{', '.join(others)} or {last}", example) from None
+
+    return read
 
 
 def host(flag: str, text: str) -> str:
@@ -181,42 +206,19 @@ def tee(flag: str, text: str) -> tuple[int, ...] | None:
     return tuple(int(rank) for rank, _, streams in places if streams != "0")
 
 
-def restart(flag: str, text: str) -> Restart:
-    """Read what is started again after a failure."""
-    try:
-        return Restart(text)
-    except ValueError:
-        raise _refuse(flag, text, "auto, worker or world", "world") from None
-
-
-def rejoin(flag: str, text: str) -> Rejoin:
-    """Read under which node id a lost worker's process is started again."""
-    try:
-        return Rejoin(text)
-    except ValueError:
-        raise _refuse(flag, text, "new, same or proof", "new") from None
-
-
-def start_method(flag: str, text: str) -> StartMethod:
-    """Read how workers begin."""
-    try:
-        return StartMethod(text)
-    except ValueError:
-        raise _refuse(flag, text, "auto, fork or spawn", "spawn") from None
-
-
 def log_name(flag: str, text: str) -> str:
     """Read a file name that may hold `_LOG_NAME_FIELDS` in braces."""
     left = text
     for field in _LOG_NAME_FIELDS:
         left = left.replace(f"{{{field}}}", "")
-    if not text or "/" in text or "{" in left or "}" in left or not text.isprintable():
+    is_plain = "/" not in text and "{" not in left and "}" not in left and text.isprintable()
+    if not text or not is_plain or text.startswith(_FLAG):
         raise _refuse(flag, text, "a file name that may hold {ip} and {hostname}", "worker_{hostname}")
     return text
 
 
 def path(flag: str, text: str) -> Path:
     """Read a path."""
-    if not text or "\0" in text:
+    if not text or "\0" in text or text.startswith(_FLAG):
         raise _refuse(flag, text, "a path", "logs")
     return Path(text)

@@ -13,10 +13,10 @@ from recovery.cli.main import COMMANDS, load
 from recovery.config.table import SETTINGS
 from recovery.core.messages import JobOutcome, Role
 from recovery.core.records import CheckpointState, EventKind, JobState, NodeState
-from recovery.launch.flags import FLAGS
 from recovery.report.tables import VIEWS
 from recovery.store.models import METADATA
 from tests.house.error_classes import error_classes
+from tests.house.generate_pages import flags
 from tests.house.protocol_words import REFUSALS
 
 _ENUMS: dict[str, type[Enum]] = {
@@ -50,7 +50,7 @@ def words() -> dict[str, Any]:
         "log_events": log_events(Path(recovery.__file__).parent),
         "refusals": list(REFUSALS),
         "commands": _commands(),
-        "flags": {flag.name: sorted(flag.aliases) for flag in FLAGS},
+        "flags": {one.name: sorted(word.removeprefix("--") for word in one.opts[1:]) for one in flags()},
         "rows": {view.name: [column.key for column in view.columns] for view in VIEWS},
         "tables": {
             name: [column.name for column in table.columns] for name, table in METADATA.tables.items()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
+from enum import Enum
 from string import Formatter
 from typing import Any
 
 from recovery import errors
 from recovery.cli.main import COMMANDS, load
 from recovery.core.records import EventKind
-from recovery.launch.flags import FLAGS, shown
 from recovery.report.tables import VIEWS
 from tests.house.files import ROOT
 from tests.house.generate_drawings import DRAWINGS
@@ -108,16 +108,26 @@ started then. What comes after the script is the script's own.
 """
 
 
+def flags() -> list[Any]:
+    """The options of `recovery msrun`, in the order of --help."""
+    return [
+        one
+        for one in load("msrun").params
+        if one.param_type_name == "option" and not one.hidden and one.name != "help"
+    ]
+
+
 def flags_page() -> str:
     """The whole page, in the order of --help."""
     return _FLAGS_HEAD + "".join(
-        f"| `--{flag.name}` | {', '.join(f'`--{name}`' for name in flag.aliases)} | {_default(flag.default)} | {flag.help} |\n"
-        for flag in FLAGS
+        f"| `{flag.opts[0]}` | {', '.join(f'`{word}`' for word in flag.opts[1:])} | {_default(flag.default)} | {flag.help} |\n"
+        for flag in flags()
     )
 
 
 def _default(value: object) -> str:
-    return "" if value is None else f"`{shown(value)}`"
+    """As it would be typed."""
+    return "" if value is None else f"`{value.value if isinstance(value, Enum) else value}`"
 
 
 _CLI_HEAD = """\
@@ -136,10 +146,10 @@ def cli_page() -> str:
     parts = [_CLI_HEAD]
     for command in (load(row.name) for row in COMMANDS):
         parts.append(f"## recovery {command.name}\n\n{(command.help or '').strip()}\n")
+        rows = [_parameter(one) for one in command.params if one.name != "help"]
         if command.name == "msrun":
             parts.append("Its flags: [launcher flags](launcher_flags.md).\n")
-        rows = [_parameter(one) for one in command.params if one.name != "help"]
-        if rows:
+        elif rows:
             parts.append("| parameter | meaning |\n|---|---|\n" + "\n".join(rows) + "\n")
     parts.append(
         "## Keys of rows\n\nFor `--json`, `--format=ndjson` and `--format=csv`. They are never renamed.\n"

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from recovery.cli.main import app
 from recovery.errors import RecoveryError, UsageError
-from recovery.launch.arguments import parse
+from recovery.launch.arguments import Arguments
 from recovery.launch.flag_values import Rejoin, Restart, StartMethod
-from recovery.launch.flags import FLAGS
+from tests.launch.typed import parse
 
 SCRIPT = "train.py"
+FLAGS = {field.name for field in msgspec.structs.fields(Arguments)} - {"task_script", "task_script_args"}
 
 
 def test_defaults_are_those_of_msrun() -> None:
@@ -123,7 +127,7 @@ def test_every_bad_value_is_refused_in_one_line(word: str) -> None:
 
 def test_every_flag_has_a_bad_value_here() -> None:
     tried = {word.partition("=")[0].removeprefix("--") for word in MISTAKES}
-    assert tried == {flag.name for flag in FLAGS}
+    assert tried == FLAGS
 
 
 def test_ranks_that_the_job_does_not_have_are_refused() -> None:
@@ -156,14 +160,35 @@ def test_what_comes_after_the_script_is_the_scripts_own() -> None:
     )
 
 
-@pytest.mark.parametrize("words", [["--worker_nu=2", SCRIPT], ["--workers=2", SCRIPT]])
-def test_an_unknown_or_shortened_flag_is_a_usage_error(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        parse(words)
-    assert refused.value.code == 2
-    assert "recovery msrun: error:" in capsys.readouterr().err
+@pytest.mark.parametrize("word", ["--worker_nu=2", "--workers=2", "-w", "--log_dir"])
+def test_an_unknown_shortened_or_empty_flag_is_a_usage_error(word: str) -> None:
+    refused = CliRunner().invoke(app, ["msrun", "--worker_num=2", word])
+
+    assert refused.exit_code == 2
+    assert word.partition("=")[0] in refused.output
+
+
+@pytest.mark.parametrize("flag", ["--log_dir", "--worker_log_name", "--config_file_path", "--worker_num"])
+def test_a_flag_without_its_value_does_not_take_the_next_flag_for_one(flag: str) -> None:
+    with pytest.raises(RecoveryError, match=rf"{flag}='--join=True': must be"):
+        parse([flag, "--join=True", SCRIPT])
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_names_every_flag(word: str) -> None:
+    shown = CliRunner().invoke(app, ["msrun", "--worker_num=2", word])
+
+    assert shown.exit_code == 0
+    assert [f"--{name}" for name in FLAGS if f"--{name}" not in shown.output] == []
+    assert "--nproc_per_node" in shown.output
+    assert "--password" not in shown.output
+    assert "--job_token" not in shown.output
+
+
+def test_words_that_are_no_text_reach_the_script_as_they_are() -> None:
+    given = parse(["--log_dir=a\udcff", "t\udcff.py", "--", "-x\udcff"])
+    assert (given.log_dir, given.task_script) == (Path("a\udcff"), "t\udcff.py")
+    assert given.task_script_args == ("--", "-x\udcff")
 
 
 @pytest.mark.parametrize(

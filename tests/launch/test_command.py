@@ -10,6 +10,7 @@ from recovery.errors import RecoveryError
 from recovery.launch import host_address
 from recovery.launch.command import msrun
 from recovery.transport.local_address import is_local
+from tests.launch.typed import parse
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refused(*words: str) -> str:
     with pytest.raises(RecoveryError) as error:
-        msrun(["--log_dir=logs", *words], {})
+        msrun(parse(["--log_dir=logs", *words]), {})
     assert not Path("logs").exists(), "nothing is made before all is checked"
     return str(error.value)
 

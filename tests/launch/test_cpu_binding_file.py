@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from recovery.errors import RecoveryError
-from recovery.launch.arguments import parse
 from tests.launch.test_placement import placed
+from tests.launch.typed import parse
 
 
 def file_of(tmp_path: Path, content: Any) -> Path:

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from recovery.errors import RecoveryError
-from recovery.launch.arguments import parse
 from recovery.launch.placement import Host, Kind, Placed, Script, environment_of, environment_of_all, place
+from tests.launch.typed import parse
 
 HOST = Host(
     name="h1",

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from recovery import process_conditions
-from recovery.launch.arguments import parse
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.placement import Host, Placed, Script, environment_of, place
 from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from tests.launch.forking import orphans_left_alone
+from tests.launch.typed import parse
 
 SHOWS = "import json\nfrom recovery import process_conditions\nprint(json.dumps(process_conditions.note()))\n"
 NAMES = [one.name for one in process_conditions.TABLE]
