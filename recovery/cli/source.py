@@ -11,7 +11,7 @@ from recovery import config
 from recovery.core.converter import Converter
 from recovery.core.records import EventRecord
 from recovery.errors import SettingTypeError, UsageError
-from recovery.launch import credentials
+from recovery.launch.credentials import of_viewer
 from recovery.store.reader import StoredEvent
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
@@ -77,7 +77,7 @@ def own_access(recovery_path: Path | None = None) -> Access:
     Raises:
         SettingError, SecureChannelError, RecoveryPathError: they are wrong, or the token's file is.
     """
-    return Access(credentials.of_viewer(os.environ, recovery_path), own_channel())  # noqa: TID251 - read by recovery.config
+    return Access(of_viewer(os.environ, recovery_path), own_channel())  # noqa: TID251 - read by recovery.config
 
 
 def own_channel() -> Channel | None:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from recovery.launch import background
+from recovery.launch.background import stop as stop_launcher
 
 
 def stop(path: Annotated[Path, typer.Argument(help="the --log_dir of a job in the background")]) -> None:
     """End the launcher that runs in the background there, and with it its job's processes."""
-    background.stop(path)
+    stop_launcher(path)
     typer.echo("stopped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import recovery
 from recovery import errors
 from tests.house.error_classes import error_classes
-from tests.house.files import ROOT, Finding, report
+from tests.house.files import ROOT, Finding, nodes_of, report
 from tests.house.generate_pages import PAGES
 from tests.house.generate_settings import PAGE, settings_page
 
@@ -74,6 +75,26 @@ def test_every_public_name_is_loaded_from_its_home() -> None:
 
     assert len(loaded) == 10
     assert [name for name, what in loaded.items() if getattr(what, "__name__", name) != name] == []
+
+
+def test_other_packages_enter_the_launcher_by_five_names() -> None:
+    package = ROOT / "recovery"
+    imported = {
+        (node.module, one.name)
+        for path in package.rglob("*.py")
+        if not path.is_relative_to(package / "launch")
+        for node in nodes_of(path)
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("recovery.launch.")
+        for one in node.names
+    }
+
+    assert imported == {
+        ("recovery.launch.arguments", "Arguments"),
+        ("recovery.launch.background", "stop"),
+        ("recovery.launch.command", "msrun"),
+        ("recovery.launch.credentials", "of_viewer"),
+        ("recovery.launch.scheduler_command", "serve"),
+    }
 
 
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
