@@ -45,4 +45,8 @@ def versions() -> dict[str, str]:
 
 
 def _unfit(path: Path, reason: str) -> CheckpointStateError:
-    return CheckpointStateError(field=str(path), reason=reason)
+    return CheckpointStateError(
+        field=str(path),
+        reason=reason,
+        next_step="Give the network and the optimizer that it was saved from.",
+    )
